@@ -1,0 +1,1 @@
+"""Which tasks to roll out; knows outcomes, no environment and no gradient."""

@@ -1,0 +1,1 @@
+"""The policy, its rollouts and its early experience."""

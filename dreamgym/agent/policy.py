@@ -1,0 +1,125 @@
+"""The policy: a language model that writes its action as free text, token by token.
+
+(task, past actions, state) -> window of ids -> sampled turn -> action text. The ids,
+log-probabilities and the phase of each sampled token stay with the turn.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from worldmodel.backbone.generate import Grammar, generate
+from worldmodel.backbone.model import Model
+from worldmodel.text import prompts
+from worldmodel.text.records import State, Task
+from worldmodel.text.tokenizer import TextTokenizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """What the policy reads and how much it may write.
+
+    `thought_tokens` 0 goes straight to the action; above it every turn begins with a
+    thought of at most that many tokens.
+    """
+
+    history: int = 2
+    action_tokens: int = 12
+    thought_tokens: int = 0
+
+    def __post_init__(self):
+        if self.history < 0 or self.thought_tokens < 0:
+            raise ValueError(
+                "history and thought_tokens must be >= 0, got "
+                f"{self.history} and {self.thought_tokens}"
+            )
+        if self.action_tokens < 1:
+            raise ValueError(f"action_tokens must be >= 1, got {self.action_tokens}")
+
+
+class Turn(NamedTuple):
+    """One turn as it was sampled: the record that trains.
+
+    `part` is 2 * phase + (first token of its phase): which allowed-token mask the
+    sampler used, so that the learner applies the same.
+    """
+
+    context: tuple[int, ...]
+    ids: tuple[int, ...]
+    logp: tuple[float, ...]
+    sampled: tuple[bool, ...]
+    part: tuple[int, ...]
+    action: str
+    thought: str | None
+
+
+class Policy:
+    """A model, its tokenizer and the shape of its turns."""
+
+    def __init__(self, model: Model, tokenizer: TextTokenizer, config: PolicyConfig):
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+
+    def replace(self, model: Model) -> "Policy":
+        """The same policy with other parameters."""
+        return Policy(model, self.tokenizer, self.config)
+
+    def grammar(self, temperature: float) -> Grammar:
+        """`action` text `end`; with thoughts, `why` text before it."""
+        tok, think = self.tokenizer, self.config.thought_tokens > 0
+        c, size, text = tok.control, tok.vocab_size, tok.text_mask()
+        openers = [c("why"), c("action")] if think else [c("action")]
+        closers = [*openers, c("end")]
+        limits = [self.config.thought_tokens] * think + [self.config.action_tokens]
+        count = len(closers)
+        allowed, first = np.zeros((count, size), bool), np.zeros((count, size), bool)
+        close = np.zeros((count, size), bool)
+        allowed[1:], first[1:] = text, text
+        first[0] = text  # never sampled from: the opener is forced
+        for phase, token in enumerate(closers):
+            allowed[phase, token] = close[phase, token] = True
+        return Grammar(
+            allowed, first, close,
+            np.array(closers, np.int32), np.array([0, *limits], np.int32),
+            np.full(count, temperature, np.float32), np.zeros(count, np.float32),
+        )  # fmt: skip
+
+    def context(self, task: Task, past: Sequence[str], state: State) -> list[int]:
+        """The ids that the next turn is conditioned on."""
+        return prompts.policy_context_ids(
+            self.tokenizer, task, past, state, history=self.config.history
+        )
+
+    def act(
+        self,
+        situations: Sequence[tuple[Task, Sequence[str], State]],
+        keys: jax.Array,
+        *,
+        temperature: float,
+    ) -> list[Turn]:
+        """One turn for each (task, past actions, state); one PRNG key each."""
+        contexts = [self.context(*s) for s in situations]
+        c = self.config
+        most = c.action_tokens + c.thought_tokens + 3
+        out = []
+        for context, s in zip(
+            contexts,
+            generate(self.model, contexts, self.grammar(temperature), keys, most=most),
+            strict=True,
+        ):
+            n = int(s.length[0])
+            action, thought = prompts.parse_turn(self.tokenizer, s.ids[0, :n])
+            out.append(
+                Turn(
+                    tuple(context),
+                    tuple(s.ids[0, :n].tolist()),
+                    tuple(s.logp[0, :n].tolist()),
+                    tuple(s.sampled[0, :n].tolist()),
+                    tuple((2 * s.phase[0, :n] + s.first[0, :n]).tolist()),
+                    action,
+                    thought,
+                )
+            )
+        return out

@@ -1,0 +1,143 @@
+"""Rollouts: the policy in any batch of environments, dream or real.
+
+tasks -> slots -> (state -> turn -> step)* -> Trajectory: an episode, and the turns as
+they were sampled. Slots are refilled as episodes end. A trajectory whose environment
+broke has no success: it is not scored, never a zero.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dreamgym.agent.policy import Policy, Turn
+from dreamgym.envs.base import Step, VectorEnv
+from worldmodel.text.records import Episode, State, Task, Transition
+
+
+class Trajectory(NamedTuple):
+    """One episode with the turns that made it; `error` says why it is not scored."""
+
+    episode: Episode
+    turns: tuple[Turn, ...]
+    error: str | None
+
+
+@dataclasses.dataclass
+class _Slot:
+    index: int
+    task: Task
+    state: State
+    transitions: list[Transition]
+    turns: list[Turn]
+
+    @property
+    def past(self) -> tuple[str, ...]:
+        return tuple(t.action for t in self.transitions)
+
+
+@jax.jit
+def _keys(key: jax.Array, index: jax.Array, step: jax.Array) -> jax.Array:
+    def one(i: Any, t: Any) -> jax.Array:
+        return jax.random.fold_in(jax.random.fold_in(key, i), t)
+
+    return jax.vmap(one)(index, step)
+
+
+def rollout(
+    policy: Policy,
+    envs: VectorEnv,
+    tasks: Sequence[Task],
+    *,
+    key: jax.Array,
+    temperature: float,
+    source: str = "policy",
+    budget: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trajectory]:
+    """One trajectory a task, in the order of `tasks`.
+
+    With a `budget` no episode starts once that many transitions are taken, and the
+    tasks left over are missing from the result.
+    """
+    slots: list[_Slot | None] = [None] * envs.size
+    out: dict[int, Trajectory] = {}
+    following, start = 0, envs.transitions
+    while True:
+        fresh: list[Task | None] = [None] * envs.size
+        for i, slot in enumerate(slots):
+            spent = budget is not None and envs.transitions - start >= budget
+            if slot is None and following < len(tasks) and not spent:
+                fresh[i] = tasks[following]
+                slots[i] = _Slot(following, tasks[following], (), [], [])
+                following += 1
+        if any(fresh):
+            mask = [t is not None for t in fresh]
+            states = envs.reset(options={"tasks": fresh, "reset_mask": mask})
+            for slot, state in zip(slots, states, strict=True):
+                if slot is not None and state is not None:
+                    slot.state = state
+        live = [(i, s) for i, s in enumerate(slots) if s is not None]
+        if not live:
+            return [out[i] for i in sorted(out)]
+        turns = _act(policy, [s for _, s in live], key, temperature)
+        actions: list[str | None] = [None] * envs.size
+        for (i, _), turn in zip(live, turns, strict=True):
+            actions[i] = turn.action
+        steps = envs.step(actions)
+        for (i, slot), turn in zip(live, turns, strict=True):
+            step = steps[i]
+            assert step is not None, "a running slot must be stepped"
+            if _advance(slot, turn, step):
+                out[slot.index] = _finish(slot, step, source)
+                slots[i] = None
+        if progress is not None:
+            progress(len(out), len(tasks))
+
+
+def _act(
+    policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float
+) -> list[Turn]:
+    width = -(-len(slots) // 64) * 64  # few compiled shapes
+    index, step = np.zeros(width, np.int32), np.zeros(width, np.int32)
+    index[: len(slots)] = [s.index for s in slots]
+    step[: len(slots)] = [len(s.turns) for s in slots]
+    keys = _keys(key, jnp.asarray(index), jnp.asarray(step))
+    return policy.act(
+        [(s.task, s.past, s.state) for s in slots], keys, temperature=temperature
+    )
+
+
+def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
+    """Record the step; true where the episode is over."""
+    slot.turns.append(turn)
+    slot.transitions.append(
+        Transition(
+            state=slot.state,
+            action=turn.action,
+            next_state=step.state or slot.state,
+            rewards=step.rewards,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            success=step.success,
+            invalid=step.invalid,
+            thought=turn.thought,
+        )
+    )
+    slot.state = step.state or slot.state
+    return step.terminated or step.truncated
+
+
+def _finish(slot: _Slot, step: Step, source: str) -> Trajectory:
+    success = None if step.error is not None else step.success
+    episode = Episode(
+        id=f"{source}-{slot.index}-{slot.task.id}",
+        task=slot.task,
+        transitions=tuple(slot.transitions),
+        source=source,
+        success=success,
+    )
+    return Trajectory(episode, tuple(slot.turns), step.error)

@@ -1,0 +1,209 @@
+"""Environments: Gymnasium for one, a small batch protocol for many.
+
+A single environment is a `gymnasium.Env` over text: `reset(seed=, options={"task":
+Task})`, five-value `step`. What it can do beyond that is declared by having the method:
+
+  tasks(split) -> sequence of Task      expert() -> actions that win from the start
+  valid_actions() -> actions            variations(task) -> sequence of Task
+
+`info` may hold `rewards` (named components), `success`, `invalid` and `instruction`. A batch is
+a VectorEnv: the curriculum chooses each slot's next task, finished slots wait.
+"""
+
+import abc
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from worldmodel.text.records import State, Task, lines
+
+ENVIRONMENTS = {"textworld": "dreamgym.envs.textworld:TextWorldExpress"}
+SPLITS = ("train", "dev", "test")
+
+
+class AnyText(spaces.Text):
+    """Text of any Unicode; Gymnasium's own `Text` rejects what is not in a charset."""
+
+    def __init__(self, max_length: int = 100_000, seed: int | None = None):
+        super().__init__(max_length, min_length=0, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        """True for any string that is short enough."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """A few letters: what an agent that knows nothing might type."""
+        del mask, probability  # no set of characters to choose from
+        length = int(self.np_random.integers(1, 12))
+        return "".join(self.np_random.choice(list("abcdefghij klmno"), length))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyText) and other.max_length == self.max_length
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """A base for text environments: spaces, and the default task."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
+
+    def __init__(self) -> None:
+        self.observation_space = AnyText()
+        self.action_space = AnyText(200)
+
+
+class Step(NamedTuple):
+    """One slot's step. `error` names why a trajectory broke; it is then not scored."""
+
+    state: State
+    rewards: dict[str, float]
+    terminated: bool
+    truncated: bool
+    success: bool
+    error: str | None = None
+    invalid: bool | None = None
+
+
+class VectorEnv(abc.ABC):
+    """Many episodes at once; the same type for dream and real."""
+
+    size: int
+    transitions: int = 0
+    """Steps taken so far, over all slots."""
+
+    @abc.abstractmethod
+    def reset(self, *, options: dict[str, Any]) -> list[State | None]:
+        """Start `options["tasks"][i]` in every slot where `options["reset_mask"][i]`.
+
+        The mask defaults to every slot; the others keep their state.
+        """
+
+    @abc.abstractmethod
+    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
+        """Step the slots that run; None for the finished ones."""
+
+    def close(self) -> None:
+        """Release what the environments hold."""
+
+
+def parse_spec(spec: str) -> type[gymnasium.Env]:
+    """The class of a registered id or of "module:Class".
+
+    Raises:
+      ValueError: neither; the message lists the registered ids.
+    """
+    target = ENVIRONMENTS.get(spec, spec)
+    module, _, name = target.partition(":")
+    if not name:
+        raise ValueError(
+            f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
+            'or "module:Class"'
+        )
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"environment {spec!r} cannot be imported: {error}") from error
+
+
+def make(spec: str, **kwargs: Any) -> gymnasium.Env:
+    """An environment of a registered id or of "module:Class"."""
+    return parse_spec(spec)(**kwargs)
+
+
+def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:
+    """At most `count` tasks of a split: the environment's own, or seeds of it.
+
+    Seeds of train, dev and test never meet: they start at 0, 10 and 20 millions.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+    if hasattr(env, "tasks"):
+        return list(env.tasks(split))[:count]  # type: ignore[attr-defined]
+    base = 10_000_000 * SPLITS.index(split)
+    return [
+        Task(
+            id=f"{name}-{split}-{i}", instruction="", env=name, family=name,
+            split=split, options={"seed": base + i},
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def begin(env: gymnasium.Env, task: Task) -> tuple[Task, State]:
+    """Reset to a task; the task returns with what the environment told of it."""
+    seed = task.options.get("seed")
+    seed = seed if isinstance(seed, int) else None
+    obs, info = env.reset(seed=seed, options={"task": task})
+    state = lines(obs)
+    told = task.instruction or str(info.get("instruction", ""))
+    return dataclasses.replace(task, instruction=told, initial_state=state), state
+
+
+def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
+    """One step of a single environment as named rewards and success.
+
+    `earned` is the return so far: an environment that tells no success has one when it
+    terminates with a positive return.
+    """
+    obs, reward, terminated, truncated, info = env.step(action)
+    rewards = {k: float(v) for k, v in info.get("rewards", {"reward": reward}).items()}
+    if not np.isfinite(sum(rewards.values())):
+        raise FloatingPointError(f"rewards {rewards} after action {action!r}")
+    won = info.get("success", terminated and earned + float(reward) > 0)
+    return Step(
+        lines(obs), rewards, bool(terminated), bool(truncated), bool(won),
+        invalid=info.get("invalid"),
+    )  # fmt: skip
+
+
+class RealVectorEnv(VectorEnv):
+    """Several copies of one real environment, stepped in turn.
+
+    A crash ends one trajectory with its reason and nothing else.
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env], *, max_steps: int):
+        self.envs, self.size, self._max_steps = list(envs), len(envs), max_steps
+        self._earned = [0.0] * self.size
+        self._steps = [0] * self.size
+        self._live = [False] * self.size
+        self.transitions = 0
+
+    def reset(self, *, options: dict[str, Any]) -> list[State | None]:
+        """See VectorEnv."""
+        mask = options.get("reset_mask", [True] * self.size)
+        out: list[State | None] = [None] * self.size
+        for i, (task, chosen) in enumerate(zip(options["tasks"], mask, strict=True)):
+            if chosen and task is not None:
+                out[i] = begin(self.envs[i], task)[1]
+                self._earned[i], self._steps[i], self._live[i] = 0.0, 0, True
+        return out
+
+    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
+        """See VectorEnv."""
+        out: list[Step | None] = [None] * self.size
+        for i, action in enumerate(actions):
+            if not self._live[i] or action is None:
+                continue
+            self._steps[i] += 1
+            self.transitions += 1
+            try:
+                step = take(self.envs[i], action, self._earned[i])
+            except Exception as error:  # an environment may raise anything
+                reason = f"{type(error).__name__}: {error}"
+                step = Step((), {}, False, True, False, reason)
+            if self._steps[i] >= self._max_steps and not step.terminated:
+                step = step._replace(truncated=True)
+            self._earned[i] += sum(step.rewards.values())
+            self._live[i] = not (step.terminated or step.truncated)
+            out[i] = step
+        return out
+
+    def close(self) -> None:
+        """See VectorEnv."""
+        for env in self.envs:
+            env.close()

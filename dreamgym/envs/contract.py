@@ -1,0 +1,111 @@
+"""The contract checker: what every environment here must do, dream included.
+
+Production code, so that users can run their own environment through it:
+`dreamgym check --env module:Class`.
+"""
+
+import gymnasium
+
+from dreamgym.envs import base
+from worldmodel.text.records import Task
+
+_NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
+
+
+class ContractError(AssertionError):
+    """What an environment does against the contract, and what was expected."""
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ContractError(message)
+
+
+def _play(
+    env: gymnasium.Env, task: Task, actions: list[str], limit: int
+) -> list[tuple[str, float, bool, bool]]:
+    obs, _ = env.reset(seed=0, options={"task": task})
+    trace = [(obs, 0.0, False, False)]
+    for action in actions[:limit]:
+        obs, reward, terminated, truncated, info = env.step(action)
+        _require(isinstance(obs, str), f"step must return text, got {type(obs)}")
+        _require(
+            not (terminated and truncated), "terminated and truncated must not merge"
+        )
+        parts = info.get("rewards")
+        _require(
+            parts is None or abs(sum(parts.values()) - reward) < 1e-6,
+            f"info['rewards'] {parts} must sum to the reward {reward}",
+        )
+        trace.append((obs, reward, terminated, truncated))
+        if terminated or truncated:
+            break
+    return trace
+
+
+def check(
+    env: gymnasium.Env, *, name: str = "env", limit: int = 200, tasks: int = 3
+) -> list[str]:
+    """Run the contract over an environment; returns the checks made.
+
+    Same task and actions, same texts · an action it cannot take does not end the
+    episode · a step after the end raises · the expert's plan wins · the limit gives
+    truncated, not terminated · train, dev and test share no task.
+
+    Raises:
+      ContractError: naming what is broken and what was expected.
+    """
+    done = ["reset", "step"]
+    some = base.tasks_of(env, name, "train", tasks)
+    _require(bool(some), "tasks('train') must not be empty")
+    for task in some:
+        obs, info = env.reset(seed=0, options={"task": task})
+        _require(bool(obs.strip()), f"task {task.id!r} starts with an empty state")
+        _require(isinstance(info, dict), "reset must return (obs, info)")
+        _nonsense(env, task)
+        expert = getattr(env, "expert", None)
+        if expert is not None:
+            env.reset(seed=0, options={"task": task})
+            plan = list(expert())
+            _check_plan(env, task, plan, limit)
+            done.append("expert")
+        actions = [_NONSENSE] * limit
+        first, second = (_play(env, task, actions, limit) for _ in range(2))
+        if getattr(env, "deterministic", True):
+            _require(first == second, f"task {task.id!r}: replays differ")
+            done.append("deterministic")
+        if first[-1][3]:
+            done.append("truncated")
+        if first[-1][2] or first[-1][3]:
+            try:
+                env.step("look")
+            except Exception:
+                done.append("step after end raises")
+            else:
+                raise ContractError("a step after the end must raise")
+    if hasattr(env, "tasks"):
+        splits = [{t.id for t in env.tasks(s)} for s in base.SPLITS]  # type: ignore[attr-defined]
+        shared = (splits[0] & splits[1]) | (splits[0] & splits[2])
+        _require(not shared, f"splits share tasks {sorted(shared)[:3]}")
+        done.append("splits apart")
+    return sorted(set(done))
+
+
+def _nonsense(env: gymnasium.Env, task: Task) -> None:
+    env.reset(seed=0, options={"task": task})
+    _, _, terminated, _, _ = env.step(_NONSENSE)
+    _require(
+        not terminated,
+        f"task {task.id!r}: an action the environment cannot take must not end the "
+        "episode; tell the agent in the next state",
+    )
+
+
+def _check_plan(env: gymnasium.Env, task: Task, plan: list[str], limit: int) -> None:
+    trace = _play(env, task, plan, limit)
+    if trace[-1][3]:
+        return  # longer than the environment's own step limit
+    _require(
+        trace[-1][2] and sum(r for _, r, _, _ in trace) > 0,
+        f"task {task.id!r}: the expert's plan of {len(plan)} actions must win",
+    )

@@ -1,0 +1,123 @@
+"""The dream: an environment whose every answer comes from the experience model.
+
+tasks with their initial states -> actions -> experience model -> next states, rewards
+and outcomes. A batch of many episodes with a single-environment view; what is above
+sees no difference from a real environment.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dreamgym.envs.base import Step, TextEnv, VectorEnv
+from worldmodel.experience import ExperienceModel, Query
+from worldmodel.text.records import State, Task
+
+
+class DreamVectorEnv(VectorEnv):
+    """Many dreamed episodes at once.
+
+    A reply that makes no sense ends its trajectory with a reason, unscored. A step
+    limit is a scored failure (`truncated`).
+    """
+
+    def __init__(self, model: ExperienceModel, size: int, *, max_steps: int):
+        if size < 1 or max_steps < 1:
+            raise ValueError(f"size and max_steps must be >= 1, got {size}, {max_steps}")
+        self.size, self.model, self._max_steps = size, model, max_steps
+        self._tasks: list[Task | None] = [None] * size
+        self._states: list[State] = [()] * size
+        self._past: list[tuple[str, ...]] = [()] * size
+        self._live = [False] * size
+        self.transitions = 0
+
+    def reset(self, *, options: dict[str, Any]) -> list[State | None]:
+        """See VectorEnv.
+
+        Raises:
+          ValueError: a task without an initial state; the dream cannot invent it here.
+        """
+        mask = options.get("reset_mask", [True] * self.size)
+        out: list[State | None] = [None] * self.size
+        for i, (task, chosen) in enumerate(zip(options["tasks"], mask, strict=True)):
+            if not chosen or task is None:
+                continue
+            if not task.initial_state:
+                raise ValueError(f"task {task.id!r} has no initial state to dream from")
+            self._tasks[i], self._states[i] = task, task.initial_state
+            self._past[i], self._live[i] = (), True
+            out[i] = task.initial_state
+        return out
+
+    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
+        """See VectorEnv."""
+        slots = [i for i, a in enumerate(actions) if self._live[i] and a is not None]
+        queries = []
+        for i in slots:
+            task, action = self._tasks[i], actions[i]
+            assert task is not None
+            assert action is not None
+            queries.append(Query(task, self._past[i], self._states[i], action))
+        out: list[Step | None] = [None] * self.size
+        for i, query, answer in zip(
+            slots, queries, self.model.predict(queries), strict=True
+        ):
+            self._past[i] = (*self._past[i], query.action)
+            self._states[i] = answer.next_state
+            self.transitions += 1
+            ended = answer.outcome != "go"
+            late = not ended and len(self._past[i]) >= self._max_steps
+            if answer.problem is not None:
+                out[i] = Step(
+                    query.state, {}, False, True, False, f"dream: {answer.problem}"
+                )
+            else:
+                out[i] = Step(
+                    answer.next_state, {"dream": answer.reward}, ended, late,
+                    answer.outcome == "win",
+                )  # fmt: skip
+            self._live[i] = not (ended or late or answer.problem is not None)
+        return out
+
+
+class DreamEnv(TextEnv):
+    """The single view of the dream: a gymnasium.Env over the given tasks."""
+
+    deterministic = True
+
+    def __init__(
+        self, model: ExperienceModel, tasks: Sequence[Task], *, max_steps: int
+    ):
+        super().__init__()
+        if not tasks:
+            raise ValueError("a dream needs at least one task with an initial state")
+        self._all = list(tasks)
+        self._batch = DreamVectorEnv(model, 1, max_steps=max_steps)
+        self._open = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start `options["task"]`, or a task drawn by `seed`."""
+        super().reset(seed=seed)
+        task = (options or {}).get("task")
+        if task is None:
+            task = self._all[int(self.np_random.integers(len(self._all)))]
+        (state,) = self._batch.reset(options={"tasks": [task]})
+        assert state is not None
+        self._open = True
+        return "\n".join(state), {"instruction": task.instruction, "success": False}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One dreamed step. Raises RuntimeError where no episode runs."""
+        if not self._open:
+            raise RuntimeError("step() needs a running episode: call reset() first")
+        (step,) = self._batch.step([action])
+        assert step is not None
+        self._open = not (step.terminated or step.truncated)
+        info = {"rewards": step.rewards, "success": step.success, "error": step.error}
+        reward = float(sum(step.rewards.values()))
+        return "\n".join(step.state), reward, step.terminated, step.truncated, info
+
+    def tasks(self, split: str) -> list[Task]:
+        """The tasks of a split among those given."""
+        return [t for t in self._all if t.split == split]

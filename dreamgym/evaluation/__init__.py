@@ -1,0 +1,1 @@
+"""Success with intervals, paired comparisons, plots and tables."""

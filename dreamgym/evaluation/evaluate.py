@@ -1,0 +1,80 @@
+"""A policy's success on given games, with intervals, pooled and by family."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory, rollout
+from dreamgym.envs.base import VectorEnv
+from dreamgym.evaluation.statistics import paired_difference, wilson
+from worldmodel.text.records import Task, Transition
+
+
+def play(
+    policy: Policy,
+    envs: VectorEnv,
+    tasks: Sequence[Task],
+    *,
+    seed: int,
+    temperature: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trajectory]:
+    """One episode a task; the noise of game i is the same for every policy."""
+    return rollout(
+        policy, envs, tasks, key=jax.random.key(seed), temperature=temperature,
+        source="test", progress=progress,
+    )  # fmt: skip
+
+
+def invalid(t: Transition) -> bool:
+    """What the environment said of the action, else whether nothing changed."""
+    return t.next_state == t.state if t.invalid is None else t.invalid
+
+
+def summary(
+    trajectories: Sequence[Trajectory], *, real_transitions: int
+) -> dict[str, Any]:
+    """The row of one policy; unscored episodes are counted apart."""
+    scored = [t for t in trajectories if t.error is None]
+    wins = sum(bool(t.episode.success) for t in scored)
+    low, high = wilson(wins, len(scored))
+    steps = [x for t in scored for x in t.episode.transitions]
+    returns = [t.episode.total_reward for t in scored]
+    return {
+        "success": {
+            "mean": wins / len(scored) if scored else None,
+            "low": low,
+            "high": high,
+            "episodes": len(scored),
+            "unscored": len(trajectories) - len(scored),
+        },
+        "mean_return": float(np.mean(returns)) if scored else None,
+        "mean_steps": len(steps) / len(scored) if scored else None,
+        "invalid_action_rate": float(np.mean([invalid(x) for x in steps]))
+        if steps
+        else None,
+        "real_transitions": real_transitions,
+    }
+
+
+def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    """Trajectories of each family, in order of name."""
+    out: dict[str, list[Trajectory]] = {}
+    for t in trajectories:
+        out.setdefault(t.episode.task.family, []).append(t)
+    return dict(sorted(out.items()))
+
+
+def paired(
+    a: Sequence[Trajectory], b: Sequence[Trajectory], *, seed: int
+) -> dict[str, float]:
+    """Success of a minus b on the games where both were scored."""
+    pairs = [
+        (float(bool(x.episode.success)), float(bool(y.episode.success)))
+        for x, y in zip(a, b, strict=True)
+        if x.error is None and y.error is None
+    ]
+    return paired_difference([x for x, _ in pairs], [y for _, y in pairs], seed=seed)

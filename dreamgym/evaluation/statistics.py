@@ -1,0 +1,45 @@
+"""Intervals: Wilson for one rate, a paired bootstrap for a difference."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Z95 = 1.959963984540054
+
+
+def wilson(hits: int, count: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson score interval of a rate (1927); (0, 1) where nothing was counted."""
+    if not 0 <= hits <= count:
+        raise ValueError(f"hits must be in [0, {count}], got {hits}")
+    if count == 0:
+        return 0.0, 1.0
+    p = hits / count
+    centre = p + z**2 / (2 * count)
+    half = z * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
+    scale = 1 + z**2 / count
+    return float(max(centre - half, 0) / scale), float(min((centre + half) / scale, 1))
+
+
+def paired_difference(
+    a: Sequence[float], b: Sequence[float], *, seed: int, draws: int = 10_000
+) -> dict[str, float]:
+    """Mean of a - b over the same games, with a 95 % percentile bootstrap interval.
+
+    Raises:
+      ValueError: the two are not of one length.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"paired lists must be of one length, got {len(a)}, {len(b)}")
+    if not a:
+        return {"mean": 0.0, "low": -1.0, "high": 1.0, "episodes": 0}
+    d = np.asarray(a, float) - np.asarray(b, float)
+    rng = np.random.default_rng(seed)
+    means = np.concatenate(
+        [
+            d[rng.integers(0, len(d), (min(1000, draws), len(d)))].mean(1)
+            for _ in range(-(-draws // 1000))
+        ]
+    )
+    low, high = np.percentile(means, [2.5, 97.5])
+    return {"mean": float(d.mean()), "low": float(low), "high": float(high),
+            "episodes": len(d)}  # fmt: skip

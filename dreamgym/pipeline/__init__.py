@@ -1,0 +1,1 @@
+"""The composition root: stages over a run directory."""

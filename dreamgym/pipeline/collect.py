@@ -1,0 +1,203 @@
+"""Stage 1: real episodes from train (and dev) games, as versioned JSONL.
+
+Experts, noisy experts and random actors play distinct games; success and failure both
+stay. With episodes from elsewhere this stage only checks, splits and copies them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from dreamgym.envs import base
+from dreamgym.pipeline.config import CollectConfig
+from dreamgym.pipeline.run import Run, RunError, bar
+from worldmodel.text.records import (
+    Episode,
+    Task,
+    Transition,
+    read_episodes,
+    write_episodes,
+)
+
+SOURCES = ("expert", "noisy", "random")
+
+
+def stage(run: Run) -> dict[str, Any]:
+    """Write episodes.jsonl (train) and dev.jsonl into the run."""
+    if run.config.episodes:
+        return _from_file(run)
+    if not run.config.env:
+        raise RunError("nothing to learn from: give --env, --episodes, or both")
+    env = base.make(run.config.env)
+    try:
+        return _from_env(run, env)
+    finally:
+        env.close()
+
+
+def _from_file(run: Run) -> dict[str, Any]:
+    episodes = read_episodes(run.config.episodes)
+    train = [e for e in episodes if e.task.split == "train"]
+    dev = [e for e in episodes if e.task.split == "dev"]
+    if not dev:
+        train, dev = split_by_task(train, share=0.1)
+    if not train:
+        raise RunError(f"{run.config.episodes}: no episode of split 'train'")
+    return _write(run, train, dev)
+
+
+def split_by_task(
+    episodes: Sequence[Episode], *, share: float
+) -> tuple[list[Episode], list[Episode]]:
+    """Hold out every n-th task, whole: no task is on both sides."""
+    tasks = list(dict.fromkeys(e.task.id for e in episodes))
+    if len(tasks) < 2:
+        raise RunError(
+            f"expected episodes of at least 2 tasks to hold some out, got {len(tasks)}"
+        )
+    every = max(2, round(1 / share))
+    held = set(tasks[every - 1 :: every]) or {tasks[-1]}
+    return (
+        [e for e in episodes if e.task.id not in held],
+        [
+            dataclasses.replace(e, task=dataclasses.replace(e.task, split="dev"))
+            for e in episodes
+            if e.task.id in held
+        ],
+    )
+
+
+def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
+    c, seed = run.config.collect, run.config.seed
+    name = run.config.env
+    train = base.tasks_of(env, name, "train", c.games)
+    dev = base.tasks_of(env, name, "dev", c.dev_games)
+    steps = run.config.max_steps
+    with bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
+        found = collect(
+            env, train, c.episodes, c, seed=seed, max_steps=steps, show=show
+        )
+        held = collect(
+            env, dev, 2 * len(dev), c, seed=seed + 1, max_steps=steps,
+            show=lambda n, _=None: show(c.episodes + n),
+        )  # fmt: skip
+    return _write(run, found, held)
+
+
+def _write(run: Run, train: list[Episode], dev: list[Episode]) -> dict[str, Any]:
+    write_episodes(run.path("episodes.jsonl"), train)
+    write_episodes(run.path("dev.jsonl"), dev)
+    return {
+        "episodes": len(train),
+        "games": len({e.task.id for e in train}),
+        "transitions": sum(len(e.transitions) for e in train),
+        "successes": sum(bool(e.success) for e in train),
+        "dev_episodes": len(dev),
+        "dev_transitions": sum(len(e.transitions) for e in dev),
+    }
+
+
+def collect(
+    env: gymnasium.Env,
+    tasks: Sequence[Task],
+    episodes: int,
+    config: CollectConfig,
+    *,
+    seed: int,
+    max_steps: int,
+    show: Any = lambda done, note=None: None,
+) -> list[Episode]:
+    """Episodes over the tasks in turn, sources drawn by their weights.
+
+    An environment without an expert is played at random only.
+    """
+    rng = np.random.default_rng(seed)
+    weights = np.array([config.expert, config.noisy, config.random], float)
+    if not hasattr(env, "expert"):
+        weights = np.array([0.0, 0.0, 1.0])
+    seen: list[str] = []
+    out = []
+    for number in range(episodes):
+        task = tasks[number % len(tasks)]
+        source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
+        name = f"{source}-{number}-{task.id}"
+        actor = _Actor(env, source, config, rng, seen)
+        episode = play(env, task, actor, max_steps=max_steps, name=name)
+        out.append(dataclasses.replace(episode, source=source))
+        for t in episode.transitions:
+            if t.action not in seen and len(seen) < 2000:
+                seen.append(t.action)
+        show(number + 1)
+    return out
+
+
+class _Actor:
+    """Expert, noisy expert or random player of one episode."""
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        source: str,
+        config: CollectConfig,
+        rng: np.random.Generator,
+        seen: list[str],
+    ):
+        self._env: Any = env
+        self._config, self._rng, self._seen = config, rng, seen
+        self._noise = {"expert": 0.0, "noisy": config.noise, "random": 1.0}[source]
+        self._plan: list[str] | None = None
+
+    def __call__(self) -> str:
+        if self._plan is None:
+            self._plan = list(self._env.expert()) if self._noise < 1.0 else []
+        if self._rng.random() >= self._noise and self._plan:
+            return self._plan.pop(0)
+        return self._random()
+
+    def _random(self) -> str:
+        draw = self._rng.random()
+        valid = list(getattr(self._env, "valid_actions", list)())
+        foreign = self._config.foreign + self._config.mangled
+        if valid and draw >= foreign:
+            return str(self._rng.choice(valid))
+        if self._seen and draw >= self._config.mangled:
+            return str(self._rng.choice(self._seen))
+        if not self._seen:
+            return str(self._rng.choice(valid)) if valid else self._sample()
+        words = " ".join(self._rng.choice(self._seen, 2)).split()
+        return " ".join(self._rng.permutation(words)[:3])
+
+    def _sample(self) -> str:
+        return self._env.action_space.sample()
+
+
+def play(
+    env: gymnasium.Env, task: Task, actor: Any, *, max_steps: int, name: str
+) -> Episode:
+    """One real episode; an environment that breaks leaves it unscored."""
+    task, state = base.begin(env, task)
+    transitions: list[Transition] = []
+    earned, success = 0.0, False
+    for number in range(max_steps):
+        action = actor()
+        step = base.take(env, action, earned)
+        last = number + 1 == max_steps
+        success = step.success
+        transitions.append(
+            Transition(
+                state=state, action=action, next_state=step.state,
+                rewards=step.rewards, terminated=step.terminated,
+                truncated=step.truncated or (last and not step.terminated),
+                success=step.success, invalid=step.invalid,
+            )
+        )  # fmt: skip
+        state, earned = step.state, earned + sum(step.rewards.values())
+        if step.terminated or step.truncated:
+            break
+    return Episode(
+        id=name, task=task, transitions=tuple(transitions), source="real",
+        success=success,
+    )  # fmt: skip

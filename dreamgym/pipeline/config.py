@@ -1,0 +1,236 @@
+"""Every setting of a run, and the presets.
+
+A preset is a function whose docstring states its cost and its result; a RunConfig is
+plain frozen data, hashed into the run's manifest.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from curriculum.sampler import CurriculumConfig
+from dreamgym.agent.policy import PolicyConfig
+from dreamgym.rl.update import GrpoConfig
+from dreamgym.training import LoopConfig
+from worldmodel.backbone.config import ModelConfig
+from worldmodel.experience import ExperienceConfig
+from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.pretrain import FitConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder trained from scratch. Its tokenizer is trained on the episodes."""
+
+    vocab_size: int = 640
+    hidden_size: int = 128
+    layers: int = 3
+    heads: int = 2
+    intermediate_size: int = 384
+
+    def model(self, vocab_size: int) -> ModelConfig:
+        """The decoder's configuration for a tokenizer of that size."""
+        return ModelConfig(
+            vocab_size=vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.heads,
+            head_dim=self.hidden_size // self.heads,
+            intermediate_size=self.intermediate_size,
+        )
+
+
+MODELS = {
+    "nano": ModelShape(
+        vocab_size=448, hidden_size=32, layers=2, heads=1, intermediate_size=64
+    ),
+    "micro": ModelShape(),
+    "mini": ModelShape(
+        vocab_size=1024, hidden_size=192, layers=4, heads=3, intermediate_size=512
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectConfig:
+    """How many real episodes, from whom. Shares need not sum to one: they are weights.
+
+    `noise` is the chance that the noisy expert acts at random instead; a random actor
+    takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`.
+    """
+
+    games: int = 500
+    episodes: int = 1400
+    dev_games: int = 60
+    expert: float = 0.4
+    noisy: float = 0.3
+    random: float = 0.3
+    noise: float = 0.35
+    foreign: float = 0.2
+    mangled: float = 0.05
+
+    def __post_init__(self):
+        if min(self.games, self.episodes, self.dev_games) < 1:
+            raise ValueError("games, episodes and dev_games must be >= 1")
+        if self.expert + self.noisy + self.random <= 0:
+            raise ValueError("expert, noisy and random must not all be 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmstartConfig:
+    """BC, and IWM then SR with BC, within the same number of updates.
+
+    `iwm_share` of the warm start's updates go to implicit world modelling first.
+    """
+
+    fit: FitConfig
+    experts: int = 400
+    branched: int = 60
+    alternatives: int = 3
+    reflections: int = 1
+    iwm_share: float = 0.3
+
+    def __post_init__(self):
+        if not 0.0 <= self.iwm_share < 1.0:
+            raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Test games a policy plays, and how it decodes there."""
+
+    games: int = 120
+    temperature: float = 0.5
+    fidelity: int = 400
+    slots: int = 64
+
+    def __post_init__(self):
+        if min(self.games, self.fidelity, self.slots) < 1 or self.temperature < 0:
+            raise ValueError(
+                "games, fidelity and slots must be >= 1 and temperature >= 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A whole run. Everything here enters the settings hash.
+
+    `model` is a shape of MODELS or a Hugging Face directory; `env` a registered id,
+    "module:Class", or "" where only `episodes` (a JSONL file) are at hand; `enrich`
+    dreamed transitions enter the replay memory after each update.
+    """
+
+    preset: str
+    env: str = "textworld"
+    model: str = "micro"
+    episodes: str = ""
+    seed: int = 0
+    max_steps: int = 24
+    collect: CollectConfig = CollectConfig()
+    experience: ExperienceConfig = ExperienceConfig()
+    pretrain: FitConfig
+    shuffled: bool = False
+    policy: PolicyConfig = PolicyConfig()
+    warmstart: WarmstartConfig
+    dream: LoopConfig
+    transfer: LoopConfig
+    transfer_budget: int = 3000
+    enrich: int = 64
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+    def __post_init__(self):
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
+
+    def json(self) -> dict[str, Any]:
+        """The settings as plain data."""
+        return dataclasses.asdict(self)
+
+    def digest(self) -> str:
+        """A hash of all settings, and of the episodes' content where given."""
+        text = json.dumps(self.json(), sort_keys=True)
+        digest = hashlib.sha256(text.encode())
+        if self.episodes:
+            digest.update(Path(self.episodes).read_bytes())
+        return digest.hexdigest()[:16]
+
+
+def _fit(steps: int, *, rate: float, every: int, rows: int = 32) -> FitConfig:
+    return FitConfig(
+        steps=steps, rows=rows, eval_every=every,
+        optimizer=OptimizerConfig(learning_rate=rate),
+    )  # fmt: skip
+
+
+def tiny() -> RunConfig:
+    """Every stage in under 90 s on 2 cores; proves the machinery, learns little."""
+    loop = LoopConfig(
+        updates=1, tasks=4, group_size=4, update=GrpoConfig(rows=16),
+        curriculum=CurriculumConfig(proposals=2),
+    )  # fmt: skip
+    return RunConfig(
+        preset="tiny",
+        max_steps=8,
+        model="nano",
+        collect=CollectConfig(games=24, episodes=60, dev_games=6),
+        pretrain=_fit(30, rate=5e-3, every=15, rows=16),
+        warmstart=WarmstartConfig(
+            fit=_fit(30, rate=5e-3, every=15, rows=16), experts=20, branched=4
+        ),
+        dream=loop,
+        transfer=loop,
+        transfer_budget=100,
+        evaluate=EvaluateConfig(games=8, fidelity=40, slots=16),
+    )
+
+
+def default() -> RunConfig:
+    """About 10 minutes on 2 cores."""
+    loop = LoopConfig(updates=12, tasks=12, group_size=8)
+    return RunConfig(
+        preset="default",
+        pretrain=_fit(650, rate=3e-3, every=130),
+        warmstart=WarmstartConfig(fit=_fit(150, rate=3e-3, every=30)),
+        dream=loop,
+        transfer=dataclasses.replace(loop, updates=100),
+        transfer_budget=2000,
+    )
+
+
+def small() -> RunConfig:
+    """Up to 60 minutes on 2 cores."""
+    loop = LoopConfig(updates=50, tasks=16, group_size=8)
+    return RunConfig(
+        preset="small",
+        collect=CollectConfig(games=1000, episodes=3500, dev_games=100),
+        pretrain=_fit(2600, rate=3e-3, every=260),
+        warmstart=WarmstartConfig(
+            fit=_fit(400, rate=3e-3, every=40), experts=400, branched=100
+        ),
+        dream=loop,
+        transfer=dataclasses.replace(loop, updates=200),
+        transfer_budget=6000,
+        evaluate=EvaluateConfig(games=320, fidelity=1000),
+    )
+
+
+PRESETS: dict[str, Callable[[], RunConfig]] = {
+    "tiny": tiny,
+    "default": default,
+    "small": small,
+}
+
+
+def preset(name: str, **changes: Any) -> RunConfig:
+    """A preset by name, with top-level fields replaced.
+
+    Raises:
+      ValueError: an unknown name; the message lists the known ones.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}; have {sorted(PRESETS)}")
+    return dataclasses.replace(PRESETS[name](), **changes)

@@ -1,0 +1,129 @@
+"""Stage 2: the experience model, its tokenizer and memory; then its fidelity."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamgym.evaluation import report
+from dreamgym.pipeline.config import MODELS
+from dreamgym.pipeline.run import Run, RunError, bar
+from worldmodel import fidelity, pretrain
+from worldmodel.backbone.model import Model, create
+from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.experience import LocalExperience
+from worldmodel.text import prompts
+from worldmodel.text.records import Episode, read_episodes
+from worldmodel.text.tokenizer import TextTokenizer
+
+
+def blank_model(run: Run, *, role: int) -> tuple[Model, TextTokenizer]:
+    """The model that a fit starts from: a directory's, or fresh for this role.
+
+    Raises:
+      RunError: neither a known shape nor a model directory.
+    """
+    name = run.config.model
+    if name not in MODELS:
+        if not (Path(name) / "config.json").is_file():
+            raise RunError(
+                f"--model {name!r}: expected one of {sorted(MODELS)} or a directory "
+                "with config.json, *.safetensors and tokenizer.json"
+            )
+        return load_model(name)
+    tokenizer = TextTokenizer.load(run.path("tokenizer"))
+    shape = MODELS[name].model(tokenizer.vocab_size)
+    return create(shape, seed=1000 * run.config.seed + role), tokenizer
+
+
+def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
+    """(train, dev) episodes of the run, with reasoning traces."""
+    both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
+    train, dev = ([pretrain.annotate(e) for e in es] for es in both)
+    return train, dev
+
+
+def stage(run: Run) -> dict[str, Any]:
+    """Fit the experience model; writes experience/ and tokenizer/."""
+    run.require("collect")
+    c = run.config
+    train, dev = episodes_of(run)
+    told = train
+    if c.shuffled:
+        told = [
+            pretrain.annotate(e) for e in pretrain.shuffled(train, seed=c.seed)
+        ]
+    if c.model in MODELS:
+        size = MODELS[c.model].vocab_size
+        TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
+    model, tok = blank_model(run, role=1)
+    memory = pretrain.memory_of(told, capacity=50_000)
+    examples = pretrain.transition_examples(tok, told, memory, c.experience)
+    distinct = len(examples)
+    tokens = pretrain.mean_tokens(examples)
+    tasks = [e.task for e in train]
+    examples += pretrain.variation_examples(tok, tasks, repeats=2, seed=c.seed)
+    held = pretrain.transition_examples(tok, dev, memory, c.experience)
+    held = held[: c.evaluate.fidelity]
+    with bar(c.pretrain.steps, "pretrain", "update") as show:
+        model, curve = pretrain.fit(
+            model, examples, c.pretrain, seed=c.seed, held_out=held, progress=show,
+            directory=run.path("checkpoints/pretrain"),
+        )  # fmt: skip
+    save_model(run.path("experience"), model, tok)
+    pretrain.write_curve(run.path("curves/pretrain.jsonl"), curve)
+    run.drop("checkpoints/pretrain")
+    return {
+        "distinct_transitions": distinct,
+        "tokens_per_transition": round(tokens, 1),
+        "tokens_per_state": round(_state_tokens(tok, train), 1),
+        "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
+        "loss": curve[-1]["loss"],
+        "dev_loss": curve[-1].get("held_out/loss"),
+    }
+
+
+def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
+    states = {t.state for e in episodes for t in e.transitions}
+    return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
+
+
+def load_experience(run: Run) -> LocalExperience:
+    """The run's experience model with its memory of real transitions."""
+    run.require("pretrain")
+    model, tok = load_model(run.path("experience"))
+    train, _ = episodes_of(run)
+    if run.config.shuffled:
+        train = pretrain.shuffled(train, seed=run.config.seed)
+    memory = pretrain.memory_of(train, capacity=50_000)
+    return LocalExperience(
+        model, tok, memory, run.config.experience, seed=run.config.seed
+    )
+
+
+def fidelity_stage(run: Run) -> dict[str, Any]:
+    """Score the experience model on dev games; writes fidelity.json and its plot."""
+    experience = load_experience(run)
+    _, dev = episodes_of(run)
+    limit = run.config.evaluate.fidelity
+    with bar(limit, "fidelity", "transition") as show:
+        card = fidelity.score(
+            experience, dev, limit=limit, progress=lambda done, _: show(done)
+        )
+    card["families"] = {
+        family: fidelity.score(
+            experience, [e for e in dev if e.task.family == family], limit=limit // 2
+        )
+        for family in sorted({e.task.family for e in dev})
+    }
+    run.write_json("fidelity.json", card)
+    report.plot_fidelity(card, run.path("plots/fidelity.png"))
+    return {
+        "transitions": card["transitions"],
+        **{f"exact_{k}": v["mean"] for k, v in card["exact"].items()},
+        "copy_all": card["copy"]["all"]["mean"],
+        "reward": card["reward"]["accuracy"]["mean"],
+        "reward_false_positives": card["reward"]["false_positives"]["mean"],
+        "done": card["done"]["accuracy"]["mean"],
+    }
+

@@ -1,0 +1,181 @@
+"""A run directory: manifest, settings hash, stage markers, resume.
+
+A stage writes its files, then its marker; a stage with a marker is not run again. Inside
+a stage, long loops keep checkpoints. So the same command, after a kill, goes on.
+"""
+
+import contextlib
+import json
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from dreamgym.pipeline.config import RunConfig
+from worldmodel.text.records import replacing
+
+SCHEMA = "dreamgym.run/1"
+_PACKAGES = ("dreamgym", "jax", "flax", "optax", "numpy", "textworld-express")
+
+
+class RunError(RuntimeError):
+    """A run directory or setting that cannot be used: what, where, what to do."""
+
+
+def versions() -> dict[str, str]:
+    """Versions that decide what a run computes."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+class Run:
+    """One run directory, opened under one configuration."""
+
+    def __init__(self, directory: str | Path, config: RunConfig):
+        """Open or create.
+
+        Raises:
+          RunError: the directory holds something else, another schema or other
+            settings; nothing is overwritten.
+        """
+        self.root, self.config = Path(directory), config
+        path = self.root / "manifest.json"
+        if path.is_file():
+            self._check(path)
+        elif self.root.exists() and any(self.root.iterdir()):
+            raise RunError(
+                f"{self.root}: not empty and no run of ours (no manifest.json); "
+                "choose another --run-dir"
+            )
+        else:
+            self.write_json(
+                "manifest.json",
+                {
+                    "schema": SCHEMA,
+                    "preset": config.preset,
+                    "seed": config.seed,
+                    "settings": config.digest(),
+                    "config": config.json(),
+                    "versions": versions(),
+                },
+            )
+
+    def _check(self, path: Path) -> None:
+        try:
+            manifest = json.loads(path.read_text())
+        except ValueError as error:
+            raise RunError(f"{path}: expected JSON, {error}") from None
+        if manifest.get("schema") != SCHEMA:
+            raise RunError(
+                f"{path}: made under schema {manifest.get('schema')!r}, this version "
+                f"reads {SCHEMA!r}; choose another --run-dir"
+            )
+        if manifest.get("settings") != self.config.digest():
+            changed = _changes(manifest.get("config", {}), self.config.json())
+            raise RunError(
+                f"{path}: made with other settings ({'; '.join(changed)}); repeat them "
+                "or choose another --run-dir"
+            )
+
+    def path(self, name: str) -> Path:
+        """A path inside the run."""
+        return self.root / name
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Replace a JSON file at once or not at all."""
+        with replacing(self.root / name) as file:
+            json.dump(value, file, indent=2)
+            file.write("\n")
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the run."""
+        return json.loads((self.root / name).read_text())
+
+    def done(self, stage: str) -> dict[str, Any] | None:
+        """The marker of a finished stage: its numbers and seconds, or None."""
+        path = self.root / "stages" / f"{stage}.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def require(self, stage: str) -> dict[str, Any]:
+        """The marker of a stage that another needs.
+
+        Raises:
+          RunError: it has not been run here.
+        """
+        marker = self.done(stage)
+        if marker is None:
+            raise RunError(
+                f"{self.root}: stage {stage!r} has not been run; "
+                f"run `dreamgym {stage} --run-dir {self.root}` first"
+            )
+        return marker
+
+    def stage(self, name: str, body: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Run a stage unless its marker stands; prints a line of numbers.
+
+        Seconds of interrupted attempts are added up in `stages/NAME.seconds`.
+        """
+        marker = self.done(name)
+        if marker is not None:
+            print(f"{name}: done before", file=sys.stderr)
+            return marker
+        spent = self.root / "stages" / f"{name}.seconds"
+        before = float(spent.read_text()) if spent.is_file() else 0.0
+        start = time.monotonic()
+        try:
+            numbers = body()
+        finally:
+            seconds = before + time.monotonic() - start
+            with contextlib.suppress(OSError), replacing(spent) as file:
+                file.write(f"{seconds:.1f}")
+        self.write_json(
+            f"stages/{name}.json", {"numbers": numbers, "seconds": round(seconds, 1)}
+        )
+        spent.unlink(missing_ok=True)
+        shown = "  ".join(f"{k} {_short(v)}" for k, v in numbers.items())
+        print(f"{name}: {seconds:.0f} s  {shown}")
+        return {"numbers": numbers, "seconds": seconds}
+
+    def drop(self, name: str) -> None:
+        """Remove a folder of the run that is no longer needed (checkpoints)."""
+        shutil.rmtree(self.root / name, ignore_errors=True)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _changes(old: Any, new: Any, at: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        out = []
+        for key in sorted(old.keys() | new.keys()):
+            out += _changes(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))
+        return out or ([] if at else ["the episodes file has changed"])
+    old, new = (list(x) if isinstance(x, tuple) else x for x in (old, new))
+    return [] if old == new else [f"{at}: {old!r} there, {new!r} here"]
+
+
+@contextlib.contextmanager
+def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[[int, Any], None]]:
+    """A progress bar set by position: yields show(done, note)."""
+    with tqdm(total=total, desc=text, unit=unit, leave=False, disable=None) as shown:
+
+        def show(done: int, note: Any = None) -> None:
+            shown.n = min(done, total)
+            if isinstance(note, dict):
+                shown.set_postfix(
+                    {k: _short(v) for k, v in note.items() if k != "step"},
+                    refresh=False,
+                )
+            shown.refresh()
+
+        yield show

@@ -1,0 +1,161 @@
+"""Stage 4: trust-region training in the dream, checkpointed after every update."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.base import VectorEnv
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.pipeline.pretrain import episodes_of, load_experience
+from dreamgym.pipeline.run import Run, bar
+from dreamgym.pipeline.warmstart import load_policy, save_policy
+from dreamgym.rl.update import Updater
+from dreamgym.training import LoopConfig, Progress, pool_of, train
+from worldmodel import pretrain
+from worldmodel.experience import LocalExperience, content_seed
+from worldmodel.fitting import checkpoint
+from worldmodel.text.records import Task, Transition
+
+
+class _Saver:
+    """Saves after each update, and enriches the memory where there is one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        experience: LocalExperience | None,
+        enrich: int,
+        seed: int,
+    ):
+        self._directory, self._experience = directory, experience
+        self._enrich, self._seed = enrich, seed
+        self._fresh: list[tuple[str, dict[str, Any]]] = []
+
+    def after_update(
+        self, progress: Progress, trajectories: Sequence[Trajectory]
+    ) -> None:
+        """See training.Hooks."""
+        if self._experience is not None:
+            self._remember(progress.update, trajectories)
+        host = {
+            "pool": progress.pool.state(),
+            "transitions": progress.transitions,
+            "curve": progress.curve,
+            "fresh": self._fresh,
+        }
+        checkpoint.save(self._directory, progress.update, progress.state, host)
+
+    def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
+        assert self._experience is not None
+        rows = [
+            (t.episode.task.id, x)
+            for t in trajectories
+            if t.error is None
+            for x in t.episode.transitions
+        ]
+        rng = np.random.default_rng((self._seed, update))
+        picked = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
+        self._fresh += [(task, dataclasses.asdict(x)) for task, x in picked]
+        self._experience.refresh([t for t, _ in picked], [x for _, x in picked])
+
+    def restore(self, start: Progress) -> Progress:
+        """The newest checkpoint, or `start` where there is none."""
+        found = checkpoint.restore(self._directory, start.state)
+        if found is None:
+            return start
+        number, state, host = found
+        start.pool.load(host["pool"])
+        self._fresh = [(t, x) for t, x in host["fresh"]]
+        if self._experience is not None:
+            tuples = [_transition(x) for _, x in self._fresh]
+            self._experience.refresh([t for t, _ in self._fresh], tuples)
+        return Progress(
+            number, type(start.state)(*state), start.pool, host["transitions"],
+            host["curve"],
+        )  # fmt: skip
+
+
+def _transition(row: dict[str, Any]) -> Transition:
+    states = {k: tuple(row[k]) for k in ("state", "next_state")}
+    return Transition(**(row | states))
+
+
+def reinforce(
+    run: Run,
+    name: str,
+    policy: Policy,
+    reference: Policy,
+    envs: VectorEnv,
+    tasks: Sequence[Task],
+    config: LoopConfig,
+    *,
+    experience: LocalExperience | None = None,
+    budget: int | None = None,
+) -> tuple[Policy, Progress]:
+    """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
+    grammar = policy.grammar(config.update.temperature)
+    updater = Updater(policy.model, reference.model.params, grammar, config.update)
+    saver = _Saver(
+        run.path(f"checkpoints/{name}"), experience, run.config.enrich, run.config.seed
+    )
+    start = Progress(
+        0, updater.learner.init(), pool_of(tasks, config.curriculum), 0, []
+    )
+    progress = saver.restore(start)
+
+    def propose(seeds: Sequence[Task]) -> list[Task | None]:
+        assert experience is not None
+        key = jax.random.key(content_seed(run.config.seed, *(t.id for t in seeds)))
+        return experience.vary(seeds, key=key)
+
+    total = budget if budget is not None else config.updates
+    with bar(total, name, "step" if budget is not None else "update") as show:
+
+        def shown(update: int, done: int, of: int) -> None:
+            del of
+            show(update if budget is None else progress.transitions + done)
+
+        progress = train(
+            policy, envs, updater, progress, config, seed=run.config.seed,
+            hooks=saver, propose=None if experience is None else propose,
+            budget=budget, show=shown,
+        )  # fmt: skip
+    params = progress.state.params
+    result = policy.replace(policy.model._replace(params=params))
+    save_policy(run, name, result)
+    pretrain.write_curve(run.path(f"curves/{name}.jsonl"), progress.curve)
+    run.drop(f"checkpoints/{name}")
+    return result, progress
+
+
+def stage(run: Run) -> dict[str, Any]:
+    """Train from the warm start in the dream; writes policies/dream."""
+    run.require("warmstart")
+    experience = load_experience(run)
+    warm = load_policy(run, "warmstart")
+    train_episodes, _ = episodes_of(run)
+    tasks = list({e.task.id: e.task for e in train_episodes}.values())
+    loop = run.config.dream
+    envs = DreamVectorEnv(
+        experience, loop.tasks * loop.group_size, max_steps=run.config.max_steps
+    )
+    _, progress = reinforce(
+        run, "dream", warm, warm, envs, tasks, loop, experience=experience
+    )
+    first, last = progress.curve[0], progress.curve[-1]
+    return {
+        "updates": progress.update,
+        "dream_transitions": progress.transitions,
+        "success_first": first["success"],
+        "success_last": last["success"],
+        "kl": last.get("kl", 0.0),
+        "computed_share": experience.computed / max(experience.asked, 1),
+        "generated_tasks": sum(e.generated for e in progress.pool.entries.values()),
+        "retired_tasks": sum(e.retired for e in progress.pool.entries.values()),
+    }

@@ -1,0 +1,122 @@
+"""Stage 5b: real fine-tuning and its controls, then results.json and the report.
+
+s2r: the loop on the real environment from dream. real_only: the same from warmstart.
+real_only_total: from warmstart, with the collected transitions as extra budget.
+"""
+
+from typing import Any
+
+from dreamgym.evaluation import evaluate, report
+from dreamgym.pipeline import evaluate as evaluation
+from dreamgym.pipeline.pretrain import episodes_of
+from dreamgym.pipeline.run import SCHEMA, Run, versions
+from dreamgym.pipeline.train import reinforce
+from dreamgym.pipeline.warmstart import load_policy
+
+STARTS = {"s2r": "dream", "real_only": "warmstart", "real_only_total": "warmstart"}
+STAGES = (
+    "collect", "pretrain", "fidelity", "warmstart", "train", "evaluate", "transfer",
+)  # fmt: skip
+
+
+def stage(run: Run) -> dict[str, Any]:
+    """Fine-tune on the real environment and play the test games again."""
+    run.require("evaluate")
+    if not run.config.env:
+        return {"status": evaluation.NO_ENV}
+    collected = run.require("collect")["numbers"]
+    budget = run.config.transfer_budget
+    extra = collected["transitions"] + collected["dev_transitions"]
+    spent = run.read_json("spent.json") if run.path("spent.json").is_file() else {}
+    train, _ = episodes_of(run)
+    tasks = list({e.task.id: e.task for e in train}.values())
+    for name, start in STARTS.items():
+        if name in spent:
+            continue
+        policy = load_policy(run, start)
+        envs = evaluation.real_envs(run)
+        allowed = budget + (extra if name == "real_only_total" else 0)
+        try:
+            _, progress = reinforce(
+                run, name, policy, policy, envs, tasks, run.config.transfer,
+                budget=allowed,
+            )  # fmt: skip
+        finally:
+            envs.close()
+        spent[name] = progress.transitions
+        run.write_json("spent.json", spent)
+    success = evaluation.play_all(run, tuple(STARTS))
+    return success | {f"{k}_transitions": v for k, v in spent.items()}
+
+
+def real_transitions(run: Run) -> dict[str, int]:
+    """Real environment steps that each policy has cost, test games aside."""
+    collected = run.require("collect")["numbers"]
+    warm = run.require("warmstart")["numbers"]
+    spent = run.read_json("spent.json") if run.path("spent.json").is_file() else {}
+    bc = warm["expert_transitions"]
+    everything = (
+        collected["transitions"] + collected["dev_transitions"]
+        + warm["branch_transitions"]
+    )  # fmt: skip
+    early = bc + warm["branch_transitions"]
+    return {
+        "untrained": 0,
+        "bc": bc,
+        "warmstart": early,
+        "dream": everything,
+        "s2r": everything + spent.get("s2r", 0),
+        "real_only": early + spent.get("real_only", 0),
+        "real_only_total": early + spent.get("real_only_total", 0),
+    }
+
+
+def write_results(run: Run) -> dict[str, Any]:
+    """results.json, table.md and the plots, from what the run holds."""
+    cost = real_transitions(run)
+    played = {
+        name: evaluation.trajectories(run.path(f"test/{name}.jsonl"))
+        for name in (*evaluation.ZERO_SHOT, *STARTS)
+        if run.path(f"test/{name}.jsonl").is_file()
+    }
+    families: dict[str, Any] = {}
+    for name, found in played.items():
+        for family, part in evaluate.by_family(found).items():
+            row = evaluate.summary(part, real_transitions=cost[name])
+            families.setdefault(family, {"policies": {}})["policies"][name] = row
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "preset": run.config.preset,
+        "seed": run.config.seed,
+        "versions": versions(),
+        "policies": {
+            name: evaluate.summary(found, real_transitions=cost[name])
+            for name, found in played.items()
+        },
+        "families": families,
+        "paired": {},
+        "fidelity": run.read_json("fidelity.json"),
+        "seconds": {s: (run.done(s) or {}).get("seconds") for s in STAGES},
+    }
+    if played:
+        results["paired"] = _paired(run, played)
+        for family, row in families.items():
+            part = {n: evaluate.by_family(t)[family] for n, t in played.items()}
+            row["paired"] = _paired(run, part)
+    else:
+        results["skipped"] = evaluation.NO_ENV
+    run.write_json("results.json", results)
+    report.write(run.root, results)
+    return results
+
+
+def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:
+    pairs = [
+        ("dream", "warmstart"), ("dream", "bc"), ("warmstart", "bc"),
+        ("s2r", "real_only"), ("s2r", "real_only_total"), ("s2r", "dream"),
+    ]  # fmt: skip
+    return {
+        f"{a}_minus_{b}": evaluate.paired(played[a], played[b], seed=run.config.seed)
+        for a, b in pairs
+        if a in played and b in played
+    }

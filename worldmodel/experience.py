@@ -1,0 +1,259 @@
+"""The experience model: (task, history, demos, state, action) -> what happens next.
+
+query -> retrieve k demonstrations -> prompt -> grammar-shaped decoding -> Prediction
+(papers.md Eq. 4). The noise of an answer is keyed by the content of its query: the
+same task, history, memory, state and action have the same answer, while a reveal, which
+no model can know, is sampled and not averaged into its most common value.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldmodel.backbone.generate import Grammar, Sampled, generate
+from worldmodel.backbone.model import Model
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.records import State, Task, Transition
+from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
+
+PARTS = ("reasoning", "state", "reward", "outcome", "variation")
+
+
+class Query(NamedTuple):
+    """What the agent did where. `past` holds its earlier actions, oldest first."""
+
+    task: Task
+    past: tuple[str, ...]
+    state: State
+    action: str
+
+
+class Prediction(NamedTuple):
+    """The model's answer. `problem` is None unless the reply made no sense.
+
+    `confidence` is the probability the model gave to the state, reward and outcome
+    it wrote.
+    """
+
+    next_state: State
+    reward: float
+    outcome: str
+    reasoning: str
+    confidence: float
+    problem: str | None
+
+
+class ExperienceModel(Protocol):
+    """Anything that answers queries and proposes tasks: local, prompted, a double."""
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """One prediction a query."""
+        ...
+
+    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+        """One variation a task, with its initial state; None where it is malformed."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperienceConfig:
+    """How the experience model is asked."""
+
+    history: int = 2
+    demos: int = 1
+    reasoning_tokens: int = 24
+    state_tokens: int = 72
+    temperature: float = 1.0
+    min_p: float = 0.1
+
+    def __post_init__(self):
+        if min(self.history, self.demos) < 0:
+            raise ValueError(
+                f"history and demos must be >= 0, got {self.history}, {self.demos}"
+            )
+        if min(self.reasoning_tokens, self.state_tokens) < 1:
+            raise ValueError("reasoning_tokens and state_tokens must be >= 1")
+        if self.temperature < 0 or not 0 <= self.min_p <= 1:
+            raise ValueError(
+                "temperature must be >= 0 and min_p in [0, 1], got "
+                f"{self.temperature} and {self.min_p}"
+            )
+
+
+def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
+    """reasoning next edits reward number outcome: always parses."""
+    c, size = tok.control, tok.vocab_size
+    text, number = tok.text_mask(), tok.number_mask()
+
+    def tokens(*names: str) -> np.ndarray:
+        mask = np.zeros(size, bool)
+        mask[[c(n) for n in names]] = True
+        return mask
+
+    openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
+    outcomes = tokens(*prompts.OUTCOMES)
+    allowed = [
+        text | tokens("next"),
+        text | openers | tokens("reward"),
+        number | tokens("outcome"),
+        outcomes,
+    ]
+    first = [allowed[0], openers | tokens("reward"), number, outcomes]
+    close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
+    t, p = config.temperature, config.min_p
+    return Grammar(
+        np.stack(allowed), np.stack(first), np.stack(close),
+        np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
+        np.array([config.reasoning_tokens, config.state_tokens, 8, 1], np.int32),
+        np.array([t, t, 0.0, 0.0], np.float32),
+        np.array([p, p, 0.0, 0.0], np.float32),
+    )  # fmt: skip
+
+
+def variation_grammar(
+    tok: TextTokenizer, config: ExperienceConfig, most: int
+) -> Grammar:
+    """instruction state lines end, in `most` tokens."""
+    c, size = tok.control, tok.vocab_size
+    text = tok.text_mask()
+    allowed, first = np.stack([text, text]), np.zeros((2, size), bool)
+    close = np.zeros((2, size), bool)
+    allowed[0, c("state")] = close[0, c("state")] = True
+    allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
+    close[1, c("end")] = True
+    first[0], first[1, c("line0")] = text, True
+    return Grammar(
+        allowed, first, close,
+        np.array([c("state"), c("end")], np.int32),
+        np.array([most // 3, most - most // 3 - 2], np.int32),
+        np.full(2, config.temperature, np.float32),
+        np.full(2, config.min_p, np.float32),
+    )  # fmt: skip
+
+
+def content_seed(*parts: object) -> int:
+    """A 31-bit seed of what the parts say, the same in every process."""
+    text = "\x1f".join(map(repr, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1
+
+
+class LocalExperience:
+    """The experience model as a decoder of our own, with its replay memory.
+
+    Answers are remembered until the memory changes (`refresh`), so a group of rollouts
+    that walks the same way pays once.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: TextTokenizer,
+        memory: ReplayMemory,
+        config: ExperienceConfig,
+        *,
+        seed: int = 0,
+    ):
+        self.model, self.tokenizer, self.memory = model, tokenizer, memory
+        self.config, self._seed = config, seed
+        self._grammar = reply_grammar(tokenizer, config)
+        self._answers: dict[tuple, Prediction] = {}
+        self.asked = self.computed = 0
+
+    def refresh(
+        self, task_ids: Sequence[str] = (), fresh: Sequence[Transition] = ()
+    ) -> None:
+        """Enrich the memory between rollouts; earlier answers are forgotten."""
+        self.memory.add(task_ids, fresh)
+        self._answers.clear()
+
+    def _content(self, query: Query) -> tuple:
+        """The part of a query that the model reads."""
+        past = query.past[-self.config.history :] if self.config.history else ()
+        return (
+            query.task.id, query.task.instruction, past, query.state, query.action,
+        )  # fmt: skip
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """One prediction a query; equal queries are computed once."""
+        keys = [self._content(q) for q in queries]
+        todo = {
+            k: q
+            for k, q in zip(keys, queries, strict=True)
+            if k not in self._answers
+        }
+        self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
+        if todo:
+            answers = self._compute(list(todo.values()))
+            self._answers.update(zip(todo, answers, strict=True))
+        return [self._answers[k] for k in keys]
+
+    def _compute(self, queries: Sequence[Query]) -> list[Prediction]:
+        c, tok = self.config, self.tokenizer
+        demos = self.memory.search(
+            [(q.task.id, q.state, q.action) for q in queries], c.demos
+        )
+        contexts = [
+            prompts.query_ids(
+                tok, q.task, q.past, d, q.state, q.action, history=c.history
+            )
+            for q, d in zip(queries, demos, strict=True)
+        ]
+        # The noise leaves history out: a group of rollouts that comes to one place
+        # by two ways finds the same there.
+        seeds = [
+            content_seed(self._seed, q.task.id, q.state, q.action) for q in queries
+        ]
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        most = c.reasoning_tokens + c.state_tokens + 12
+        replies = generate(self.model, contexts, self._grammar, keys, most=most)
+        return [
+            self._read(q, reply) for q, reply in zip(queries, replies, strict=True)
+        ]
+
+    def _read(self, query: Query, sampled: Sampled) -> Prediction:
+        n = int(sampled.length[0])
+        reply = prompts.parse_reply(self.tokenizer, sampled.ids[0, :n], query.state)
+        counted = sampled.logp[0, :n][sampled.phase[0, :n] > 0]
+        return Prediction(
+            reply.next_state,
+            reply.reward,
+            reply.outcome,
+            reply.reasoning,
+            float(np.exp(counted.sum())),
+            reply.problem or (None if reply.next_state else "the next state is empty"),
+        )
+
+    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+        """One variation a task (Eq. 6: the task model shares these parameters)."""
+        if not tasks:
+            return []
+        tok = self.tokenizer
+        most = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
+        most = -(-most // 32) * 32
+        grammar = variation_grammar(tok, self.config, most)
+        contexts = [prompts.variation_ids(tok, t) for t in tasks]
+        keys = jax.random.split(key, len(tasks))
+        out: list[Task | None] = []
+        for task, sampled in zip(
+            tasks, generate(self.model, contexts, grammar, keys, most=most), strict=True
+        ):
+            ids = sampled.ids[0, : int(sampled.length[0])]
+            found = prompts.parse_variation(tok, ids)
+            if found is None:
+                out.append(None)
+                continue
+            name = f"dream-{content_seed(*found):08x}"
+            out.append(
+                dataclasses.replace(
+                    task, id=name, instruction=found[0], initial_state=found[1],
+                    options={}, split="generated", lineage=(*task.lineage, task.id),
+                )  # fmt: skip
+            )
+        return out
+

@@ -1,0 +1,1 @@
+"""Fitting a backbone to packed tokens: batches, losses, updates, checkpoints."""

@@ -1,0 +1,25 @@
+"""Statistics as (total, count) until they are printed, and masked reductions."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+class Ratio(NamedTuple):
+    """A mean kept as total / count, so that microbatches add exactly."""
+
+    total: Float[Array, ""]
+    count: Float[Array, ""]
+
+    def __add__(self, other: "Ratio") -> "Ratio":  # type: ignore[override]
+        return Ratio(self.total + other.total, self.count + other.count)
+
+    def value(self) -> Float[Array, ""]:
+        """The mean, 0 of an empty set."""
+        return self.total / jnp.maximum(self.count, 1.0)
+
+
+def masked_ratio(x: Float[Array, "*S"], mask: Bool[Array, "*S"]) -> Ratio:
+    """Sum and number of the entries where `mask`; padding may hold anything."""
+    return Ratio(jnp.where(mask, x, 0.0).sum(), mask.sum().astype(x.dtype))

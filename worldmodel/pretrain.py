@@ -1,0 +1,269 @@
+"""Fit the experience model to real transitions (papers.md Eq. 5), reward included.
+
+episodes -> reasoning traces -> leak-free demonstrations -> packed tokens -> updates
+by their own schedule, checkpointed and resumable bit for bit.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from worldmodel import experience, reasoning
+from worldmodel.backbone.model import Model
+from worldmodel.fitting import checkpoint
+from worldmodel.fitting.arrays import Ratio
+from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
+from worldmodel.fitting.learner import (
+    Learner,
+    OptimizerConfig,
+    TrainState,
+    merge,
+    require_finite,
+)
+from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, token_logp
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.records import Episode, Task, Transition, replacing
+from worldmodel.text.tokenizer import TextTokenizer
+
+Progress = Callable[[int, dict[str, float]], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """One supervised fit: how many updates of how many rows of how many tokens."""
+
+    steps: int
+    rows: int = 32
+    width: int = 128
+    optimizer: OptimizerConfig = OptimizerConfig()
+    eval_every: int = 100
+
+    def __post_init__(self):
+        if min(self.steps, self.rows, self.width, self.eval_every) < 1:
+            raise ValueError("steps, rows, width and eval_every must be >= 1")
+
+
+def annotate(episode: Episode) -> Episode:
+    """The episode with a rule-based reasoning trace wherever there is none."""
+    return dataclasses.replace(
+        episode,
+        transitions=tuple(
+            t
+            if t.reasoning is not None
+            else dataclasses.replace(
+                t, reasoning=reasoning.explain(t, episode.task.instruction)
+            )
+            for t in episode.transitions
+        ),
+    )
+
+
+def texts_of(episodes: Sequence[Episode]) -> list[str]:
+    """Every piece of text the models will read, for training a tokenizer."""
+    out = []
+    for e in episodes:
+        out.append(e.task.instruction)
+        out.extend(e.task.initial_state)
+        for t in e.transitions:
+            out += [t.action, t.reasoning or "", prompts.number_text(t.reward)]
+            out.extend(t.next_state)
+    return out
+
+
+def memory_of(episodes: Sequence[Episode], *, capacity: int) -> ReplayMemory:
+    """A replay memory seeded with real transitions."""
+    memory = ReplayMemory(capacity=capacity)
+    ids = [e.task.id for e in episodes for _ in e.transitions]
+    memory.add(ids, [t for e in episodes for t in e.transitions])
+    return memory
+
+
+def _marked(ids: list[int], reply: list[int], parts: list[int]) -> Example:
+    context = len(ids)
+    return Example(
+        ids + reply,
+        [False] * context + [True] * len(reply),
+        [0] * context + parts,
+    )
+
+
+def _reply_parts(tok: TextTokenizer, reply: Sequence[int]) -> list[int]:
+    """The part each reply token belongs to; structure tokens open their part."""
+    part, out = 0, []
+    opens = {tok.control(n): i for i, n in ((1, "next"), (2, "reward"), (3, "outcome"))}
+    for token in reply:
+        part = opens.get(token, part)
+        out.append(part)
+    return out
+
+
+def transition_examples(
+    tok: TextTokenizer,
+    episodes: Sequence[Episode],
+    memory: ReplayMemory,
+    config: experience.ExperienceConfig,
+) -> list[Example]:
+    """Eq. 5 for every transition; exact repeats within a task are kept once."""
+    where: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
+    for e in episodes:
+        past: tuple[str, ...] = ()
+        for t in e.transitions:
+            shown = past[-config.history :] if config.history else ()
+            where.setdefault((e.task.id, shown, t.state, t.action), (e.task, shown, t))
+            past = (*past, t.action)
+    rows = list(where.values())
+    demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
+    out = []
+    for (task, past, t), shown in zip(rows, demos, strict=True):
+        context = prompts.query_ids(
+            tok, task, past, shown, t.state, t.action, history=config.history
+        )
+        reply = prompts.reply_ids(tok, t)
+        out.append(_marked(context, reply, _reply_parts(tok, reply)))
+    return out
+
+
+def variation_examples(
+    tok: TextTokenizer, tasks: Sequence[Task], *, repeats: int, seed: int
+) -> list[Example]:
+    """Eq. 6 as supervised pairs: any two tasks of one family vary each other."""
+    rng = np.random.default_rng(seed)
+    families: dict[str, list[Task]] = {}
+    for task in {t.id: t for t in tasks}.values():
+        families.setdefault(task.family, []).append(task)
+    out = []
+    for family in families.values():
+        for _ in range(repeats if len(family) > 1 else 0):
+            order = rng.permutation(len(family))
+            for i, j in zip(order, np.roll(order, 1), strict=True):
+                reply = prompts.variation_reply_ids(tok, family[i])
+                out.append(
+                    _marked(
+                        prompts.variation_ids(tok, family[j]), reply, [4] * len(reply)
+                    )
+                )
+    return out
+
+
+def supervised_loss(logits, batch: Tokens) -> tuple[Ratio, dict[str, Ratio]]:
+    """Cross-entropy on the targets, with the loss of each part beside it."""
+    logp = token_logp(logits, batch.ids)
+    loss = cross_entropy(logp, batch.mask, batch.weight)
+    parts = parts_cross_entropy(
+        logp, batch.mask, batch.part, len(experience.PARTS)
+    )
+    names = experience.PARTS
+    return loss, {f"loss/{n}": p for n, p in zip(names, parts, strict=True)}
+
+
+def fit(
+    model: Model,
+    examples: Sequence[Example],
+    config: FitConfig,
+    *,
+    seed: int,
+    directory: Path,
+    held_out: Sequence[Example] = (),
+    keep_best: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Model, list[dict[str, float]]]:
+    """Supervised updates on examples; returns the fitted model and its curve.
+
+    With `keep_best` the parameters of the least held-out loss are returned (and
+    checkpointed), otherwise the last ones. A directory with a checkpoint resumes there.
+
+    Raises:
+      FloatingPointError: a loss that is not finite, with the update's number.
+      ValueError: no examples.
+    """
+    if not examples:
+        raise ValueError("nothing to fit: no examples")
+    tokens = pack(examples, config.width)
+    held = pack(held_out, config.width) if held_out else None
+    optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
+    learner = Learner(model, optimizer, supervised_loss)
+    state, curve, best = learner.init(), [], float("inf")
+    best_params = state.params
+    found = checkpoint.restore(directory, (state, best_params))
+    if found is not None:
+        _, (state, best_params), host = found
+        curve, best = host["curve"], host["best"]
+        state = TrainState(*state)
+    start = int(state.step)
+    batches = epochs(tokens, config.rows, seed=seed, start=start)
+    window: Ratio | None = None
+    for step in range(start + 1, config.steps + 1):
+        state, metrics = learner.update(state, [next(batches)])
+        window = metrics["loss"] if window is None else window + metrics["loss"]
+        if step % config.eval_every and step != config.steps:
+            continue
+        row = {"step": step, "loss": float(window.value())}
+        require_finite("loss", row["loss"], step)
+        if held is not None:
+            row |= evaluate(learner, state.params, held, config.rows)
+            if row["held_out/loss"] < best:
+                best, best_params = row["held_out/loss"], state.params
+        window = None
+        curve.append(row)
+        checkpoint.save(
+            directory, step, (state, best_params), {"curve": curve, "best": best}
+        )
+        if progress is not None:
+            progress(step, row)
+    params = best_params if keep_best and held is not None else state.params
+    return model._replace(params=params), curve
+
+
+def evaluate(
+    learner: Learner, params, tokens: Tokens, rows: int
+) -> dict[str, float]:
+    """Held-out losses, whole and by part."""
+    total: dict[str, Ratio] = {}
+    for at in range(0, tokens.ids.shape[0], rows):
+        index = np.arange(at, min(at + rows, tokens.ids.shape[0]))
+        found = learner.evaluate(params, rows_of(tokens, index, rows))
+        total = merge(total, found)
+    return {
+        f"held_out/{k}": float(v.value())
+        for k, v in total.items()
+        if float(v.count) > 0
+    }
+
+
+def mean_tokens(examples: Sequence[Example]) -> float:
+    """Mean ids an example, context and target: what decides the cost."""
+    return float(np.mean([len(e.ids) for e in examples]))
+
+
+def write_curve(path: Path, curve: Sequence[dict[str, float]]) -> None:
+    """A learning curve as JSON lines."""
+    with replacing(path) as file:
+        file.writelines(json.dumps(row) + "\n" for row in curve)
+
+
+def shuffled(episodes: Sequence[Episode], *, seed: int) -> list[Episode]:
+    """The control: (next state, reward, done) permuted within each family.
+
+    States no longer chain, so the result is only good for fitting.
+    """
+    rng = np.random.default_rng(seed)
+    out = {id(e): list(e.transitions) for e in episodes}
+    for family in sorted({e.task.family for e in episodes}):
+        mine = [e for e in episodes if e.task.family == family]
+        flat = [t for e in mine for t in e.transitions]
+        order = iter(rng.permutation(len(flat)))
+        for e in mine:
+            out[id(e)] = [
+                dataclasses.replace(
+                    flat[i], state=t.state, action=t.action, reasoning=None
+                )
+                for t, i in zip(e.transitions, order, strict=False)
+            ]
+    return [
+        dataclasses.replace(e, transitions=tuple(out[id(e)])) for e in episodes
+    ]
+

@@ -1,0 +1,225 @@
+"""The grammar: what the language models read and what they answer.
+
+Experience model (papers.md Eq. 4 and 5):
+  demo* task past* state action  ->  think reasoning next edits reward number outcome
+Policy:
+  task past* state               ->  [why thought] action text end
+Task variation (Eq. 6):
+  vary task state                ->  task instruction state lines end
+
+A segment is a run of token ids; control tokens open every part, so text from outside
+cannot end one. Unlike the paper, retrieved demonstrations are written as action and
+effect without their state, which the next token prediction would mostly not read.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from worldmodel.text import edits
+from worldmodel.text.records import State, Task, Transition
+from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
+
+OUTCOMES = ("go", "lose", "win")
+
+
+class Demo(NamedTuple):
+    """A retrieved transition."""
+
+    transition: Transition
+
+
+class Reply(NamedTuple):
+    """What the experience model said, parsed; `problem` is None where it parsed."""
+
+    reasoning: str
+    next_state: State
+    reward: float
+    outcome: str
+    problem: str | None
+
+
+def outcome_of(transition: Transition) -> str:
+    """go while it lasts, win or lose where the environment ended it."""
+    if not transition.terminated:
+        return "go"
+    return "win" if transition.success else "lose"
+
+
+def number_text(value: float) -> str:
+    """A reward as text: at most three decimals, no trailing zeros."""
+    text = f"{value:.3f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def state_ids(tok: TextTokenizer, state: State) -> list[int]:
+    """`state` then each line behind the token of its number."""
+    out = [tok.control("state")]
+    for i, line in enumerate(state):
+        out += [tok.line(i), *tok.encode(line)]
+    return out
+
+
+def _part(tok: TextTokenizer, name: str, text: str) -> list[int]:
+    return [tok.control(name), *tok.encode(text)]
+
+
+def _past(tok: TextTokenizer, past: Sequence[str], limit: int) -> list[int]:
+    kept = past[-limit:] if limit else []
+    return [i for action in kept for i in _part(tok, "past", action)]
+
+
+def effect_ids(tok: TextTokenizer, before: State, after: State) -> list[int]:
+    """`next` and the edit script, or the full text where lines outnumber tokens."""
+    out = [tok.control("next")]
+    if len(before) > MAX_LINES:
+        out += [tok.control("full"), *tok.encode("\n".join(after))]
+        return out
+    for index, new in edits.diff(before, after):
+        out.append(tok.control("add") if index is None else tok.line(index))
+        if new:
+            out += tok.encode("\n".join(new))
+    return out
+
+
+def demo_ids(tok: TextTokenizer, demos: Sequence[Transition]) -> list[int]:
+    """Each demonstration as action, effect and reward."""
+    out: list[int] = []
+    for demo in demos:
+        out += _part(tok, "demo", demo.action)
+        out += effect_ids(tok, demo.state, demo.next_state)
+        out += _part(tok, "reward", number_text(demo.reward))
+    return out
+
+
+def query_ids(
+    tok: TextTokenizer,
+    task: Task,
+    past: Sequence[str],
+    demos: Sequence[Transition],
+    state: State,
+    action: str,
+    *,
+    history: int,
+) -> list[int]:
+    """The experience model's context, up to and with the action and `think`."""
+    return [
+        *demo_ids(tok, demos),
+        *_part(tok, "task", task.instruction),
+        *_past(tok, past, history),
+        *state_ids(tok, state),
+        *_part(tok, "action", action),
+        tok.control("think"),
+    ]
+
+
+def reply_ids(tok: TextTokenizer, transition: Transition) -> list[int]:
+    """The target of Eq. 5, reward and outcome included, after `think`."""
+    return [
+        *tok.encode(transition.reasoning or ""),
+        *effect_ids(tok, transition.state, transition.next_state),
+        *_part(tok, "reward", number_text(transition.reward)),
+        tok.control("outcome"),
+        tok.control(outcome_of(transition)),
+    ]
+
+
+def policy_context_ids(
+    tok: TextTokenizer, task: Task, past: Sequence[str], state: State, *, history: int
+) -> list[int]:
+    """The policy's window: task, last actions, current state."""
+    return [
+        *_part(tok, "task", task.instruction),
+        *_past(tok, past, history),
+        *state_ids(tok, state),
+    ]
+
+
+def turn_ids(tok: TextTokenizer, action: str, thought: str | None = None) -> list[int]:
+    """What the policy writes: an optional thought, the action, `end`."""
+    why = _part(tok, "why", thought) if thought else []
+    return [*why, *_part(tok, "action", action), tok.control("end")]
+
+
+def variation_ids(tok: TextTokenizer, task: Task) -> list[int]:
+    """The context of Eq. 6: one seed task with its initial state."""
+    return [
+        tok.control("vary"),
+        *tok.encode(task.instruction),
+        *state_ids(tok, task.initial_state),
+        tok.control("task"),
+    ]
+
+
+def variation_reply_ids(tok: TextTokenizer, task: Task) -> list[int]:
+    """A task and its initial state, after `task`."""
+    return [
+        *tok.encode(task.instruction),
+        *state_ids(tok, task.initial_state),
+        tok.control("end"),
+    ]
+
+
+# --- parsing -----------------------------------------------------------------
+
+
+def _split(tok: TextTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Runs of text, each with the control token before it ("" at the start)."""
+    out: list[tuple[str, list[int]]] = [("", [])]
+    for token in ids:
+        name = tok.name(int(token))
+        if name is None:
+            out[-1][1].append(int(token))
+        else:
+            out.append((name, []))
+    return out
+
+
+def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
+    """The reply after `think`. Never raises: what is wrong stands in `problem`."""
+    parts = _split(tok, ids)
+    reasoning, script, full = "", [], None
+    reward, outcome, problem = 0.0, "go", None
+    for position, (name, run) in enumerate(parts):
+        text = tok.decode(run)
+        if position == 0:
+            reasoning = text
+        elif name == "full":
+            full = tuple(x for x in text.split("\n") if x.strip())
+        elif name == "add" or name.startswith("line"):
+            index = None if name == "add" else int(name[4:])
+            new = tuple(x for x in text.split("\n") if x.strip())
+            script.append(edits.Edit(index, new))
+        elif name == "reward":
+            try:
+                reward = float(text)
+            except ValueError:
+                problem = f"reward {text!r} is not a number"
+            if not math.isfinite(reward):
+                problem, reward = f"reward {text!r} is not finite", 0.0
+        elif name in OUTCOMES:
+            outcome = name
+    try:
+        after = edits.apply(before, tuple(script)) if full is None else full
+    except IndexError as error:
+        after, problem = before, str(error)
+    if parts[-1][0] not in OUTCOMES:
+        problem = "the reply has no outcome"
+    return Reply(reasoning, after, reward, outcome, problem)
+
+
+def parse_turn(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
+    """(action, thought) of a policy's turn; the action may be empty."""
+    found = {name: tok.decode(run) for name, run in _split(tok, ids)}
+    return found.get("action", "").strip(), found.get("why")
+
+
+def parse_variation(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:
+    """(instruction, initial state), or None where the form is wrong."""
+    parts = _split(tok, ids)
+    instruction = tok.decode(parts[0][1]).strip()
+    state = [tok.decode(run) for name, run in parts if name.startswith("line")]
+    expected = ["state", *(f"line{i}" for i in range(len(state))), "end"]
+    if [name for name, _ in parts[1:]] != expected or not instruction:
+        return None
+    return (instruction, tuple(state)) if all(x.strip() for x in state) else None
