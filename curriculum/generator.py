@@ -18,7 +18,7 @@ Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
 
 
 def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
-    """The most valuable tried tasks first, then untried ones; ties at random."""
+    """The most valuable tasks first; an untried one counts half of the most."""
     entries = pool.active(generated=False)
     jitter = rng.random(len(entries)) * 1e-6
     value = [
@@ -41,8 +41,8 @@ def fault(task: Task | None, like: Task, known: set[tuple[str, State]]) -> str |
         return "form"
     heads = [line.split()[0] for line in task.initial_state]
     expected = [line.split()[0] for line in like.initial_state]
-    slots = min(len(heads), len(expected)) - 1
-    if heads[:slots] != expected[:slots]:
+    slots = len(expected) - 1
+    if len(heads) < len(expected) or heads[:slots] != expected[:slots]:
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"
@@ -52,7 +52,7 @@ def fault(task: Task | None, like: Task, known: set[tuple[str, State]]) -> str |
 def extend(
     pool: TaskPool, propose: Propose, count: int, rng: np.random.Generator
 ) -> dict[str, int]:
-    """Ask for `count` variations and take the good ones in; counts what became of each."""
+    """Ask for `count` variations, take the good ones in; counts what became of each."""
     if count == 0:
         return {}
     chosen = seeds(pool, count, rng)

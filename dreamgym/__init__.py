@@ -17,5 +17,7 @@ __all__ = [*_PUBLIC]  # noqa: PLE0604 - names of strings, all of them
 def __getattr__(name: str) -> Any:
     """Public names, imported when first used: an environment alone needs no JAX."""
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'dreamgym' has no {name!r}; have {sorted(_PUBLIC)}")
+        raise AttributeError(
+            f"module 'dreamgym' has no {name!r}; have {sorted(_PUBLIC)}"
+        )
     return getattr(importlib.import_module(_PUBLIC[name]), name)

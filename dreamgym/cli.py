@@ -65,7 +65,9 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     from dreamgym.pipeline.config import MODELS, PRESETS
 
     add = parser.add_argument
-    add("--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)")
+    add(
+        "--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)"
+    )
     add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
     add("--seed", type=int, default=0, help="the seed of everything (default: 0)")
     add("--env", help=_ENV_HELP)
@@ -84,6 +86,8 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 def _config(args: argparse.Namespace) -> Any:
     from dreamgym.envs.base import parse_spec
     from dreamgym.pipeline.config import MODELS, preset
+    from dreamgym.pipeline.pretrain import check_model
+    from worldmodel.text.records import read_episodes
 
     changes: dict[str, Any] = {"seed": args.seed}
     if args.episodes is not None:
@@ -98,6 +102,9 @@ def _config(args: argparse.Namespace) -> Any:
     config = preset(args.preset, **changes)
     if config.env:
         parse_spec(config.env)
+    check_model(config.model)
+    if config.episodes:
+        read_episodes(config.episodes)
     return config
 
 
@@ -148,14 +155,13 @@ def _report(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
-    from dreamgym.envs.contract import ContractError
     from dreamgym.pipeline.run import RunError
     from worldmodel.text.records import RecordError
 
     body = {"check": _check, "report": _report}.get(args.command, _stages)
     try:
         body(args)
-    except (RunError, RecordError, ContractError, ValueError, OSError) as error:
+    except (RunError, RecordError, AssertionError, ValueError, OSError) as error:
         print(f"dreamgym {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -1,12 +1,13 @@
 """The one loop, dream or real: choose tasks, roll out groups, update the policy.
 
-tasks -> G rollouts each -> returns [N, G] -> advantages -> clipped update on sampled
-tokens -> task values -> next tasks. Receives built parts; names no environment, no file.
+tasks -> G rollouts each -> returns [N, G] -> advantages -> clipped update on
+sampled tokens -> task values -> next tasks. Receives built parts; names no
+environment, no file.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -55,6 +56,7 @@ class Progress(NamedTuple):
     curve: list[dict[str, float]]
 
 
+@runtime_checkable
 class Hooks(Protocol):
     """What the composition root adds: saving, showing, enriching the memory."""
 
@@ -128,14 +130,12 @@ def learn(
     *,
     seed: int,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Advantages, one update, task values; returns the new state and a row of metrics."""
+    """Advantages, one update, task values; returns the new state and its metrics."""
     size = config.group_size
     shape = (len(trajectories) // size, size)
     returns = np.array([t.episode.total_reward for t in trajectories]).reshape(shape)
     scored = np.array([t.error is None for t in trajectories]).reshape(shape)
-    adv = group_advantages(
-        returns, scored, divide_by_std=config.update.divide_by_std
-    )
+    adv = group_advantages(returns, scored, divide_by_std=config.update.divide_by_std)
     use = usable(scored, adv)
     examples = [
         turn_example(turn, float(a))
@@ -162,9 +162,7 @@ def learn(
     return state, row
 
 
-def _record(
-    progress: Progress, trajectories: Sequence[Trajectory], size: int
-) -> None:
+def _record(progress: Progress, trajectories: Sequence[Trajectory], size: int) -> None:
     for at in range(0, len(trajectories), size):
         group = trajectories[at : at + size]
         outcomes = [bool(t.episode.success) for t in group if t.error is None]
@@ -183,7 +181,7 @@ def turn_example(turn: Turn, advantage: float) -> Example:
     )
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float | int]) -> float:
     return float(np.mean(values)) if len(values) else 0.0
 
 

@@ -9,7 +9,7 @@ no model can know, is sampled and not averaged into its most common value.
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ class Prediction(NamedTuple):
     problem: str | None
 
 
+@runtime_checkable
 class ExperienceModel(Protocol):
     """Anything that answers queries and proposes tasks: local, prompted, a double."""
 
@@ -183,9 +184,7 @@ class LocalExperience:
         """One prediction a query; equal queries are computed once."""
         keys = [self._content(q) for q in queries]
         todo = {
-            k: q
-            for k, q in zip(keys, queries, strict=True)
-            if k not in self._answers
+            k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers
         }
         self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
         if todo:
@@ -212,13 +211,13 @@ class LocalExperience:
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         most = c.reasoning_tokens + c.state_tokens + 12
         replies = generate(self.model, contexts, self._grammar, keys, most=most)
-        return [
-            self._read(q, reply) for q, reply in zip(queries, replies, strict=True)
-        ]
+        return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
     def _read(self, query: Query, sampled: Sampled) -> Prediction:
         n = int(sampled.length[0])
-        reply = prompts.parse_reply(self.tokenizer, sampled.ids[0, :n], query.state)
+        reply = prompts.parse_reply(
+            self.tokenizer, sampled.ids[0, :n].tolist(), query.state
+        )
         counted = sampled.logp[0, :n][sampled.phase[0, :n] > 0]
         return Prediction(
             reply.next_state,
@@ -243,7 +242,7 @@ class LocalExperience:
         for task, sampled in zip(
             tasks, generate(self.model, contexts, grammar, keys, most=most), strict=True
         ):
-            ids = sampled.ids[0, : int(sampled.length[0])]
+            ids = sampled.ids[0, : int(sampled.length[0])].tolist()
             found = prompts.parse_variation(tok, ids)
             if found is None:
                 out.append(None)
@@ -251,9 +250,13 @@ class LocalExperience:
             name = f"dream-{content_seed(*found):08x}"
             out.append(
                 dataclasses.replace(
-                    task, id=name, instruction=found[0], initial_state=found[1],
-                    options={}, split="generated", lineage=(*task.lineage, task.id),
-                )  # fmt: skip
+                    task,
+                    id=name,
+                    instruction=found[0],
+                    initial_state=found[1],
+                    options={},
+                    split="generated",
+                    lineage=(*task.lineage, task.id),
+                )
             )
         return out
-

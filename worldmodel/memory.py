@@ -57,7 +57,9 @@ class ReplayMemory:
           ValueError: as many task ids as transitions are needed.
         """
         if len(task_ids) != len(transitions):
-            raise ValueError(f"{len(task_ids)} task ids, {len(transitions)} transitions")
+            raise ValueError(
+                f"{len(task_ids)} task ids, {len(transitions)} transitions"
+            )
         if not transitions:
             return
         new = np.stack([self._phi(t.state, t.action) for t in transitions])

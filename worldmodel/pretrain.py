@@ -29,22 +29,30 @@ from worldmodel.text import prompts
 from worldmodel.text.records import Episode, Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
-Progress = Callable[[int, dict[str, float]], None]
+Progress = Callable[[int, dict[str, float | int]], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """One supervised fit: how many updates of how many rows of how many tokens."""
+    """One supervised fit: how many updates of how many rows of how many tokens.
+
+    `context_weight` is the weight of the context's own tokens in the loss (0: targets
+    alone, as Eq. 5 has it). Predicting the context too is what teaches a model from
+    scratch to look things up in it (docs/LOG.md).
+    """
 
     steps: int
     rows: int = 32
     width: int = 128
     optimizer: OptimizerConfig = OptimizerConfig()
     eval_every: int = 100
+    context_weight: float = 0.0
 
     def __post_init__(self):
         if min(self.steps, self.rows, self.width, self.eval_every) < 1:
             raise ValueError("steps, rows, width and eval_every must be >= 1")
+        if self.context_weight < 0:
+            raise ValueError(f"context_weight must be >= 0, got {self.context_weight}")
 
 
 def annotate(episode: Episode) -> Episode:
@@ -153,9 +161,7 @@ def supervised_loss(logits, batch: Tokens) -> tuple[Ratio, dict[str, Ratio]]:
     """Cross-entropy on the targets, with the loss of each part beside it."""
     logp = token_logp(logits, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
-    parts = parts_cross_entropy(
-        logp, batch.mask, batch.part, len(experience.PARTS)
-    )
+    parts = parts_cross_entropy(logp, batch.mask, batch.part, len(experience.PARTS))
     names = experience.PARTS
     return loss, {f"loss/{n}": p for n, p in zip(names, parts, strict=True)}
 
@@ -170,7 +176,7 @@ def fit(
     held_out: Sequence[Example] = (),
     keep_best: bool = False,
     progress: Progress | None = None,
-) -> tuple[Model, list[dict[str, float]]]:
+) -> tuple[Model, list[dict[str, float | int]]]:
     """Supervised updates on examples; returns the fitted model and its curve.
 
     With `keep_best` the parameters of the least held-out loss are returned (and
@@ -182,6 +188,8 @@ def fit(
     """
     if not examples:
         raise ValueError("nothing to fit: no examples")
+    if config.context_weight:
+        examples = [with_context(e, config) for e in examples]
     tokens = pack(examples, config.width)
     held = pack(held_out, config.width) if held_out else None
     optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
@@ -218,9 +226,20 @@ def fit(
     return model._replace(params=params), curve
 
 
+def with_context(example: Example, config: FitConfig) -> Example:
+    """The example with its context trained on too, at a weight of its own."""
+    mask = np.asarray(example.mask[-config.width :])
+    return example._replace(
+        ids=example.ids[-config.width :],
+        mask=[True] * len(mask),
+        part=example.part[-config.width :],
+        weight=np.where(mask, 1.0, config.context_weight).tolist(),
+    )
+
+
 def evaluate(
     learner: Learner, params, tokens: Tokens, rows: int
-) -> dict[str, float]:
+) -> dict[str, float | int]:
     """Held-out losses, whole and by part."""
     total: dict[str, Ratio] = {}
     for at in range(0, tokens.ids.shape[0], rows):
@@ -239,7 +258,7 @@ def mean_tokens(examples: Sequence[Example]) -> float:
     return float(np.mean([len(e.ids) for e in examples]))
 
 
-def write_curve(path: Path, curve: Sequence[dict[str, float]]) -> None:
+def write_curve(path: Path, curve: Sequence[dict[str, float | int]]) -> None:
     """A learning curve as JSON lines."""
     with replacing(path) as file:
         file.writelines(json.dumps(row) + "\n" for row in curve)
@@ -263,7 +282,4 @@ def shuffled(episodes: Sequence[Episode], *, seed: int) -> list[Episode]:
                 )
                 for t, i in zip(e.transitions, order, strict=False)
             ]
-    return [
-        dataclasses.replace(e, transitions=tuple(out[id(e)])) for e in episodes
-    ]
-
+    return [dataclasses.replace(e, transitions=tuple(out[id(e)])) for e in episodes]

@@ -16,20 +16,30 @@ def reveals(state: State, action: str, instruction: str, after: State) -> set[st
 
 
 def explain(transition: Transition, instruction: str) -> str:
-    """One short clause for what changes, what is new, and what it earns."""
+    """What the action leads to, which lines change, what is new, what it earns.
+
+    The new words of the first changed line come first, next to the action: looking
+    them up there, before the state is written, is what a small model finds hard.
+    """
     t = transition
     script = edits.diff(t.state, t.next_state)
     if not script:
         what = "nothing changes"
     else:
         touched = [
-            t.state[e.index].split()[0] if e.index is not None else "new"
-            for e in script
+            "new" if e.index is None else t.state[e.index].split()[0] for e in script
         ]
-        what = " ".join(dict.fromkeys(touched)) + " change"
+        what = " ".join([*_new_words(t, script[0]), "as", *dict.fromkeys(touched)])
+        what += " change"
         if reveals(t.state, t.action, instruction, t.next_state):
             what += " something is revealed"
     if t.reward:
         what += f" earns {number_text(t.reward)}"
     end = {"go": "", "win": " and wins", "lose": " and loses"}[outcome_of(t)]
     return what + end
+
+
+def _new_words(t: Transition, edit: edits.Edit, most: int = 3) -> list[str]:
+    old = set() if edit.index is None else set(t.state[edit.index].split())
+    new = [w for line in edit.lines for w in line.split() if w not in old]
+    return new[:most] or ["nothing"]

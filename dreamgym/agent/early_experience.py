@@ -41,23 +41,22 @@ def branch(
     chosen = list(episodes)[:most]
     for number, episode in enumerate(chosen):
         for step, t in enumerate(episode.transitions):
-            found, used, aligned = _at(env, episode, step, [])
+            _, used, aligned = _at(env, episode, step, [])
             spent += used
+            valid = getattr(env, "valid_actions", None)
+            pool = list(valid()) if aligned and valid is not None else seen
+            others = [a for a in pool if a != t.action]
+            for i in rng.permutation(len(others))[:alternatives]:
+                if not aligned:
+                    break
+                found, used, aligned = _at(env, episode, step, [others[i]])
+                spent += used
+                out += [
+                    Branch(episode=episode.id, step=step, transition=x) for x in found
+                ]
             if not aligned:
                 drifted.append(episode.id)
                 break
-            del found
-            valid = getattr(env, "valid_actions", None)
-            pool = list(valid()) if valid is not None else seen
-            others = [a for a in pool if a != t.action]
-            picked = rng.permutation(len(others))[:alternatives]
-            for i in picked:
-                found, used, aligned = _at(env, episode, step, [others[i]])
-                spent += used
-                if not aligned:
-                    drifted.append(episode.id)
-                    break
-                out += [Branch(episode=episode.id, step=step, transition=x) for x in found]
         if progress is not None:
             progress(number + 1, len(chosen))
     return out, spent, sorted(set(drifted))
@@ -142,7 +141,7 @@ def iwm_examples(
         past = [x.action for x in episode.transitions[:step]]
         context = policy.context(episode.task, past, t.state)
         context += prompts.turn_ids(tok, t.action)
-        effect = prompts.effect_ids(tok, t.state, t.next_state) + [tok.control("end")]
+        effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
         mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
         out.append(Example(context + effect, mask, [1] * len(mask)))
     return out
@@ -183,7 +182,7 @@ def sr_examples(
     per_state: int,
     seed: int,
 ) -> list[Example]:
-    """-log p(thought, expert action | state), equation 4, on at most `per_state` a state."""
+    """-log p(thought, expert action | state), equation 4; `per_state` at most."""
     rng = np.random.default_rng(seed)
     at: dict[tuple[str, int], list[Transition]] = {}
     for b in branches:
@@ -195,5 +194,7 @@ def sr_examples(
             past = [x.action for x in e.transitions[:step]]
             for i in rng.permutation(len(others))[:per_state]:
                 thought = reflect(t, [others[i]])
-                out.append(turn_example(policy, e.task, past, t.state, t.action, thought))
+                out.append(
+                    turn_example(policy, e.task, past, t.state, t.action, thought)
+                )
     return out

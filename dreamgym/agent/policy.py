@@ -110,7 +110,7 @@ class Policy:
             strict=True,
         ):
             n = int(s.length[0])
-            action, thought = prompts.parse_turn(self.tokenizer, s.ids[0, :n])
+            action, thought = prompts.parse_turn(self.tokenizer, s.ids[0, :n].tolist())
             out.append(
                 Turn(
                     tuple(context),

@@ -6,8 +6,8 @@ Task})`, five-value `step`. What it can do beyond that is declared by having the
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
   valid_actions() -> actions            variations(task) -> sequence of Task
 
-`info` may hold `rewards` (named components), `success`, `invalid` and `instruction`. A batch is
-a VectorEnv: the curriculum chooses each slot's next task, finished slots wait.
+`info` may hold `rewards` (named components), `success`, `invalid`, `instruction`. A
+batch is a VectorEnv: the curriculum chooses each slot's next task, finished slots wait.
 """
 
 import abc
@@ -44,6 +44,9 @@ class AnyText(spaces.Text):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AnyText) and other.max_length == self.max_length
+
+    def __hash__(self) -> int:
+        return hash(("AnyText", self.max_length))
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -86,7 +89,7 @@ class VectorEnv(abc.ABC):
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
         """Step the slots that run; None for the finished ones."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most batches hold nothing
         """Release what the environments hold."""
 
 
@@ -171,6 +174,7 @@ class RealVectorEnv(VectorEnv):
         self._earned = [0.0] * self.size
         self._steps = [0] * self.size
         self._live = [False] * self.size
+        self._broken: list[str | None] = [None] * self.size
         self.transitions = 0
 
     def reset(self, *, options: dict[str, Any]) -> list[State | None]:
@@ -178,9 +182,15 @@ class RealVectorEnv(VectorEnv):
         mask = options.get("reset_mask", [True] * self.size)
         out: list[State | None] = [None] * self.size
         for i, (task, chosen) in enumerate(zip(options["tasks"], mask, strict=True)):
-            if chosen and task is not None:
+            if not chosen or task is None:
+                continue
+            self._earned[i], self._steps[i], self._live[i] = 0.0, 0, True
+            self._broken[i] = None
+            try:
                 out[i] = begin(self.envs[i], task)[1]
-                self._earned[i], self._steps[i], self._live[i] = 0.0, 0, True
+            except Exception as error:  # told by the next step
+                self._broken[i] = f"reset: {type(error).__name__}: {error}"
+                out[i] = task.initial_state
         return out
 
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
@@ -189,19 +199,24 @@ class RealVectorEnv(VectorEnv):
         for i, action in enumerate(actions):
             if not self._live[i] or action is None:
                 continue
-            self._steps[i] += 1
-            self.transitions += 1
-            try:
-                step = take(self.envs[i], action, self._earned[i])
-            except Exception as error:  # an environment may raise anything
-                reason = f"{type(error).__name__}: {error}"
-                step = Step((), {}, False, True, False, reason)
+            step = self._take(i, action)
             if self._steps[i] >= self._max_steps and not step.terminated:
                 step = step._replace(truncated=True)
             self._earned[i] += sum(step.rewards.values())
             self._live[i] = not (step.terminated or step.truncated)
             out[i] = step
         return out
+
+    def _take(self, i: int, action: str) -> Step:
+        reason = self._broken[i]
+        if reason is None:
+            self._steps[i] += 1
+            self.transitions += 1
+            try:
+                return take(self.envs[i], action, self._earned[i])
+            except Exception as error:  # an environment may raise anything
+                reason = f"{type(error).__name__}: {error}"
+        return Step((), {}, False, True, False, reason)
 
     def close(self) -> None:
         """See VectorEnv."""

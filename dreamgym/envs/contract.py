@@ -27,7 +27,8 @@ def _play(
     obs, _ = env.reset(seed=0, options={"task": task})
     trace = [(obs, 0.0, False, False)]
     for action in actions[:limit]:
-        obs, reward, terminated, truncated, info = env.step(action)
+        obs, earned, terminated, truncated, info = env.step(action)
+        reward = float(earned)
         _require(isinstance(obs, str), f"step must return text, got {type(obs)}")
         _require(
             not (terminated and truncated), "terminated and truncated must not merge"
@@ -60,13 +61,20 @@ def check(
     _require(bool(some), "tasks('train') must not be empty")
     for task in some:
         obs, info = env.reset(seed=0, options={"task": task})
+        _require(isinstance(obs, str), f"reset must return text, got {type(obs)}")
         _require(bool(obs.strip()), f"task {task.id!r} starts with an empty state")
         _require(isinstance(info, dict), "reset must return (obs, info)")
         _nonsense(env, task)
         expert = getattr(env, "expert", None)
         if expert is not None:
-            env.reset(seed=0, options={"task": task})
-            plan = list(expert())
+            plans = []
+            for _ in range(2):
+                env.reset(seed=0, options={"task": task})
+                plans.append(list(expert()))
+            plan = plans[0]
+            _require(
+                plans[0] == plans[1], f"task {task.id!r}: the expert's plan differs"
+            )
             _check_plan(env, task, plan, limit)
             done.append("expert")
         actions = [_NONSENSE] * limit
@@ -74,6 +82,11 @@ def check(
         if getattr(env, "deterministic", True):
             _require(first == second, f"task {task.id!r}: replays differ")
             done.append("deterministic")
+        _require(
+            not first[-1][2],
+            f"task {task.id!r}: {len(first) - 1} nonsense actions ended the episode: a "
+            "limit must be truncated, not terminated",
+        )
         if first[-1][3]:
             done.append("truncated")
         if first[-1][2] or first[-1][3]:
@@ -85,7 +98,9 @@ def check(
                 raise ContractError("a step after the end must raise")
     if hasattr(env, "tasks"):
         splits = [{t.id for t in env.tasks(s)} for s in base.SPLITS]  # type: ignore[attr-defined]
-        shared = (splits[0] & splits[1]) | (splits[0] & splits[2])
+        shared = (
+            (splits[0] & splits[1]) | (splits[0] & splits[2]) | (splits[1] & splits[2])
+        )
         _require(not shared, f"splits share tasks {sorted(shared)[:3]}")
         done.append("splits apart")
     return sorted(set(done))

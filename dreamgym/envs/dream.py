@@ -22,7 +22,9 @@ class DreamVectorEnv(VectorEnv):
 
     def __init__(self, model: ExperienceModel, size: int, *, max_steps: int):
         if size < 1 or max_steps < 1:
-            raise ValueError(f"size and max_steps must be >= 1, got {size}, {max_steps}")
+            raise ValueError(
+                f"size and max_steps must be >= 1, got {size}, {max_steps}"
+            )
         self.size, self.model, self._max_steps = size, model, max_steps
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size

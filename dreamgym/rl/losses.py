@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from worldmodel.fitting.arrays import Ratio, masked_ratio
+from worldmodel.fitting.arrays import AnyArray, Ratio, masked_ratio
 
 
 def clipped_policy_loss(
     logp: Float[Array, "B T"],
-    old_logp: Float[Array, "B T"],
-    adv: Float[Array, "B T"],
-    mask: Bool[Array, "B T"],
+    old_logp: Float[AnyArray, "B T"],
+    adv: Float[AnyArray, "B T"],
+    mask: Bool[AnyArray, "B T"],
     *,
     clip_low: float,
     clip_high: float,
@@ -23,8 +23,8 @@ def clipped_policy_loss(
 
 def clip_fraction(
     logp: Float[Array, "B T"],
-    old_logp: Float[Array, "B T"],
-    mask: Bool[Array, "B T"],
+    old_logp: Float[AnyArray, "B T"],
+    mask: Bool[AnyArray, "B T"],
     *,
     clip_low: float,
     clip_high: float,
@@ -36,7 +36,9 @@ def clip_fraction(
 
 
 def kl_k3(
-    logp: Float[Array, "B T"], ref_logp: Float[Array, "B T"], mask: Bool[Array, "B T"]
+    logp: Float[Array, "B T"],
+    ref_logp: Float[AnyArray, "B T"],
+    mask: Bool[AnyArray, "B T"],
 ) -> Ratio:
     """KL(policy || reference), the k3 estimator: r - 1 - log r with r = ref / policy.
 

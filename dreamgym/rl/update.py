@@ -75,8 +75,8 @@ def policy_logp(logits, batch: Tokens, masks, temperature: float):
     shaped = shaped_logits(logits[:, :-1], allowed, full, jnp.zeros_like(full))
     logp = jax.nn.log_softmax(shaped)
     picked = jnp.take_along_axis(logp, ids[..., None], axis=-1)[..., 0]
-    safe = jnp.where(allowed, logp, 0.0)
-    entropy = -jnp.where(allowed, jnp.exp(safe) * safe, 0.0).sum(-1)
+    safe = jnp.where(jnp.isfinite(logp), logp, 0.0)  # 0 log 0 is 0
+    entropy = -jnp.where(jnp.isfinite(logp), jnp.exp(safe) * safe, 0.0).sum(-1)
     front = ((0, 0), (1, 0))
     return jnp.pad(picked, front), jnp.pad(entropy, front)
 
@@ -114,7 +114,11 @@ class Updater:
         self.learner = Learner(
             model, optimizer, functools.partial(grpo_loss, config=config)
         )
-        self._ref_logp = jax.jit(functools.partial(_sampler_logp, model.definition))
+        self._ref_logp = jax.jit(
+            functools.partial(
+                _sampler_logp, model.definition, temperature=config.temperature
+            )
+        )
 
     def update(
         self, state: TrainState, examples: Sequence[Example], *, seed: int
@@ -124,7 +128,9 @@ class Updater:
         Raises:
           FloatingPointError: a loss that is not finite.
         """
-        tokens = pack(examples, self.config.width)
+        # A turn trains in the context it was sampled in: rows grow to hold it whole.
+        longest = max(len(e.ids) for e in examples)
+        tokens = pack(examples, -(-max(longest, self.config.width) // 64) * 64)
         order = np.random.default_rng(seed).permutation(tokens.ids.shape[0])
         total: dict[str, Ratio] = {}
         for part in np.array_split(order, min(self.config.minibatches, len(order))):
@@ -139,9 +145,7 @@ class Updater:
         grads, total = None, {}
         for at in range(0, len(index), rows):
             batch = rows_of(tokens, index[at : at + rows], rows)
-            ref = self._ref_logp(
-                self._reference, batch, self._masks, self.config.temperature
-            )
+            ref = self._ref_logp(self._reference, batch, self._masks)
             one, found = self.learner.gradient(
                 state.params, batch, ref_logp=ref, masks=self._masks
             )
@@ -150,6 +154,6 @@ class Updater:
         return self.learner.apply(state, grads, total)
 
 
-def _sampler_logp(definition, params, batch: Tokens, masks, temperature):
+def _sampler_logp(definition, params, batch: Tokens, masks, *, temperature: float):
     logits = forward(definition, params, batch.ids, batch.position, batch.segment)
     return policy_logp(logits, batch, masks, temperature)[0]

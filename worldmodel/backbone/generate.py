@@ -69,15 +69,15 @@ class Sampled(NamedTuple):
 def shaped_logits(
     logits: Float[Array, "*B V"],
     allowed: Bool[Array, "*B V"],
-    temperature: Float[Array, "*B"],
-    min_p: Float[Array, "*B"],
+    temperature: Float[Array | np.ndarray, "*B"],
+    min_p: Float[Array | np.ndarray, "*B"],
 ) -> Float[Array, "*B V"]:
     """Logits of the distribution sampled from; the learner applies the same."""
     scaled = logits / jnp.where(temperature > 0, temperature, 1.0)[..., None]
     scaled = jnp.where(allowed, scaled, -jnp.inf)
-    floor = scaled.max(-1, keepdims=True) + jnp.log(jnp.maximum(min_p, 1e-30))[
-        ..., None
-    ]
+    floor = (
+        scaled.max(-1, keepdims=True) + jnp.log(jnp.maximum(min_p, 1e-30))[..., None]
+    )
     return jnp.where(scaled >= floor, scaled, -jnp.inf)
 
 
@@ -132,9 +132,9 @@ def _sample(
         )(keys)
         noisy = shaped + jnp.where((temperature > 0)[:, None], noise, 0.0)
         token = jnp.argmax(noisy, -1).astype(jnp.int32)
-        logp = jnp.take_along_axis(
-            jax.nn.log_softmax(shaped), token[:, None], axis=1
-        )[:, 0]
+        logp = jnp.take_along_axis(jax.nn.log_softmax(shaped), token[:, None], axis=1)[
+            :, 0
+        ]
         forced = count >= grammar.limit[phase]
         token = jnp.where(forced, grammar.closing[phase], token)
         return token, jnp.where(forced, 0.0, logp), ~forced
@@ -143,10 +143,11 @@ def _sample(
         t, state, phase, count, live, out = carry
         token, logp, free = choose(t, state.logits, phase, count)
         rows = (token, logp, free & live, phase, (count == 0) & live)
-        out = tuple(
+        written = (
             put(o, jnp.where(live, r, jnp.zeros_like(r))[:, None], t, axis=1)
             for o, r in zip(out[:-1], rows, strict=True)
-        ) + (out[-1] + live,)
+        )
+        out = (*written, out[-1] + live)
         closed = grammar.close[phase, token]
         positions = state.length[:, None]
         column = put(

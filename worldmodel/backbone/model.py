@@ -8,10 +8,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
+
+OUTPUT_SCALE = 0.02
+"""Layers start close to silent: the token's own embedding must not drown in them,
+or looking a word up again in the context is learned several times later."""
 
 
 class LayerCache(NamedTuple):
@@ -27,7 +32,9 @@ def rotate(
     """Rotary embedding (arXiv:2104.09864), the half-split layout of Llama."""
     half = x.shape[-1] // 2
     rates = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = (positions[..., None].astype(jnp.float32) * rates)[:, :, None, :]
+    angles = (positions[..., None].astype(jnp.float32) * rates[None, None])[
+        :, :, None, :
+    ]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
@@ -65,8 +72,8 @@ class Norm(nnx.Module):
         return (wide * self.scale[...][None, None]).astype(x.dtype)
 
 
-def _linear(n_in: int, n_out: int, rngs: nnx.Rngs) -> nnx.Linear:
-    init = nnx.initializers.normal(stddev=n_in**-0.5)
+def _linear(n_in: int, n_out: int, rngs: nnx.Rngs, *, scale: float = 1.0) -> nnx.Linear:
+    init = nnx.initializers.normal(stddev=scale * n_in**-0.5)
     return nnx.Linear(n_in, n_out, use_bias=False, kernel_init=init, rngs=rngs)
 
 
@@ -81,11 +88,11 @@ class Layer(nnx.Module):
         self.q = _linear(width, heads, rngs)
         self.k = _linear(width, kv * c.head_dim, rngs)
         self.v = _linear(width, kv * c.head_dim, rngs)
-        self.o = _linear(heads, width, rngs)
+        self.o = _linear(heads, width, rngs, scale=OUTPUT_SCALE)
         self.post_norm = Norm(width, c.rms_norm_eps)
         self.gate = _linear(width, c.intermediate_size, rngs)
         self.up = _linear(width, c.intermediate_size, rngs)
-        self.down = _linear(c.intermediate_size, width, rngs)
+        self.down = _linear(c.intermediate_size, width, rngs, scale=OUTPUT_SCALE)
 
     def __call__(
         self,
@@ -181,11 +188,13 @@ def create(config: ModelConfig, *, seed: int) -> Model:
 def forward(
     definition: nnx.GraphDef,
     params: nnx.State,
-    ids: Int[Array, "B T"],
-    positions: Int[Array, "B T"],
-    segments: Int[Array, "B T"],
+    ids: Int[Array | np.ndarray, "B T"],
+    positions: Int[Array | np.ndarray, "B T"],
+    segments: Int[Array | np.ndarray, "B T"],
 ) -> Float[Array, "B T V"]:
     """Logits of packed rows, the training path."""
     decoder = nnx.merge(definition, params)
-    hidden, _ = decoder(ids, positions, segment_mask(segments))
+    hidden, _ = decoder(
+        jnp.asarray(ids), jnp.asarray(positions), segment_mask(jnp.asarray(segments))
+    )
     return decoder.logits(hidden)

@@ -5,6 +5,7 @@ directory from elsewhere loads here. A missing, extra or misshapen tensor is an 
 that names it.
 """
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -142,7 +143,7 @@ def load_model(directory: str | os.PathLike) -> tuple[Model, TextTokenizer]:
 
     Raises:
       FileNotFoundError: a file of the directory is missing.
-      ValueError: a tensor is missing, extra or of the wrong shape; the message names it.
+      ValueError: a tensor is missing, extra or misshapen; the message names it.
     """
     root = Path(directory)
     config, tokenizer = load_config(root), TextTokenizer.load(root)
@@ -153,12 +154,7 @@ def load_model(directory: str | os.PathLike) -> tuple[Model, TextTokenizer]:
             tensors[name] = _grown(tensors[name], vocab)
     if config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
-    config = ModelConfig(
-        **{
-            k: vocab if k == "vocab_size" else getattr(config, k)
-            for k in ModelConfig.__dataclass_fields__
-        }
-    )
+    config = dataclasses.replace(config, vocab_size=vocab)
     shapes = nnx.eval_shape(lambda: nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
     flat = []
     for path, leaf in nnx.to_flat_state(shapes):

@@ -3,7 +3,11 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
+
+AnyArray = Array | np.ndarray
+"""On the host or on the device: what a pure function may be given."""
 
 
 class Ratio(NamedTuple):
@@ -20,6 +24,6 @@ class Ratio(NamedTuple):
         return self.total / jnp.maximum(self.count, 1.0)
 
 
-def masked_ratio(x: Float[Array, "*S"], mask: Bool[Array, "*S"]) -> Ratio:
+def masked_ratio(x: Float[Array, "*S"], mask: Bool[AnyArray, "*S"]) -> Ratio:
     """Sum and number of the entries where `mask`; padding may hold anything."""
     return Ratio(jnp.where(mask, x, 0.0).sum(), mask.sum().astype(x.dtype))

@@ -16,7 +16,8 @@ class Example(NamedTuple):
 
     `mask` is true on ids that are trained on, `part` names what each target id
     belongs to (an index the loss may use), `logp` and `adv` are the sampler's
-    log-probability and the advantage of each id (0 where there is none).
+    log-probability and the advantage of each id (0 where there is none), `weight` that
+    of the example or of each id in the loss.
     """
 
     ids: Sequence[int]
@@ -24,7 +25,7 @@ class Example(NamedTuple):
     part: Sequence[int]
     logp: Sequence[float] | None = None
     adv: float = 0.0
-    weight: float = 1.0
+    weight: float | Sequence[float] = 1.0
 
 
 class Tokens(NamedTuple):
@@ -85,7 +86,8 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
         if example.logp is not None:
             out.logp[row, span] = example.logp[-length:]
         out.adv[row, span] = example.adv
-        out.weight[row, span] = example.weight
+        weight = np.broadcast_to(example.weight, len(example.ids))
+        out.weight[row, span] = weight[-length:]
     return out
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from flax import nnx
 
 from worldmodel.backbone.model import Model, forward
@@ -32,8 +33,13 @@ class TrainState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW with warm-up and cosine decay to a tenth; gradients clipped by norm."""
+    """Warm-up and cosine decay to a tenth; gradients clipped by norm.
 
+    `kind` "muon" orthogonalises the updates of matrices (arXiv:2502.16982) and uses
+    Adam elsewhere; "adamw" uses Adam everywhere.
+    """
+
+    kind: str = "adamw"
     learning_rate: float = 2e-3
     warmup: int = 20
     steps: int = 1000
@@ -43,6 +49,8 @@ class OptimizerConfig:
     beta2: float = 0.98
 
     def __post_init__(self):
+        if self.kind not in ("adamw", "muon"):
+            raise ValueError(f"kind must be 'adamw' or 'muon', got {self.kind!r}")
         if self.learning_rate <= 0 or self.clip <= 0:
             raise ValueError(
                 "learning_rate and clip must be > 0, got "
@@ -60,15 +68,19 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     warmup = min(c.warmup, max(c.steps - 1, 1))
     if c.decay:
         rate: Any = optax.warmup_cosine_decay_schedule(
-            0.0, c.learning_rate, warmup, max(c.steps, warmup + 1),
+            c.learning_rate / (warmup + 1), c.learning_rate, warmup,
+            max(c.steps, warmup + 1),
             c.learning_rate * 0.1,
         )  # fmt: skip
     else:
-        rate = optax.linear_schedule(0.0, c.learning_rate, max(warmup, 1))
-    return optax.chain(
-        optax.clip_by_global_norm(c.clip),
-        optax.adamw(rate, b2=c.beta2, weight_decay=c.weight_decay),
-    )
+        rate = optax.linear_schedule(
+            c.learning_rate / (warmup + 1), c.learning_rate, max(warmup, 1)
+        )
+    if c.kind == "muon":
+        step = optax.contrib.muon(rate, adam_b2=c.beta2, weight_decay=c.weight_decay)
+    else:
+        step = optax.adamw(rate, b2=c.beta2, weight_decay=c.weight_decay)
+    return optax.chain(optax.clip_by_global_norm(c.clip), step)
 
 
 class Learner:
@@ -77,9 +89,7 @@ class Learner:
     def __init__(self, model: Model, config: OptimizerConfig, loss: Loss):
         self.model = model
         self._tx = optimizer(config)
-        self._grad = jax.jit(
-            functools.partial(_gradient, model.definition, loss)
-        )
+        self._grad = jax.jit(functools.partial(_gradient, model.definition, loss))
         self._value = jax.jit(functools.partial(_value, model.definition, loss))
         self._apply = jax.jit(functools.partial(_apply, self._tx))
 
@@ -132,9 +142,7 @@ def _value(definition, loss, params, batch, **loss_args):
 
 def _gradient(definition, loss, params, batch, **loss_args):
     def total(params):
-        logits = forward(
-            definition, params, batch.ids, batch.position, batch.segment
-        )
+        logits = forward(definition, params, batch.ids, batch.position, batch.segment)
         ratio, metrics = loss(logits, batch, **loss_args)
         return ratio.total, metrics | {"loss": ratio}
 
@@ -144,9 +152,9 @@ def _gradient(definition, loss, params, batch, **loss_args):
 
 def _apply(tx, state, grads, count):
     grads = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), grads)
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     updates, opt = tx.update(grads, state.opt, state.params)
-    params = optax.apply_updates(state.params, updates)
+    params: Any = optax.apply_updates(state.params, updates)
     return TrainState(params, opt, state.step + 1), norm
 
 

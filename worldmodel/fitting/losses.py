@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from worldmodel.fitting.arrays import Ratio, masked_ratio
+from worldmodel.fitting.arrays import AnyArray, Ratio, masked_ratio
 
 
 def token_logp(
-    logits: Float[Array, "B T V"], ids: Int[Array, "B T"]
+    logits: Float[Array, "B T V"], ids: Int[AnyArray, "B T"]
 ) -> Float[Array, "B T"]:
     """log p(ids[t] | ids[<t]); the first column, which has no context, is 0."""
     logp = jax.nn.log_softmax(logits[:, :-1])
@@ -18,8 +18,8 @@ def token_logp(
 
 def cross_entropy(
     logp: Float[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    weight: Float[Array, "B T"],
+    mask: Bool[AnyArray, "B T"],
+    weight: Float[AnyArray, "B T"],
 ) -> Ratio:
     """Weighted negative log-likelihood of the target tokens (papers.md Eq. 5)."""
     return Ratio(
@@ -30,8 +30,8 @@ def cross_entropy(
 
 def parts_cross_entropy(
     logp: Float[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    part: Int[Array, "B T"],
+    mask: Bool[AnyArray, "B T"],
+    part: Int[AnyArray, "B T"],
     parts: int,
 ) -> list[Ratio]:
     """The unweighted loss of each part (reasoning, state, reward, outcome) apart."""

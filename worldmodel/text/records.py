@@ -7,6 +7,7 @@ when the whole new content is on disk, so bad input and full disks lose nothing.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -184,7 +185,7 @@ def _episode(row: Any, where: _Where) -> Episode:
     transitions = tuple(
         _transition(x, where.at(f"transitions[{i}]")) for i, x in enumerate(steps)
     )
-    for i, (now, then) in enumerate(zip(transitions, transitions[1:], strict=False)):
+    for i, (now, then) in enumerate(itertools.pairwise(transitions)):
         here = where.at(f"transitions[{i + 1}].state")
         if now.next_state != then.state:
             raise here.error(

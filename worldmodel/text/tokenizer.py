@@ -40,10 +40,10 @@ class TextTokenizer:
         core.no_padding()
         core.no_truncation()
         self._core = core
-        ids = [core.token_to_id(control_text(c)) for c in CONTROLS]
-        self._control: dict[str, int] = dict(zip(CONTROLS, ids, strict=True))
+        vocabulary = core.get_vocab(with_added_tokens=True)
+        self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
-        self.vocab_size: int = max(core.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size: int = max(vocabulary.values()) + 1
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "TextTokenizer":

@@ -1,0 +1,17 @@
+.PHONY: check lint test slow wheel
+
+check: lint test  ## what a change must pass
+
+lint:  ## format, lint and types
+	ruff format --check .
+	ruff check .
+	pyright --pythonpath "$$(command -v python)"
+
+test:  ## the fast tests
+	pytest
+
+slow:  ## learning tests and whole runs, minutes
+	pytest -m slow
+
+wheel:  ## a wheel in dist/
+	python -m build --wheel

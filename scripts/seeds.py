@@ -1,0 +1,69 @@
+"""The claim of the README: one preset over several seeds, pooled, with its control.
+
+preset x seeds -> runs/PRESET-SEED -> test episodes of all seeds -> one table.
+Each run resumes; a finished one is not repeated.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from dreamgym import preset, quickstart
+from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.report import table
+from dreamgym.pipeline.evaluate import trajectories
+
+PAIRS = (("dream", "warmstart"), ("dream", "bc"), ("s2r", "real_only"))
+
+
+def pooled(roots: list[Path]) -> dict:
+    """The rows of `results.json`, over the test episodes of several runs."""
+    names = list(json.loads((roots[0] / "results.json").read_text())["policies"])
+    played = {
+        n: [t for r in roots for t in trajectories(r / f"test/{n}.jsonl")]
+        for n in names
+    }
+    costs = [json.loads((r / "results.json").read_text())["policies"] for r in roots]
+
+    def rows(family: str | None) -> dict:
+        part = {
+            n: found if family is None else evaluate.by_family(found)[family]
+            for n, found in played.items()
+        }
+        mean = {
+            n: sum(c[n]["real_transitions"] for c in costs) // len(costs) for n in part
+        }
+        return {
+            "policies": {
+                n: evaluate.summary(t, real_transitions=mean[n])
+                for n, t in part.items()
+            },
+            "paired": {
+                f"{a}_minus_{b}": evaluate.paired(part[a], part[b], seed=0)
+                for a, b in PAIRS
+            },
+        }
+
+    families = sorted(evaluate.by_family(played[names[0]]))
+    return rows(None) | {"families": {f: rows(f) for f in families}}
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--shuffled", action="store_true", help="the control")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    args = parser.parse_args()
+    roots = []
+    for seed in args.seeds:
+        suffix = "-shuffled" if args.shuffled else ""
+        root = args.runs / f"{args.preset}-{seed}{suffix}"
+        quickstart(root, preset(args.preset, seed=seed, shuffled=args.shuffled))
+        roots.append(root)
+    print(table(pooled(roots)))
+
+
+if __name__ == "__main__":
+    main()

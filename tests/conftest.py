@@ -1,0 +1,51 @@
+"""Strict settings for every test, and the small parts that many tests share.
+
+The packages are imported inside fixtures: the type-checking import hook has to be
+installed before them.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", tempfile.gettempdir()))
+
+jax.config.update("jax_compilation_cache_dir", str(_CACHE / "dreamgym-tests-jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+hypothesis.settings.register_profile(
+    "tests", max_examples=20, deadline=None, database=None
+)
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session")
+def tok():
+    """A small byte-level tokenizer with all control tokens."""
+    from tests import helpers
+
+    return helpers.tokenizer()
+
+
+@pytest.fixture(scope="session")
+def small_model():
+    """Two layers over 13 tokens: for streams and losses, no text."""
+    from tests import helpers
+
+    # Untied, else greedy decoding only repeats the last token.
+    shape = helpers.config(13, tie_word_embeddings=False)
+    return helpers.lively_model(shape)
+
+
+@pytest.fixture(scope="session")
+def text_model(tok):
+    """A random one-layer model over the tokenizer's vocabulary."""
+    from tests import helpers
+
+    return helpers.lively_model(
+        helpers.config(tok.vocab_size, num_hidden_layers=1), embed=1.0
+    )

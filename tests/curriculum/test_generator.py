@@ -1,0 +1,119 @@
+"""The generator: which seeds are varied, and which variations are taken in."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from curriculum import generator
+from curriculum.pool import TaskPool
+from tests import doubles
+
+SEED = doubles.task(0, 2, 3)
+
+
+def variant(**changes):
+    changes.setdefault("initial_state", doubles.start_state(1, 0, 3))
+    return dataclasses.replace(SEED, id="new", split="generated", **changes)
+
+
+def test_seeds_are_the_most_valuable_then_the_untried_then_the_settled():
+    tasks = list(doubles.tasks("train")[:4])
+    pool = TaskPool(tasks)
+    pool.record(tasks[0].id, [True, True], 0)  # 0
+    pool.record(tasks[1].id, [True, False, False, False], 0)  # 3/16
+    pool.record(tasks[3].id, [True, False], 0)  # 1/4; tasks[2] is untried
+    for seed in range(3):
+        got = generator.seeds(pool, 4, np.random.default_rng(seed))
+        assert [t.id for t in got] == [tasks[i].id for i in (3, 1, 2, 0)]
+
+
+def test_seeds_are_never_generated_tasks_and_ties_fall_at_random():
+    pool = TaskPool(doubles.tasks("train")[:6])
+    pool.add_generated(variant())
+    first = {
+        generator.seeds(pool, 1, np.random.default_rng(seed))[0].id
+        for seed in range(20)
+    }
+    assert 2 <= len(first) <= 6
+    assert "new" not in first
+
+
+def test_a_good_variation_has_no_fault():
+    assert generator.fault(variant(), SEED, set()) is None
+
+
+LINES = doubles.start_state(1, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        (),
+        (LINES[0], LINES[0], *LINES[1:]),
+        (LINES[1], LINES[0], *LINES[2:]),
+        ("room 1", *LINES[1:]),
+        LINES[:1],
+        LINES[:2],
+    ],
+    ids=["empty", "a line twice", "order", "another word", "one line", "cut short"],
+)
+def test_a_state_of_another_form_is_refused(state):
+    assert generator.fault(variant(initial_state=state), SEED, set()) == "form"
+
+
+def test_a_variation_may_have_more_lines_than_its_seed():
+    longer = variant(initial_state=(*LINES, "lamp on"))
+    assert generator.fault(longer, SEED, set()) is None
+
+
+def test_no_task_and_no_instruction_are_refused():
+    assert generator.fault(None, SEED, set()) == "form"
+    assert generator.fault(variant(instruction=""), SEED, set()) == "form"
+
+
+def test_a_copy_is_refused_by_its_text_not_its_name():
+    known = {(SEED.instruction, SEED.initial_state)}
+    copy = variant(initial_state=SEED.initial_state)
+    assert generator.fault(copy, SEED, known) == "duplicate"
+    other = dataclasses.replace(copy, instruction="drop the coin")
+    assert generator.fault(other, SEED, known) is None
+
+
+def test_extend_takes_in_the_good_and_counts_the_rest():
+    tasks = [doubles.task(0, 1, 3), doubles.task(0, 2, 3), doubles.task(3, 1, 3)]
+    pool = TaskPool(tasks)
+    answers = {
+        tasks[0].id: variant(lineage=(tasks[0].id,)),
+        tasks[1].id: None,
+        tasks[2].id: variant(),
+    }
+    asked = []
+
+    def propose(seeds):
+        asked.extend(t.id for t in seeds)
+        return [answers[t.id] for t in seeds]
+
+    got = generator.extend(pool, propose, 3, np.random.default_rng(0))
+    assert sorted(asked) == sorted(answers)
+    assert got == {"accepted": 1, "form": 1, "duplicate": 1}
+    (made,) = pool.active(generated=True)
+    assert made.generated
+    assert made.task.id == "new"
+
+
+def test_extend_asks_for_as_many_as_told():
+    pool = TaskPool(doubles.tasks("train")[:8])
+    model = doubles.RuleModel()
+
+    def propose(seeds):
+        assert len(seeds) == 3
+        return model.vary(seeds, key=jax.random.key(0))
+
+    got = generator.extend(pool, propose, 3, np.random.default_rng(1))
+    assert sum(got.values()) == 3
+    assert generator.extend(pool, propose, 0, np.random.default_rng(1)) == {}
+    for entry in pool.active(generated=True):
+        assert entry.task.lineage[-1] in pool.entries
+        assert entry.task.initial_state

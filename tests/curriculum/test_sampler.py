@@ -1,0 +1,122 @@
+"""The sampler: weights by value, families in equal shares, a cap on invented tasks."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+from curriculum.pool import Entry, TaskPool
+from curriculum.sampler import CurriculumConfig, sample, weights
+from tests import doubles
+
+
+def named(count, *, family="f", prefix="t"):
+    base = doubles.task(0, 1, 2)
+    return [
+        dataclasses.replace(base, id=f"{prefix}{i}", family=family)
+        for i in range(count)
+    ]
+
+
+def entries(*values):
+    return [
+        Entry(task, value=value)
+        for task, value in zip(named(len(values)), values, strict=True)
+    ]
+
+
+def test_weights_by_hand():
+    # Values 0.25, untried (counts 0.25), 0: four fifths go 1/2, 1/2, 0 and one fifth
+    # is spread evenly. Without the even share the last would be 0.
+    got = weights(entries(0.25, None, 0.0), 0.2)
+    np.testing.assert_allclose(got, [0.4 + 1 / 15, 0.4 + 1 / 15, 1 / 15], rtol=1e-12)
+
+
+def test_weights_without_any_value_are_even():
+    np.testing.assert_allclose(weights(entries(0.0, 0.0), 0.2), [0.5, 0.5], rtol=1e-12)
+
+
+def test_draws_follow_the_weights():
+    pool = TaskPool(named(3))
+    pool.record("t0", [True, False], 0)  # 1/4
+    pool.record("t1", [True] + [False] * 9, 0)  # 9/100
+    pool.record("t2", [True, True], 0)  # 0
+    config = CurriculumConfig(coverage=0.1)
+    rng, n = np.random.default_rng(0), 3000
+    counts = collections.Counter(sample(pool, 1, config, rng)[0].id for _ in range(n))
+    p = np.array([0.9 * 0.25 / 0.34, 0.9 * 0.09 / 0.34, 0.0]) + 0.1 / 3
+    got = np.array([counts[f"t{i}"] for i in range(3)]) / n
+    np.testing.assert_array_less(np.abs(got - p), 4 * np.sqrt(p * (1 - p) / n))
+
+
+def test_without_coverage_a_settled_task_is_never_drawn():
+    pool = TaskPool(named(3))
+    pool.record("t1", [False, False], 0)
+    rng = np.random.default_rng(0)
+    config = CurriculumConfig(coverage=0.0)
+    drawn = {t.id for _ in range(50) for t in sample(pool, 2, config, rng)}
+    assert drawn == {"t0", "t2"}
+
+
+def test_families_share_a_batch_whatever_their_sizes():
+    pool = TaskPool(named(2, family="a", prefix="a") + named(30, family="b"))
+    config = CurriculumConfig()
+    for seed in range(5):
+        got = sample(pool, 9, config, np.random.default_rng(seed))
+        count = collections.Counter(t.family for t in got)
+        assert sorted(count.values()) == [4, 5]
+
+
+def test_a_batch_has_distinct_tasks_where_the_pool_allows():
+    pool = TaskPool(named(12))
+    for seed in range(5):
+        got = sample(pool, 12, CurriculumConfig(), np.random.default_rng(seed))
+        assert sorted(t.id for t in got) == sorted(f"t{i}" for i in range(12))
+    assert len(sample(pool, 30, CurriculumConfig(), np.random.default_rng(0))) == 30
+
+
+@pytest.mark.parametrize(
+    ("share", "made", "expected"),
+    [(0.25, 9, 2), (0.0, 9, 0), (0.25, 1, 1), (1.0, 9, 8), (0.24, 9, 1)],
+)
+def test_generated_tasks_are_capped(share, made, expected):
+    pool = TaskPool(named(20))
+    for task in named(made, prefix="g"):
+        pool.add_generated(task)
+    config = CurriculumConfig(generated_share=share)
+    got = sample(pool, 8, config, np.random.default_rng(0))
+    assert len(got) == 8
+    assert sum(t.id.startswith("g") for t in got) == expected
+
+
+def test_retired_tasks_are_not_drawn():
+    pool = TaskPool(named(3), patience=1)
+    pool.record("t0", [False, False], 0)
+    rng = np.random.default_rng(0)
+    drawn = {t.id for _ in range(20) for t in sample(pool, 2, CurriculumConfig(), rng)}
+    assert drawn == {"t1", "t2"}
+
+
+def test_the_same_generator_state_draws_the_same_batch():
+    pool = TaskPool(named(20))
+    first, second = (
+        sample(pool, 6, CurriculumConfig(), np.random.default_rng((3, 1)))
+        for _ in range(2)
+    )
+    other = sample(pool, 6, CurriculumConfig(), np.random.default_rng((3, 2)))
+    assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("generated_share", 1.1), ("coverage", -0.1), ("proposals", -1), ("patience", 0)],
+)
+def test_bad_settings_are_refused_by_name(setting, value):
+    with pytest.raises(ValueError, match=setting):
+        CurriculumConfig(**{setting: value})
+
+
+def test_a_batch_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="count must be >= 1, got 0"):
+        sample(TaskPool(named(1)), 0, CurriculumConfig(), np.random.default_rng(0))

@@ -1,0 +1,364 @@
+"""Doubles: a corridor that costs nothing, a model that answers like it, tiny policies.
+
+The corridor: rooms 0 to END in a row, a coin in room GOAL. `go right` and `go left`
+walk, `take coin` in the coin's room wins, `go left` from room 0 falls and loses.
+"""
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dreamgym.agent.early_experience import turn_example
+from dreamgym.agent.policy import Policy, PolicyConfig, Turn
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.base import TextEnv
+from worldmodel import pretrain
+from worldmodel.backbone.config import ModelConfig
+from worldmodel.backbone.model import Model, create, forward
+from worldmodel.experience import (
+    ExperienceConfig,
+    LocalExperience,
+    Prediction,
+    Query,
+)
+from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.memory import ReplayMemory
+from worldmodel.text.records import Episode, State, Task, Transition, lines
+from worldmodel.text.tokenizer import TextTokenizer
+
+ACTIONS = ("go left", "go right", "take coin")
+STEPS = 14
+
+
+class Outcome(NamedTuple):
+    state: State
+    reward: float
+    terminated: bool
+    success: bool
+    invalid: bool
+
+
+def start_state(at: int, goal: int, end: int) -> State:
+    return (f"at {at}", f"goal {goal}", f"end {end}", "said ok")
+
+
+def walk(state: State, action: str) -> Outcome:
+    """One step of the corridor as a pure function of the state's lines."""
+    at, goal, end = (int(line.split()[1]) for line in state[:3])
+
+    def now(room: int, said: str) -> State:
+        return (f"at {room}", *state[1:3], f"said {said}")
+
+    if action == "go right":
+        blocked = at == end
+        said = "wall" if blocked else "ok"
+        return Outcome(now(at + (not blocked), said), 0.0, False, False, False)
+    if action == "go left":
+        if at == 0:
+            return Outcome(now(0, "you fall"), 0.0, True, False, False)
+        return Outcome(now(at - 1, "ok"), 0.0, False, False, False)
+    if action == "take coin" and at == goal:
+        return Outcome(now(at, "taken"), 1.0, True, True, False)
+    said = "no coin" if action == "take coin" else "unknown action"
+    return Outcome(now(at, said), 0.0, False, False, action not in ACTIONS)
+
+
+def plan(state: State) -> list[str]:
+    """The shortest way to win from a state."""
+    at, goal = (int(line.split()[1]) for line in state[:2])
+    way = "go right" if goal > at else "go left"
+    return [way] * abs(goal - at) + ["take coin"]
+
+
+@functools.cache
+def tasks(split: str) -> tuple[Task, ...]:
+    """Every corridor of 3 to 7 rooms: each seventh is dev, each seventh test."""
+    out = []
+    rooms = range(7)
+    rows = [(s, g, e) for s in rooms for g in rooms for e in rooms if e >= max(2, s, g)]
+    for number, (at, goal, end) in enumerate(rows):
+        where = {5: "dev", 6: "test"}.get(number % 7, "train")
+        if where == split:
+            out.append(task(at, goal, end, split=split))
+    return tuple(out)
+
+
+def task(at: int, goal: int, end: int, *, split: str = "train") -> Task:
+    return Task(
+        id=f"corridor-{at}-{goal}-{end}", instruction="take the coin", env="corridor",
+        family="short" if end < 5 else "long", split=split,
+        options={"at": at, "goal": goal, "end": end},
+        initial_state=start_state(at, goal, end),
+    )  # fmt: skip
+
+
+class Corridor(TextEnv):
+    """The corridor as a Gymnasium environment with every capability."""
+
+    deterministic = True
+
+    def __init__(self, max_steps: int = STEPS):
+        super().__init__()
+        self.max_steps, self.open = max_steps, False
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        chosen = (options or {}).get("task")
+        if chosen is None:
+            some = tasks("train")
+            chosen = some[int(self.np_random.integers(len(some)))]
+        o = chosen.options
+        self.state = self.begin = start_state(o["at"], o["goal"], o["end"])
+        self.steps, self.open = 0, True
+        return "\n".join(self.state), {"instruction": "take the coin"}
+
+    def step(self, action: str):
+        if not self.open:
+            raise RuntimeError("call reset() first")
+        self.steps += 1
+        got = walk(self.state, action)
+        self.state = got.state
+        truncated = not got.terminated and self.steps >= self.max_steps
+        self.open = not (got.terminated or truncated)
+        info = {"rewards": {"coin": got.reward}, "success": got.success,
+                "invalid": got.invalid}  # fmt: skip
+        return "\n".join(self.state), got.reward, got.terminated, truncated, info
+
+    def tasks(self, split: str) -> list[Task]:
+        return list(tasks(split))
+
+    def expert(self) -> list[str]:
+        return plan(self.begin)
+
+    def valid_actions(self) -> list[str]:
+        return list(ACTIONS)
+
+
+class Bare(Corridor):
+    """The corridor with nothing declared: no tasks, no expert, no valid actions.
+
+    It tells neither success nor names of rewards; `seed` alone chooses the game.
+    """
+
+    tasks = expert = valid_actions = property()  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        del options
+        obs, _ = super().reset(seed=seed)
+        return obs, {}
+
+    def step(self, action: str):
+        return (*super().step(action)[:4], {})
+
+
+class RuleModel:
+    """An experience model that knows the corridor's rules, without an error.
+
+    `broken` actions get a reply that makes no sense.
+    """
+
+    def __init__(self, broken: Iterable[str] = ()):
+        self.broken, self.queries = set(broken), []
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        self.queries.append(list(queries))
+        return [self._one(q) for q in queries]
+
+    def _one(self, query: Query) -> Prediction:
+        got = walk(query.state, query.action)
+        outcome = "win" if got.success else "lose" if got.terminated else "go"
+        problem = "garbled" if query.action in self.broken else None
+        return Prediction(got.state, got.reward, outcome, "", 1.0, problem)
+
+    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+        del key  # deterministic: the coin moves one room on
+        return [self._moved(t) for t in tasks]
+
+    def _moved(self, seed: Task) -> Task:
+        at, goal, end = (int(line.split()[1]) for line in seed.initial_state[:3])
+        goal = (goal + 1) % (end + 1)
+        return dataclasses.replace(
+            seed, id=f"dream-{at}-{goal}-{end}", split="generated", options={},
+            initial_state=start_state(at, goal, end),
+            lineage=(*seed.lineage, seed.id),
+        )  # fmt: skip
+
+
+def episode(
+    task: Task, actions: Sequence[str], *, name: str = "", source: str = "expert"
+) -> Episode:
+    """What the corridor answers to the actions, as a record."""
+    state, rows = task.initial_state, []
+    for action in actions:
+        got = walk(state, action)
+        rows.append(
+            Transition(
+                state=state, action=action, next_state=got.state,
+                rewards={"coin": got.reward}, terminated=got.terminated,
+                success=got.success, invalid=got.invalid,
+            )
+        )  # fmt: skip
+        state = got.state
+    return Episode(
+        id=name or f"{source}-{task.id}", task=task, transitions=tuple(rows),
+        source=source, success=rows[-1].success,
+    )  # fmt: skip
+
+
+def expert(task: Task) -> Episode:
+    return episode(task, plan(task.initial_state))
+
+
+class Known(LocalExperience):
+    """A local experience model whose answers come from the rules: memory and all."""
+
+    def __init__(self, memory: ReplayMemory):
+        super().__init__(model(), tokenizer(), memory, ExperienceConfig())
+        self._rules = RuleModel()
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        return self._rules.predict(queries)
+
+    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+        return self._rules.vary(tasks, key=key)
+
+
+# --- policies ----------------------------------------------------------------
+
+
+@functools.cache
+def tokenizer() -> TextTokenizer:
+    texts = ["take the coin", *ACTIONS, *start_state(1, 2, 3), *"0123456789"]
+    texts += ["said you fall", "said no coin", "said wall", "said unknown action"]
+    return TextTokenizer.train(texts * 4, 360)
+
+
+@functools.cache
+def model(seed: int = 0) -> Model:
+    """One layer of width 16: enough to be wrong in every way that matters."""
+    shape = ModelConfig(
+        vocab_size=tokenizer().vocab_size, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, head_dim=16,
+        intermediate_size=32,
+    )  # fmt: skip
+    return create(shape, seed=seed)
+
+
+@functools.cache
+def _forward():
+    return jax.jit(functools.partial(forward, model().definition))
+
+
+def logits(ids, position=None, segment=None) -> np.ndarray:
+    """What the model of seed 0 says of rows of ids, compiled once for each shape."""
+    if position is None:
+        position = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    segment = np.ones_like(ids) if segment is None else segment
+    return np.asarray(_forward()(model().params, ids, position, segment))
+
+
+def policy(*, seed: int = 0, **settings: Any) -> Policy:
+    return Policy(model(seed), tokenizer(), PolicyConfig(**settings))
+
+
+_CLONED: dict[tuple, Policy] = {}
+
+
+def cloned(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
+    """A policy that says each of the words about equally often where tasks begin."""
+    key = (words, tuple(t.id for t in some))
+    if key not in _CLONED:
+        _CLONED[key] = _clone(words, some)
+    return _CLONED[key]
+
+
+def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
+    actor = policy(action_tokens=6)
+    examples = [
+        turn_example(actor, t, (), t.initial_state, word)
+        for t in some
+        for word in words
+    ]
+    config = pretrain.FitConfig(
+        steps=150, rows=2, width=64, eval_every=150,
+        optimizer=OptimizerConfig(learning_rate=2e-2, warmup=5),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        fitted, _ = pretrain.fit(
+            actor.model, examples, config, seed=0, directory=Path(folder)
+        )
+    return actor.replace(fitted)
+
+
+Rule = Callable[[Task, tuple[str, ...], State], str]
+
+
+class Scripted(Policy):
+    """A policy that follows a rule; its turns hold plausible tokens."""
+
+    def __init__(self, rule: Rule):
+        super().__init__(model(), tokenizer(), PolicyConfig())
+        self.rule = rule
+        self.calls: list[int] = []
+        self.keys: list[np.ndarray] = []
+
+    def replace(self, model: Model) -> "Scripted":
+        del model  # rules have no parameters
+        return self
+
+    def act(self, situations, keys, *, temperature):
+        del temperature
+        self.calls.append(len(situations))
+        data = np.asarray(jax.random.key_data(keys))
+        self.keys += list(data[: len(situations)])
+        return [self._turn(*s) for s in situations]
+
+    def _turn(self, task, past, state) -> Turn:
+        action = self.rule(task, tuple(past), state)
+        return turn(self, task, past, state, action)
+
+
+def turn(
+    policy: Policy, task: Task, past: Sequence[str], state: State, action: str
+) -> Turn:
+    """A turn as if sampled: the opener forced, the rest at log-probability -1."""
+    tok = policy.tokenizer
+    text = tok.encode(action)
+    ids = (tok.control("action"), *text, tok.control("end"))
+    n = len(ids)
+    return Turn(
+        tuple(policy.context(task, past, state)), ids, (0.0, *[-1.0] * (n - 1)),
+        (False, *[True] * (n - 1)), (1, 3, *[2] * (n - 2)), action, None,
+    )  # fmt: skip
+
+
+def expert_rule(task: Task, past: tuple[str, ...], state: State) -> str:
+    del task, past
+    return plan(state)[0]
+
+
+def trajectory(
+    task: Task, actions: Sequence[str], *, error: str | None = None, index: int = 0
+) -> Trajectory:
+    """A trajectory of scripted turns in the corridor; with an error, unscored."""
+    actor = Scripted(expert_rule)
+    e = episode(task, actions, name=f"t-{index}-{task.id}", source="policy")
+    turns = tuple(
+        turn(actor, task, [x.action for x in e.transitions[:i]], t.state, t.action)
+        for i, t in enumerate(e.transitions)
+    )
+    if error is not None:
+        e = dataclasses.replace(e, success=None)
+    return Trajectory(e, turns, error)
+
+
+def text(state: State) -> str:
+    out = "\n".join(state)
+    assert lines(out) == state
+    return out

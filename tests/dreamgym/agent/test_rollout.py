@@ -1,0 +1,152 @@
+"""Rollouts: order, chaining, noise, and trajectories that broke."""
+
+import jax
+import pytest
+
+from dreamgym.agent.rollout import rollout
+from dreamgym.envs.base import RealVectorEnv
+from dreamgym.envs.dream import DreamVectorEnv
+from tests import doubles
+
+TASKS = list(doubles.tasks("train")[:7])
+
+
+def real(size, *, make=doubles.Corridor, max_steps=10):
+    return RealVectorEnv([make() for _ in range(size)], max_steps=max_steps)
+
+
+def run(policy, envs, tasks=TASKS, *, seed=0, **settings):
+    key = jax.random.key(seed)
+    return rollout(policy, envs, tasks, key=key, temperature=0.7, **settings)
+
+
+@pytest.mark.parametrize("size", [2, 7, 9])
+def test_one_trajectory_a_task_in_their_order(size):
+    policy = doubles.Scripted(doubles.expert_rule)
+    found = run(policy, real(size), source="here")
+    assert [t.episode.task for t in found] == TASKS
+    for index, (t, task) in enumerate(zip(found, TASKS, strict=True)):
+        expected = doubles.expert(task).transitions
+        got = t.episode.transitions
+        assert [x.action for x in got] == [x.action for x in expected]
+        assert [x.next_state for x in got] == [x.next_state for x in expected]
+        assert t.episode.success is True
+        assert t.episode.total_reward == 1.0
+        assert got[0].state == task.initial_state
+        assert t.episode.id == f"here-{index}-{task.id}"
+        assert t.error is None
+        assert [x.action for x in t.turns] == [x.action for x in got]
+    assert max(policy.calls) == min(size, 7)
+
+
+def test_the_policy_sees_its_own_past():
+    seen = []
+
+    def rule(task, past, state):
+        seen.append((task.id, past))
+        return doubles.expert_rule(task, past, state)
+
+    task = doubles.task(0, 2, 2)
+    run(doubles.Scripted(rule), real(1), [task])
+    assert [past for _, past in seen] == [(), ("go right",), ("go right",) * 2]
+
+
+def test_the_noise_of_a_game_does_not_depend_on_the_slots():
+    policy = doubles.policy(action_tokens=3)
+    found = [
+        run(policy, DreamVectorEnv(doubles.RuleModel(), size, max_steps=3), TASKS[:4])
+        for size in (1, 4)
+    ]
+    assert found[0] == found[1]
+    assert found[0] != run(
+        policy, DreamVectorEnv(doubles.RuleModel(), 4, max_steps=3), TASKS[:4], seed=1
+    )
+
+
+def test_every_turn_of_every_game_has_its_own_key():
+    policy = doubles.Scripted(doubles.expert_rule)
+    same = [doubles.task(0, 2, 2)] * 5
+    run(policy, real(2), same)
+    drawn = {tuple(k.tolist()) for k in policy.keys}
+    assert len(drawn) == len(policy.keys) == 15
+
+
+def test_a_step_limit_is_a_scored_failure():
+    (t,) = run(doubles.Scripted(lambda *_: "fly"), real(1, max_steps=3), TASKS[:1])
+    assert (t.episode.success, t.error) == (False, None)
+    ends = [(x.terminated, x.truncated) for x in t.episode.transitions]
+    assert ends == [(False, False), (False, False), (False, True)]
+    assert [x.invalid for x in t.episode.transitions] == [True] * 3
+
+
+def test_a_dream_without_sense_is_not_scored_and_hurts_nobody_else():
+    model = doubles.RuleModel(broken={"take coin"})
+    tasks = [doubles.task(0, 1, 2), doubles.task(0, 2, 2)]
+
+    def rule(task, past, state):
+        if task == tasks[1]:
+            return "go left"
+        return doubles.expert_rule(task, past, state)
+
+    broken, lost = run(
+        doubles.Scripted(rule), DreamVectorEnv(model, 2, max_steps=9), tasks
+    )
+    assert broken.episode.success is None
+    assert broken.error == "dream: garbled"
+    assert lost.episode.success is False
+    assert lost.error is None
+    assert lost.episode.transitions[-1].terminated
+
+
+class Crashing(doubles.Corridor):
+    """Breaks in step or in reset, at the corridors that end in room 4."""
+
+    where = "step"
+
+    def reset(self, *, seed=None, options=None):
+        if self.where == "reset" and options["task"].options["end"] == 4:
+            raise OSError("no answer")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.where == "step" and "end 4" in self.state:
+            raise OSError("no answer")
+        return super().step(action)
+
+
+class CrashingReset(Crashing):
+    where = "reset"
+
+
+@pytest.mark.parametrize("make", [Crashing, CrashingReset])
+def test_a_crash_ends_one_trajectory_with_its_reason_and_nothing_else(make):
+    tasks = [doubles.task(0, 1, 2), doubles.task(0, 1, 4), doubles.task(1, 1, 3)]
+    found = run(
+        doubles.Scripted(doubles.expert_rule), real(2, make=make), tasks
+    )  # fmt: skip
+    assert [t.episode.success for t in found] == [True, None, True]
+    assert found[1].error == "OSError: no answer"
+
+
+def test_no_game_starts_beyond_the_budget():
+    task = doubles.task(0, 2, 2)  # three steps
+    envs = real(1)
+    found = run(doubles.Scripted(doubles.expert_rule), envs, [task] * 5, budget=4)
+    assert len(found) == 2
+    assert envs.transitions == 6
+    assert all(t.episode.success for t in found)
+    # A second call counts from where the environments stand.
+    found = run(doubles.Scripted(doubles.expert_rule), envs, [task] * 5, budget=4)
+    assert len(found) == 2
+
+
+def test_progress_is_told_up_to_the_end():
+    told = []
+    run(
+        doubles.Scripted(doubles.expert_rule),
+        real(3),
+        progress=lambda *x: told.append(x),
+    )
+    assert told[-1] == (7, 7)
+    assert sorted(told) == told
+    assert run(doubles.Scripted(doubles.expert_rule), real(3), []) == []

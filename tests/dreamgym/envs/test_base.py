@@ -1,0 +1,203 @@
+"""Specs, tasks by split, one step as a record, and the batch of real environments."""
+
+import math
+
+import pytest
+from gymnasium import spaces
+
+from dreamgym.envs import base
+from tests import doubles
+
+
+def test_make_by_name_and_by_path():
+    assert type(base.make("tests.doubles:Corridor")) is doubles.Corridor
+    assert base.make("tests.doubles:Corridor", max_steps=3).max_steps == 3
+    with pytest.raises(ValueError, match=r"unknown environment 'txtworld'.*textworld"):
+        base.make("txtworld")
+    with pytest.raises(ValueError, match=r"tests.doubles:Nowhere.*Nowhere"):
+        base.make("tests.doubles:Nowhere")
+    with pytest.raises(ValueError, match=r"no.such.module:Env.*no"):
+        base.make("no.such.module:Env")
+
+
+def test_text_of_any_kind_is_in_the_space():
+    space = base.AnyText(5)
+    assert "a b\n☃"[:5] in space
+    assert "" in space
+    assert "abcdef" not in space
+    assert 3 not in space
+    assert space == base.AnyText(5) != base.AnyText(6)
+    assert "a b" not in spaces.Text(5)  # why there is a space of our own
+    space.seed(0)
+    words = [space.sample() for _ in range(5)]
+    assert len(set(words)) > 1
+    space.seed(0)
+    assert words == [space.sample() for _ in range(5)]
+
+
+def test_tasks_of_an_environment_are_its_own_up_to_a_count():
+    env = doubles.Corridor()
+    got = base.tasks_of(env, "c", "dev", 4)
+    assert got == list(doubles.tasks("dev")[:4])
+    with pytest.raises(ValueError, match=r"split must be one of .*got 'valid'"):
+        base.tasks_of(env, "c", "valid", 4)
+
+
+def test_an_environment_without_tasks_has_seeds_that_never_meet():
+    env = doubles.Bare()
+    found = {s: base.tasks_of(env, "bare", s, 50) for s in base.SPLITS}
+    seeds = [t.options["seed"] for tasks in found.values() for t in tasks]
+    names = [t.id for tasks in found.values() for t in tasks]
+    assert len(set(seeds)) == len(set(names)) == 150
+    assert {t.split for t in found["dev"]} == {"dev"}
+    assert {t.env for t in found["dev"]} == {"bare"}
+
+
+def test_begin_hands_over_seed_and_task_and_keeps_what_was_told():
+    calls = []
+
+    class Told(doubles.Corridor):
+        def reset(self, *, seed=None, options=None):
+            calls.append((seed, options))
+            return "one  \n\n two\n", {"instruction": "do it"}
+
+    (task,) = base.tasks_of(doubles.Bare(), "bare", "test", 1)
+    got, state = base.begin(Told(), task)
+    assert calls == [(20_000_000, {"task": task})]
+    assert state == ("one", " two")
+    assert got.initial_state == state
+    assert (got.id, got.instruction) == (task.id, "do it")
+    named = base.begin(Told(), doubles.task(0, 1, 2))[0]
+    assert named.instruction == "take the coin"  # the task's own words come first
+
+
+class Fixed(doubles.Corridor):
+    """Answers every step with the same thing."""
+
+    def __init__(self, *answer):
+        super().__init__()
+        self.answer = answer
+
+    def step(self, action):
+        del action
+        return ("x\n", *self.answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "earned", "won"),
+    [
+        ((1.0, True, False, {}), 0.0, True),
+        ((0.0, True, False, {}), 0.5, True),  # the return counts, not the last reward
+        ((-1.0, True, False, {}), 0.5, False),
+        ((0.0, True, False, {}), 0.0, False),
+        ((1.0, False, True, {}), 0.0, False),  # a limit is no success
+        ((1.0, False, False, {}), 0.0, False),
+        ((1.0, True, False, {"success": False}), 0.0, False),
+        ((0.0, True, False, {"success": True}), 0.0, True),
+    ],
+)
+def test_success_is_told_or_a_positive_return_at_the_end(answer, earned, won):
+    assert base.take(Fixed(*answer), "a", earned).success is won
+
+
+def test_take_keeps_names_of_rewards_and_the_two_ends_apart():
+    told = {"rewards": {"a": 1, "b": -0.25}, "invalid": True}
+    step = base.take(Fixed(0.75, False, True, told), "a")
+    assert step.rewards == {"a": 1.0, "b": -0.25}
+    assert (step.terminated, step.truncated, step.invalid) == (False, True, True)
+    assert base.take(Fixed(0.75, True, False, {}), "a").rewards == {"reward": 0.75}
+    with pytest.raises(FloatingPointError, match="nan"):
+        base.take(Fixed(math.nan, False, False, {}), "a")
+
+
+# --- batches -----------------------------------------------------------------
+
+
+def batch(size=3, **settings):
+    settings = {"max_steps": 6} | settings
+    return base.RealVectorEnv([doubles.Corridor() for _ in range(size)], **settings)
+
+
+TASKS = [doubles.task(0, 1, 2), doubles.task(2, 1, 2), doubles.task(1, 1, 2)]
+
+
+def test_a_batch_steps_each_slot_on_its_own_task():
+    envs = batch()
+    states = envs.reset(options={"tasks": TASKS})
+    assert states == [t.initial_state for t in TASKS]
+    steps = envs.step(["go right", "go left", "take coin"])
+    assert [s.state[0] for s in steps] == ["at 1", "at 1", "at 1"]
+    assert [s.terminated for s in steps] == [False, False, True]
+    assert [s.success for s in steps] == [False, False, True]
+    assert envs.transitions == 3
+
+
+def test_finished_and_unasked_slots_wait():
+    envs = batch()
+    envs.reset(options={"tasks": TASKS})
+    envs.step([None, None, "take coin"])
+    steps = envs.step(["go right", None, "go left"])
+    assert steps[0].state[0] == "at 1"
+    assert steps[1:] == [None, None]
+    assert envs.transitions == 2
+
+
+def test_a_reset_touches_only_the_masked_slots():
+    envs = batch()
+    envs.reset(options={"tasks": TASKS})
+    envs.step(["go right", "go left", "take coin"])
+    states = envs.reset(
+        options={"tasks": [None, None, TASKS[0]], "reset_mask": [False, False, True]}
+    )
+    assert states == [None, None, TASKS[0].initial_state]
+    steps = envs.step(["take coin", "take coin", "take coin"])
+    assert [s.success for s in steps] == [True, True, False]
+
+
+def test_the_limit_truncates_and_does_not_terminate():
+    envs = batch(2, max_steps=2)
+    envs.reset(options={"tasks": TASKS[:2]})
+    assert not any(s.truncated for s in envs.step(["go right", "go right"]))
+    late = envs.step(["go right", "go left"])[0]
+    assert (late.terminated, late.truncated, late.success) == (False, True, False)
+    envs.reset(options={"tasks": [TASKS[0], TASKS[0]]})
+    envs.step(["go right", "go right"])
+    won = envs.step(["take coin", "go left"])[0]  # an end on the last step is an end
+    assert (won.terminated, won.truncated, won.success) == (True, False, True)
+
+
+class Crashing(doubles.Corridor):
+    def step(self, action):
+        if action == "go left":
+            raise OSError("the line is dead")
+        return super().step(action)
+
+
+def test_a_crash_ends_one_trajectory_with_its_reason():
+    envs = base.RealVectorEnv([Crashing(), doubles.Corridor()], max_steps=6)
+    task = doubles.task(1, 2, 2)
+    envs.reset(options={"tasks": [task, task]})
+    broken, fine = envs.step(["go left", "go left"])
+    assert broken.error == "OSError: the line is dead"
+    assert (broken.terminated, broken.truncated) == (False, True)
+    assert broken.rewards == {}
+    assert fine.error is None
+    assert fine.state[0] == "at 0"
+    steps = envs.step(["go right", "go right"])
+    assert steps[0] is None
+    assert steps[1].state[0] == "at 1"
+
+
+def test_the_return_of_an_earlier_game_is_not_carried_over():
+    envs = base.RealVectorEnv([doubles.Bare()], max_steps=9)
+    task = base.tasks_of(doubles.Bare(), "bare", "train", 1)[0]
+    for _ in range(2):  # first win, then fall: the second must not count as a win
+        (state,) = envs.reset(options={"tasks": [task]})
+        at = int(state[0].split()[1])
+        plans = [doubles.plan(state), ["go left"] * (at + 1)]
+        for plan in plans[:1] if envs.transitions == 0 else plans[1:]:
+            for action in plan:
+                (step,) = envs.step([action])
+        won = step.success
+    assert step.terminated
+    assert not won

@@ -1,0 +1,171 @@
+"""The contract over every environment here, and over ones that break one rule each."""
+
+import itertools
+import warnings
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from dreamgym.envs import base, contract
+from dreamgym.envs.dream import DreamEnv
+from tests import doubles
+
+ALWAYS = {"reset", "step", "deterministic", "truncated", "step after end raises"}
+
+
+def dream(**settings):
+    tasks = [t for s in base.SPLITS for t in doubles.tasks(s)]
+    return DreamEnv(doubles.RuleModel(), tasks, **({"max_steps": 9} | settings))
+
+
+MADE = {
+    **{name: lambda name=name: base.make(name) for name in sorted(base.ENVIRONMENTS)},
+    "corridor": doubles.Corridor,
+    "bare": doubles.Bare,
+    "dream": dream,
+}
+HAS = {
+    "textworld": {"expert", "splits apart"},
+    "corridor": {"expert", "splits apart"},
+    "bare": set(),
+    "dream": {"splits apart"},
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_environment_keeps_the_contract(name):
+    assert set(contract.check(MADE[name](), limit=30)) == ALWAYS | HAS[name]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_environment_passes_gymnasiums_own_check(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on spaces that are not text
+        check_env(MADE[name](), skip_render_check=True)
+
+
+# --- one broken rule each ----------------------------------------------------
+
+
+class Forgetful(doubles.Corridor):
+    counter = itertools.count()
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return (f"{obs} {next(self.counter)}", *rest)
+
+
+class Moody(doubles.Corridor):
+    counter = itertools.count()
+
+    def expert(self):
+        return ["fly"] * (next(self.counter) % 3) + super().expert()
+
+
+class Touchy(doubles.Corridor):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or info["invalid"], truncated, info
+
+
+class Endless(doubles.Corridor):
+    def step(self, action):
+        self.open = True
+        return super().step(action)
+
+
+class BadPlan(doubles.Corridor):
+    def expert(self):
+        return ["go right", "go left"]
+
+
+class Falling(doubles.Corridor):
+    def expert(self):
+        return ["go left"] * 9
+
+
+class LateEnd(doubles.Corridor):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, False, info
+
+
+class Merged(doubles.Corridor):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, truncated or terminated, truncated or terminated, info
+
+
+class Lost(doubles.Corridor):
+    def step(self, action):
+        obs, reward, *rest, info = super().step(action)
+        return (obs, reward - 0.5, *rest, info)
+
+
+class Numbers(doubles.Corridor):
+    def step(self, action):
+        return (7, *super().step(action)[1:])
+
+
+class Blank(doubles.Corridor):
+    def reset(self, *, seed=None, options=None):
+        return " \n", super().reset(seed=seed, options=options)[1]
+
+
+class NotText(doubles.Corridor):
+    def reset(self, *, seed=None, options=None):
+        return {"text": "at 0"}, super().reset(seed=seed, options=options)[1]
+
+
+class NoInfo(doubles.Corridor):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0], None
+
+
+class Empty(doubles.Corridor):
+    def tasks(self, split):
+        return [] if split == "train" else super().tasks(split)
+
+
+def shared(one: str, other: str):
+    class Shared(doubles.Corridor):
+        def tasks(self, split):
+            extra = list(doubles.tasks(one)[-1:]) if split == other else []
+            return super().tasks(split) + extra
+
+    return Shared
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (Forgetful, "replays differ"),
+        (Moody, "plan"),
+        (Touchy, "cannot take must not end"),
+        (Endless, "step after the end must raise"),
+        (BadPlan, "expert's plan of 2 actions must win"),
+        (Falling, "expert's plan of 9 actions must win"),
+        (LateEnd, "trunca"),
+        (Merged, "terminated and truncated must not merge"),
+        (Lost, "must sum to the reward"),
+        (Numbers, "step must return text"),
+        (Blank, "starts with an empty state"),
+        (NotText, "text"),
+        (NoInfo, r"reset must return \(obs, info\)"),
+        (Empty, "must not be empty"),
+        (shared("train", "dev"), "splits share tasks"),
+        (shared("train", "test"), "splits share tasks"),
+        (shared("dev", "test"), "splits share tasks"),
+    ],
+    ids=lambda x: x.__name__ if isinstance(x, type) else "",
+)
+def test_the_checker_catches(broken, told):
+    with pytest.raises(contract.ContractError, match=told):
+        contract.check(broken(), limit=30)
+
+
+def test_an_environment_may_declare_that_it_is_not_deterministic():
+    class Honest(Forgetful):
+        deterministic = False
+
+    assert "deterministic" not in contract.check(Honest(), limit=30)

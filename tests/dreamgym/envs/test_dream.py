@@ -1,0 +1,134 @@
+"""The dream: a batch and a single view over an experience model."""
+
+import pytest
+
+from dreamgym.envs.dream import DreamEnv, DreamVectorEnv
+from tests import doubles
+from worldmodel.text.records import Task
+
+TASKS = [doubles.task(0, 1, 2), doubles.task(2, 1, 2), doubles.task(0, 2, 2)]
+
+
+def batch(size=3, *, max_steps=5, broken=()):
+    model = doubles.RuleModel(broken)
+    return DreamVectorEnv(model, size, max_steps=max_steps), model
+
+
+def test_slots_live_apart_and_end_as_the_model_says():
+    envs, _ = batch()
+    states = envs.reset(options={"tasks": TASKS})
+    assert states == [t.initial_state for t in TASKS]
+    steps = envs.step(["go right", "go left", "go left"])
+    assert [s.state[0] for s in steps] == ["at 1", "at 1", "at 0"]
+    assert [(s.terminated, s.success) for s in steps] == [
+        (False, False), (False, False), (True, False),
+    ]  # fmt: skip
+    steps = envs.step(["take coin", "go right", "go right"])
+    won, going, over = steps
+    assert (won.terminated, won.truncated, won.success) == (True, False, True)
+    assert won.rewards == {"dream": 1.0}
+    assert going.state[0] == "at 2"
+    assert over is None
+    assert envs.transitions == 5
+
+
+def test_the_model_is_asked_with_task_past_and_state_of_live_slots_only():
+    envs, model = batch()
+    envs.reset(options={"tasks": TASKS})
+    envs.step(["go right", None, "go left"])
+    envs.step(["go right", "go left", "go right"])
+    (first, third), (again, second) = model.queries
+    assert (first.task, first.past, first.state) == (TASKS[0], (), states_of(TASKS[0]))
+    assert third.task == TASKS[2]
+    assert again.past == ("go right",)
+    assert again.state[0] == "at 1"
+    assert (second.task, second.past, second.action) == (TASKS[1], (), "go left")
+
+
+def states_of(task):
+    return task.initial_state
+
+
+def test_a_reset_forgets_the_past_of_its_slot_only():
+    envs, model = batch(2)
+    envs.reset(options={"tasks": TASKS[:2]})
+    envs.step(["go right", "go left"])
+    states = envs.reset(
+        options={"tasks": [TASKS[2], None], "reset_mask": [True, False]}
+    )
+    assert states == [TASKS[2].initial_state, None]
+    envs.step(["go right", "go left"])
+    fresh, old = model.queries[-1]
+    assert (fresh.past, fresh.state[0]) == ((), "at 0")
+    assert (old.past, old.state[0]) == (("go left",), "at 1")
+
+
+def test_the_limit_truncates_a_scored_failure_and_an_end_on_it_is_an_end():
+    envs, _ = batch(2, max_steps=2)
+    envs.reset(options={"tasks": [TASKS[0], TASKS[0]]})
+    assert not any(s.truncated for s in envs.step(["go right", "go right"]))
+    won, late = envs.step(["take coin", "go right"])
+    assert (won.terminated, won.truncated, won.success) == (True, False, True)
+    assert (late.terminated, late.truncated, late.success) == (False, True, False)
+    assert late.error is None
+    assert envs.step(["go left", "go left"]) == [None, None]
+
+
+def test_a_reply_without_sense_ends_one_trajectory_unscored():
+    envs, _ = batch(2, broken={"take coin"})
+    envs.reset(options={"tasks": [TASKS[0], TASKS[1]]})
+    broken, fine = envs.step(["take coin", "go left"])
+    assert broken.error == "dream: garbled"
+    assert (broken.terminated, broken.truncated, broken.success) == (False, True, False)
+    assert broken.rewards == {}
+    assert broken.state == TASKS[0].initial_state
+    assert fine.error is None
+    assert envs.step(["go right", "go left"])[0] is None
+
+
+def test_the_dream_needs_initial_states():
+    envs, _ = batch(1)
+    bare = Task(id="bare", instruction="x")
+    with pytest.raises(ValueError, match="'bare' has no initial state"):
+        envs.reset(options={"tasks": [bare]})
+    with pytest.raises(ValueError, match="size and max_steps must be >= 1, got 0, 5"):
+        batch(0)
+    with pytest.raises(ValueError, match="at least one task"):
+        DreamEnv(doubles.RuleModel(), [], max_steps=3)
+
+
+def single(**settings):
+    tasks = [*doubles.tasks("train")[:9], *doubles.tasks("dev")[:2]]
+    return DreamEnv(doubles.RuleModel(), tasks, **({"max_steps": 4} | settings))
+
+
+def test_the_single_view_answers_as_the_real_one():
+    env, real = single(max_steps=9), doubles.Corridor(max_steps=9)
+    for task in TASKS:
+        seen = [e.reset(options={"task": task})[0] for e in (env, real)]
+        assert seen[0] == seen[1]
+        for action in ["fly", *doubles.plan(task.initial_state)]:
+            dreamed, told = env.step(action), real.step(action)
+            assert dreamed[:4] == told[:4]
+            assert dreamed[4]["success"] == told[4]["success"]
+            assert sum(dreamed[4]["rewards"].values()) == dreamed[1]
+
+
+def test_the_single_view_raises_outside_an_episode():
+    env = single()
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step("go right")
+    env.reset(options={"task": TASKS[0]})
+    env.step("go right")
+    assert env.step("take coin")[2]
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step("go right")
+
+
+def test_the_single_view_draws_a_task_by_seed_and_tells_its_splits():
+    env = single()
+    draws = [env.reset(seed=s)[0] for s in range(8)]
+    assert draws == [env.reset(seed=s)[0] for s in range(8)]
+    assert len(set(draws)) > 1
+    assert env.tasks("dev") == list(doubles.tasks("dev")[:2])
+    assert env.tasks("test") == []

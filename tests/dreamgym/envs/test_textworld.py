@@ -1,0 +1,258 @@
+"""TextWorldExpress: real games, the mapping to lines, splits, determinism, experts."""
+
+import re
+
+import pytest
+
+from dreamgym.envs import base, textworld
+from worldmodel.text.records import Task, lines
+
+
+def game(family, seed, split="train"):
+    return Task(
+        id=f"{family}-{seed}", instruction="", family=family,
+        options={
+            "family": family, "seed": textworld.FOLDS[split] + seed, "fold": split,
+        },
+    )  # fmt: skip
+
+
+def start(family, seed, split="train", **settings):
+    env = textworld.TextWorldExpress(**settings)
+    obs, info = env.reset(options={"task": game(family, seed, split)})
+    return env, lines(obs), info
+
+
+def by_word(state):
+    """The lines by their first word; the automatic map is what is left."""
+    heads = ("at", "exits", "here", "carry", "said")
+    return {x.split()[0]: x for x in state if x.split()[0] in heads}
+
+
+def test_a_coin_game_by_hand():
+    # "You are in the kitchen. [...] There is also a coin. To the South you see the
+    # bathroom. To the East you see the backyard. To the West you see the pantry."
+    env, state, info = start("coin", 1)
+    assert info["instruction"] == "find and take the coin"
+    assert by_word(state) == {
+        "at": "at kitchen",
+        "exits": "exits south bathroom east backyard west pantry",
+        "here": "here coin",
+        "carry": "carry nothing",
+        "said": "said ok",
+    }
+    assert state[-1] == "kitchen s bathroom e backyard w pantry"
+    obs, reward, terminated, truncated, told = env.step("take coin")
+    after = by_word(lines(obs))
+    assert (after["here"], after["carry"]) == ("here nothing", "carry coin")
+    assert after["said"] == "said you take the coin"
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert told["success"] is True
+    assert told["rewards"] == {"score": 1.0}
+
+
+def test_a_map_game_by_hand():
+    # The coin is in the chamber, the box here. The map reads: "The supermarket connects
+    # to the cupboard and parlor. [...] The cupboard connects to the living room, study,
+    # supermarket and chamber."
+    env, state, info = start("mapreader", 0)
+    assert info["instruction"] == "bring the coin from chamber to the box in cupboard"
+    assert by_word(state)["at"] == "at cupboard"
+    assert by_word(state)["here"] == "here box"
+    assert by_word(state)["carry"] == "carry map"
+    seen = "cupboard n supermarket s chamber e living room w study"
+    assert state[-1] == seen
+    state = lines(env.step("read map")[0])
+    assert by_word(state)["said"] == "said map read"
+    read = {
+        "supermarket near cupboard parlor",
+        "chamber near cupboard",
+        "parlor near study supermarket",
+        "study near cupboard parlor",
+        "living room near cupboard",
+    }
+    assert set(state) - set(by_word(state).values()) == read | {seen}
+    # What is seen replaces what was read of that room, and only of that room.
+    state = lines(env.step("move south")[0])
+    rooms = set(state) - set(by_word(state).values())
+    assert rooms == read - {"chamber near cupboard"} | {seen, "chamber n cupboard"}
+    assert by_word(state)["here"] == "here coin"
+    rewards = [env.step(a)[1] for a in ("take coin", "move north")]
+    assert rewards == [0.5, 0.0]
+    obs, reward, terminated, _, told = env.step("put coin in box")
+    assert by_word(lines(obs))["here"] == "here box with coin"
+    assert by_word(lines(obs))["carry"] == "carry map"
+    assert (reward, terminated, told["success"]) == (0.5, True, True)
+
+
+@pytest.mark.parametrize("action", ["frob ☃", "", "Take Coin", "x" * 300, "move\nwest"])
+def test_an_unknown_action_changes_nothing_but_the_message(action):
+    env, before, _ = start("coin", 1)
+    obs, reward, terminated, truncated, told = env.step(action)
+    after = lines(obs)
+    assert told["invalid"] is True
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert [x for x in after if x != "said unknown action"] == [
+        x for x in before if x != "said ok"
+    ]
+    obs, _, _, _, told = env.step("take coin")
+    assert told["invalid"] is False
+    assert told["success"] is True
+
+
+@pytest.mark.parametrize("family", textworld.GAMES)
+@pytest.mark.parametrize("split", base.SPLITS)
+def test_the_expert_wins(family, split):
+    for seed in range(4):
+        env, _, _ = start(family, seed, split)
+        plan = env.expert()
+        total = 0.0
+        for number, action in enumerate(plan):
+            assert action in env.valid_actions()
+            _, reward, terminated, truncated, told = env.step(action)
+            total += reward
+            assert terminated is (number + 1 == len(plan))
+        assert told["success"] is True
+        assert not truncated
+        assert total == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("family", textworld.GAMES)
+def test_same_game_and_actions_same_texts_in_another_copy(family):
+    traces = []
+    for _ in range(2):
+        env, state, _ = start(family, 7)
+        trace = [state]
+        for number in range(8):
+            actions = env.valid_actions()
+            obs, *rest, _ = env.step(actions[number % len(actions)])
+            trace.append((lines(obs), *rest))
+            if rest[1] or rest[2]:
+                break
+        traces.append(trace)
+    assert traces[0] == traces[1]
+    assert start(family, 8)[1] != traces[0][0] or start(family, 9)[1] != traces[0][0]
+
+
+def test_two_copies_do_not_disturb_each_other():
+    one, state_one, _ = start("coin", 2)
+    two, _, _ = start("mapreader", 3)
+    two.step("read map")
+    obs, *_ = one.step("frob")
+    assert lines(obs)[0] == state_one[0]
+    assert any("near" in line for line in lines(two.step("frob")[0]))
+
+
+def walked(env, task):
+    """Every room of a game, by walking through it: what makes it this game."""
+    back = {"north": "south", "south": "north", "east": "west", "west": "east"}
+    state = lines(env.reset(options={"task": task})[0])
+    rooms, path = {}, []
+    while True:
+        told = by_word(state)
+        rooms[told["at"]] = (told["exits"], told["here"])
+        ways = re.findall(r"(north|south|east|west) (\w[\w ]*?)(?= (?:north|south|"
+                          r"east|west) |$)", told["exits"])  # fmt: skip
+        new = [d for d, room in ways if f"at {room}" not in rooms]
+        if new:
+            path.append(back[new[0]])
+        elif not path:
+            return tuple(sorted(rooms.items()))
+        state = lines(env.step(f"move {new[0] if new else path.pop()}")[0])
+
+
+def test_no_game_of_one_split_is_a_game_of_another():
+    env = textworld.TextWorldExpress(max_steps=1000)
+    games = {}
+    for split in base.SPLITS:
+        tasks = env.tasks(split)
+        assert {t.split for t in tasks} == {split}
+        assert [t.family for t in tasks[:4]] == [*textworld.GAMES] * 2
+        assert len({t.id for t in tasks}) == len(tasks) > 100
+        for task in tasks:
+            if task.family == "coin":  # a map game's instruction tells it apart
+                start = env.reset(options={"task": task})[0]
+                games.setdefault((start, walked(env, task)), []).append(task.id)
+    assert [same for same in games.values() if len(same) > 1] == []
+    with pytest.raises(ValueError, match=r"split must be one of .* got 'valid'"):
+        env.tasks("valid")
+
+
+def test_map_games_of_the_splits_differ():
+    env = textworld.TextWorldExpress()
+    seen = {}
+    for split in base.SPLITS:
+        for task in env.tasks(split)[1:120:2]:
+            obs, info = env.reset(options={"task": task})
+            told = (obs, info["instruction"], env.step("read map")[0])
+            assert seen.setdefault(told, task.id) == task.id
+
+
+def test_the_games_of_a_split_are_the_same_when_looked_at_again(monkeypatch):
+    # Another process must choose the same games, or a run cannot be repeated.
+    monkeypatch.setattr(textworld, "SEEDS", {"train": 80, "dev": 20, "test": 20})
+    found = []
+    for _ in range(3):
+        textworld._games.cache_clear()
+        env = textworld.TextWorldExpress()
+        found.append([[t.id for t in env.tasks(s)] for s in base.SPLITS])
+    textworld._games.cache_clear()
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("family", textworld.GAMES)
+def test_the_expert_has_one_plan_for_a_game(family):
+    for seed in range(6):
+        plans = [start(family, seed)[0].expert() for _ in range(3)]
+        assert plans[0] == plans[1] == plans[2]
+
+
+def test_valid_actions_are_progress_in_a_fixed_order():
+    env, state, _ = start("coin", 1)
+    actions = env.valid_actions()
+    assert actions == sorted(actions)
+    assert "look around" not in actions
+    exits = re.findall(r"(north|south|east|west) ", by_word(state)["exits"])
+    assert [a for a in actions if a.startswith("move")] == [
+        f"move {d}" for d in sorted(exits)
+    ]
+
+
+def test_the_limit_truncates_and_then_a_step_raises():
+    env, _, _ = start("coin", 5, max_steps=3)
+    ends = [env.step("frob")[2:4] for _ in range(3)]
+    assert ends == [(False, False), (False, False), (False, True)]
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step("frob")
+    with pytest.raises(RuntimeError, match="reset"):
+        textworld.TextWorldExpress().step("look around")
+    with pytest.raises(ValueError, match="max_steps must be >= 1, got 0"):
+        textworld.TextWorldExpress(max_steps=0)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"family": "chess", "seed": 1, "fold": "train"},
+                {"family": "coin", "fold": "train"},
+                {"family": "coin", "seed": 1, "fold": "valid"}],
+)  # fmt: skip
+def test_a_task_of_another_environment_is_refused(options):
+    task = Task(id="odd", instruction="", options=options)
+    with pytest.raises(ValueError, match=r"'odd'.*family of .*coin.*fold of .*train"):
+        textworld.TextWorldExpress().reset(options={"task": task})
+
+
+def test_a_closed_environment_opens_again():
+    env, state, _ = start("coin", 1)
+    env.close()
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step("take coin")
+    obs, _ = env.reset(options={"task": game("coin", 1)})
+    assert lines(obs) == state
+
+
+def test_a_seed_alone_chooses_a_train_game():
+    env = textworld.TextWorldExpress()
+    first, again = (env.reset(seed=3)[0] for _ in range(2))
+    assert first == again
+    others = {env.reset(seed=s)[0] for s in range(4, 9)}
+    assert others - {first}

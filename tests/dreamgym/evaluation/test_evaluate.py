@@ -1,0 +1,99 @@
+"""Playing test games and the row of a policy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dreamgym.envs.base import RealVectorEnv
+from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.statistics import wilson
+from tests import doubles
+
+A, B = doubles.task(0, 1, 2), doubles.task(0, 1, 6)  # families short and long
+WIN, LOSE = ["go right", "take coin"], ["fly", "go left"]
+
+
+def envs(size=3):
+    return RealVectorEnv([doubles.Corridor() for _ in range(size)], max_steps=5)
+
+
+def test_one_episode_a_game_in_order():
+    games = list(doubles.tasks("test")[:5])
+    policy = doubles.Scripted(doubles.expert_rule)
+    told = []
+    found = evaluate.play(
+        policy, envs(), games, seed=0, temperature=0.5,
+        progress=lambda *x: told.append(x),
+    )  # fmt: skip
+    assert [t.episode.task for t in found] == games
+    assert told[-1] == (5, 5)
+
+
+def test_the_noise_of_a_game_is_the_same_for_every_policy():
+    games = list(doubles.tasks("test")[:4])
+    keys = []
+    for rule in (doubles.expert_rule, lambda *_: "fly"):
+        policy = doubles.Scripted(rule)
+        evaluate.play(policy, envs(4), games, seed=5, temperature=0.5)
+        keys.append([k.tolist() for k in policy.keys[:4]])
+    assert keys[0] == keys[1]
+    policy = doubles.Scripted(doubles.expert_rule)
+    evaluate.play(policy, envs(4), games, seed=6, temperature=0.5)
+    assert [k.tolist() for k in policy.keys[:4]] != keys[0]
+
+
+def test_summary_by_hand():
+    rows = [
+        doubles.trajectory(A, WIN), doubles.trajectory(A, LOSE),
+        doubles.trajectory(A, LOSE), doubles.trajectory(A, ["fly"], error="broke"),
+    ]  # fmt: skip
+    got = evaluate.summary(rows, real_transitions=12)
+    low, high = wilson(1, 3)
+    assert got == {
+        "success": {"mean": 1 / 3, "low": low, "high": high, "episodes": 3,
+                    "unscored": 1},
+        "mean_return": pytest.approx(1 / 3),
+        "mean_steps": 2.0,
+        "invalid_action_rate": pytest.approx(2 / 6),
+        "real_transitions": 12,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [[], [doubles.trajectory(A, ["fly"], error="x")]])
+def test_a_policy_without_a_scored_episode_has_no_numbers(rows):
+    got = evaluate.summary(rows, real_transitions=0)
+    assert got["success"] == {
+        "mean": None, "low": 0.0, "high": 1.0, "episodes": 0, "unscored": len(rows),
+    }  # fmt: skip
+    assert got["mean_return"] is got["mean_steps"] is got["invalid_action_rate"] is None
+
+
+def test_an_action_is_invalid_as_told_else_where_nothing_changed():
+    (t,) = doubles.episode(A, ["go right"]).transitions
+    same = dataclasses.replace(t, next_state=t.state)
+    for told, moved, stuck in ((None, False, True), (True, True, True),
+                               (False, False, False)):  # fmt: skip
+        assert evaluate.invalid(dataclasses.replace(t, invalid=told)) is moved
+        assert evaluate.invalid(dataclasses.replace(same, invalid=told)) is stuck
+
+
+def test_families_apart_in_order_of_name():
+    rows = [doubles.trajectory(x, WIN) for x in (A, B, A)]
+    found = evaluate.by_family(rows)
+    assert list(found) == ["long", "short"]
+    assert found["short"] == [rows[0], rows[2]]
+
+
+def test_pairs_are_games_where_both_were_scored():
+    won, lost = doubles.trajectory(A, WIN), doubles.trajectory(A, LOSE)
+    broke = doubles.trajectory(A, LOSE, error="broke")
+    got = evaluate.paired(
+        [won, won, lost, broke, won], [lost, won, lost, lost, broke], seed=0
+    )
+    assert got["episodes"] == 3
+    assert got["mean"] == pytest.approx(1 / 3)
+    back = evaluate.paired([lost, won, lost], [won, won, lost], seed=0)
+    np.testing.assert_allclose(back["mean"], -1 / 3, rtol=1e-9)
+    with pytest.raises(ValueError, match="zip"):
+        evaluate.paired([won], [won, lost], seed=0)

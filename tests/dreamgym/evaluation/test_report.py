@@ -1,0 +1,109 @@
+"""The table and the plots of a run's results."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from dreamgym.evaluation import report
+
+
+def row(mean, episodes=40, unscored=0, **changes):
+    low, high = (0.0, 1.0) if mean is None else (mean - 0.125, mean + 0.125)
+    return {
+        "success": {"mean": mean, "low": low, "high": high, "episodes": episodes,
+                    "unscored": unscored},
+        "mean_return": mean, "mean_steps": None if mean is None else 7.25,
+        "invalid_action_rate": None if mean is None else 0.0625,
+        "real_transitions": 12345,
+    } | changes  # fmt: skip
+
+
+def results():
+    pair = {"mean": 0.25, "low": -0.05, "high": 0.55, "episodes": 40}
+    group = {
+        "policies": {"bc": row(0.25), "dream": row(0.5, unscored=3)},
+        "paired": {"dream_minus_bc": pair},
+    }
+    odd = {"policies": {"bc": row(None, 0), "dream": row(0.75)}, "paired": {}}
+    return group | {"families": {"coin": odd}}
+
+
+def cells(text, name):
+    return [
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith(f"| {name} |")
+    ]
+
+
+def test_the_table_says_what_was_measured():
+    text = report.table(results())
+    pooled, coin = cells(text, "dream")
+    assert pooled == [
+        "dream", "50.0 %", "37.5 % to 62.5 %", "40 (+3 unscored)", "0.50", "7.25",
+        "6.2 %", "12,345",
+    ]  # fmt: skip
+    assert coin[1] == "75.0 %"
+    assert cells(text, "bc")[1][1:7] == ["-", "0.0 % to 100.0 %", "0", "-", "-", "-"]
+    assert text.index("all families") < text.index("coin")
+    assert "dream minus bc: +0.250 [-0.050, +0.550]" in text
+    assert "skipped" not in text
+
+
+def test_every_line_of_the_table_has_as_many_cells():
+    lines = [x for x in report.table(results()).splitlines() if x.startswith("|")]
+    assert len(lines) == 8
+    assert {x.count("|") for x in lines} == {9}
+
+
+def test_a_run_without_real_stages_says_so():
+    empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why"}
+    assert report.table(empty).strip() == "real stages skipped: why"
+
+
+def picture(path):
+    image = matplotlib.image.imread(path)
+    assert image.ndim == 3
+    return image
+
+
+def test_write_leaves_table_and_plots(tmp_path):
+    (tmp_path / "curves").mkdir()
+    fit = [{"step": 10, "loss": 1.0, "held_out/loss": 2.0}]
+    loop = [{"update": 1, "success": 0.5}, {"update": 2, "success": 0.6, "kl": 0.1}]
+    for name, rows in (("fit", fit), ("dream", loop), ("odd", [{"step": 1}])):
+        (tmp_path / f"curves/{name}.jsonl").write_text(
+            "".join(json.dumps(r) + "\n" for r in rows)
+        )
+    report.write(tmp_path, results())
+    assert (tmp_path / "table.md").read_text() == report.table(results())
+    for name in ("curves", "success"):
+        assert picture(tmp_path / f"plots/{name}.png").std() > 0.01
+
+
+@pytest.mark.parametrize("first", [0.0, 0.9])
+def test_the_success_plot_shows_the_numbers(tmp_path, first):
+    found = results()
+    found["policies"]["bc"] = row(first)
+    report.plot_success(found, tmp_path / "a.png")
+    report.plot_success(results(), tmp_path / "b.png")
+    a, b = picture(tmp_path / "a.png"), picture(tmp_path / "b.png")
+    assert a.shape == b.shape
+    assert np.abs(a - b).max() > 0.1
+
+
+def test_fidelity_bars_stand_beside_the_baseline(tmp_path):
+    def rate(mean, count):
+        return {"mean": mean, "count": count}
+
+    card = {
+        "exact": {"all": rate(0.8, 9), "reveal": rate(None, 0)},
+        "copy": {"all": rate(0.1, 9), "reveal": rate(None, 0)},
+    }
+    report.plot_fidelity(card, tmp_path / "deep/f.png")
+    one = picture(tmp_path / "deep/f.png")
+    card["copy"]["all"] = rate(0.7, 9)
+    report.plot_fidelity(card, tmp_path / "deep/g.png")
+    assert np.abs(one - picture(tmp_path / "deep/g.png")).max() > 0.1

@@ -1,0 +1,104 @@
+"""Intervals: Wilson against published values, the paired bootstrap against theory."""
+
+import numpy as np
+import pytest
+
+from dreamgym.evaluation.statistics import paired_difference, wilson
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [  # R. G. Newcombe, Statistics in Medicine 17 (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_gives_the_published_intervals(hits, count, low, high):
+    np.testing.assert_allclose(wilson(hits, count), (low, high), atol=5.1e-5)
+
+
+def test_wilson_by_hand():
+    # 5 of 10, z = 2: (0.5 + 0.2 +- 2 sqrt(0.025 + 0.01)) / 1.4
+    half = 2 * np.sqrt(0.035) / 1.4
+    np.testing.assert_allclose(
+        wilson(5, 10, z=2.0), (0.5 - half, 0.5 + half), rtol=1e-9
+    )
+
+
+def test_wilson_is_symmetric_and_narrows_with_the_count():
+    low, high = wilson(3, 40)
+    np.testing.assert_allclose(wilson(37, 40), (1 - high, 1 - low), rtol=1e-9)
+    assert high - low > np.diff(wilson(30, 400))[0]
+    assert low < 3 / 40 < high
+
+
+def test_wilson_at_the_edges_stays_a_rate():
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(0, 5)[0] == 0.0
+    assert wilson(5, 5)[1] == 1.0
+    assert 0.0 < wilson(5, 5)[0] < 1.0
+    for hits, count in ((6, 5), (-1, 5)):
+        with pytest.raises(ValueError, match=rf"\[0, {count}\], got {hits}"):
+            wilson(hits, count)
+
+
+def pairs(n=600, seed=0):
+    """Outcomes of one hard-or-easy game each: a wins a bit more often than b."""
+    rng = np.random.default_rng(seed)
+    easy = rng.random(n)
+    a, b = (easy < 0.6).astype(float), (easy < 0.5).astype(float)
+    flips = rng.random((2, n)) < 0.02
+    return np.where(flips[0], 1 - a, a), np.where(flips[1], 1 - b, b)
+
+
+def test_the_interval_is_that_of_the_mean_of_differences():
+    a, b = pairs()
+    got = paired_difference(list(a), list(b), seed=1)
+    d = a - b
+    half = 1.96 * d.std() / np.sqrt(len(d))
+    assert got["mean"] == pytest.approx(d.mean())
+    assert got["episodes"] == len(d)
+    np.testing.assert_allclose(
+        (got["low"], got["high"]), (d.mean() - half, d.mean() + half), atol=0.1 * half
+    )
+    assert got["low"] > 0  # the first is the better one
+
+
+def test_swapping_the_two_turns_the_sign():
+    a, b = pairs()
+    one = paired_difference(list(a), list(b), seed=1)
+    two = paired_difference(list(b), list(a), seed=1)
+    np.testing.assert_allclose(
+        (two["mean"], two["low"], two["high"]),
+        (-one["mean"], -one["high"], -one["low"]),
+        atol=2e-3,
+    )
+
+
+def test_pairing_over_the_same_games_is_what_narrows_the_interval():
+    a, b = pairs()
+    paired = paired_difference(list(a), list(b), seed=0)
+    b = np.random.default_rng(0).permutation(b)
+    apart = paired_difference(list(a), list(b), seed=0)
+    assert apart["mean"] == pytest.approx(paired["mean"])
+    assert apart["high"] - apart["low"] > 1.5 * (paired["high"] - paired["low"])
+
+
+def test_a_constant_difference_has_no_width():
+    got = paired_difference([1.0, 1.0, 0.5], [0.5, 0.5, 0.0], seed=0)
+    np.testing.assert_allclose((got["mean"], got["low"], got["high"]), 0.5, rtol=1e-9)
+
+
+def test_draws_may_be_few_and_the_seed_decides():
+    a, b = np.random.default_rng(2).normal(size=(2, 40))
+    runs = [paired_difference(list(a), list(b), seed=s, draws=300) for s in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_nothing_says_nothing_and_unequal_lengths_are_refused():
+    got = paired_difference([], [], seed=0)
+    assert (got["low"], got["high"], got["episodes"]) == (-1.0, 1.0, 0)
+    with pytest.raises(ValueError, match="one length, got 2, 1"):
+        paired_difference([1.0, 0.0], [1.0], seed=0)

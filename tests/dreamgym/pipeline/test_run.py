@@ -1,0 +1,144 @@
+"""A run directory: manifest, refusals, stage markers, nothing overwritten."""
+
+import json
+
+import pytest
+
+from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.run import SCHEMA, Run, RunError, bar
+
+TINY = preset("tiny")
+
+
+def everything(root):
+    return {
+        str(p.relative_to(root)): p.read_bytes()
+        for p in sorted(root.rglob("*"))
+        if p.is_file()
+    }
+
+
+def test_the_manifest_says_what_the_run_is(tmp_path):
+    run = Run(tmp_path / "deep/run", preset("tiny", seed=3))
+    told = run.read_json("manifest.json")
+    assert told["schema"] == SCHEMA
+    assert (told["preset"], told["seed"]) == ("tiny", 3)
+    assert told["settings"] == run.config.digest()
+    assert told["config"]["collect"]["games"] == run.config.collect.games
+    assert {"python", "jax", "dreamgym"} <= told["versions"].keys()
+
+
+def test_the_same_settings_open_the_run_again(tmp_path):
+    Run(tmp_path, TINY).write_json("a.json", [1])
+    before = everything(tmp_path)
+    assert Run(tmp_path, TINY).read_json("a.json") == [1]
+    assert everything(tmp_path) == before
+
+
+def test_other_settings_are_refused_and_named(tmp_path):
+    Run(tmp_path, TINY)
+    before = everything(tmp_path)
+    with pytest.raises(RunError, match=r"other settings.*seed: 0 there, 4 here"):
+        Run(tmp_path, preset("tiny", seed=4))
+    with pytest.raises(RunError, match=r"collect\.games: 24 there"):
+        Run(tmp_path, preset("default"))
+    assert everything(tmp_path) == before
+
+
+def test_a_changed_episodes_file_is_refused(tmp_path):
+    path = tmp_path / "e.jsonl"
+    path.write_text("one")
+    config = preset("tiny", episodes=str(path), env="")
+    Run(tmp_path / "run", config)
+    path.write_text("two")
+    with pytest.raises(RunError, match="the episodes file has changed"):
+        Run(tmp_path / "run", config)
+
+
+def test_another_schema_is_refused(tmp_path):
+    run = Run(tmp_path, TINY)
+    manifest = run.read_json("manifest.json") | {"schema": "dreamgym.run/0"}
+    run.write_json("manifest.json", manifest)
+    before = everything(tmp_path)
+    with pytest.raises(RunError, match=rf"dreamgym.run/0.*{SCHEMA}"):
+        Run(tmp_path, TINY)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "null"])
+def test_a_broken_manifest_is_refused_and_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        Run(tmp_path, TINY)
+    assert (tmp_path / "manifest.json").read_text() == text
+
+
+def test_a_foreign_directory_is_refused_and_kept(tmp_path):
+    (tmp_path / "thesis.txt").write_text("two years")
+    with pytest.raises(RunError, match=r"not empty and no run of ours"):
+        Run(tmp_path, TINY)
+    assert everything(tmp_path) == {"thesis.txt": b"two years"}
+
+
+def test_what_a_kill_left_of_the_first_write_is_not_foreign(tmp_path):
+    (tmp_path / ".manifest.json.4711.tmp").write_text("{")
+    assert Run(tmp_path, TINY).path("manifest.json").is_file()
+
+
+def test_a_stage_runs_once_and_leaves_its_numbers(tmp_path, capsys):
+    run = Run(tmp_path, TINY)
+    calls = []
+
+    def body():
+        calls.append(1)
+        return {"loss": 0.123456, "games": 7}
+
+    first = run.stage("collect", body)
+    assert "loss 0.123" in capsys.readouterr().out
+    again = Run(tmp_path, TINY).stage("collect", body)
+    assert "done before" in capsys.readouterr().err
+    assert len(calls) == 1
+    assert first["numbers"] == again["numbers"] == {"loss": 0.123456, "games": 7}
+    assert run.require("collect")["seconds"] >= 0
+
+
+def test_a_stage_that_fails_has_no_marker_and_its_seconds_add_up(tmp_path, monkeypatch):
+    run = Run(tmp_path, TINY)
+    clock = iter([0.0, 5.0, 100.0, 103.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+
+    def fail():
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        run.stage("collect", fail)
+    assert run.done("collect") is None
+    with pytest.raises(RunError, match=r"'collect' has not been run.*dreamgym collect"):
+        run.require("collect")
+    run.stage("collect", dict)
+    assert run.done("collect")["seconds"] == 8.0
+    assert sorted(p.name for p in (tmp_path / "stages").iterdir()) == ["collect.json"]
+
+
+def test_json_is_replaced_at_once_or_not_at_all(tmp_path):
+    run = Run(tmp_path, TINY)
+    run.write_json("a.json", {"x": 1})
+    with pytest.raises(TypeError):
+        run.write_json("a.json", {"x": object()})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "manifest.json"]
+
+
+def test_drop_removes_a_folder_and_only_that(tmp_path):
+    run = Run(tmp_path, TINY)
+    (tmp_path / "checkpoints/a").mkdir(parents=True)
+    (tmp_path / "checkpoints/b").mkdir()
+    run.drop("checkpoints/a")
+    run.drop("checkpoints/a")
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["b"]
+
+
+def test_the_bar_takes_positions_notes_and_too_much():
+    with bar(3, "x") as show:
+        for done in (1, 3, 9):
+            show(done, {"loss": 0.5, "step": done})

@@ -1,0 +1,108 @@
+"""The dream loop of a run: checkpoints, memory, and going on after an interruption."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from curriculum.sampler import CurriculumConfig
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.pipeline import train
+from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.run import Run
+from dreamgym.pipeline.warmstart import load_policy
+from dreamgym.rl.update import GrpoConfig
+from dreamgym.training import LoopConfig
+from tests import doubles
+from worldmodel.memory import ReplayMemory
+
+TASKS = doubles.tasks("train")[4:40:9]  # their variations are new
+LOOP = LoopConfig(
+    updates=3, tasks=2, group_size=8,
+    update=GrpoConfig(learning_rate=3e-3, rows=8, width=64, minibatches=2),
+    curriculum=CurriculumConfig(proposals=1, generated_share=0.5),
+)  # fmt: skip
+
+
+class Stop(Exception):
+    pass
+
+
+def start(folder):
+    """A run, its memory, and the loop as a call."""
+    run = Run(folder, preset("tiny"))
+    memory = ReplayMemory(capacity=1000)
+    rows = [(t.id, x) for t in TASKS for x in doubles.expert(t).transitions]
+    memory.add([t for t, _ in rows], [x for _, x in rows])
+    policy = doubles.cloned(doubles.ACTIONS, TASKS)
+    envs = DreamVectorEnv(doubles.RuleModel(), 16, max_steps=3)
+
+    def go():
+        return train.reinforce(
+            run, "dream", policy, policy, envs, TASKS, LOOP,
+            experience=doubles.Known(memory),
+        )  # fmt: skip
+
+    return run, memory, go
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run, memory, go = start(tmp_path_factory.mktemp("whole"))
+    policy, progress = go()
+    return run, memory, policy, progress
+
+
+def same(a, b):
+    return all(
+        np.array_equal(x, y)
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
+    run, memory, policy, progress = whole
+    assert progress.update == 3
+    assert not same(
+        policy.model.params, doubles.cloned(doubles.ACTIONS, TASKS).model.params
+    )
+    assert same(load_policy(run, "dream").model.params, policy.model.params)
+    rows = [
+        json.loads(x)
+        for x in run.path("curves/dream.jsonl").read_text().split("\n")
+        if x
+    ]
+    assert rows == progress.curve
+    assert not run.path("checkpoints/dream").exists()
+    assert any(e.generated for e in progress.pool.entries.values())
+    real = sum(len(doubles.plan(t.initial_state)) for t in TASKS)
+    dreamed = [row["transitions"] for row in progress.curve]
+    told = sum(min(run.config.enrich, n) for n in np.diff([0, *dreamed]).tolist())
+    assert len(memory) == real + told
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, at):
+    run, _, go = start(tmp_path)
+    save = train.checkpoint.save
+
+    def stopping(directory, step, arrays, host):
+        save(directory, step, arrays, host)
+        if step == at:
+            raise Stop
+
+    monkeypatch.setattr(train.checkpoint, "save", stopping)
+    with pytest.raises(Stop):
+        go()
+    monkeypatch.undo()
+    assert not run.path("policies/dream").exists()
+    _, memory, again = start(tmp_path)  # as another process would
+    policy, progress = again()
+    _, memory_whole, policy_whole, progress_whole = whole
+    assert same(policy.model.params, policy_whole.model.params)
+    assert same(progress.state, progress_whole.state)
+    assert progress.curve == progress_whole.curve
+    assert progress.pool.entries == progress_whole.pool.entries
+    assert memory._transitions == memory_whole._transitions
+    assert memory._tasks == memory_whole._tasks

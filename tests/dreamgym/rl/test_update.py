@@ -1,0 +1,292 @@
+"""The update: the sampler's distribution, masks, microbatches, direction, refusals."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dreamgym.rl.update import GrpoConfig, Updater, grpo_loss, policy_logp
+from dreamgym.training import turn_example
+from tests import doubles
+from worldmodel.backbone.model import forward
+from worldmodel.fitting.batches import blank, pack
+
+HOT = 0.7
+SITUATIONS = [
+    (t, past, t.initial_state)
+    for t in doubles.tasks("train")[:4]
+    for past in ((), ("go right", "take coin"))
+]
+
+
+@functools.cache
+def turns(thought_tokens=0):
+    policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
+    keys = jax.random.split(jax.random.key(3), len(SITUATIONS))
+    return tuple(policy.act(SITUATIONS, keys, temperature=HOT))
+
+
+@functools.cache
+def updater(*, reference=0, thought_tokens=0, **settings):
+    policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
+    settings = {"rows": 4, "width": 80, "minibatches": 1, "temperature": HOT} | settings
+    config = GrpoConfig(**settings)
+    grammar = policy.grammar(config.temperature)
+    return Updater(policy.model, doubles.model(reference).params, grammar, config)
+
+
+def examples(advantages=(1.0, -1.0), **settings):
+    some = turns(**settings)
+    return [
+        turn_example(t, advantages[i % len(advantages)]) for i, t in enumerate(some)
+    ]
+
+
+def masks_of(policy, temperature=HOT):
+    g = policy.grammar(temperature)
+    return np.stack([g.allowed, g.first], 1).reshape(-1, g.allowed.shape[1])
+
+
+# --- one distribution --------------------------------------------------------
+
+
+@pytest.mark.parametrize("thought_tokens", [0, 4])
+def test_the_learner_speaks_of_the_samplers_distribution(thought_tokens):
+    some = turns(thought_tokens)
+    policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
+    tokens = pack([turn_example(t, 1.0) for t in some], 96)
+    logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
+    masks = masks_of(policy)
+    logp, _ = policy_logp(logits, tokens, masks, HOT)
+    assert tokens.mask.sum() == sum(sum(t.sampled) for t in some)
+    np.testing.assert_allclose(
+        np.asarray(logp)[tokens.mask], tokens.logp[tokens.mask], atol=2e-5
+    )
+    # The wrong temperature, or no masks at all, are other distributions.
+    cold, _ = policy_logp(logits, tokens, masks, 1.0)
+    free, _ = policy_logp(logits, tokens, np.ones_like(masks), HOT)
+    for other in (cold, free):
+        gap = np.abs(np.asarray(other)[tokens.mask] - tokens.logp[tokens.mask])
+        assert gap.max() > 1e-2
+
+
+def test_before_any_update_the_ratio_is_one():
+    # So the loss is minus the mean advantage of the sampled tokens, nothing is
+    # clipped, and the policy stands at its reference.
+    learner = updater(learning_rate=1e-9)
+    state = learner.learner.init()
+    given = examples((1.0, -0.5))
+    _, metrics = learner.update(state, given, seed=0)
+    counts = np.array([sum(e.mask) for e in given])
+    adv = np.array([e.adv for e in given])
+    mean = (counts * adv).sum() / counts.sum()
+    np.testing.assert_allclose(metrics["policy_loss"], -mean, atol=1e-4)
+    np.testing.assert_allclose(metrics["kl"], 0.0, atol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], -mean, atol=1e-4)
+    assert metrics["clipped"] == 0.0
+
+
+def test_policy_logp_and_entropy_are_those_of_a_loop():
+    rng = np.random.default_rng(0)
+    vocab, temperature = 6, 0.8
+    tokens = blank(2, 5)
+    tokens.ids[:] = rng.integers(0, vocab, (2, 5))
+    tokens.mask[:, 2:] = True
+    tokens.part[:] = rng.integers(0, 4, (2, 5))
+    masks = rng.random((4, vocab)) < 0.7
+    masks[:, 0] = True
+    for i, j in zip(*np.nonzero(tokens.mask), strict=True):
+        masks[tokens.part[i, j], tokens.ids[i, j]] = True
+    logits = rng.normal(size=(2, 5, vocab)).astype(np.float32) * 2
+    logp, entropy = policy_logp(jnp.asarray(logits), tokens, masks, temperature)
+    for i, j in zip(*np.nonzero(tokens.mask), strict=True):
+        allowed = masks[tokens.part[i, j]]
+        row = logits[i, j - 1][allowed] / temperature  # the column before predicts
+        p = np.exp(row - row.max())
+        p /= p.sum()
+        at = int(allowed[: tokens.ids[i, j]].sum())
+        np.testing.assert_allclose(logp[i, j], np.log(p[at]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            entropy[i, j], -(p * np.log(p)).sum(), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_entropy_stays_finite_where_logits_lie_far_apart():
+    tokens = blank(1, 2)
+    tokens.mask[0, 1] = True
+    logits = jnp.array([[[0.0, 200.0, 0.0], [0.0, 0.0, 0.0]]])
+    tokens.ids[0, 1] = 1
+    logp, entropy = policy_logp(logits, tokens, np.ones((1, 3), bool), 1.0)
+    np.testing.assert_allclose(logp[0, 1], 0.0, atol=1e-6)
+    np.testing.assert_allclose(entropy[0, 1], 0.0, atol=1e-6)
+
+
+# --- what enters the loss ----------------------------------------------------
+
+
+def loss_of(tokens, logits, ref, masks, config):
+    ratio, _ = grpo_loss(logits, tokens, ref_logp=ref, masks=masks, config=config)
+    return ratio.total
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_padding_and_context_may_hold_anything(bad):
+    policy = doubles.policy(action_tokens=5)
+    tokens = pack(examples(), 80)
+    logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
+    ref = tokens.logp - 0.3
+    masks, config = masks_of(policy), GrpoConfig(kl=0.5)
+
+    def gradient(tokens, ref):
+        return jax.value_and_grad(
+            lambda x: loss_of(tokens, x, ref, masks, config)
+        )(logits)  # fmt: skip
+
+    value, clean = gradient(tokens, ref)
+    dirty = tokens._replace(
+        logp=np.where(tokens.mask, tokens.logp, np.float32(bad)),
+        adv=np.where(tokens.mask, tokens.adv, np.float32(bad)),
+    )
+    got, grads = gradient(dirty, np.where(tokens.mask, ref, np.float32(bad)))
+    np.testing.assert_allclose(got, value, rtol=1e-6)
+    np.testing.assert_allclose(grads, clean, atol=1e-6)
+    # Only columns whose next token was sampled feel the loss.
+    touched = np.abs(np.asarray(grads)).sum(-1) > 0
+    predicts = np.pad(tokens.mask[:, 1:], ((0, 0), (0, 1)))
+    assert not touched[~predicts].any()
+    assert touched[predicts].any()
+
+
+def test_the_count_is_the_number_of_sampled_tokens():
+    tokens = pack(examples(), 80)
+    logits = jnp.zeros((*tokens.ids.shape, doubles.tokenizer().vocab_size))
+    ratio, found = grpo_loss(
+        logits, tokens, ref_logp=tokens.logp, masks=masks_of(doubles.policy()),
+        config=GrpoConfig(),
+    )  # fmt: skip
+    sampled = sum(sum(t.sampled) for t in turns())
+    np.testing.assert_allclose(ratio.count, sampled, rtol=1e-6)
+    assert {k for k, v in found.items() if float(v.count) == sampled} == {
+        "policy_loss", "kl", "entropy", "clipped",
+    }  # fmt: skip
+
+
+def distance(a, b):
+    gaps = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), a, b)
+    return max(jax.tree.leaves(gaps))
+
+
+def test_microbatches_change_nothing():
+    # 8 turns: rows of 80 hold one or two. Averaging means would differ, since the
+    # turns are of different lengths.
+    results = []
+    for rows in (2, 8):
+        learner = updater(rows=rows)
+        state = learner.learner.init()
+        for seed in range(2):
+            state, metrics = learner.update(state, examples(), seed=seed)
+        results.append((state.params, metrics))
+    (one, a), (two, b) = results
+    assert distance(one, two) < 2e-6
+    assert distance(one, doubles.model().params) > 1e-5
+    for name in ("loss", "kl", "entropy", "grad_norm"):
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_first_update_already_moves_the_parameters():
+    learner = updater()
+    state, _ = learner.update(learner.learner.init(), examples(), seed=0)
+    assert distance(state.params, doubles.model().params) > 1e-5
+
+
+def test_minibatches_are_as_many_updates():
+    for count, steps in ((1, 1), (2, 2), (99, 8)):
+        learner = updater(minibatches=count, width=50)
+        state, _ = learner.update(learner.learner.init(), examples(), seed=0)
+        assert int(state.step) == min(steps, 8)
+
+
+def test_the_same_seed_gives_the_same_update_bit_for_bit():
+    found = []
+    for seed in (0, 0, 5):
+        learner = updater(minibatches=4, rows=1, learning_rate=0.05)
+        found.append(
+            learner.update(learner.learner.init(), examples(), seed=seed)[0].params
+        )
+    assert distance(found[0], found[1]) == 0.0
+    assert distance(found[0], found[2]) > 0.0
+
+
+@functools.cache
+def _logp_of_turns():
+    m = doubles.model()
+    tokens = pack([turn_example(t, 1.0) for t in turns()], 80)
+    masks = masks_of(doubles.policy())
+
+    def value(params):
+        logits = forward(
+            m.definition, params, tokens.ids, tokens.position, tokens.segment
+        )
+        logp, _ = policy_logp(logits, tokens, masks, HOT)
+        return jnp.where(tokens.mask, logp, 0.0).sum()
+
+    return jax.jit(value)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_good_turns_become_likelier_and_bad_ones_less_likely(sign):
+    learner = updater(learning_rate=3e-3)
+    state = learner.learner.init()
+    before = float(_logp_of_turns()(state.params))
+    for n in range(3):
+        state, _ = learner.update(state, examples((sign,)), seed=n)
+    after = float(_logp_of_turns()(state.params))
+    assert sign * (after - before) > 0.05
+
+
+def test_without_advantage_the_kl_term_pulls_to_the_reference():
+    learner = updater(reference=5, learning_rate=3e-3, kl=1.0)
+    state = learner.learner.init()
+    seen = []
+    for n in range(6):
+        state, metrics = learner.update(state, examples((0.0,)), seed=n)
+        seen.append(metrics["kl"])
+    assert seen[0] > 0
+    assert seen[-1] < 0.9 * seen[0]
+    free = updater(reference=5, learning_rate=3e-3, kl=0.0)
+    start = state = free.learner.init()
+    for n in range(2):
+        state, _ = free.update(state, examples((0.0,)), seed=n)
+    assert distance(state.params, start.params) < 1e-6
+
+
+def test_a_turn_longer_than_a_row_is_not_trained_in_a_cut_context():
+    # Under another context the ratio is not one: such a turn must have its whole
+    # context, or be refused by name.
+    learner = updater(width=24, learning_rate=1e-9)
+    with contextlib.suppress(ValueError):
+        _, metrics = learner.update(
+            learner.learner.init(), examples((1.0,)), seed=0
+        )  # fmt: skip
+        np.testing.assert_allclose(metrics["policy_loss"], -1.0, atol=1e-4)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run():
+    learner = updater()
+    with pytest.raises(FloatingPointError, match="loss is nan"):
+        learner.update(learner.learner.init(), examples((float("nan"),)), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("clip_low", 0.0), ("clip_low", 1.0), ("clip_high", 0.0), ("kl", -0.1),
+        ("temperature", 0.0), ("minibatches", 0), ("rows", 0), ("width", 0),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_refused_by_name(setting, value):
+    with pytest.raises(ValueError, match=setting):
+        GrpoConfig(**{setting: value})

@@ -1,0 +1,300 @@
+"""The command line: help, refusals with status 2, one stage after another."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dreamgym import cli
+from dreamgym.pipeline.quickstart import STAGES
+from tests import doubles
+from worldmodel.text.records import SCHEMA, read_episodes, write_episodes
+
+CORRIDOR = "tests.doubles:Corridor"
+COMMANDS = ("quickstart", *STAGES, "control", "check", "report")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args):
+    return cli.main([str(a) for a in args])
+
+
+def tiny(command, *args, root="r"):
+    return run(command, "--preset", "tiny", "--run-dir", root, *args)
+
+
+def refused(capsys, *args):
+    """Status 2 and one line on stderr, whether by the parser or by us."""
+    try:
+        status = run(*args)
+    except SystemExit as stop:
+        status = stop.code
+    told = capsys.readouterr().err
+    assert status == 2, told
+    assert "Traceback" not in told
+    return told
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(command, "--help")
+    assert stop.value.code == 0
+    told = capsys.readouterr().out
+    assert f"dreamgym {command}" in told
+    if command not in ("check", "report"):
+        for option in ("--run-dir", "--preset", "--seed", "--env", "--model"):
+            assert option in told
+
+
+def test_the_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("--help")
+    assert stop.value.code == 0
+    told = capsys.readouterr().out
+    assert [c for c in COMMANDS if c not in told] == []
+    assert "examples:" in told
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["launch"], ["invalid choice: 'launch'", "quickstart"]),
+        ([], ["COMMAND"]),
+        (["quickstart", "--sead", "1"], ["--sead"]),
+        (["quickstart", "--seed", "one"], ["--seed", "one"]),
+        (["quickstart", "--preset", "huge"], ["huge", "default", "small", "tiny"]),
+        (["quickstart", "--env", "chess"], ["chess", "textworld", "module:Class"]),
+        (["quickstart", "--env", "no.module:Env"], ["no.module:Env"]),
+        (["quickstart", "--env", "tests.doubles:Nothing"], ["Nothing"]),
+        (["quickstart", "--episodes", "missing.jsonl"], ["missing.jsonl"]),
+        (["quickstart", "--seed", "-1"], ["seed", "-1"]),
+        (["control", "stirred"], ["stirred", "shuffled"]),
+        (["check", "--env", "chess"], ["chess", "textworld"]),
+        (["report", "nowhere"], ["nowhere", "no finished run"]),
+    ],
+)
+def test_what_is_unknown_is_refused_with_the_known(args, told, capsys, tmp_path):
+    error = refused(capsys, *args)
+    for word in told:
+        assert word in error
+    assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+def test_an_unknown_model_is_refused_before_anything_is_collected(capsys, tmp_path):
+    error = refused(
+        capsys, "quickstart", "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR,
+        "--model", "gigantic",
+    )  # fmt: skip
+    for word in ("gigantic", "micro", "nano", "config.json"):
+        assert word in error
+    assert not (tmp_path / "r/stages").exists()
+
+
+# --- episodes from elsewhere -------------------------------------------------
+
+
+def rows(count=12):
+    some = doubles.tasks("train")[:count]
+    write_episodes("e.jsonl", [doubles.expert(t) for t in some])
+    with open("e.jsonl", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def changed(line, **changes):
+    return json.dumps(json.loads(line) | changes)
+
+
+def without(line, key):
+    return json.dumps({k: v for k, v in json.loads(line).items() if k != key})
+
+
+def wrong_step(line, **changes):
+    row = json.loads(line)
+    row["transitions"][-1] |= changes
+    return json.dumps(row)
+
+
+BAD = {
+    "not json": (lambda _: "{'id': 1}", ["JSON object"]),
+    "a list": (lambda _: "[1, 2]", ["JSON object"]),
+    "no schema": (lambda x: without(x, "schema"), ["schema"]),
+    "other schema": (
+        lambda x: changed(x, schema="dreamgym.episodes/9"), [SCHEMA, "episodes/9"],
+    ),
+    "no id": (lambda x: without(x, "id"), ["'id'"]),
+    "no steps": (lambda x: changed(x, transitions=[]), ["at least one transition"]),
+    "action a number": (lambda x: wrong_step(x, action=3), ["action", "str", "3"]),
+    "reward a text": (
+        lambda x: wrong_step(x, rewards={"coin": "much"}), ["rewards", "float", "much"],
+    ),
+    "reward infinite": (
+        lambda x: wrong_step(x, rewards={"coin": float("inf")}), ["finite"],
+    ),
+    "not chained": (lambda x: wrong_step(x, state=["moon"]), ["state", "moon"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_is_named_with_file_line_and_expectation(name, capsys):
+    change, told = BAD[name]
+    lines = rows()
+    long = next(i for i, x in enumerate(lines) if len(json.loads(x)["transitions"]) > 1)
+    lines[long] = change(lines[long])
+    with open("e.jsonl", "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    error = refused(
+        capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--episodes", "e.jsonl"
+    )
+    assert f"e.jsonl:{long + 1}:" in error
+    assert "expected" in error
+    for word in told:
+        assert word in error
+
+
+def test_a_truncated_file_is_named_as_such(capsys):
+    text = "\n".join(rows())
+    with open("e.jsonl", "w", encoding="utf-8") as file:
+        file.write(text[:-40])
+    error = refused(capsys, "collect", "--run-dir", "r", "--episodes", "e.jsonl")
+    assert "e.jsonl:12:" in error
+    assert "the file ends inside it" in error
+
+
+def test_an_empty_file_and_bytes_that_are_no_text_are_refused(capsys, tmp_path):
+    (tmp_path / "e.jsonl").write_text("")
+    error = refused(capsys, "collect", "--run-dir", "r", "--episodes", "e.jsonl")
+    assert "at least one episode" in error
+    first = rows()[0]
+    (tmp_path / "e.jsonl").write_bytes(first.encode() + b"\n\xff\xfe{}\n")
+    error = refused(capsys, "collect", "--run-dir", "s", "--episodes", "e.jsonl")
+    assert "e.jsonl" in error
+    assert "UTF-8" in error
+
+
+def test_a_repaired_file_goes_on_under_the_same_command(capsys):
+    good = rows()
+    with open("e.jsonl", "w", encoding="utf-8") as file:
+        file.write("\n".join([*good[:-1], "oops"]) + "\n")
+    refused(
+        capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--episodes", "e.jsonl"
+    )
+    rows()
+    assert tiny("collect", "--episodes", "e.jsonl") == 0
+
+
+def test_episodes_from_elsewhere_are_split_by_task_and_kept(capsys, tmp_path):
+    rows()
+    assert tiny("collect", "--episodes", "e.jsonl") == 0
+    train, dev = (read_episodes(tmp_path / f"r/{n}.jsonl") for n in ("episodes", "dev"))
+    assert len(train) + len(dev) == 12
+    assert not {e.task.id for e in train} & {e.task.id for e in dev}
+    assert {e.task.split for e in dev} == {"dev"}
+    capsys.readouterr()
+    # Another file under the same run directory is another run.
+    write_episodes("e.jsonl", [doubles.expert(t) for t in doubles.tasks("dev")])
+    error = refused(
+        capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--episodes", "e.jsonl"
+    )
+    assert "has changed" in error
+    assert len(read_episodes(tmp_path / "r/episodes.jsonl")) == len(train)
+
+
+def test_one_task_alone_cannot_be_split(capsys):
+    one = doubles.expert(doubles.task(0, 1, 2))
+    write_episodes("e.jsonl", [one, dataclasses.replace(one, id="again")])
+    error = refused(capsys, "collect", "--run-dir", "r", "--episodes", "e.jsonl")
+    assert "at least 2 tasks" in error
+
+
+# --- stages and directories --------------------------------------------------
+
+
+def test_a_stage_runs_alone_and_once(capsys, tmp_path):
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    assert "collect:" in capsys.readouterr().out
+    found = (tmp_path / "r/episodes.jsonl").read_bytes()
+    assert len(read_episodes(tmp_path / "r/episodes.jsonl")) == 60
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    assert "done before" in capsys.readouterr().err
+    assert (tmp_path / "r/episodes.jsonl").read_bytes() == found
+
+
+@pytest.mark.parametrize(
+    ("stage", "needs"),
+    [
+        ("pretrain", "collect"), ("fidelity", "pretrain"), ("warmstart", "pretrain"),
+        ("train", "warmstart"), ("evaluate", "train"), ("transfer", "evaluate"),
+    ],
+)  # fmt: skip
+def test_a_stage_too_early_says_what_comes_first(stage, needs, capsys):
+    error = refused(
+        capsys, stage, "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR
+    )
+    assert f"stage '{needs}' has not been run" in error
+    assert f"dreamgym {needs} --run-dir" in error
+
+
+def test_other_settings_and_foreign_directories_are_refused(capsys, tmp_path):
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    common = ["collect", "--preset", "tiny", "--env", CORRIDOR]
+    error = refused(capsys, *common, "--run-dir", "r", "--seed", "3")
+    assert "seed: 0 there, 3 here" in error
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("two years")
+    error = refused(capsys, *common, "--run-dir", "mine")
+    assert "no run of ours" in error
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    (tmp_path / "file").write_text("x")
+    assert "file" in refused(capsys, *common, "--run-dir", "file")
+
+
+def test_the_default_directory_tells_preset_seed_and_control(capsys, tmp_path):
+    assert run("collect", "--preset", "tiny", "--seed", "2", "--env", CORRIDOR) == 0
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["tiny-2"]
+    capsys.readouterr()
+
+
+# --- check and report --------------------------------------------------------
+
+
+def test_check_says_what_holds(capsys):
+    assert run("check", "--env", CORRIDOR) == 0
+    told = capsys.readouterr().out
+    assert "keeps the contract" in told
+    assert "expert" in told
+
+
+class Falling(doubles.Corridor):
+    """Breaks the contract: its expert falls."""
+
+    def expert(self):
+        return ["go left"] * 9
+
+
+class Shapeless(doubles.Corridor):
+    """Breaks Gymnasium's own rules: reset gives no pair."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0]
+
+
+@pytest.mark.parametrize("broken", [Falling, Shapeless])
+def test_check_names_what_is_broken(broken, capsys, monkeypatch):
+    monkeypatch.setattr(doubles, "Broken", broken, raising=False)
+    error = refused(capsys, "check", "--env", "tests.doubles:Broken")
+    assert ("expert" if broken is Falling else "reset") in error
+
+
+def test_report_prints_the_table_of_a_finished_run(capsys, tmp_path):
+    empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why"}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/results.json").write_text(json.dumps(empty))
+    assert run("report", "r") == 0
+    assert "skipped: why" in capsys.readouterr().out
+    (tmp_path / "r/results.json").write_text("{")
+    refused(capsys, "report", "r")

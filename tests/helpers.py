@@ -1,0 +1,119 @@
+"""Small worlds, records and models for the tests."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldmodel.backbone.config import ModelConfig
+from worldmodel.backbone.model import Model, create, forward
+from worldmodel.text.records import Episode, Task, Transition
+from worldmodel.text.tokenizer import TextTokenizer
+
+TEXTS = (
+    "the lamp is off", "the lamp is on", "the door is shut", "the door is open",
+    "press lamp", "pull door", "make it bright", "go through the door", "nothing",
+    "the lamp change", "the door change earns 0.5 and wins", "0 1 -1 0.25",
+)  # fmt: skip
+
+
+def tokenizer() -> TextTokenizer:
+    return TextTokenizer.train(TEXTS * 3, 360)
+
+
+def config(vocab: int, **changes) -> ModelConfig:
+    shape = {
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24,
+    }  # fmt: skip
+    return ModelConfig(vocab_size=vocab, **(shape | changes))
+
+
+def lively_model(config: ModelConfig, *, seed: int = 0, embed: float = 20.0) -> Model:
+    """A random model whose every parameter matters: norms off 1, logits of size 1."""
+    model = create(config, seed=seed)
+
+    def stir(x):
+        if x.shape == (config.vocab_size, config.hidden_size):
+            return embed * x
+        wave = jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
+        return x + 0.2 * wave if x.ndim == 1 else x
+
+    return model._replace(params=jax.tree.map(stir, model.params))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def packed_pass(definition, params, ids, positions, segments):
+    """The training path, compiled."""
+    return forward(definition, params, ids, positions, segments)
+
+
+def full_pass(model: Model, ids, width: int = 32) -> np.ndarray:
+    """Logits [T, V] of one sequence, computed in one piece without a cache."""
+    row = np.zeros((1, width), np.int32)
+    segment = np.zeros((1, width), np.int32)
+    row[0, : len(ids)], segment[0, : len(ids)] = ids, 1
+    positions = np.arange(width, dtype=np.int32)[None]
+    logits = packed_pass(model.definition, model.params, row, positions, segment)
+    return np.asarray(logits[0, : len(ids)])
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    x = np.asarray(x, np.float64)
+    shifted = x - x.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def assert_trees_equal(a, b) -> None:
+    """Bit for bit."""
+    left, right = jax.tree.leaves(a), jax.tree.leaves(b)
+    assert len(left) == len(right)
+    for x, y in zip(left, right, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def distance(a, b) -> float:
+    """The largest difference between two trees."""
+    return max(
+        float(np.abs(np.asarray(x) - np.asarray(y)).max())
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+# --- records -----------------------------------------------------------------
+
+
+def transition(
+    state=("the lamp is off",), action="press lamp", next_state=("the lamp is on",),
+    reward=0.0, **rest,
+) -> Transition:  # fmt: skip
+    return Transition(
+        state=tuple(state), action=action, next_state=tuple(next_state),
+        rewards={"reward": float(reward)}, **rest,
+    )  # fmt: skip
+
+
+def episode(name: str, task: Task, transitions) -> Episode:
+    steps = tuple(transitions)
+    return Episode(
+        id=name, task=task, transitions=steps, source="test", success=steps[-1].success
+    )
+
+
+def lamp_and_door(task: str = "room-1", family: str = "room") -> Episode:
+    """Three chained steps: a change, no change, a winning one."""
+    dark, lit = ("the lamp is off", "the door is shut"), (
+        "the lamp is on", "the door is shut",
+    )  # fmt: skip
+    out = ("the lamp is on", "the door is open")
+    about = Task(
+        id=task, instruction="go through the door", env="room", family=family,
+        initial_state=dark,
+    )  # fmt: skip
+    steps = (
+        transition(dark, "press lamp", lit, 0.5),
+        transition(lit, "nothing", lit),
+        transition(lit, "pull door", out, 1.0, terminated=True, success=True),
+    )
+    return episode(f"{task}-run", about, steps)

@@ -1,0 +1,133 @@
+"""The house: imports point down, files stay small, names are explained."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("worldmodel", "curriculum", "dreamgym")
+FILES = [p for name in PACKAGES for p in sorted((ROOT / name).rglob("*.py"))]
+IDS = [str(p.relative_to(ROOT)) for p in FILES]
+
+TEXT = {"worldmodel.text"}
+BACKBONE = {"worldmodel.backbone"} | TEXT
+FITTING = {"worldmodel.fitting"} | BACKBONE
+WORLDMODEL = {"worldmodel"} | FITTING
+ENVS = {"dreamgym.envs"} | WORLDMODEL
+AGENT = {"dreamgym.agent"} | ENVS
+EVALUATION = {"dreamgym.evaluation"} | AGENT
+RL = {"dreamgym.rl"} | WORLDMODEL
+TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL
+PIPELINE = {"dreamgym.pipeline"} | TRAINING | EVALUATION
+ALLOWED = {
+    "worldmodel.text": TEXT,
+    "worldmodel.backbone": BACKBONE,
+    "worldmodel.fitting": FITTING,
+    "worldmodel": WORLDMODEL,
+    "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
+    "dreamgym.envs": ENVS,
+    "dreamgym.rl": RL,
+    "dreamgym.agent": AGENT,
+    "dreamgym.evaluation": EVALUATION,
+    "dreamgym.training": TRAINING,
+    "dreamgym.pipeline": PIPELINE,
+    "dreamgym.cli": {"dreamgym.cli"} | PIPELINE,
+    "dreamgym": set(),
+}
+LONGER = {  # loops may reach 120 lines
+    "dreamgym/training.py:train",
+    "dreamgym/agent/rollout.py:rollout",
+    "worldmodel/pretrain.py:fit",
+}
+
+
+def room(module: str) -> str:
+    """The longest name in the table that a module lies in."""
+    return max(
+        (r for r in ALLOWED if module == r or module.startswith(f"{r}.")), key=len
+    )
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str) -> set[str]:
+    """Every module named in an import, inside functions too."""
+    out = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            out |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            assert node.module
+            # `from dreamgym.envs import base` names a module, or something in one.
+            out |= {f"{node.module}.{a.name}" for a in node.names}
+    return out
+
+
+def test_the_imports_of_a_function_are_seen():
+    source = "def f():\n    from dreamgym.envs import base\n    import curriculum.pool"
+    assert imports(source) == {"dreamgym.envs.base", "curriculum.pool"}
+    assert room("dreamgym.envs.base") == "dreamgym.envs"
+    assert room("worldmodel.memory.ReplayMemory") == "worldmodel"
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_imports_point_down(path):
+    ours = {m for m in imports(path.read_text()) if m.split(".")[0] in PACKAGES}
+    reached = {room(m) for m in ours}
+    assert reached - ALLOWED[room(module_of(path))] == set()
+    others = {m.split(".")[0] for m in imports(path.read_text())}
+    assert not others & {"tests", "scripts"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_only_the_command_line_reads_arguments(path):
+    if module_of(path) == "dreamgym.cli":
+        return
+    tree = ast.parse(path.read_text())
+    names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    names |= {a.split(".")[0] for a in imports(path.read_text())}
+    assert not names & {"argv", "argparse", "click", "typer"}
+
+
+def functions(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    name = str(path.relative_to(ROOT))
+    long = {}
+    for node in functions(ast.parse(text)):
+        lines = node.end_lineno - node.lineno + 1
+        most = 120 if f"{name}:{node.name}" in LONGER else 80
+        if lines > most:
+            long[node.name] = lines
+    assert long == {}
+
+
+def unexplained(tree, public=True):
+    """Public classes, functions and methods without a docstring."""
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in tree.body:
+        if not isinstance(node, kinds) or not public or node.name.startswith("_"):
+            continue
+        if ast.get_docstring(node) is None:
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{x}" for x in unexplained(node))
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_public_names_are_explained(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "a file says its data flow"
+    assert list(unexplained(tree)) == []

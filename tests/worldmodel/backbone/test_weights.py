@@ -1,0 +1,247 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests import helpers
+from worldmodel.backbone import weights
+
+IDS = [5, 300, 17, 8, 250, 5, 301]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, tok):
+    """A saved model of two layers with an untied head, its directory and its logits."""
+    shape = helpers.config(
+        tok.vocab_size, tie_word_embeddings=False, rope_theta=500.0, rms_norm_eps=1e-3
+    )
+    model = helpers.lively_model(shape)
+    root = tmp_path_factory.mktemp("model")
+    weights.save_model(root, model, tok)
+    return root, model, helpers.full_pass(model, IDS)
+
+
+@pytest.fixture
+def broken(saved, tmp_path):
+    """Spoils a copy of the directory (its tensors, its config) and returns it."""
+    for file in saved[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+
+    def spoil(tensors=None, **changes):
+        if tensors is not None:
+            held = load_file(tmp_path / "model.safetensors")
+            save_file(tensors(held), tmp_path / "model.safetensors")
+        config = json.loads((tmp_path / "config.json").read_text()) | changes
+        config = {k: v for k, v in config.items() if v is not ...}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return spoil
+
+
+def llama_logits(root, ids) -> np.ndarray:
+    """Llama in NumPy loops, from the files alone, with weights [out, in]."""
+    c = json.loads((root / "config.json").read_text())
+    w = {k: v.astype(float) for k, v in load_file(root / "model.safetensors").items()}
+    size, heads = c["head_dim"], c["num_attention_heads"]
+    group, half = heads // c["num_key_value_heads"], size // 2
+
+    def norm(x, name):
+        return x / np.sqrt((x * x).mean() + c["rms_norm_eps"]) * w[name]
+
+    def turned(x, position):  # the pair (i, i + half) is one complex number
+        rate = c["rope_theta"] ** (-np.arange(half) * 2.0 / size)
+        z = (x[:half] + 1j * x[half:]) * np.exp(1j * position * rate)
+        return np.concatenate([z.real, z.imag])
+
+    xs = [w["model.embed_tokens.weight"][i] for i in ids]
+    for layer in range(c["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        rows = []
+        for t, x in enumerate(xs):
+            h = norm(x, at + "input_layernorm.weight")
+            q, k, v = (
+                (w[f"{at}self_attn.{n}_proj.weight"] @ h).reshape(-1, size)
+                for n in "qkv"
+            )
+            rows.append(([turned(r, t) for r in q], [turned(r, t) for r in k], v))
+        out = []
+        for t, x in enumerate(xs):
+            mixed = []
+            for n in range(heads):
+                scores = np.array(
+                    [rows[t][0][n] @ rows[s][1][n // group] for s in range(t + 1)]
+                )
+                p = np.exp(scores / size**0.5)
+                values = np.array([rows[s][2][n // group] for s in range(t + 1)])
+                mixed.append(p @ values / p.sum())
+            y = x + w[at + "self_attn.o_proj.weight"] @ np.concatenate(mixed)
+            h = norm(y, at + "post_attention_layernorm.weight")
+            gate = w[at + "mlp.gate_proj.weight"] @ h
+            up = w[at + "mlp.up_proj.weight"] @ h
+            silu = gate / (1 + np.exp(-gate))
+            out.append(y + w[at + "mlp.down_proj.weight"] @ (silu * up))
+        xs = out
+    head = "model.embed_tokens" if c["tie_word_embeddings"] else "lm_head"
+    return np.array([w[head + ".weight"] @ norm(x, "model.norm.weight") for x in xs])
+
+
+def test_a_saved_directory_is_a_llama(saved):
+    root, _, logits = saved
+    assert np.abs(logits).max() > 0.5
+    np.testing.assert_allclose(llama_logits(root, IDS), logits, atol=2e-4)
+
+
+def test_a_tied_directory_is_a_llama(text_model, tok, tmp_path):
+    weights.save_model(tmp_path, text_model, tok)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    logits = helpers.full_pass(text_model, IDS)
+    np.testing.assert_allclose(llama_logits(tmp_path, IDS), logits, atol=2e-4)
+
+
+def test_transformers_gives_the_same_logits(saved):
+    torch = pytest.importorskip("torch", reason="torch is not in the test extra")
+    transformers = pytest.importorskip("transformers")
+    root, _, logits = saved
+    model = transformers.AutoModelForCausalLM.from_pretrained(root).eval()
+    with torch.no_grad():
+        got = model(torch.tensor([IDS])).logits[0].numpy()
+    np.testing.assert_allclose(got, logits, atol=2e-4)
+
+
+def test_transformers_reads_the_same_shape(saved):
+    transformers = pytest.importorskip("transformers")
+    root, model, _ = saved
+    got = transformers.AutoConfig.from_pretrained(root)
+    assert type(got).__name__ == "LlamaConfig"
+    for name in ("hidden_size", "num_key_value_heads", "head_dim", "rms_norm_eps"):
+        assert getattr(got, name) == getattr(model.config, name), name
+
+
+def test_loaded_is_saved(saved, tok):
+    root, model, logits = saved
+    again, tokenizer = weights.load_model(root)
+    assert again.config == model.config
+    helpers.assert_trees_equal(again.params, model.params)
+    np.testing.assert_array_equal(helpers.full_pass(again, IDS), logits)
+    assert tokenizer.encode("the lamp is off") == tok.encode("the lamp is off")
+
+
+def test_the_temporary_file_is_gone(saved):
+    names = sorted(p.name for p in saved[0].iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_sharded_files_are_one_model(saved, broken):
+    root = broken()
+    tensors = load_file(root / "model.safetensors")
+    (root / "model.safetensors").unlink()
+    names = sorted(tensors)
+    for i, part in enumerate((names[:4], names[4:])):
+        save_file({n: tensors[n] for n in part}, root / f"model-{i}.safetensors")
+    helpers.assert_trees_equal(weights.load_model(root)[0].params, saved[1].params)
+
+
+def test_half_precision_files_are_read_as_float32(saved, broken):
+    import ml_dtypes
+
+    root = broken(lambda ts: {k: v.astype(ml_dtypes.bfloat16) for k, v in ts.items()})
+    got = weights.load_model(root)[0].params
+    assert got["embed"][...].dtype == np.float32
+    assert 0 < helpers.distance(got, saved[1].params) < 0.02  # 8 bits of mantissa
+
+
+def test_new_control_tokens_get_the_mean_row(saved, broken):
+    # The directory of another tokenizer has no rows for our last tokens.
+    known = saved[1].config.vocab_size - 3
+
+    def cut(tensors):
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            tensors[name] = tensors[name][:known].copy()
+        return tensors
+
+    model, _ = weights.load_model(broken(cut, vocab_size=known))
+    old = np.asarray(saved[1].params["embed"][...])
+    new = np.asarray(model.params["embed"][...])
+    assert model.config.vocab_size == known + 3
+    np.testing.assert_array_equal(new[:known], old[:known])
+    want = np.broadcast_to(old[:known].mean(0), (3, old.shape[1]))
+    np.testing.assert_allclose(new[known:], want, atol=1e-6)
+
+
+def _without(name):
+    return lambda tensors: {k: v for k, v in tensors.items() if k != name}
+
+
+def _with(name, value):
+    return lambda tensors: tensors | {name: value}
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_without(UP), f"{UP}' is missing"),
+        (_without("lm_head.weight"), "lm_head.weight' is missing"),
+        (_with(UP, np.zeros((3, 16), np.float32)), rf"{UP}' must be .*\(16, 3\)"),
+        (
+            _with("model.layers.0.self_attn.q_proj.bias", np.zeros(32, np.float32)),
+            "q_proj.bias'.* have no place",
+        ),
+        (
+            _with("model.layers.2.mlp.up_proj.weight", np.zeros((1, 1), np.float32)),
+            "layers.2.mlp.up_proj.weight'.* have no place",
+        ),
+    ],
+)
+def test_a_wrong_tensor_is_named(broken, change, message):
+    with pytest.raises(ValueError, match=message):
+        weights.load_model(broken(change))
+
+
+def test_rotary_buffers_of_old_files_are_no_error(saved, broken):
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    root = broken(_with(name, np.zeros(4, np.float32)))
+    helpers.assert_trees_equal(weights.load_model(root)[0].params, saved[1].params)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "must be 'llama', got 'gpt2'"),
+        ({"attention_bias": True}, "attention_bias is not supported"),
+        ({"mlp_bias": True}, "mlp_bias is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+    ],
+)
+def test_an_option_we_do_not_have_is_an_error(broken, changes, message):
+    with pytest.raises(ValueError, match=message):
+        weights.load_config(broken(**changes))
+
+
+def test_what_a_config_leaves_out(broken):
+    root = broken(
+        num_key_value_heads=..., head_dim=..., rope_theta=..., rms_norm_eps=...,
+        tie_word_embeddings=..., hidden_size=32, num_attention_heads=4,
+    )  # fmt: skip
+    got = weights.load_config(root)  # as LlamaConfig of transformers has it
+    assert (got.num_key_value_heads, got.head_dim) == (4, 8)
+    assert (got.rope_theta, got.rms_norm_eps) == (10_000.0, 1e-6)
+    assert got.tie_word_embeddings is False
+    root = broken(rope_parameters={"rope_theta": 77.0, "rope_type": "default"})
+    assert weights.load_config(root).rope_theta == 77.0
+
+
+def test_missing_files_are_named(saved, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        weights.load_model(tmp_path)
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((saved[0] / name).read_bytes())
+    with pytest.raises(FileNotFoundError, match="safetensors"):
+        weights.load_model(tmp_path)

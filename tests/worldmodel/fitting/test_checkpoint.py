@@ -1,0 +1,70 @@
+import json
+import os
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import helpers
+from worldmodel.fitting import checkpoint
+
+
+def arrays(x: float):
+    return {"w": jnp.full((2, 3), x), "n": (jnp.asarray(int(x), jnp.int32),)}
+
+
+def test_nothing_there_is_none(tmp_path):
+    assert checkpoint.restore(tmp_path / "none", arrays(0)) is None
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_the_newest_step_is_restored_and_the_older_dropped(tmp_path):
+    for step in (3, 12, 100):
+        path = checkpoint.save(tmp_path, step, arrays(step), {"curve": [step]})
+    assert checkpoint.steps(tmp_path) == [100]
+    assert sorted(os.listdir(tmp_path)) == [path.name]
+    step, found, host = checkpoint.restore(tmp_path, arrays(0))
+    assert (step, host) == (100, {"curve": [100]})
+    helpers.assert_trees_equal(found, arrays(100))
+    assert found["n"][0].dtype == jnp.int32
+
+
+def test_the_newest_is_the_largest_number_not_the_last_name(tmp_path):
+    # Both whole, as after a kill between the rename and the removal of the old one.
+    checkpoint.save(tmp_path, 2, arrays(2), {})
+    shutil.copytree(tmp_path / "step_00000002", tmp_path / "kept")
+    checkpoint.save(tmp_path, 10, arrays(10), {})
+    (tmp_path / "kept").rename(tmp_path / "step_00000002")
+    assert checkpoint.steps(tmp_path) == [2, 10]
+    step, found, _ = checkpoint.restore(tmp_path, arrays(0))
+    assert (step, float(found["w"][0, 0])) == (10, 10.0)
+
+
+def test_half_written_directories_are_ignored(tmp_path):
+    checkpoint.save(tmp_path, 5, arrays(5), {"whole": True})
+    (tmp_path / "step_00000009" / "arrays").mkdir(parents=True)  # no host.json yet
+    (tmp_path / ".tmp_123").mkdir()
+    (tmp_path / ".tmp_123" / "host.json").write_text("{}")
+    assert checkpoint.steps(tmp_path) == [5]
+    step, found, host = checkpoint.restore(tmp_path, arrays(0))
+    assert (step, host) == (5, {"whole": True})
+    np.testing.assert_array_equal(found["w"], np.full((2, 3), 5.0))
+
+
+def test_a_failed_save_leaves_the_old_step(tmp_path):
+    checkpoint.save(tmp_path, 1, arrays(1), {})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        checkpoint.save(tmp_path, 2, arrays(2), {"bad": object()})
+    step, found, _ = checkpoint.restore(tmp_path, arrays(0))
+    assert (step, float(found["w"][0, 0])) == (1, 1.0)
+    checkpoint.save(tmp_path, 2, arrays(2), {})  # what it left is in nobody's way
+    assert checkpoint.steps(tmp_path) == [2]
+
+
+def test_the_same_step_again_replaces_it(tmp_path):
+    checkpoint.save(tmp_path, 1, arrays(1), {"n": 1})
+    path = checkpoint.save(tmp_path, 1, arrays(7), {"n": 2})
+    _, found, host = checkpoint.restore(tmp_path, arrays(0))
+    assert (float(found["w"][0, 0]), host) == (7.0, {"n": 2})
+    assert json.loads((path / "host.json").read_text()) == {"n": 2}

@@ -1,0 +1,214 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import helpers
+from worldmodel.fitting import batches, learner
+from worldmodel.fitting.arrays import Ratio
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.learner import Learner, OptimizerConfig
+from worldmodel.fitting.losses import cross_entropy, token_logp
+
+WIDTH = 12
+
+
+def loss(logits, batch, scale=1.0):
+    logp = token_logp(logits, batch.ids)
+    ratio = cross_entropy(logp, batch.mask, batch.weight * scale)
+    return ratio, {"tokens": Ratio(batch.mask.sum() * 1.0, jnp.ones(()))}
+
+
+def examples(n: int) -> list[Example]:
+    rng = np.random.default_rng(3)
+    out = []
+    for length in rng.integers(3, 7, n):
+        ids = rng.integers(1, 13, length).tolist()
+        mask = [False, *(rng.random(length - 2) < 0.7).tolist(), True]
+        out.append(Example(ids, mask, [0] * length, weight=float(rng.random() + 0.5)))
+    return out
+
+
+@pytest.fixture(scope="module")
+def packed() -> batches.Tokens:
+    """Eight rows with different numbers of targets."""
+    tokens = batches.pack(examples(24), WIDTH)
+    return batches.rows_of(tokens, np.arange(8), 8)
+
+
+@pytest.fixture(scope="module")
+def subject(small_model) -> Learner:
+    return Learner(small_model, OptimizerConfig(warmup=0, steps=50), loss)
+
+
+def halves(tokens):
+    return [batches.rows_of(tokens, np.arange(i, i + 4), 4) for i in (0, 4)]
+
+
+def test_eight_rows_are_two_microbatches_of_four(subject, packed):
+    whole, metrics = subject.update(subject.init(), [packed])
+    parts, summed = subject.update(subject.init(), halves(packed))
+    assert int(whole.step) == int(parts.step) == 1
+    assert helpers.distance(whole.params, parts.params) < 1e-5
+    assert helpers.distance(whole.params, subject.init().params) > 1e-3
+    for name in ("loss", "grad_norm", "tokens"):
+        one, two = metrics[name], summed[name]
+        if name != "tokens":  # counts one a microbatch
+            np.testing.assert_allclose(one.value(), two.value(), rtol=1e-5)
+        np.testing.assert_allclose(one.total, two.total, rtol=1e-5)
+
+
+def test_the_gradient_is_that_of_the_mean_over_all_tokens(subject, packed):
+    # The halves differ in count, so the mean of their means would be another number.
+    grads = [subject.gradient(subject.init().params, b)[0] for b in halves(packed)]
+    counts = [float(b.weight[b.mask].sum()) for b in halves(packed)]
+    assert abs(counts[0] - counts[1]) > 0.5
+    _, metrics = subject.update(subject.init(), halves(packed))
+    squares = [
+        ((np.asarray(a) + np.asarray(b)) ** 2).sum() / sum(counts) ** 2
+        for a, b in zip(*map(jax.tree.leaves, grads), strict=True)
+    ]
+    np.testing.assert_allclose(
+        metrics["grad_norm"].value(), np.sqrt(sum(squares)), rtol=1e-4
+    )
+
+
+def test_packed_rows_are_padded_rows(subject):
+    some = examples(16)
+    tight = batches.pack(some, WIDTH)
+    tight = batches.rows_of(tight, np.arange(len(tight.ids)), 16)
+    assert (tight.segment.max(1) > 1).sum() >= 3  # rows with company
+    loose = [batches.pack([e], WIDTH) for e in some]
+    loose = batches.Tokens(*map(np.concatenate, zip(*loose, strict=True)))
+    params = subject.init().params
+    a, one = subject.gradient(params, tight)
+    b, two = subject.gradient(params, loose)
+    np.testing.assert_allclose(one["loss"].total, two["loss"].total, rtol=1e-5)
+    np.testing.assert_allclose(one["loss"].count, two["loss"].count, rtol=1e-6)
+    assert helpers.distance(a, b) < 1e-4
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(a)) > 0.1
+
+
+def test_evaluate_is_the_loss_without_the_update(subject, packed):
+    state = subject.init()
+    before = jax.tree.map(np.array, state.params)
+    got = subject.evaluate(state.params, packed)
+    _, metrics = subject.update(state, [packed])
+    np.testing.assert_allclose(got["loss"].total, metrics["loss"].total, rtol=1e-5)
+    helpers.assert_trees_equal(state.params, before)
+
+
+def test_arguments_reach_the_loss(subject, packed):
+    params = subject.init().params
+    one = subject.evaluate(params, packed)["loss"]
+    three = subject.evaluate(params, packed, scale=3.0)["loss"]
+    np.testing.assert_allclose(three.total, 3 * one.total, rtol=1e-5)
+
+
+def test_updates_lower_the_loss(subject, packed):
+    state, losses = subject.init(), []
+    for _ in range(8):
+        state, metrics = subject.update(state, [packed])
+        losses.append(float(metrics["loss"].value()))
+    assert losses[-1] < losses[0] - 0.02
+    assert losses == sorted(losses, reverse=True)
+
+
+def adamw_by_loop(c: OptimizerConfig, x, grads, rate):
+    """AdamW (arXiv:1711.05101) with clipping by norm, in plain NumPy."""
+    m, v = np.zeros_like(x), np.zeros_like(x)
+    for t, raw in enumerate(grads):
+        g = raw * min(1.0, c.clip / np.linalg.norm(raw))
+        m, v = 0.9 * m + 0.1 * g, c.beta2 * v + (1 - c.beta2) * g * g
+        step = m / (1 - 0.9 ** (t + 1)) / (np.sqrt(v / (1 - c.beta2 ** (t + 1))) + 1e-8)
+        x = x - rate(t) * (step + c.weight_decay * x)
+    return x
+
+
+@pytest.mark.parametrize("decay", [True, False])
+def test_the_optimizer_matches_a_loop(decay):
+    c = OptimizerConfig(
+        learning_rate=0.1, warmup=3, steps=8, decay=decay, weight_decay=0.1, clip=1.5
+    )
+
+    def rate(t):
+        if t < 3:
+            return 0.1 * t / 3
+        cosine = 0.5 * (1 + np.cos(np.pi * (t - 3) / 5))
+        return 0.01 + 0.09 * cosine if decay else 0.1
+
+    x = np.array([1.0, -2.0])
+    grads = np.random.default_rng(0).normal(scale=2.0, size=(8, 2))
+    tx = learner.optimizer(c)
+    params = jnp.asarray(x, jnp.float32)
+    state = tx.init(params)
+    for g in grads:
+        change, state = tx.update(jnp.asarray(g, jnp.float32), state, params)
+        params = params + change
+    np.testing.assert_allclose(params, adamw_by_loop(c, x, grads, rate), rtol=1e-4)
+
+
+@pytest.mark.parametrize("decay", [True, False])
+def test_without_warmup_the_first_step_is_a_whole_one(decay):
+    # Adam's first step is lr * sign(g); weight decay adds lr * 0.01 * 2 = 0.002.
+    c = OptimizerConfig(learning_rate=0.1, warmup=0, steps=10, decay=decay)
+    tx = learner.optimizer(c)
+    x = jnp.array([2.0, 2.0])
+    change, _ = tx.update(jnp.array([0.3, -0.4]), tx.init(x), x)
+    np.testing.assert_allclose(change, [-0.102, 0.098], rtol=1e-4)
+
+
+def test_muon_turns_matrices_and_leaves_vectors_to_adam():
+    # The gradient's singular values differ by 10; those of Muon's step nearly agree
+    # (the Newton-Schulz iteration stops near 1), in the directions of the gradient.
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(4, 4)))[0] for _ in "lr")
+    grads = {
+        "w": jnp.asarray(left * [1.0, 0.5, 0.2, 0.1] @ right.T, jnp.float32),
+        "b": jnp.array([0.3, -0.4]),
+    }
+    params = jax.tree.map(jnp.zeros_like, grads)
+    step = {}
+    for kind in ("muon", "adamw"):
+        c = OptimizerConfig(kind=kind, learning_rate=0.1, warmup=0, steps=10, clip=9.0)
+        tx = learner.optimizer(c)
+        step[kind], _ = tx.update(grads, tx.init(params), params)
+    # Adam's first step is lr * sign(g). Muon's Adam looks ahead by Nesterov, with
+    # m = 0.1 g: 0.9 m / (1 - 0.9^2) + g = 1.4737 g.
+    ahead = 0.1 * (0.09 / 0.19 + 1)
+    np.testing.assert_allclose(step["muon"]["b"], [-ahead, ahead], rtol=1e-4)
+    np.testing.assert_allclose(step["adamw"]["b"], [-0.1, 0.1], rtol=1e-4)
+    turned = {k: -left.T @ np.asarray(v["w"], float) @ right for k, v in step.items()}
+    size = np.diag(turned["muon"])
+    assert (size > 0).all()
+    assert size.max() < 2 * size.min()
+    np.testing.assert_allclose(turned["muon"], np.diag(size), atol=1e-2 * size.max())
+    assert np.abs(turned["adamw"] - np.diag(np.diag(turned["adamw"]))).max() > 0.02
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "sgd"}, "kind must be 'adamw' or 'muon', got 'sgd'"),
+        ({"learning_rate": 0.0}, "learning_rate and clip must be > 0, got 0.0 and 1.0"),
+        ({"clip": -1.0}, "must be > 0"),
+        ({"steps": 0}, "steps must be >= 1"),
+        ({"warmup": -1}, "warmup >= 0, got 1000, -1"),
+    ],
+)
+def test_a_wrong_optimizer_is_an_error(change, message):
+    with pytest.raises(ValueError, match=message):
+        OptimizerConfig(**change)
+
+
+def test_merge_adds_and_keeps():
+    r = Ratio(jnp.array(1.0), jnp.array(2.0))
+    got = learner.merge({"a": r, "b": r}, {"b": r, "c": r})
+    assert {k: float(v.total) for k, v in got.items()} == {"a": 1, "b": 2, "c": 1}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_stops_the_run(value):
+    with pytest.raises(FloatingPointError, match=r"loss is .* at update 17"):
+        learner.require_finite("loss", value, 17)
+    learner.require_finite("loss", 1.0, 17)

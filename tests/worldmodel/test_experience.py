@@ -1,0 +1,279 @@
+import hashlib
+
+import jax
+import numpy as np
+import pytest
+
+from tests import helpers
+from worldmodel import experience
+from worldmodel.backbone.generate import Sampled
+from worldmodel.experience import ExperienceConfig, LocalExperience, Query
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.records import Task
+
+SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=1)
+HERE = ("the lamp is off", "the door is shut")
+
+
+def task(name="t1") -> Task:
+    return Task(id=name, instruction="make it bright", family="room", env="room")
+
+
+def ask(action="press lamp", past=(), state=HERE, name="t1") -> Query:
+    return Query(task(name), tuple(past), state, action)
+
+
+def others(tok, text_model, config=SHAPE, seed=0, tasks=("t8", "t9")):
+    """An experience model whose memory holds a transition of each task."""
+    memory = ReplayMemory()
+    for name in tasks:
+        after = (f"the lamp is {name}",)
+        memory.add([name], [helpers.transition(HERE, "press lamp", after)])
+    return LocalExperience(text_model, tok, memory, config, seed=seed)
+
+
+QUERIES = [
+    ask(action, past, state)
+    for action in ("press lamp", "pull door", "<|dg_win|> now")
+    for past, state in (((), HERE), (("nothing",), ("a",) * 3), ((), ()))
+]
+
+
+def test_every_answer_has_a_form(tok, text_model):
+    for q, p in zip(QUERIES, others(tok, text_model).predict(QUERIES), strict=True):
+        assert p.outcome in prompts.OUTCOMES
+        assert np.isfinite(p.reward)
+        assert 0.0 < p.confidence <= 1.0
+        assert p.problem != "the reply has no outcome"
+        assert p.problem is not None or p.next_state
+        assert all(line.strip() and "\n" not in line for line in p.next_state)
+        if p.problem is not None and "in a state of" in p.problem:
+            assert p.next_state == q.state
+
+
+def test_every_number_that_the_grammar_allows_is_one(tok, text_model):
+    # Greedy in the number, over many states: whatever a random model writes must parse.
+    model = others(tok, text_model)
+    many = [ask(state=(f"the lamp is {i}", "x y"), name=f"n{i}") for i in range(64)]
+    problems = [p.problem for p in model.predict(many) if p.problem]
+    assert not [p for p in problems if "is not a number" in p]
+
+
+def phases_of(tok, ids):
+    """A reply's ids split where `next`, `reward` and `outcome` open a part."""
+    at = [ids.index(tok.control(n)) for n in ("next", "reward", "outcome")]
+    return ids[: at[0]], ids[at[0] : at[1]], ids[at[1] : at[2]], ids[at[2] :]
+
+
+def test_replies_keep_to_the_grammar(tok, text_model):
+    grammar = experience.reply_grammar(tok, SHAPE)
+    n = 16
+    context = prompts.query_ids(tok, task(), (), [], HERE, "press lamp", history=2)
+    keys = jax.random.split(jax.random.key(0), n)
+    text, number = tok.text_mask(), tok.number_mask()
+    openers = {tok.line(i) for i in range(32)} | {
+        tok.control("add"),
+        tok.control("full"),
+    }
+    for out in experience.generate(text_model, [context] * n, grammar, keys, most=28):
+        ids = out.ids[0, : out.length[0]].tolist()
+        why, script, value, end = phases_of(tok, ids)
+        assert 1 <= len(why) <= SHAPE.reasoning_tokens
+        assert text[why].all()
+        assert len(script) <= 1 + SHAPE.state_tokens
+        assert len(script) == 1 or script[1] in openers
+        assert all(i in openers or text[i] for i in script[1:])
+        assert 2 <= len(value) <= 1 + 8
+        assert number[value[1:]].all()
+        assert [tok.name(i) in prompts.OUTCOMES for i in end] == [False, True]
+
+
+def test_the_same_question_has_the_same_answer(tok, text_model):
+    one = others(tok, text_model).predict(QUERIES)
+    again = others(tok, text_model)
+    assert again.predict(QUERIES[::-1])[::-1] == one
+    assert again.predict(QUERIES) == one
+    apart = others(tok, text_model)
+    assert [apart.predict([q])[0] for q in QUERIES[:3]] == one[:3]
+
+
+def test_the_seed_and_the_place_decide_the_noise(tok, text_model):
+    one = others(tok, text_model).predict(QUERIES)
+    other = others(tok, text_model, seed=1).predict(QUERIES)
+    assert [p.reasoning for p in one] != [p.reasoning for p in other]
+    assert len({p.reasoning for p in one}) > len(QUERIES) // 2
+
+
+def test_the_noise_leaves_history_out_but_the_context_does_not(
+    tok, text_model, monkeypatch
+):
+    seen = []
+
+    def spy(model, contexts, grammar, keys, *, most):
+        seen.append((contexts, jax.random.key_data(keys).tolist()))
+        return experience_generate(model, contexts, grammar, keys, most=most)
+
+    experience_generate = experience.generate
+    monkeypatch.setattr(experience, "generate", spy)
+    others(tok, text_model).predict([ask(), ask(past=("nothing",)), ask("pull door")])
+    (contexts, keys), *_ = seen
+    assert keys[0] == keys[1] != keys[2]
+    assert contexts[0] != contexts[1]
+
+
+def test_equal_questions_are_computed_once(tok, text_model):
+    model = others(tok, text_model)
+    got = model.predict([ask(), ask("pull door"), ask()])
+    assert got[0] == got[2] != got[1]
+    assert (model.asked, model.computed) == (3, 2)
+    # Only the last two actions are read, so an older one makes no new question.
+    long = [ask(past=("a", "b", "c")), ask(past=("x", "b", "c"))]
+    one, two = model.predict(long)
+    assert one == two
+    assert (model.asked, model.computed) == (5, 3)
+    model.refresh()
+    model.predict([ask()])
+    assert (model.asked, model.computed) == (6, 4)
+
+
+def test_without_history_all_pasts_are_one(tok, text_model):
+    bare = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=0, history=0)
+    model = others(tok, text_model, bare)
+    model.predict([ask(), ask(past=("nothing",))])
+    assert (model.asked, model.computed) == (2, 1)
+
+
+def test_refresh_shows_new_demonstrations(tok, text_model):
+    model = others(tok, text_model, tasks=())
+    (before,) = model.predict([ask()])
+    model.refresh(["t9"], [helpers.transition(HERE, "press lamp", ("it is lit",))])
+    assert len(model.memory) == 1
+    (after,) = model.predict([ask()])
+    assert (before.reasoning, before.confidence) != (after.reasoning, after.confidence)
+
+
+def test_the_own_task_never_answers_itself(tok, text_model):
+    alone, told = (others(tok, text_model, tasks=()) for _ in range(2))
+    told.refresh(["t1"], [helpers.transition(HERE, "press lamp", ("the answer",))])
+    assert told.predict([ask()]) == alone.predict([ask()])
+
+
+def scripted(*texts):
+    """Samples that say the given ids, half of each token's probability."""
+    out = []
+    for ids, phase in texts:
+        row = np.array([[*ids, 0, 0]], np.int32)  # padding behind
+        flags = np.ones(row.shape, bool)
+        logp = np.full(row.shape, np.log(0.5), np.float32)
+        phases = np.array([[*phase, 9, 9]], np.int32)
+        out.append(Sampled(row, logp, flags, phases, ~flags, np.array([len(ids)])))
+
+    def generate(model, contexts, grammar, keys, *, most):
+        del model, grammar, keys, most  # scripted
+        assert len(contexts) == len(out)
+        return out
+
+    return generate
+
+
+def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
+    t = helpers.transition(
+        HERE, "press lamp", ("the lamp is on", "the door is shut"), 0.5,
+        terminated=True, success=True, reasoning="the lamp change",
+    )  # fmt: skip
+    ids = prompts.reply_ids(tok, t)
+    why, script, value, end = phases_of(tok, ids)
+    rest = len(script) + len(value) + len(end)
+    phase = [0] * len(why) + [1] * rest
+    monkeypatch.setattr(experience, "generate", scripted((ids, phase)))
+    (p,) = others(tok, text_model).predict([ask()])
+    assert (p.next_state, p.reward, p.outcome) == (t.next_state, 0.5, "win")
+    assert (p.reasoning, p.problem) == ("the lamp change", None)
+    # The reasoning is not counted, nor the padding.
+    np.testing.assert_allclose(p.confidence, 0.5**rest, rtol=1e-4)
+
+
+def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
+    ids = prompts.reply_ids(tok, helpers.transition(("a",), "x", ()))
+    monkeypatch.setattr(experience, "generate", scripted((ids, [1] * len(ids))))
+    (p,) = others(tok, text_model).predict([ask(state=("a",))])
+    assert (p.next_state, p.problem) == ((), "the next state is empty")
+
+
+# --- variations --------------------------------------------------------------
+
+SEEDS = [
+    Task(
+        id=f"s{i}", instruction="make it bright", family="room", env="room",
+        options={"level": 3}, initial_state=HERE, lineage=("s",),
+    )
+    for i in range(2)
+]  # fmt: skip
+
+
+def test_a_variation_is_a_new_task_with_its_line(tok, text_model, monkeypatch):
+    new = Task(id="?", instruction="go through the door", initial_state=("the end",))
+    good = prompts.variation_reply_ids(tok, new)
+    texts = [(good, [0] * len(good)), (good[:-1], [0] * (len(good) - 1))]
+    monkeypatch.setattr(experience, "generate", scripted(*texts))
+    one, none = others(tok, text_model).vary(SEEDS, key=jax.random.key(0))
+    assert none is None
+    assert (one.instruction, one.initial_state) == (new.instruction, new.initial_state)
+    assert (one.split, one.family, one.env) == ("generated", "room", "room")
+    assert one.options == {}  # the seed's options lead to the seed
+    assert one.lineage == ("s", "s0")
+    assert one.id not in {"?", "s0"}
+
+
+def test_random_variations_are_none_or_whole(tok, text_model):
+    out = others(tok, text_model).vary(SEEDS * 8, key=jax.random.key(1))
+    assert len(out) == 16
+    for one in filter(None, out):
+        assert one.instruction.strip()
+        assert all(line.strip() for line in one.initial_state)
+    assert others(tok, text_model).vary([], key=jax.random.key(0)) == []
+
+
+def test_variations_keep_to_the_grammar(tok, text_model):
+    most = 32
+    grammar = experience.variation_grammar(tok, SHAPE, most)
+    context = prompts.variation_ids(tok, SEEDS[0])
+    keys = jax.random.split(jax.random.key(2), 16)
+    for out in experience.generate(
+        text_model, [context] * 16, grammar, keys, most=most
+    ):
+        names = [tok.name(i) for i in out.ids[0, : out.length[0]].tolist()]
+        assert names[0] is None
+        at = names.index("state")
+        assert names[at + 1] == "line0"
+        assert names[-1] == "end"
+        assert names.count("end") == names.count("state") == 1
+        assert at <= most // 3
+
+
+# --- configuration and seeds -------------------------------------------------
+
+
+def test_content_seed_is_a_hash_of_the_words():
+    text = b"'a'\x1f('b', 1)"
+    digest = hashlib.blake2b(text, digest_size=4).digest()
+    want = int.from_bytes(digest, "big") >> 1
+    assert experience.content_seed("a", ("b", 1)) == want
+    assert experience.content_seed("a", "b") != experience.content_seed("ab")
+    assert 0 <= want < 2**31
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"history": -1}, "history and demos must be >= 0, got -1, 1"),
+        ({"demos": -2}, "got 2, -2"),
+        ({"state_tokens": 0}, "must be >= 1"),
+        ({"temperature": -0.1}, "got -0.1 and 0.1"),
+        ({"min_p": 1.5}, r"min_p in \[0, 1\], got 1.0 and 1.5"),
+    ],
+)
+def test_a_wrong_config_is_an_error(change, message):
+    with pytest.raises(ValueError, match=message):
+        ExperienceConfig(**change)

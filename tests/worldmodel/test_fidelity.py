@@ -1,0 +1,144 @@
+import dataclasses
+
+import pytest
+
+from tests import helpers
+from worldmodel import fidelity
+from worldmodel.experience import Prediction
+from worldmodel.text.prompts import outcome_of
+
+SEED = helpers.lamp_and_door()
+
+
+class Truth:
+    """Knows the answers; what it says may be changed before it is given."""
+
+    def __init__(self, episodes, change=None):
+        self._answers = {
+            (e.task.id, t.state, t.action): t for e in episodes for t in e.transitions
+        }
+        self._change, self.batches, self.queries = change, [], []
+
+    def predict(self, queries):
+        self.batches.append(len(queries))
+        self.queries += queries
+        out = []
+        for q in queries:
+            t = self._answers[q.task.id, q.state, q.action]
+            p = Prediction(t.next_state, t.reward, outcome_of(t), "", 1.0, None)
+            out.append(self._change(p, q.state) if self._change else p)
+        return out
+
+    def vary(self, tasks, *, key):
+        del key  # unused: scoring never varies
+        return [None] * len(tasks)
+
+
+def test_kind_of_by_hand():
+    same = helpers.transition(next_state=("the lamp is off",))
+    lit = helpers.transition()
+    assert fidelity.kind_of(same, "") == "same"
+    assert fidelity.kind_of(lit, "") == "reveal"  # "on" was never seen
+    assert fidelity.kind_of(lit, "switch it on") == "changed"
+    assert fidelity.kind_of(lit, "", ["it was on before"]) == "changed"
+
+
+def test_the_truth_scores_one():
+    card = fidelity.score(Truth([SEED]), [SEED], limit=99)
+    assert card["transitions"] == 3
+    # Steps: lamp off -> on (reveal), nothing (same), shut -> open (reveal).
+    assert card["share"] == {"same": 1 / 3, "changed": 0.0, "reveal": 2 / 3}
+    assert card["exact"] == {
+        "all": {"mean": 1.0, "count": 3}, "same": {"mean": 1.0, "count": 1},
+        "changed": {"mean": None, "count": 0}, "reveal": {"mean": 1.0, "count": 2},
+    }  # fmt: skip
+    assert card["copy"]["all"] == {"mean": 1 / 3, "count": 3}
+    assert card["copy"]["same"]["mean"] == 1.0
+    assert card["copy"]["reveal"]["mean"] == 0.0
+    assert card["reward"] == {
+        "accuracy": {"mean": 1.0, "count": 3},
+        "false_positives": {"mean": 0.0, "count": 1},
+        "recall": {"mean": 1.0, "count": 2},
+    }
+    assert card["done"]["accuracy"] == {"mean": 1.0, "count": 3}
+    assert card["done"]["recall"] == {"mean": 1.0, "count": 1}
+    assert card["malformed"] == {"mean": 0.0, "count": 3}
+
+
+def test_what_was_seen_before_is_no_reveal():
+    # Off, on, off again: the last "off" is in neither state nor action, but was seen.
+    off, on = ("the lamp is off",), ("the lamp is on",)
+    steps = [helpers.transition(off, "x", on), helpers.transition(on, "x", off)]
+    e = helpers.episode("e", SEED.task, steps)
+    card = fidelity.score(Truth([e]), [e], limit=9)
+    assert card["share"] == {"same": 0.0, "changed": 1 / 2, "reveal": 1 / 2}
+
+
+def test_a_model_that_copies_scores_as_the_baseline():
+    def copying(p, state):
+        return p._replace(next_state=state, reward=0.0, outcome="go", problem="odd")
+
+    card = fidelity.score(Truth([SEED], copying), [SEED], limit=99)
+    assert card["exact"] == card["copy"]
+    assert card["reward"]["accuracy"]["mean"] == 1 / 3
+    assert card["reward"]["false_positives"]["mean"] == 0.0
+    assert card["reward"]["recall"]["mean"] == 0.0
+    assert card["done"]["accuracy"]["mean"] == 2 / 3
+    assert card["done"]["recall"]["mean"] == 0.0
+    assert card["malformed"]["mean"] == 1.0
+
+
+def test_a_model_that_always_pays_is_caught():
+    card = fidelity.score(
+        Truth([SEED], lambda p, _: p._replace(reward=1.0)), [SEED], limit=99
+    )
+    # Rewards 0.5, 0, 1: only the last is right, and the unrewarded one is paid.
+    assert card["reward"]["accuracy"]["mean"] == 1 / 3
+    assert card["reward"]["false_positives"]["mean"] == 1.0
+    assert card["reward"]["recall"]["mean"] == 1 / 2
+
+
+@pytest.mark.parametrize(("error", "share"), [(4e-4, 1.0), (6e-4, 0.0)])
+def test_a_reward_is_right_to_three_decimals(error, share):
+    model = Truth([SEED], lambda p, _: p._replace(reward=p.reward + error))
+    card = fidelity.score(model, [SEED], limit=99)
+    assert card["reward"]["accuracy"]["mean"] == share
+
+
+def test_one_wrong_line_is_a_wrong_state():
+    def cut(p, _):
+        return p._replace(next_state=p.next_state[:-1])
+
+    card = fidelity.score(Truth([SEED], cut), [SEED], limit=99)
+    assert card["exact"]["all"]["mean"] == 0.0
+
+
+def test_each_question_is_asked_once_with_its_history():
+    again = dataclasses.replace(SEED, id="again")
+    other = helpers.lamp_and_door("room-2")
+    model = Truth([SEED, other])
+    card = fidelity.score(model, [SEED, again, other], limit=99)
+    assert card["transitions"] == 6
+    # In turn from the episodes, so that a limit cuts all of them alike.
+    assert [q.task.id for q in model.queries] == ["room-1", "room-2"] * 3
+    assert [q.past for q in model.queries[::2]] == [
+        (), ("press lamp",), ("press lamp", "nothing"),
+    ]  # fmt: skip
+
+
+def test_the_limit_and_the_batches():
+    episodes = [helpers.lamp_and_door(f"room-{i}") for i in range(4)]
+    model, seen = Truth(episodes), []
+    card = fidelity.score(
+        model, episodes, limit=10, batch=4, progress=lambda *at: seen.append(at)
+    )
+    assert card["transitions"] == 10
+    assert model.batches == [4, 4, 2]
+    assert seen == [(4, 10), (8, 10), (10, 10)]
+    assert card == fidelity.score(Truth(episodes), episodes, limit=10, batch=64)
+
+
+def test_no_episodes_are_no_numbers():
+    card = fidelity.score(Truth([]), [], limit=5)
+    assert card["transitions"] == 0
+    assert card["exact"]["all"] == {"mean": None, "count": 0}

@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import helpers
+from worldmodel.memory import ReplayMemory, lexical
+
+
+def stored(*steps, capacity=100) -> ReplayMemory:
+    """A memory of (task, state line, action, next line)."""
+    memory = ReplayMemory(capacity=capacity)
+    memory.add(
+        [s[0] for s in steps],
+        [helpers.transition((s[1],), s[2], (s[3],)) for s in steps],
+    )
+    return memory
+
+
+def found(memory, task, state, action, k):
+    (demos,) = memory.search([(task, (state,), action)], k)
+    return [(t.action, t.next_state[0]) for t in demos]
+
+
+def test_phi_is_a_unit_vector_of_both_halves():
+    one = lexical(("the lamp is off",), "press lamp")
+    np.testing.assert_allclose(np.linalg.norm(one), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(one, lexical(("THE lamp is off",), "press LAMP"))
+    same_action = one @ lexical(("a wide garden",), "press lamp")
+    same_state = one @ lexical(("the lamp is off",), "go away")
+    neither = one @ lexical(("a wide garden",), "go away")
+    # The action weighs as much as the whole state, so either half gives about a half.
+    assert neither < 0.3 < same_action < 0.75
+    assert 0.3 < same_state < 0.75
+
+
+def test_state_and_action_are_not_the_same_words():
+    one, other = lexical(("lamp",), "door"), lexical(("door",), "lamp")
+    assert one @ other < 0.5
+
+
+def test_an_empty_state_has_a_vector():
+    assert np.isfinite(lexical((), "")).all()
+
+
+def test_the_most_similar_comes_last():
+    memory = stored(
+        ("a", "a wide garden", "pick rose", "1"),
+        ("b", "the lamp is off", "press lamp", "2"),
+        ("c", "the lamp is off", "press bell", "3"),
+    )
+    got = found(memory, "q", "the lamp is off", "press lamp", 3)
+    assert got == [("pick rose", "1"), ("press bell", "3"), ("press lamp", "2")]
+    assert found(memory, "q", "a wide garden", "pick rose", 1) == [("pick rose", "1")]
+
+
+def test_the_own_task_is_left_out():
+    memory = stored(
+        ("q", "the lamp is off", "press lamp", "answer"),
+        ("b", "a wide garden", "pick rose", "other"),
+    )
+    got = found(memory, "q", "the lamp is off", "press lamp", 2)
+    assert got == [("pick rose", "other")]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(*[st.sampled_from(["x", "y", "zz"])] * 4), min_size=1, max_size=12
+    ),
+    query=st.tuples(*[st.sampled_from(["x", "y", "zz"])] * 3),
+    k=st.integers(0, 4),
+)
+def test_search_matches_a_loop(steps, query, k):
+    task, state, action = query
+    phi = lexical((state,), action)
+    score = [float(phi @ lexical((s,), a)) for _, s, a, _ in steps]
+    want = []
+    # Equal scores may differ in the last bit, so only clear ranks are compared.
+    for i in sorted(range(len(steps)), key=lambda i: (-round(score[i], 4), i)):
+        effect = steps[i][2:]
+        if steps[i][0] != task and effect not in want and len(want) < k:
+            want.append(effect)
+    got = found(stored(*steps), task, state, action, k)
+    assert len(got) == len(set(got)) == len(want)
+    assert {a for a, _ in got} <= {s[2] for s in steps if s[0] != task}
+    best = {e: max(s for s, r in zip(score, steps, strict=True)
+                   if r[0] != task and r[2:] == e) for e in {*got, *want}}  # fmt: skip
+    np.testing.assert_allclose(
+        [best[e] for e in got[::-1]], [best[e] for e in want], atol=1e-4
+    )
+
+
+def test_one_effect_is_shown_once():
+    memory = stored(*[("b", "the lamp is off", "press lamp", "lit")] * 5,
+                    ("c", "a wide garden", "pick rose", "red"))  # fmt: skip
+    got = found(memory, "q", "the lamp is off", "press lamp", 2)
+    assert got == [("pick rose", "red"), ("press lamp", "lit")]
+
+
+@pytest.mark.parametrize("own", [10, 200])
+def test_a_crowd_of_the_own_task_hides_nothing(own):
+    # However often the task was played, the other tasks still hold demonstrations.
+    crowd = [("q", "the lamp is off", "press lamp", f"{i}") for i in range(own)]
+    memory = stored(*crowd, ("b", "a wide garden", "pick rose", "red"), capacity=500)
+    got = found(memory, "q", "the lamp is off", "press lamp", 1)
+    assert got == [("pick rose", "red")]
+
+
+def test_the_oldest_leave_first():
+    memory = stored(*[("b", "s", f"act {i}", f"{i}") for i in range(5)], capacity=3)
+    assert len(memory) == 3
+    got = {n for _, n in found(memory, "q", "s", "act 0", 9)}
+    assert got == {"2", "3", "4"}
+    memory.add(["b"], [helpers.transition(("s",), "act 5", ("5",))])
+    assert {n for _, n in found(memory, "q", "s", "act 0", 9)} == {"3", "4", "5"}
+
+
+def test_many_queries_are_answered_in_order():
+    memory = stored(*[("b", f"place {i}", f"act {i}", f"{i}") for i in range(10)])
+    queries = [("q", (f"place {i % 10}",), f"act {i % 10}") for i in range(300)]
+    got = [d[0].next_state[0] for d in memory.search(queries, 1)]
+    assert got == [str(i % 10) for i in range(300)]
+
+
+def test_nothing_to_search():
+    empty, memory = ReplayMemory(), stored(("b", "s", "a", "n"))
+    assert empty.search([("q", ("s",), "a")] * 2, 3) == [[], []]
+    assert memory.search([("q", ("s",), "a")], 0) == [[]]
+    assert memory.search([], 3) == []
+    memory.add([], [])
+    assert len(memory) == 1
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="capacity must be >= 1, got 0"):
+        ReplayMemory(capacity=0)
+    with pytest.raises(ValueError, match="2 task ids, 1 transitions"):
+        ReplayMemory().add(["a", "b"], [helpers.transition()])

@@ -1,0 +1,380 @@
+import collections
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tests import helpers
+from worldmodel import fidelity, pretrain, reasoning
+from worldmodel.backbone.model import create
+from worldmodel.experience import PARTS, ExperienceConfig, LocalExperience
+from worldmodel.fitting import checkpoint
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.records import Task
+from worldmodel.text.tokenizer import TextTokenizer
+
+SHAPE = ExperienceConfig(demos=1, history=2, reasoning_tokens=20, state_tokens=16)
+EPISODES = [helpers.lamp_and_door(f"room-{i}") for i in range(3)]
+
+
+# --- examples ----------------------------------------------------------------
+
+
+def test_annotate_fills_only_what_is_missing():
+    first, *rest = helpers.lamp_and_door().transitions
+    given = dataclasses.replace(first, reasoning="because I say so")
+    e = dataclasses.replace(helpers.lamp_and_door(), transitions=(given, *rest))
+    got = [t.reasoning for t in pretrain.annotate(e).transitions]
+    rule = [reasoning.explain(t, e.task.instruction) for t in rest]
+    assert got == ["because I say so", *rule]
+
+
+def test_the_tokenizer_sees_every_kind_of_text():
+    e = pretrain.annotate(helpers.lamp_and_door())
+    texts = pretrain.texts_of([e])
+    for one in (
+        e.task.instruction, "the lamp is off", "the door is open", "pull door",
+        e.transitions[0].reasoning, "0.5",
+    ):  # fmt: skip
+        assert one in texts
+
+
+def test_memory_of_keeps_the_task_of_each_step():
+    memory = pretrain.memory_of(EPISODES[:2], capacity=100)
+    assert len(memory) == 6
+    t = EPISODES[0].transitions[0]
+    for task, found in (("room-0", 1), ("room-1", 1), ("else", 1)):
+        assert len(memory.search([(task, t.state, t.action)], 1)[0]) == found
+    alone = pretrain.memory_of(EPISODES[:1], capacity=100)
+    assert alone.search([("room-0", t.state, t.action)], 1) == [[]]
+
+
+def test_an_example_is_context_and_reply(tok):
+    episodes = [pretrain.annotate(e) for e in EPISODES]
+    memory = pretrain.memory_of(episodes, capacity=100)
+    out = pretrain.transition_examples(tok, episodes, memory, SHAPE)
+    assert len(out) == 9
+    steps = [(e.task, i, t) for e in episodes for i, t in enumerate(e.transitions)]
+    past = [[x.action for x in e.transitions] for e in episodes for _ in e.transitions]
+    for example, (task, i, t), actions in zip(out, steps, past, strict=True):
+        demos = memory.search([(task.id, t.state, t.action)], 1)[0]
+        context = prompts.query_ids(
+            tok, task, actions[:i], demos, t.state, t.action, history=2
+        )
+        reply = prompts.reply_ids(tok, t)
+        assert example.ids == context + reply
+        assert example.mask == [False] * len(context) + [True] * len(reply)
+        assert example.part[: len(context)] == [0] * len(context)
+        # Each structure token opens its part: next 1, reward 2, outcome 3.
+        part = 0
+        for token, got in zip(reply, example.part[len(context) :], strict=True):
+            part = {"next": 1, "reward": 2, "outcome": 3}.get(
+                str(tok.name(token)), part
+            )
+            assert got == part
+        assert set(example.part) == {0, 1, 2, 3}
+
+
+def test_no_example_shows_its_own_answer(tok):
+    # One task, played twice: without another task there is nothing to show.
+    twice = [EPISODES[0], dataclasses.replace(EPISODES[0], id="again")]
+    memory = pretrain.memory_of(twice, capacity=100)
+    out = pretrain.transition_examples(tok, twice, memory, SHAPE)
+    assert len(out) == 3  # exact repeats are kept once
+    assert not any(tok.control("demo") in e.ids for e in out)
+    more = pretrain.memory_of([*twice, EPISODES[1]], capacity=100)
+    out = pretrain.transition_examples(tok, twice, more, SHAPE)
+    assert all(tok.control("demo") in e.ids for e in out)
+
+
+def test_the_history_shown_decides_what_is_a_repeat(tok):
+    e = helpers.lamp_and_door()
+    repeated = helpers.episode(
+        "r", e.task, [*e.transitions[:2], e.transitions[1], e.transitions[2]]
+    )
+
+    def count(history):
+        config = dataclasses.replace(SHAPE, history=history, demos=0)
+        memory = ReplayMemory()
+        return len(pretrain.transition_examples(tok, [repeated], memory, config))
+
+    # With a past, the second "nothing" is another question than the first one.
+    assert [count(0), count(1), count(2)] == [3, 4, 4]
+
+
+def test_tasks_of_one_family_vary_each_other(tok):
+    tasks = [
+        Task(id=f"{f}{i}", instruction=f"do {f} {i}", family=f, initial_state=(f"{i}",))
+        for f, n in (("a", 3), ("b", 2), ("lonely", 1))
+        for i in range(n)
+    ]  # fmt: skip
+    out = pretrain.variation_examples(tok, [*tasks, tasks[0]], repeats=4, seed=0)
+    assert len(out) == 4 * (3 + 2)  # the copy and the lonely one give nothing
+    by_context = {tuple(prompts.variation_ids(tok, t)): t for t in tasks}
+    by_reply = {tuple(prompts.variation_reply_ids(tok, t)): t for t in tasks}
+    seen = collections.Counter()
+    for e in out:
+        cut = e.mask.index(True)
+        assert all(e.mask[cut:])
+        assert set(e.part[cut:]) == {PARTS.index("variation")}
+        source, target = by_context[tuple(e.ids[:cut])], by_reply[tuple(e.ids[cut:])]
+        assert source.family == target.family
+        assert source.id != target.id
+        seen[target.id] += 1
+    assert set(seen.values()) == {4}
+
+
+def outcome(t):
+    return (t.next_state, t.reward, t.terminated, t.success, t.truncated)
+
+
+def test_the_control_permutes_outcomes_within_families():
+    episodes = [
+        helpers.lamp_and_door(f"{family}-{i}", family)
+        for family in ("room", "cave")
+        for i in range(3)
+    ]
+    # Every outcome is marked, so that it can be followed.
+    episodes = [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(t, next_state=(f"{e.task.id} step {i}",))
+                for i, t in enumerate(e.transitions)
+            ),
+        )
+        for e in episodes
+    ]
+    out = pretrain.shuffled(episodes, seed=0)
+    moved = 0
+    for family in ("room", "cave"):
+        was, now = (
+            [t for e in es if e.task.family == family for t in e.transitions]
+            for es in (episodes, out)
+        )
+        assert [(t.state, t.action) for t in now] == [(t.state, t.action) for t in was]
+        assert sorted(map(outcome, now)) == sorted(map(outcome, was))
+        moved += sum(outcome(a) != outcome(b) for a, b in zip(was, now, strict=True))
+    assert moved > 9  # of 18; one permutation keeps about one place
+    assert all(t.reasoning is None for e in out for t in e.transitions)
+    assert [(e.id, e.task) for e in out] == [(e.id, e.task) for e in episodes]
+    assert pretrain.shuffled(episodes, seed=0) == out
+    assert pretrain.shuffled(episodes, seed=1) != out
+
+
+def test_small_helpers(tmp_path):
+    examples = [Example([1, 2], [False, True], [0, 0]), Example([1] * 5, [], [])]
+    assert pretrain.mean_tokens(examples) == 3.5
+    curve = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
+    pretrain.write_curve(tmp_path / "c.jsonl", curve)
+    rows = (tmp_path / "c.jsonl").read_text().splitlines()
+    assert [json.loads(r) for r in rows] == curve
+
+
+# --- fitting -----------------------------------------------------------------
+
+WIDTH = 12
+
+
+def counting(n=12) -> list[Example]:
+    """After k comes k + 1, over 13 tokens."""
+    rng = np.random.default_rng(0)
+    out = []
+    for _ in range(n):
+        start, length = rng.integers(0, 6), rng.integers(4, 7)
+        ids = list(range(start, start + length))
+        out.append(Example(ids, [False] + [True] * (length - 1), [0] * length))
+    return out
+
+
+def fit_config(**changes) -> pretrain.FitConfig:
+    base = {
+        "steps": 9, "rows": 4, "width": WIDTH, "eval_every": 3,
+        "optimizer": OptimizerConfig(learning_rate=0.02, warmup=2),
+    }  # fmt: skip
+    return pretrain.FitConfig(**(base | changes))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(small_model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("fit")
+    return pretrain.fit(
+        small_model, counting(), fit_config(), seed=1, directory=root,
+        held_out=counting(5),
+    )  # fmt: skip
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_fit_lowers_its_loss(uninterrupted, small_model):
+    model, curve = uninterrupted
+    assert [row["step"] for row in curve] == [3, 6, 9]
+    assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
+    assert curve[-1]["held_out/loss"] < curve[0]["held_out/loss"]
+    assert helpers.distance(model.params, small_model.params) > 0.01
+
+
+@pytest.mark.parametrize(("at", "kind"), [(3, "adamw"), (6, "adamw"), (3, "muon")])
+def test_a_killed_fit_goes_on_bit_for_bit(
+    uninterrupted, small_model, tmp_path, at, kind
+):
+    optimizer = OptimizerConfig(kind=kind, learning_rate=0.02, warmup=2)
+
+    def go(directory, progress=None):
+        return pretrain.fit(
+            small_model, counting(), fit_config(optimizer=optimizer), seed=1,
+            directory=tmp_path / directory, held_out=counting(5), progress=progress,
+        )  # fmt: skip
+
+    def kill(step, row):
+        del row
+        if step == at:
+            raise Killed
+
+    whole = uninterrupted if kind == "adamw" else go("whole")
+    with pytest.raises(Killed):
+        go("killed", kill)
+    assert checkpoint.steps(tmp_path / "killed") == [at]
+    steps = []
+    model, curve = go("killed", lambda step, _: steps.append(step))
+    assert steps == list(range(at + 3, 10, 3))  # nothing was done again
+    helpers.assert_trees_equal(model.params, whole[0].params)
+    assert curve == whole[1]
+    again, same = go("killed", lambda *_: pytest.fail("nothing is left to do"))
+    helpers.assert_trees_equal(again.params, model.params)
+    assert same == curve
+
+
+def test_the_seed_decides_the_order_of_a_fit(uninterrupted, small_model, tmp_path):
+    model, _ = pretrain.fit(
+        small_model, counting(), fit_config(), seed=2, directory=tmp_path
+    )
+    assert helpers.distance(model.params, uninterrupted[0].params) > 1e-4
+
+
+def test_the_best_parameters_are_kept(small_model, tmp_path):
+    # Held out is the opposite of what is fitted: every update makes it worse, so the
+    # best parameters are those of the first evaluation, before and after a resume.
+    backwards = [e._replace(ids=e.ids[::-1]) for e in counting(5)]
+    first: list = []
+
+    def fit(**changes):
+        return pretrain.fit(
+            small_model, counting(), fit_config(), seed=1, directory=tmp_path,
+            held_out=backwards, **changes,
+        )  # fmt: skip
+
+    def look(step, row):
+        del row
+        if step == 3:
+            shape = pretrain.Learner(
+                small_model, OptimizerConfig(), pretrain.supervised_loss
+            ).init()
+            (_, (state, _), _) = checkpoint.restore(tmp_path, (shape, shape.params))
+            first.append(pretrain.TrainState(*state).params)
+        if step == 6:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(keep_best=True, progress=look)
+    best, curve = fit(keep_best=True)
+    losses = [row["held_out/loss"] for row in curve]
+    assert losses[0] == min(losses) < losses[-1]
+    helpers.assert_trees_equal(best.params, first[0])
+    last, _ = fit(keep_best=False)
+    assert helpers.distance(last.params, best.params) > 0.01
+
+
+def test_held_out_losses_do_not_depend_on_the_rows(small_model):
+    tokens = pretrain.pack(counting(16), WIDTH)
+    learner = pretrain.Learner(small_model, OptimizerConfig(), pretrain.supervised_loss)
+    params = learner.init().params
+    one = pretrain.evaluate(learner, params, tokens, 4)
+    assert tokens.ids.shape[0] % 3 or tokens.ids.shape[0] % 4  # a part is left over
+    two = pretrain.evaluate(learner, params, tokens, 3)
+    assert one.keys() == two.keys() == {"held_out/loss", "held_out/loss/reasoning"}
+    for key, value in one.items():
+        np.testing.assert_allclose(two[key], value, rtol=1e-5)
+    # All targets are of part 0, so that its loss is the whole one.
+    np.testing.assert_allclose(*one.values(), rtol=1e-5)
+
+
+def test_a_loss_that_is_not_finite_stops_the_fit(small_model, tmp_path):
+    bad = [e._replace(weight=float("nan")) for e in counting()]
+    with pytest.raises(FloatingPointError, match="loss is nan at update 3"):
+        pretrain.fit(small_model, bad, fit_config(), seed=0, directory=tmp_path)
+    assert checkpoint.steps(tmp_path) == []  # nothing spoiled was kept
+
+
+def test_nothing_to_fit_is_an_error(small_model, tmp_path):
+    with pytest.raises(ValueError, match="nothing to fit"):
+        pretrain.fit(small_model, [], fit_config(), seed=0, directory=tmp_path)
+    for name in ("steps", "rows", "width", "eval_every"):
+        with pytest.raises(ValueError, match="must be >= 1"):
+            fit_config(**{name: 0})
+
+
+# --- learning ----------------------------------------------------------------
+
+THINGS = {"lamp": ("off", "on"), "door": ("shut", "open"), "bell": ("mute", "loud")}
+
+
+def rooms() -> list:
+    """Three rooms, in each of them every thing is turned once, in another order."""
+    out = []
+    for shift in range(3):
+        names = [*THINGS][shift:] + [*THINGS][:shift]
+        now, steps = dict.fromkeys(THINGS, 0), []
+        for k, name in enumerate(names):
+            before = tuple(f"{n} {THINGS[n][i]}" for n, i in now.items())
+            now[name] = 1
+            after = tuple(f"{n} {THINGS[n][i]}" for n, i in now.items())
+            last = k == len(names) - 1
+            steps.append(
+                helpers.transition(
+                    before, f"turn {name}", after, float(last),
+                    terminated=last, success=last,
+                )
+            )  # fmt: skip
+        about = Task(id=f"r{shift}", instruction="turn all", family="room")
+        out.append(helpers.episode(f"e{shift}", about, steps))
+    return out
+
+
+def exact_after_fit(episodes, truth, directory) -> dict:
+    config = ExperienceConfig(demos=0, temperature=0.0)
+    episodes = [pretrain.annotate(e) for e in episodes]
+    tok = TextTokenizer.train(pretrain.texts_of(episodes) * 5, 400)
+    memory = ReplayMemory()
+    examples = pretrain.transition_examples(tok, episodes, memory, config)
+    shape = helpers.config(
+        tok.vocab_size, hidden_size=32, num_hidden_layers=1, intermediate_size=64
+    )
+    model, _ = pretrain.fit(
+        create(shape, seed=0), examples,
+        pretrain.FitConfig(
+            steps=150, rows=9, width=48, eval_every=150,
+            optimizer=OptimizerConfig(learning_rate=0.01),
+        ),
+        seed=0, directory=directory,
+    )  # fmt: skip
+    local = LocalExperience(model, tok, memory, config)
+    return fidelity.score(local, truth, limit=99)
+
+
+def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
+    truth = rooms()
+    card = exact_after_fit(truth, truth, tmp_path / "true")
+    assert card["exact"]["all"] == {"mean": 1.0, "count": 9}
+    assert card["reward"]["accuracy"]["mean"] == 1.0
+    assert card["done"]["accuracy"]["mean"] == 1.0
+    control = pretrain.shuffled(truth, seed=0)
+    card = exact_after_fit(control, truth, tmp_path / "control")
+    assert card["exact"]["all"]["mean"] <= 0.5
+    assert card["reward"]["accuracy"]["mean"] < 1.0

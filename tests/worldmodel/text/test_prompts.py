@@ -1,0 +1,219 @@
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests import helpers
+from worldmodel.text import prompts
+from worldmodel.text.records import Task
+from worldmodel.text.tokenizer import MAX_LINES
+
+LINE = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp", "Zs")), min_size=1
+)
+STATE = st.lists(st.one_of(LINE, st.sampled_from(["a b", "c"])), max_size=5).map(tuple)
+
+
+def named(tok, ids) -> list[str]:
+    """Control names in <>, text between them: a readable form of ids."""
+    out, run = [], []
+    for i in [*ids, None]:
+        name = tok.name(i) if i is not None else ""
+        if name is None:
+            run.append(i)
+            continue
+        if run:
+            out.append(tok.decode(run))
+        run = []
+        if i is not None:
+            out.append(f"<{name}>")
+    return out
+
+
+@pytest.mark.parametrize(
+    ("terminated", "success", "outcome"),
+    [
+        (False, False, "go"),
+        (False, True, "go"),
+        (True, False, "lose"),
+        (True, True, "win"),
+    ],
+)
+def test_outcome_of(terminated, success, outcome):
+    t = helpers.transition(terminated=terminated, success=success)
+    assert prompts.outcome_of(t) == outcome
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (-0.0001, "0"),
+        (1.0, "1"),
+        (100.0, "100"),
+        (0.5, "0.5"),
+        (-0.25, "-0.25"),
+        (1 / 3, "0.333"),
+        (10.0, "10"),
+    ],
+)
+def test_number_text_by_hand(value, text):
+    assert prompts.number_text(value) == text
+
+
+def test_query_by_hand(tok):
+    e = helpers.lamp_and_door()
+    demo = helpers.transition(reward=0.5)
+    ids = prompts.query_ids(
+        tok, e.task, ("a", "b", "c"), [demo], ("x", "y"), "do", history=2
+    )
+    assert named(tok, ids) == [
+        "<demo>", "press lamp", "<next>", "<line0>", "the lamp is on",
+        "<reward>", "0.5",
+        "<task>", "go through the door", "<past>", "b", "<past>", "c",
+        "<state>", "<line0>", "x", "<line1>", "y", "<action>", "do", "<think>",
+    ]  # fmt: skip
+    none = prompts.query_ids(tok, e.task, ("a",), [], ("x",), "do", history=0)
+    assert "<past>" not in named(tok, none)
+
+
+def test_reply_by_hand(tok):
+    t = helpers.transition(
+        ("a", "b", "c"), "do", ("a", "c", "d", "e"), -1.0,
+        terminated=True, reasoning="because",
+    )  # fmt: skip
+    assert named(tok, prompts.reply_ids(tok, t)) == [
+        "because", "<next>", "<line1>", "<add>", "d\ne", "<reward>", "-1",
+        "<outcome>", "<lose>",
+    ]  # fmt: skip
+
+
+def test_turns_by_hand(tok):
+    e = helpers.lamp_and_door()
+    context = prompts.policy_context_ids(tok, e.task, ("a", "b"), ("x",), history=1)
+    assert named(tok, context) == [
+        "<task>", "go through the door", "<past>", "b", "<state>", "<line0>", "x",
+    ]  # fmt: skip
+    with_thought = prompts.turn_ids(tok, "pull door", "it is shut")
+    assert named(tok, with_thought) == [
+        "<why>", "it is shut", "<action>", "pull door", "<end>",
+    ]  # fmt: skip
+    assert named(tok, prompts.turn_ids(tok, "go")) == ["<action>", "go", "<end>"]
+    assert prompts.parse_turn(tok, with_thought) == ("pull door", "it is shut")
+    assert prompts.parse_turn(tok, prompts.turn_ids(tok, "go")) == ("go", None)
+    assert prompts.parse_turn(tok, []) == ("", None)
+
+
+@given(before=STATE, after=STATE, cents=st.integers(-3000, 3000), end=st.booleans())
+@example(before=(), after=("a",), cents=0, end=False)
+@example(before=("a",), after=(), cents=1, end=True)
+@example(before=("<|dg_reward|>9",), after=("<|dg_win|>",), cents=-1, end=False)
+def test_a_written_reply_is_read_back(tok, before, after, cents, end):
+    t = helpers.transition(
+        before, "do", after, cents / 100, terminated=end, success=end, reasoning="why"
+    )
+    got = prompts.parse_reply(tok, prompts.reply_ids(tok, t), before)
+    assert got == ("why", after, pytest.approx(cents / 100), _outcome(end), None)
+
+
+def _outcome(end):
+    return "win" if end else "go"
+
+
+@pytest.mark.parametrize("size", [MAX_LINES, MAX_LINES + 1, MAX_LINES + 9])
+def test_states_with_more_lines_than_tokens_are_read_back(tok, size):
+    before = tuple(f"line {i}" for i in range(size))
+    after = (*before[:-2], "new", "last", "added")
+    ids = prompts.reply_ids(tok, helpers.transition(before, "do", after))
+    assert (tok.control("full") in ids) == (size > MAX_LINES)
+    got = prompts.parse_reply(tok, ids, before)
+    assert (got.next_state, got.problem) == (after, None)
+
+
+@given(data=st.data())
+def test_any_ids_are_a_reply(tok, data):
+    ids = data.draw(st.lists(st.integers(0, tok.vocab_size - 1), max_size=30))
+    state = data.draw(STATE)
+    reply = prompts.parse_reply(tok, ids, state)
+    assert reply.outcome in prompts.OUTCOMES
+    assert abs(reply.reward) < float("inf")
+    assert all(line.strip() and "\n" not in line for line in reply.next_state)
+
+
+@given(data=st.data())
+def test_any_ids_are_a_turn(tok, data):
+    ids = data.draw(st.lists(st.integers(0, tok.vocab_size - 1), max_size=30))
+    action, thought = prompts.parse_turn(tok, ids)
+    assert (tok.control("why") in ids) == (thought is not None)
+    assert action == action.strip()
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome", "reward", "problem"),
+    [
+        ("0.5", "go", 0.5, None),
+        ("-.", "win", 0.0, "reward '-.' is not a number"),
+        ("9" * 400, "go", 0.0, "not finite"),
+        ("nan", "go", 0.0, "not finite"),
+        ("1", "end", 1.0, "no outcome"),
+    ],
+)
+def test_what_is_wrong_with_a_reply(tok, number, outcome, reward, problem):
+    ids = [
+        tok.control("next"), tok.control("reward"), *tok.encode(number),
+        tok.control("outcome"), tok.control(outcome),
+    ]  # fmt: skip
+    got = prompts.parse_reply(tok, ids, ("a",))
+    assert (got.next_state, got.reward) == (("a",), reward)
+    assert got.problem is None if problem is None else problem in str(got.problem)
+
+
+def test_an_edit_of_a_line_that_is_not_there_keeps_the_state(tok):
+    ids = [tok.control("next"), tok.line(3), *tok.encode("x"), tok.control("go")]
+    got = prompts.parse_reply(tok, ids, ("a",))
+    assert got.next_state == ("a",)
+    assert "line 3 in a state of 1 lines" in str(got.problem)
+
+
+# --- variations --------------------------------------------------------------
+
+
+def _task(instruction="make it bright", state=("the lamp is off", "the door is shut")):
+    return Task(id="t", instruction=instruction, initial_state=state)
+
+
+def test_variation_by_hand(tok):
+    assert named(tok, prompts.variation_ids(tok, _task())) == [
+        "<vary>", "make it bright", "<state>", "<line0>", "the lamp is off",
+        "<line1>", "the door is shut", "<task>",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 2, MAX_LINES, MAX_LINES + 2])
+def test_a_written_variation_is_read_back(tok, size):
+    task = _task(state=tuple(f"line {i}" for i in range(size)))
+    got = prompts.parse_variation(tok, prompts.variation_reply_ids(tok, task))
+    assert got == (task.instruction, task.initial_state)
+
+
+def test_a_varied_state_holds_one_line_a_line(tok):
+    # A newline inside a line would give a state that no edit script can name.
+    ids = prompts.variation_reply_ids(tok, _task(state=("one\ntwo", "three")))
+    got = prompts.parse_variation(tok, ids)
+    assert got in (None, ("make it bright", ("one", "two", "three")))
+
+
+def test_malformed_variations_are_none(tok):
+    c, text = tok.control, tok.encode("x")
+    good = [*text, c("state"), c("line0"), *text, c("end")]
+    assert prompts.parse_variation(tok, good) == ("x", ("x",))
+    for bad in (
+        [],
+        good[:-1],  # no end
+        good[len(text) :],  # no instruction
+        [*text, c("state"), c("line1"), *text, c("end")],  # lines not from 0
+        [*text, c("line0"), *text, c("end")],  # no state
+        [*text, c("state"), c("line0"), c("end")],  # an empty line
+        [*good, c("line1"), *text],  # text after the end
+    ):
+        assert prompts.parse_variation(tok, bad) is None
