@@ -189,7 +189,7 @@ class RealVectorEnv(VectorEnv):
             try:
                 out[i] = begin(self.envs[i], task)[1]
             except Exception as error:  # told by the next step
-                self._broken[i] = f"reset: {type(error).__name__}: {error}"
+                self._broken[i] = f"{type(error).__name__}: {error}"
                 out[i] = task.initial_state
         return out
 

@@ -271,11 +271,11 @@ def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
         drawn = json.loads(env._server.stepJSON("read map"))["observation"]
         return plan, (told, info["observation"], drawn, plan)
     plan, rooms = _walk(env._server, info)
-    return (*plan, "take coin"), (told, info["observation"], *rooms)
+    return (*plan, "take coin"), (told, *rooms)
 
 
 def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Depth first through every room: (shortest moves to the coin, all room texts)."""
+    """Depth first through every room: (shortest moves to the coin, what tells the game apart)."""
     back = {"north": "south", "south": "north", "east": "west", "west": "east"}
     roads: dict[str, dict[str, str]] = {}
     texts: dict[str, str] = {}
@@ -299,7 +299,8 @@ def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]
                 ways[following] = (*ways[room], f"move {direction}")
                 queue.append(following)
     coin = next(room for room, look in texts.items() if "a coin" in look)
-    return ways[coin], [texts[room] for room in sorted(texts)]
+    rooms = [f"{room} {sorted(roads[room].items())}" for room in sorted(texts)]
+    return ways[coin], [start, coin, *rooms]
 
 
 def _signature(task: Task) -> tuple:

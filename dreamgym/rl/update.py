@@ -129,8 +129,8 @@ class Updater:
           FloatingPointError: a loss that is not finite.
         """
         # A turn trains in the context it was sampled in: rows grow to hold it whole.
-        longest = max(len(e.ids) for e in examples)
-        tokens = pack(examples, -(-max(longest, self.config.width) // 64) * 64)
+        longest, width = max(len(e.ids) for e in examples), self.config.width
+        tokens = pack(examples, width if longest <= width else -(-longest // 64) * 64)
         order = np.random.default_rng(seed).permutation(tokens.ids.shape[0])
         total: dict[str, Ratio] = {}
         for part in np.array_split(order, min(self.config.minibatches, len(order))):
