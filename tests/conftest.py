@@ -14,6 +14,7 @@ import pytest
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", tempfile.gettempdir()))
 
+jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(_CACHE / "dreamgym-tests-jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

@@ -31,14 +31,18 @@ def config(vocab: int, **changes) -> ModelConfig:
 
 
 def lively_model(config: ModelConfig, *, seed: int = 0, embed: float = 20.0) -> Model:
-    """A random model whose every parameter matters: norms off 1, logits of size 1."""
+    """A random model whose every parameter matters, however silent a fresh one is.
+
+    Norms are off 1, every layer writes as much as it reads, logits are of size 1.
+    """
     model = create(config, seed=seed)
 
     def stir(x):
         if x.shape == (config.vocab_size, config.hidden_size):
             return embed * x
-        wave = jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
-        return x + 0.2 * wave if x.ndim == 1 else x
+        if x.ndim == 2:
+            return x * x.shape[0] ** -0.5 / x.std()
+        return x + 0.2 * jnp.cos(jnp.arange(x.size, dtype=x.dtype))
 
     return model._replace(params=jax.tree.map(stir, model.params))
 

@@ -88,7 +88,11 @@ class ExperienceConfig:
 
 
 def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
-    """reasoning next edits reward number outcome: always parses."""
+    """reasoning next edits reward number outcome.
+
+    The form always parses; a reward such as `1-1` is no number and makes the reply a
+    problem (parse_reply).
+    """
     c, size = tok.control, tok.vocab_size
     text, number = tok.text_mask(), tok.number_mask()
 

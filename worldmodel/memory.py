@@ -87,23 +87,27 @@ class ReplayMemory:
         if k == 0 or not self._transitions or not queries:
             return [[] for _ in queries]
         out = []
-        reach = min(8 * k + 56, len(self._transitions))
+        reach = min(8 * k, len(self._transitions))
+        owner = {task: i for i, task in enumerate(dict.fromkeys(self._tasks))}
+        owners = np.array([owner[task] for task in self._tasks])
         for start in range(0, len(queries), 256):
             part = queries[start : start + 256]
             phi = np.stack([self._phi(s, a) for _, s, a in part])
             scores = phi @ self._vectors.T
+            own = np.array([owner.get(task, -1) for task, _, _ in part])
+            scores[own[:, None] == owners[None]] = -np.inf
             top = np.argpartition(-scores, reach - 1, axis=1)[:, :reach]
-            for (task, _, _), row, score in zip(part, top, scores, strict=True):
-                order = sorted(row, key=lambda i: (-score[i], i))  # ties by age
-                out.append(self._pick(task, order, k))
+            for row, score in zip(top, scores, strict=True):
+                others = [i for i in row.tolist() if score[i] > -np.inf]
+                order = sorted(others, key=lambda i: (-score[i], i))  # ties by age
+                out.append(self._pick(order, k))
         return out
 
-    def _pick(self, task: str, order: Sequence[int], k: int) -> list[Transition]:
+    def _pick(self, order: Sequence[int], k: int) -> list[Transition]:
         found: dict[tuple[str, State], Transition] = {}
         for i in order:
             t = self._transitions[i]
-            if self._tasks[i] != task:
-                found.setdefault((t.action, t.next_state), t)
+            found.setdefault((t.action, t.next_state), t)
             if len(found) == k:
                 break
         return list(found.values())[::-1]

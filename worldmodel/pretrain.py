@@ -29,6 +29,9 @@ from worldmodel.text import prompts
 from worldmodel.text.records import Episode, Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
+CONTEXT = len(experience.PARTS)
+"""The part of context tokens, which no target's loss counts."""
+
 Progress = Callable[[int, dict[str, float | int]], None]
 
 
@@ -227,13 +230,21 @@ def fit(
 
 
 def with_context(example: Example, config: FitConfig) -> Example:
-    """The example with its context trained on too, at a weight of its own."""
-    mask = np.asarray(example.mask[-config.width :])
+    """The example with its context trained on too, at a weight of its own.
+
+    Raises:
+      ValueError: targets that do not fit a row.
+    """
+    cut = max(len(example.ids) - config.width, 0)
+    mask = np.asarray(example.mask)
+    if cut and mask[: cut + 1].any():
+        raise ValueError(f"targets do not fit a row of {config.width} tokens")
+    part = np.where(mask, example.part, CONTEXT)
     return example._replace(
-        ids=example.ids[-config.width :],
-        mask=[True] * len(mask),
-        part=example.part[-config.width :],
-        weight=np.where(mask, 1.0, config.context_weight).tolist(),
+        ids=example.ids[cut:],
+        mask=[True] * (len(mask) - cut),
+        part=part[cut:].tolist(),
+        weight=np.where(mask, 1.0, config.context_weight)[cut:].tolist(),
     )
 
 

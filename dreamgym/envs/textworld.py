@@ -275,7 +275,7 @@ def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
 
 
 def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Depth first through every room: (shortest moves to the coin, what tells the game apart)."""
+    """Depth first through every room: (shortest moves to the coin, a signature)."""
     back = {"north": "south", "south": "north", "east": "west", "west": "east"}
     roads: dict[str, dict[str, str]] = {}
     texts: dict[str, str] = {}

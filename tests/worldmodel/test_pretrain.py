@@ -251,6 +251,50 @@ def test_a_killed_fit_goes_on_bit_for_bit(
     assert same == curve
 
 
+def test_the_context_is_trained_on_at_its_own_weight():
+    example = Example([5, 6, 7, 8], [False, False, True, True], [0, 0, 1, 2])
+    got = pretrain.with_context(example, fit_config(context_weight=0.25))
+    assert got.ids == [5, 6, 7, 8]
+    assert got.part == [pretrain.CONTEXT, pretrain.CONTEXT, 1, 2]
+    row = pretrain.pack([got], WIDTH)
+    np.testing.assert_array_equal(row.mask[0, :4], [False, True, True, True])
+    np.testing.assert_array_equal(row.weight[0, :4], [0.25, 0.25, 1.0, 1.0])
+    long = Example([*range(20)], [False] * 18 + [True] * 2, [0] * 20)
+    row = pretrain.pack([pretrain.with_context(long, fit_config())], WIDTH)
+    np.testing.assert_array_equal(row.ids[0], range(20 - WIDTH, 20))
+    with pytest.raises(ValueError, match="context_weight must be >= 0, got -1"):
+        fit_config(context_weight=-1.0)
+
+
+@pytest.mark.parametrize("context_weight", [0.0, 0.5])
+def test_targets_that_do_not_fit_a_row_are_an_error(
+    small_model, tmp_path, context_weight
+):
+    n = WIDTH + 3
+    long = Example([1] * n, [False] + [True] * (n - 1), [0] * n)
+    with pytest.raises(ValueError, match=f"do not fit a row of {WIDTH}"):
+        pretrain.fit(
+            small_model, [long], fit_config(context_weight=context_weight), seed=0,
+            directory=tmp_path,
+        )  # fmt: skip
+
+
+def test_a_fit_with_context_learns_the_context(small_model, tmp_path):
+    # The context counts up, the target is always 3: only the whole loss knows both.
+    examples = [
+        Example([k, k + 1, k + 2, 3], [False] * 3 + [True], [0] * 4) for k in range(6)
+    ]
+    held = [e._replace(mask=[False, True, True, False]) for e in examples]
+    loss = {}
+    for weight in (0.0, 1.0):
+        _, curve = pretrain.fit(
+            small_model, examples, fit_config(context_weight=weight), seed=0,
+            directory=tmp_path / str(weight), held_out=held,
+        )  # fmt: skip
+        loss[weight] = curve[-1]["held_out/loss"]
+    assert loss[1.0] < 0.7 * loss[0.0]
+
+
 def test_the_seed_decides_the_order_of_a_fit(uninterrupted, small_model, tmp_path):
     model, _ = pretrain.fit(
         small_model, counting(), fit_config(), seed=2, directory=tmp_path

@@ -102,7 +102,11 @@ def load_config(directory: str | os.PathLike) -> ModelConfig:
             raise ValueError(f"{path}: {option} is not supported")
     scaling = raw.get("rope_scaling") or {}
     rope = raw.get("rope_parameters") or {}
-    for kind in (scaling.get("rope_type"), rope.get("rope_type")):
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ValueError(
+            f"{path}: hidden_act must be 'silu', got {raw['hidden_act']!r}"
+        )
+    for kind in (scaling.get("rope_type"), scaling.get("type"), rope.get("rope_type")):
         if kind not in (None, "default"):
             raise ValueError(f"{path}: rope_type {kind!r} is not supported")
     heads = raw["num_attention_heads"]

@@ -64,7 +64,7 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
     lengths = [min(len(e.ids), width) for e in examples]
     for example, length in zip(examples, lengths, strict=True):
         cut = len(example.ids) - length
-        if any(example.mask[:cut]):
+        if cut and any(example.mask[: cut + 1]):  # the first id has no context
             raise ValueError(f"targets do not fit a row of {width} tokens")
         row = next((r for r, left in enumerate(room) if left >= length), None)
         if row is None:

@@ -219,7 +219,9 @@ def parse_variation(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, State]
     parts = _split(tok, ids)
     instruction = tok.decode(parts[0][1]).strip()
     state = [tok.decode(run) for name, run in parts if name.startswith("line")]
-    expected = ["state", *(f"line{i}" for i in range(len(state))), "end"]
+    order = [f"line{min(i, MAX_LINES - 1)}" for i in range(len(state))]
+    expected = ["state", *order, "end"]
     if [name for name, _ in parts[1:]] != expected or not instruction:
         return None
-    return (instruction, tuple(state)) if all(x.strip() for x in state) else None
+    good = all(x.strip() and len(x.splitlines()) == 1 for x in state)
+    return (instruction, tuple(state)) if good and state else None

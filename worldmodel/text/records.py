@@ -127,7 +127,10 @@ def _get(row: Any, key: str, kind: type, where: _Where, default: Any = _MISSING)
         return value
     bad_bool = kind is not bool and isinstance(value, bool)
     if kind is float and isinstance(value, int) and not bad_bool:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise where.at(key).error("a number that fits a float", value) from None
     if not isinstance(value, kind) or bad_bool:
         raise where.at(key).error(kind.__name__, value)
     return value
@@ -144,6 +147,13 @@ def _state(row: Any, key: str, where: _Where, default: Any = _MISSING) -> State:
     return tuple(x for line in value for x in lines(line))
 
 
+def _strings(row: Any, key: str, where: _Where) -> tuple[str, ...]:
+    value = _get(row, key, list, where, [])
+    if any(not isinstance(x, str) for x in value):
+        raise where.at(key).error("a list of strings", value)
+    return tuple(value)
+
+
 def _task(row: Any, where: _Where) -> Task:
     return Task(
         id=_get(row, "id", str, where),
@@ -153,7 +163,7 @@ def _task(row: Any, where: _Where) -> Task:
         split=_get(row, "split", str, where, "train"),
         options=_get(row, "options", dict, where, {}),
         initial_state=_state(row, "initial_state", where, []),
-        lineage=tuple(_get(row, "lineage", list, where, [])),
+        lineage=_strings(row, "lineage", where),
     )
 
 
@@ -209,28 +219,29 @@ def _episode(row: Any, where: _Where) -> Episode:
 def _rows(path: Path, schema: str) -> Iterator[tuple[Any, _Where]]:
     if not path.is_file():
         raise RecordError(f"{path}: no such file; expected JSONL of schema {schema!r}")
-    with path.open(encoding="utf-8", newline="\n") as file:
-        number = 0
-        try:
-            for number, text in enumerate(file, start=1):
-                if not text.strip():
-                    continue
-                where = _Where(path, number)
-                try:
-                    row = json.loads(text)
-                except json.JSONDecodeError as error:
-                    cut = "" if text.endswith("\n") else " (the file ends inside it)"
-                    raise where.error(
-                        f"one JSON object a line{cut}; {error.msg} at column "
-                        f"{error.colno}",
-                        text[:40],
-                    ) from None
-                found = _get(row, "schema", str, where)
-                if found != schema:
-                    raise where.at("schema").error(repr(schema), found)
-                yield row, where
-        except UnicodeDecodeError as error:
-            raise RecordError(f"{path}:{number + 1}: expected UTF-8, {error}") from None
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            where = _Where(path, number)
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise where.error(f"UTF-8 ({error.reason})", raw[:40]) from None
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except (json.JSONDecodeError, RecursionError) as error:
+                cut = "" if text.endswith("\n") else " (the file ends inside it)"
+                told = getattr(error, "msg", "nested too deep")
+                raise where.error(
+                    f"one JSON object a line{cut}; {told} at column "
+                    f"{getattr(error, 'colno', 1)}",
+                    text[:40],
+                ) from None
+            found = _get(row, "schema", str, where)
+            if found != schema:
+                raise where.at("schema").error(repr(schema), found)
+            yield row, where
 
 
 def read_episodes(path: str | os.PathLike) -> list[Episode]:
@@ -293,7 +304,7 @@ def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None
     with replacing(path) as file:
         for record in records:
             row = {"schema": schema} | dataclasses.asdict(record)
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests import helpers
 from worldmodel.backbone.model import attend, create, forward, rotate, segment_mask
@@ -100,6 +101,17 @@ def test_no_rank_is_promoted_in_silence(small_model):
             functools.partial(forward, m.definition), m.params, row, row, row
         ).shape
     assert shape == (1, 5, 13)
+
+
+def test_fresh_layers_are_close_to_silent():
+    shape = helpers.config(13, hidden_size=64, intermediate_size=128)
+    for path, leaf in nnx.to_flat_state(create(shape, seed=0).params):
+        value = np.asarray(leaf[...])
+        if path[-1] == "kernel":
+            loud = 0.02 if path[-2] in ("o", "down") else 1.0
+            np.testing.assert_allclose(
+                value.std(), loud * value.shape[0] ** -0.5, rtol=0.1, err_msg=str(path)
+            )
 
 
 def test_an_untied_model_scores_with_its_own_head():

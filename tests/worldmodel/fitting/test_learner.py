@@ -133,7 +133,7 @@ def test_the_optimizer_matches_a_loop(decay):
 
     def rate(t):
         if t < 3:
-            return 0.1 * t / 3
+            return 0.1 * (t + 1) / 4  # never 0: the first update counts
         cosine = 0.5 * (1 + np.cos(np.pi * (t - 3) / 5))
         return 0.01 + 0.09 * cosine if decay else 0.1
 
