@@ -1,23 +1,26 @@
 """Train language agents in imagination and prove them in the real environment."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dreamgym.envs.base import make
+    from dreamgym.pipeline.config import PRESETS, RunConfig, preset
+    from dreamgym.pipeline.quickstart import quickstart
 
 __version__ = "0.1.0"
+__all__ = ["PRESETS", "RunConfig", "make", "preset", "quickstart"]
 _PUBLIC = {
     "PRESETS": "dreamgym.pipeline.config",
     "RunConfig": "dreamgym.pipeline.config",
+    "make": "dreamgym.envs.base",
     "preset": "dreamgym.pipeline.config",
     "quickstart": "dreamgym.pipeline.quickstart",
-    "make": "dreamgym.envs.base",
 }
-__all__ = [*_PUBLIC]  # noqa: PLE0604 - names of strings, all of them
 
 
 def __getattr__(name: str) -> Any:
     """Public names, imported when first used: an environment alone needs no JAX."""
     if name not in _PUBLIC:
-        raise AttributeError(
-            f"module 'dreamgym' has no {name!r}; have {sorted(_PUBLIC)}"
-        )
+        raise AttributeError(f"module 'dreamgym' has no {name!r}; have {__all__}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)
