@@ -64,7 +64,7 @@ class CollectConfig:
     """
 
     games: int = 500
-    episodes: int = 1400
+    episodes: int = 1800
     dev_games: int = 60
     expert: float = 0.4
     noisy: float = 0.3
@@ -129,7 +129,7 @@ class RunConfig:
     model: str = "micro"
     episodes: str = ""
     seed: int = 0
-    max_steps: int = 24
+    max_steps: int = 16
     collect: CollectConfig = CollectConfig()
     experience: ExperienceConfig = ExperienceConfig()
     pretrain: FitConfig
@@ -195,11 +195,11 @@ def default() -> RunConfig:
     loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1100, every=100, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(300, every=30, context=0.1)),
+        pretrain=_fit(950, every=95, context=0.2),
+        warmstart=WarmstartConfig(fit=_fit(240, every=30, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
-        transfer_budget=2000,
+        transfer_budget=1500,
     )
 
 
