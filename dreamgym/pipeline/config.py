@@ -169,7 +169,10 @@ def _fit(steps: int, *, every: int, rows: int = 16, context: float) -> FitConfig
 
 
 def tiny() -> RunConfig:
-    """Every stage in under 90 s on 2 cores; proves the machinery, learns little."""
+    """35 s on 2 cores with a warm compilation cache; proves the machinery.
+
+    It learns next to nothing: success 0 % on 8 games (docs/LOG.md, 2026-11-21).
+    """
     loop = LoopConfig(
         updates=1, tasks=4, group_size=4, update=GrpoConfig(rows=16),
         curriculum=CurriculumConfig(proposals=2),
@@ -191,7 +194,11 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """About 10 minutes on 2 cores."""
+    """16 minutes on 2 cores beside other work, 7 of them real fine-tuning.
+
+    Not yet a gain: warmstart 59 %, dream 39 % (docs/LOG.md, 2026-11-21), at a larger
+    learning rate than today's.
+    """
     loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
@@ -204,7 +211,7 @@ def default() -> RunConfig:
 
 
 def small() -> RunConfig:
-    """Up to 60 minutes on 2 cores."""
+    """Meant for 60 minutes on 2 cores; not measured yet."""
     loop = LoopConfig(updates=50, tasks=16, group_size=8)
     return RunConfig(
         preset="small",

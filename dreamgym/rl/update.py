@@ -37,7 +37,7 @@ class GrpoConfig:
     rollout: neither length nor difficulty weighs (arXiv:2503.20783).
     """
 
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-4
     clip_low: float = 0.2
     clip_high: float = 0.28
     kl: float = 0.02
