@@ -4,7 +4,7 @@ A single environment is a `gymnasium.Env` over text: `reset(seed=, options={"tas
 Task})`, five-value `step`. What it can do beyond that is declared by having the method:
 
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
-  valid_actions() -> actions            variations(task) -> sequence of Task
+  valid_actions() -> actions
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `instruction`. A
 batch is a VectorEnv: the curriculum chooses each slot's next task, finished slots wait.

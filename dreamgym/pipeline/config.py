@@ -196,8 +196,8 @@ def tiny() -> RunConfig:
 def default() -> RunConfig:
     """16 minutes on 2 cores beside other work, 7 of them real fine-tuning.
 
-    Not yet a gain: warmstart 59 %, dream 39 % (docs/LOG.md, 2026-11-21), at a larger
-    learning rate than today's.
+    No gain yet. Whole run at a policy step of 5e-4: warmstart 59 %, dream 39 %; dream
+    stage alone again at today's 1e-4: 57 % (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(

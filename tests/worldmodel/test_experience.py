@@ -52,6 +52,29 @@ def test_every_answer_has_a_form(tok, text_model):
             assert p.next_state == q.state
 
 
+def test_a_reward_that_is_no_number_is_a_problem_and_earns_nothing(tok):
+    # The grammar can write "--", "1-" or "1 1": told, and never taken for a reward.
+    grammar = experience.reply_grammar(tok, SHAPE)
+    more = np.array(grammar.allowed[2])
+    more[tok.control("outcome")] = False
+    read = {True: 0, False: 0}
+    for one in np.flatnonzero(grammar.first[2]).tolist():
+        for two in ([], *([i] for i in np.flatnonzero(more).tolist())):
+            reply = [tok.control("reward"), one, *two, tok.control("go")]
+            answer = prompts.parse_reply(tok, reply, HERE)
+            try:
+                value = float(tok.decode([one, *two]))
+            except ValueError:
+                assert answer.problem is not None
+                assert answer.reward == 0.0
+                read[False] += 1
+            else:
+                assert answer.problem is None
+                assert answer.reward == value
+                read[True] += 1
+    assert min(read.values()) > 0
+
+
 def phases_of(tok, ids):
     """A reply's ids split where `next`, `reward` and `outcome` open a part."""
     at = [ids.index(tok.control(n)) for n in ("next", "reward", "outcome")]

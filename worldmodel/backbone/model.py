@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from worldmodel.backbone.config import ModelConfig
 
 OUTPUT_SCALE = 0.02
-"""Layers start close to silent: the token's own embedding must not drown in them,
-or looking a word up again in the context is learned several times later."""
+"""Layers start close to silent, so that the token's own embedding does not drown in
+them: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed)."""
 
 
 class LayerCache(NamedTuple):

@@ -49,8 +49,8 @@ class TextTokenizer:
     def train(cls, texts: Iterable[str], vocab_size: int) -> "TextTokenizer":
         """A byte-level BPE of at most `vocab_size` ids, control tokens included.
 
-        Merges stay inside words: merges across words make states shorter and
-        unseen games worse (docs/LOG.md).
+        Merges stay inside words, so that a word has the same ids in every line: merges
+        across words would make states shorter and copying harder (not measured).
 
         Raises:
           ValueError: no room for the 256 bytes and the control tokens.
