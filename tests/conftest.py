@@ -42,6 +42,17 @@ def small_model():
     return helpers.lively_model(shape)
 
 
+@pytest.fixture(scope="session", params=["llama", "lfm2"])
+def family_model(request):
+    """The small model as each family that the backbone knows."""
+    from tests import helpers
+
+    changes = helpers.HYBRID if request.param == "lfm2" else {}
+    shape = helpers.config(13, tie_word_embeddings=False, **changes)
+    # Seeds whose greedy texts are not one token over and over.
+    return helpers.lively_model(shape, seed=3 if changes else 0)
+
+
 @pytest.fixture(scope="session")
 def text_model(tok):
     """A random one-layer model over the tokenizer's vocabulary."""

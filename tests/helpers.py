@@ -30,6 +30,10 @@ def config(vocab: int, **changes) -> ModelConfig:
     return ModelConfig(vocab_size=vocab, **(shape | changes))
 
 
+HYBRID = {"model_type": "lfm2", "layer_types": ("conv", "full_attention")}
+"""Changes that make a config of two layers a hybrid of the LFM2 family."""
+
+
 def lively_model(config: ModelConfig, *, seed: int = 0, embed: float = 20.0) -> Model:
     """A random model whose every parameter matters, however silent a fresh one is.
 

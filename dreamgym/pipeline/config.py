@@ -15,7 +15,7 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import PolicyConfig
 from dreamgym.rl.update import GrpoConfig
 from dreamgym.training import LoopConfig
-from worldmodel.backbone.config import ModelConfig
+from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.experience import ExperienceConfig
 from worldmodel.fitting.learner import OptimizerConfig
 from worldmodel.pretrain import FitConfig
@@ -23,11 +23,15 @@ from worldmodel.pretrain import FitConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder trained from scratch. Its tokenizer is trained on the episodes."""
+    """A decoder trained from scratch. Its tokenizer is trained on the episodes.
+
+    A convolution before the attention: without it a model of this size guesses
+    where it should look up (docs/LOG.md, 2026-11-21).
+    """
 
     vocab_size: int = 640
     hidden_size: int = 128
-    layers: int = 3
+    layers: tuple[str, ...] = (CONVOLUTION, ATTENTION)
     heads: int = 4
     intermediate_size: int = 384
 
@@ -36,21 +40,25 @@ class ModelShape:
         return ModelConfig(
             vocab_size=vocab_size,
             hidden_size=self.hidden_size,
-            num_hidden_layers=self.layers,
+            num_hidden_layers=len(self.layers),
             num_attention_heads=self.heads,
             num_key_value_heads=self.heads,
             head_dim=self.hidden_size // self.heads,
             intermediate_size=self.intermediate_size,
+            model_type="lfm2",
+            layer_types=self.layers,
         )
 
 
 MODELS = {
-    "nano": ModelShape(
-        vocab_size=448, hidden_size=32, layers=2, heads=1, intermediate_size=64
-    ),
+    "nano": ModelShape(vocab_size=448, hidden_size=32, heads=1, intermediate_size=64),
     "micro": ModelShape(),
     "mini": ModelShape(
-        vocab_size=1024, hidden_size=192, layers=4, heads=3, intermediate_size=512
+        vocab_size=1024,
+        hidden_size=192,
+        heads=6,
+        intermediate_size=512,
+        layers=(CONVOLUTION, ATTENTION) * 2,
     ),
 }
 

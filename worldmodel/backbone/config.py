@@ -2,10 +2,18 @@
 
 import dataclasses
 
+ATTENTION, CONVOLUTION = "full_attention", "conv"
+FAMILIES = ("llama", "lfm2")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A Llama-shaped decoder: RMSNorm, RoPE, grouped queries, SwiGLU."""
+    """A decoder: RMSNorm, RoPE, grouped queries, SwiGLU.
+
+    `model_type` "llama" attends in every layer. "lfm2" normalises queries and keys and
+    mixes tokens as `layer_types` says, by attention or by a gated convolution over
+    the last `conv_L_cache` tokens; empty means attention everywhere.
+    """
 
     vocab_size: int
     hidden_size: int = 128
@@ -17,12 +25,16 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
+    model_type: str = "llama"
+    layer_types: tuple[str, ...] = ()
+    conv_L_cache: int = 3
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name != "tie_word_embeddings" and value <= 0:
-                raise ValueError(f"{field.name} must be > 0, got {value}")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if value <= 0:
+                    raise ValueError(f"{field.name} must be > 0, got {value}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 "num_attention_heads must be a multiple of num_key_value_heads, got "
@@ -30,3 +42,22 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even for RoPE, got {self.head_dim}")
+        if self.model_type not in FAMILIES:
+            raise ValueError(
+                f"model_type must be one of {list(FAMILIES)}, got {self.model_type!r}"
+            )
+        if not self.layer_types:
+            every = (ATTENTION,) * self.num_hidden_layers
+            object.__setattr__(self, "layer_types", every)
+        known = {ATTENTION} if self.model_type == "llama" else {ATTENTION, CONVOLUTION}
+        wrong = set(self.layer_types) - known
+        if wrong or len(self.layer_types) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_types of {self.model_type} must be {self.num_hidden_layers} of "
+                f"{sorted(known)}, got {list(self.layer_types)}"
+            )
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised head by head."""
+        return self.model_type == "lfm2"

@@ -1,4 +1,4 @@
-"""Batches of token streams over one KV cache: append, sample, rewind.
+"""Batches of token streams over one cache: append, sample, rewind.
 
 prompts -> append (prefill) -> sample until the grammar closes -> ids and log-probs.
 All streams share the cache's columns: a run appended to B streams takes as many columns
@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from worldmodel.backbone.model import LayerCache, Model
+from worldmodel.backbone.model import LayerCache, Model, empty_cache, place_in_cache
 
 PROMPT_BUCKET = 64
 BATCHES = (16, 64)
@@ -94,9 +94,9 @@ def _append(
     positions = state.length[:, None] + run[None]
     put = jax.lax.dynamic_update_slice_in_dim
     column = put(state.position, jnp.where(real, positions, -1), state.cursor, axis=1)
-    mask = (column[:, None, :] >= 0) & (column[:, None, :] <= positions[:, :, None])
     decoder = nnx.merge(definition, params)
-    hidden, cache = decoder(ids, positions, mask, state.cache, state.cursor)
+    place = place_in_cache(positions, column, state.cursor)
+    hidden, cache = decoder(ids, place, state.cache)
     last = jnp.take_along_axis(
         hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1
     )[:, 0]
@@ -153,10 +153,8 @@ def _sample(
         column = put(
             state.position, jnp.where(live[:, None], positions, -1), state.cursor, 1
         )
-        mask = (column >= 0) & (column <= positions)
-        hidden, cache = decoder(
-            token[:, None], positions, mask[:, None], state.cache, state.cursor
-        )
+        place = place_in_cache(positions, column, state.cursor)
+        hidden, cache = decoder(token[:, None], place, state.cache)
         logits = jnp.where(live[:, None], decoder.logits(hidden[:, 0]), state.logits)
         state = StreamState(
             cache, column, state.length + live, state.cursor + 1, logits
@@ -186,15 +184,11 @@ class Streams:
     def __init__(self, model: Model, batch: int, capacity: int):
         self._model, self.batch, self.capacity = model, batch, capacity
         c = model.config
-        shape = (batch, capacity, c.num_key_value_heads, c.head_dim)
         dtype = jax.tree.leaves(model.params)[0].dtype
         self._used = 0
         self._fresh = True
         self._state = StreamState(
-            tuple(
-                LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-                for _ in range(c.num_hidden_layers)
-            ),
+            empty_cache(c, batch, capacity, dtype),
             jnp.full((batch, capacity), -1, jnp.int32),
             jnp.zeros(batch, jnp.int32),
             jnp.zeros((), jnp.int32),

@@ -88,14 +88,14 @@ def replay(model, g: Grammar, prompt, out, b) -> None:
     assert not out.logp[b, n:].any()
 
 
-def test_samples_are_those_of_the_full_forward_pass(small_model):
+def test_samples_are_those_of_the_full_forward_pass(family_model):
     # Twice: the second run continues behind what was sampled, through the cache.
-    s, g = streams(small_model), grammar()
+    s, g = streams(family_model), grammar()
     texts = [list(r) for r in RAGGED]
     for turn in range(2):
         out = s.sample(g, keys(turn), most=MOST)
         for b, text in enumerate(texts):
-            replay(small_model, g, text, out, b)
+            replay(family_model, g, text, out, b)
             text.extend(out.ids[b, : out.length[b]].tolist())
         if turn == 0:
             more = [[2], [3, 4], [5, 6, 7, 8]]
@@ -104,85 +104,85 @@ def test_samples_are_those_of_the_full_forward_pass(small_model):
     assert s.lengths.tolist() == [len(t) for t in texts]
 
 
-def test_some_streams_are_forced_to_close(small_model):
-    out = streams(small_model).sample(grammar(limits=(1, 1)), keys(), most=MOST)
+def test_some_streams_are_forced_to_close(family_model):
+    out = streams(family_model).sample(grammar(limits=(1, 1)), keys(), most=MOST)
     for b, prompt in enumerate(RAGGED):
-        replay(small_model, grammar(limits=(1, 1)), prompt, out, b)
+        replay(family_model, grammar(limits=(1, 1)), prompt, out, b)
     # One free token a phase, neither closing (first excludes it): both closings forced.
     np.testing.assert_array_equal(out.length, 4)
     np.testing.assert_array_equal(out.ids[:, [1, 3]], [[10, 11]] * 3)
     np.testing.assert_array_equal(out.sampled[:, :4], [[True, False] * 2] * 3)
 
 
-def test_greedy_takes_the_most_probable_token_whatever_the_key(small_model):
-    out = greedy(streams(small_model))
-    other = streams(small_model).sample(anything(0.0), keys(7), most=MOST)
+def test_greedy_takes_the_most_probable_token_whatever_the_key(family_model):
+    out = greedy(streams(family_model))
+    other = streams(family_model).sample(anything(0.0), keys(7), most=MOST)
     assert_same(out, other)
     assert len(set(out.ids.ravel().tolist())) > 3  # no single repeated token
     for b, prompt in enumerate(RAGGED):
-        logits = helpers.full_pass(small_model, [*prompt, *out.ids[b].tolist()])
+        logits = helpers.full_pass(family_model, [*prompt, *out.ids[b].tolist()])
         best = logits[len(prompt) - 1 : -1].argmax(-1)
         np.testing.assert_array_equal(out.ids[b], best)
 
 
-def test_the_key_decides_a_sample(small_model):
+def test_the_key_decides_a_sample(family_model):
     one, same, other = (
-        streams(small_model).sample(anything(1.5), keys(s), most=MOST)
+        streams(family_model).sample(anything(1.5), keys(s), most=MOST)
         for s in (0, 0, 1)
     )
     assert_same(one, same)
     assert (one.ids != other.ids).any()
 
 
-def test_every_token_of_a_stream_has_noise_of_its_own(small_model):
+def test_every_token_of_a_stream_has_noise_of_its_own(family_model):
     # So hot that noise alone decides: one noise for all steps would repeat one token.
-    out = streams(small_model).sample(anything(1e6), keys(6), most=MOST)
+    out = streams(family_model).sample(anything(1e6), keys(6), most=MOST)
     assert all(len(set(row.tolist())) > 2 for row in out.ids)
     assert len({tuple(row.tolist()) for row in out.ids}) == 3
 
 
-def test_tokens_come_as_often_as_their_probability(small_model):
+def test_tokens_come_as_often_as_their_probability(family_model):
     # 256 streams of one context: counts within 4.5 standard deviations of n p.
     n = 256
-    s = Streams(small_model, n, 8)
+    s = Streams(family_model, n, 8)
     s.append([[4]] * n, columns=1)
     out = s.sample(anything(2.0), keys(3, n), most=1)
-    p = np.exp(helpers.log_softmax(helpers.full_pass(small_model, [4])[0] / 2.0))
+    p = np.exp(helpers.log_softmax(helpers.full_pass(family_model, [4])[0] / 2.0))
     count = np.bincount(out.ids[:, 0], minlength=V)
     assert (np.abs(count - n * p) <= 4.5 * np.sqrt(n * p * (1 - p)) + 0.5).all()
     np.testing.assert_allclose(out.logp[:, 0], np.log(p)[out.ids[:, 0]], atol=1e-4)
 
 
-def test_runs_appended_in_pieces_are_one_run(small_model):
-    whole = greedy(streams(small_model))
-    s = streams(small_model, [[1, 2], [6], [7]])
+def test_runs_appended_in_pieces_are_one_run(family_model):
+    whole = greedy(streams(family_model))
+    s = streams(family_model, [[1, 2], [6], [7]])
     s.append([[3], [], [8, 9]], columns=WIDTH)
     s.append([[4, 5], [], []], columns=WIDTH)
     assert s.lengths.tolist() == [5, 1, 3]
     assert_same(greedy(s), whole)
 
 
-def test_an_empty_run_leaves_a_stream_as_it_is(small_model):
-    s = streams(small_model)
+def test_an_empty_run_leaves_a_stream_as_it_is(family_model):
+    s = streams(family_model)
     s.append([[2], [], []], columns=WIDTH)
-    got, want = greedy(s), greedy(streams(small_model))
+    got, want = greedy(s), greedy(streams(family_model))
     np.testing.assert_array_equal(got.ids[1:], want.ids[1:])
     np.testing.assert_allclose(got.logp[1:], want.logp[1:], atol=1e-5)
     assert (got.ids[0] != want.ids[0]).any()
 
 
-def test_rewind_then_append_is_a_fresh_start(small_model):
-    s = streams(small_model)
+def test_rewind_then_append_is_a_fresh_start(family_model):
+    s = streams(family_model)
     s.sample(anything(), keys(5), most=MOST)
     s.rewind([2, 1, 0])
     assert s.lengths.tolist() == [2, 1, 0]
     s.append([[9, 9, 9], [3], [4, 4]], columns=WIDTH)
-    fresh = streams(small_model, [[1, 2, 9, 9, 9], [6, 3], [4, 4]])
+    fresh = streams(family_model, [[1, 2, 9, 9, 9], [6, 3], [4, 4]])
     assert_same(greedy(s), greedy(fresh))
 
 
-def test_rewind_gives_the_columns_back(small_model):
-    s = streams(small_model)
+def test_rewind_gives_the_columns_back(family_model):
+    s = streams(family_model)
     for _ in range(5):  # 6 + 8 columns a turn would not fit 32 twice
         s.sample(anything(), keys(), most=MOST)
         s.rewind([1, 1, 1])
@@ -190,11 +190,11 @@ def test_rewind_gives_the_columns_back(small_model):
     assert s.lengths.tolist() == [5, 2, 2]
 
 
-def test_inactive_streams_write_nothing_and_go_on_later(small_model):
-    s = streams(small_model)
+def test_inactive_streams_write_nothing_and_go_on_later(family_model):
+    s = streams(family_model)
     active = np.array([False, True, True])
     out = s.sample(anything(0.0), keys(), most=MOST, active=active)
-    want = greedy(streams(small_model))
+    want = greedy(streams(family_model))
     assert out.length.tolist() == [0, MOST, MOST]
     assert not out.ids[0].any()
     np.testing.assert_array_equal(out.ids[1:], want.ids[1:])
@@ -205,30 +205,30 @@ def test_inactive_streams_write_nothing_and_go_on_later(small_model):
     np.testing.assert_allclose(later.logp[0], want.logp[0], atol=1e-5)
 
 
-def test_a_text_does_not_depend_on_the_batch_around_it(small_model):
+def test_a_text_does_not_depend_on_the_batch_around_it(family_model):
     prompts = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
     k, g = keys(2, 4), grammar()
-    there = gen.generate(small_model, prompts, g, k, most=MOST)
+    there = gen.generate(family_model, prompts, g, k, most=MOST)
     order = [3, 0]
     here = gen.generate(
-        small_model, [prompts[i] for i in order], g, k[np.array(order)], most=MOST
+        family_model, [prompts[i] for i in order], g, k[np.array(order)], most=MOST
     )
     for got, i in zip(here, order, strict=True):
         np.testing.assert_array_equal(got.ids, there[i].ids)
         np.testing.assert_array_equal(got.logp, there[i].logp)
     for prompt, out in zip(prompts, there, strict=True):
-        replay(small_model, g, prompt, out, 0)
+        replay(family_model, g, prompt, out, 0)
 
 
-def test_more_prompts_than_a_batch_are_all_answered(small_model):
+def test_more_prompts_than_a_batch_are_all_answered(family_model):
     last = gen.BATCHES[-1]
     prompts = [[1 + i % 9, 1 + i % 7] for i in range(last + 3)]
     k, g = keys(4, len(prompts)), grammar()
-    out = gen.generate(small_model, prompts, g, k, most=MOST)
+    out = gen.generate(family_model, prompts, g, k, most=MOST)
     assert len(out) == len(prompts)
     for i in (0, last - 1, last, last + 2):
-        replay(small_model, g, prompts[i], out[i], 0)
-    alone = gen.generate(small_model, prompts[last:], g, k[last:], most=MOST)
+        replay(family_model, g, prompts[i], out[i], 0)
+    alone = gen.generate(family_model, prompts[last:], g, k[last:], most=MOST)
     for a, b in zip(out[last:], alone, strict=True):
         np.testing.assert_array_equal(a.ids, b.ids)
 
@@ -249,13 +249,13 @@ def test_bucket_by_hand():
     assert [gen.bucket(n, 8) for n in (0, 1, 8, 9, 17)] == [8, 8, 8, 16, 24]
 
 
-def test_errors_say_what_does_not_fit(small_model):
-    s = Streams(small_model, 3, CAPACITY)
+def test_errors_say_what_does_not_fit(family_model):
+    s = Streams(family_model, 3, CAPACITY)
     with pytest.raises(ValueError, match="append to the streams first"):
         s.sample(anything(), keys(), most=1)
     with pytest.raises(ValueError, match="every run needs an id"):
         s.append([[1], [], [2]], columns=WIDTH)
-    s = streams(small_model)
+    s = streams(family_model)
     with pytest.raises(ValueError, match="expected 3 runs, got 1"):
         s.append([[1]])
     with pytest.raises(ValueError, match="a run of 7 ids in 6 columns"):
@@ -265,4 +265,4 @@ def test_errors_say_what_does_not_fit(small_model):
     for bad in ([6, 1, 1], [1, 1], [-1, 1, 1]):
         with pytest.raises(ValueError, match="lengths must be"):
             s.rewind(bad)
-    assert_same(greedy(s), greedy(streams(small_model)))  # nothing was spoiled
+    assert_same(greedy(s), greedy(streams(family_model)))  # nothing was spoiled

@@ -7,7 +7,15 @@ import pytest
 from flax import nnx
 
 from tests import helpers
-from worldmodel.backbone.model import attend, create, forward, rotate, segment_mask
+from worldmodel.backbone.model import (
+    Place,
+    ShortConv,
+    attend,
+    create,
+    forward,
+    rotate,
+    segment_mask,
+)
 
 
 def test_rotate_by_hand():
@@ -55,6 +63,24 @@ def test_attend_matches_loops_over_heads():
     np.testing.assert_allclose(got, attend_by_loops(q, k, v, mask), atol=2e-5)
 
 
+def test_a_convolution_by_hand():
+    # One channel, taps 1, 10, 100 from the oldest to the newest; gates of 1 through
+    # `into` = 1 on an input of 1 + the token. Two segments: 1 2 3 and 5.
+    shape = helpers.config(4, hidden_size=1, **helpers.HYBRID)
+    conv = ShortConv(shape, nnx.Rngs(0))
+    conv.into.kernel[...] = jnp.array([[0.0, 0.0, 1.0]])
+    conv.taps[...] = jnp.array([[1.0], [10.0], [100.0]])
+    conv.out.kernel[...] = jnp.ones((1, 1))
+    x = jnp.array([1.0, 2.0, 3.0, 5.0]).reshape(1, 4, 1)
+    place = Place(jnp.array([[0, 1, 2, 0]]), jnp.ones((1, 4, 4), bool))
+    # before and after gates are 0: nothing passes.
+    assert not np.asarray(conv(x, place, None)[0]).any()
+    conv.into.kernel[...] = jnp.ones((1, 3))
+    # gated inputs x^2: 1 4 9 25; times the gate x of the reading token.
+    want = [1 * 100, 2 * (400 + 10), 3 * (900 + 40 + 1), 5 * 2500]
+    np.testing.assert_allclose(conv(x, place, None)[0].ravel(), want)
+
+
 def test_segment_mask_by_hand():
     got = segment_mask(jnp.array([[1, 1, 2, 0]]))[0].astype(int)
     np.testing.assert_array_equal(
@@ -62,9 +88,9 @@ def test_segment_mask_by_hand():
     )
 
 
-def test_a_packed_row_is_its_segments_apart(small_model):
+def test_a_packed_row_is_its_segments_apart(family_model):
     one, two = [3, 1, 4, 1, 5], [9, 2, 6]
-    m = small_model
+    m = family_model
     ids = np.zeros((1, 32), np.int32)
     position, segment = np.zeros_like(ids), np.zeros_like(ids)
     ids[0, :8], position[0, :8] = one + two, [0, 1, 2, 3, 4, 0, 1, 2]
@@ -79,9 +105,9 @@ def test_a_packed_row_is_its_segments_apart(small_model):
     assert np.abs(np.asarray(packed - joined)[5:8]).max() > 1e-2
 
 
-def test_no_logit_reads_a_later_token(small_model):
-    base = helpers.full_pass(small_model, [3, 1, 4, 1, 5])
-    other = helpers.full_pass(small_model, [3, 1, 4, 7, 5])
+def test_no_logit_reads_a_later_token(family_model):
+    base = helpers.full_pass(family_model, [3, 1, 4, 1, 5])
+    other = helpers.full_pass(family_model, [3, 1, 4, 7, 5])
     np.testing.assert_array_equal(base[:3], other[:3])
     assert (np.abs(base[3:] - other[3:]).max(1) > 1e-2).all()
 
@@ -93,9 +119,9 @@ def test_the_seed_decides_the_parameters():
     assert helpers.distance(one, other) > 0.01
 
 
-def test_no_rank_is_promoted_in_silence(small_model):
+def test_no_rank_is_promoted_in_silence(family_model):
     # Under this setting an axis that lines up by chance is an error, not a number.
-    m, row = small_model, np.ones((1, 5), np.int32)
+    m, row = family_model, np.ones((1, 5), np.int32)
     with jax.numpy_rank_promotion("raise"):
         shape = jax.eval_shape(
             functools.partial(forward, m.definition), m.params, row, row, row
@@ -103,12 +129,13 @@ def test_no_rank_is_promoted_in_silence(small_model):
     assert shape == (1, 5, 13)
 
 
-def test_fresh_layers_are_close_to_silent():
-    shape = helpers.config(13, hidden_size=64, intermediate_size=128)
+@pytest.mark.parametrize("changes", [{}, helpers.HYBRID])
+def test_fresh_layers_are_close_to_silent(changes):
+    shape = helpers.config(13, hidden_size=64, intermediate_size=128, **changes)
     for path, leaf in nnx.to_flat_state(create(shape, seed=0).params):
         value = np.asarray(leaf[...])
         if path[-1] == "kernel":
-            loud = 0.02 if path[-2] in ("o", "down") else 1.0
+            loud = 0.02 if path[-2] in ("o", "out", "down") else 1.0
             np.testing.assert_allclose(
                 value.std(), loud * value.shape[0] ** -0.5, rtol=0.1, err_msg=str(path)
             )
@@ -135,6 +162,9 @@ def test_an_untied_model_scores_with_its_own_head():
         ({"rope_theta": -1.0}, "rope_theta must be > 0"),
         ({"num_key_value_heads": 3}, "multiple of num_key_value_heads, got 4 and 3"),
         ({"head_dim": 7}, "head_dim must be even for RoPE, got 7"),
+        ({"model_type": "gpt2"}, "model_type must be one of .*, got 'gpt2'"),
+        ({"layer_types": ("conv",) * 2}, "layer_types of llama must be 2 of"),
+        (helpers.HYBRID | {"layer_types": ("conv",)}, "layer_types of lfm2 must be 2"),
     ],
 )
 def test_a_shape_that_cannot_be_is_an_error(change, message):

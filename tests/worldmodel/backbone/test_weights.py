@@ -110,6 +110,59 @@ def test_transformers_gives_the_same_logits(saved):
     np.testing.assert_allclose(got, logits, atol=2e-4)
 
 
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory, tok):
+    """A saved LFM2 of a convolution and an attention layer, and its logits."""
+    shape = helpers.config(
+        tok.vocab_size, **helpers.HYBRID, rope_theta=500.0, rms_norm_eps=1e-3,
+        conv_L_cache=4,
+    )  # fmt: skip
+    model = helpers.lively_model(shape, embed=4.0)
+    root = tmp_path_factory.mktemp("hybrid")
+    weights.save_model(root, model, tok)
+    return root, model, helpers.full_pass(model, IDS)
+
+
+def test_transformers_gives_the_same_logits_of_a_hybrid(hybrid):
+    torch = pytest.importorskip("torch", reason="torch is not in the test extra")
+    transformers = pytest.importorskip("transformers")
+    root, _, logits = hybrid
+    model = transformers.AutoModelForCausalLM.from_pretrained(root).eval()
+    assert type(model).__name__ == "Lfm2ForCausalLM"
+    with torch.no_grad():
+        got = model(torch.tensor([IDS])).logits[0].numpy()
+    assert np.abs(logits).max() > 0.5
+    np.testing.assert_allclose(got, logits, atol=2e-4)
+
+
+def test_a_saved_hybrid_is_loaded_again(hybrid):
+    root, model, logits = hybrid
+    again, _ = weights.load_model(root)
+    assert again.config == model.config
+    np.testing.assert_array_equal(helpers.full_pass(again, IDS), logits)
+    taps = load_file(root / "model.safetensors")["model.layers.0.conv.conv.weight"]
+    assert taps.shape == (16, 1, 4)  # [channels, 1, taps], as a Conv1d keeps them
+    got = np.asarray(model.params["layers"][0]["mixer"]["taps"][...])
+    np.testing.assert_array_equal(taps[:, 0].T, got)
+
+
+def test_the_names_of_real_hybrid_configs(hybrid, tmp_path):
+    # LFM2-350M's config.json says block_ff_dim 6656 adjusted by 2/3 to a multiple of
+    # 256, and which layers attend by their indices.
+    config = json.loads((hybrid[0] / "config.json").read_text())
+    del config["layer_types"], config["tie_word_embeddings"]
+    config |= {
+        "block_ff_dim": 6656, "block_auto_adjust_ff_dim": True,
+        "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
+        "full_attn_idxs": [0], "tie_embedding": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    got = weights.load_config(tmp_path)
+    assert got.intermediate_size == 4608
+    assert got.layer_types == ("full_attention", "conv")
+    assert got.tie_word_embeddings is False
+
+
 def test_transformers_reads_the_same_shape(saved):
     transformers = pytest.importorskip("transformers")
     root, model, _ = saved
@@ -211,7 +264,7 @@ def test_rotary_buffers_of_old_files_are_no_error(saved, broken):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "must be 'llama', got 'gpt2'"),
+        ({"model_type": "gpt2"}, "must be one of .*'llama'.*, got 'gpt2'"),
         ({"attention_bias": True}, "attention_bias is not supported"),
         ({"mlp_bias": True}, "mlp_bias is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act"),
