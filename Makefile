@@ -1,4 +1,4 @@
-.PHONY: check lint test slow wheel
+.PHONY: check lint test slow bench wheel
 
 check: lint test  ## what a change must pass
 
@@ -12,6 +12,9 @@ test:  ## the fast tests
 
 slow:  ## learning tests and whole runs, minutes
 	pytest -m slow
+
+bench:  ## tokens per second of training, prefill and decode
+	python scripts/bench.py
 
 wheel:  ## a wheel in dist/
 	python -m build --wheel

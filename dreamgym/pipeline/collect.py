@@ -119,21 +119,22 @@ def collect(
     weights = np.array([config.expert, config.noisy, config.random], float)
     if not hasattr(env, "expert"):
         weights = np.array([0.0, 0.0, 1.0])
-    seen: list[str] = []
+    seen, earned = list[str](), list[str]()
     out = []
     for number in range(episodes):
         task = tasks[number % len(tasks)]
         source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
         name = f"{source}-{number}-{task.id}"
-        actor = _Actor(env, source, config, rng, seen)
+        actor = _Actor(env, source, config, rng, seen, earned)
         episode = play(env, task, actor, max_steps=max_steps, name=name)
         show(number + 1)
         if not episode.transitions:
             continue
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
-            if t.action not in seen and len(seen) < 2000:
-                seen.append(t.action)
+            for known, counts in ((seen, True), (earned, t.reward > 0)):
+                if counts and t.action not in known and len(known) < 2000:
+                    known.append(t.action)
     return out
 
 
@@ -147,9 +148,11 @@ class _Actor:
         config: CollectConfig,
         rng: np.random.Generator,
         seen: list[str],
+        earned: list[str],
     ):
         self._env: Any = env
-        self._config, self._rng, self._seen = config, rng, seen
+        self._config, self._rng = config, rng
+        self._seen, self._earned = seen, earned
         self._noise = {"expert": 0.0, "noisy": config.noise, "random": 1.0}[source]
         self._plan: list[str] | None = None
 
@@ -162,11 +165,13 @@ class _Actor:
 
     def _random(self) -> str:
         draw = self._rng.random()
-        valid = list(getattr(self._env, "valid_actions", list)())
-        foreign = self._config.foreign + self._config.mangled
+        c, valid = self._config, list(getattr(self._env, "valid_actions", list)())
+        foreign = c.mangled + c.foreign
+        if self._earned and foreign <= draw < foreign + c.tempting:
+            return str(self._rng.choice(self._earned))
         if valid and draw >= foreign:
             return str(self._rng.choice(valid))
-        if self._seen and draw >= self._config.mangled:
+        if self._seen and draw >= c.mangled:
             return str(self._rng.choice(self._seen))
         if not self._seen:
             return str(self._rng.choice(valid)) if valid else self._sample()

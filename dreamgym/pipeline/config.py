@@ -32,7 +32,7 @@ class ModelShape:
     vocab_size: int = 640
     hidden_size: int = 128
     layers: tuple[str, ...] = (CONVOLUTION, ATTENTION)
-    heads: int = 4
+    heads: int = 2
     intermediate_size: int = 384
 
     def model(self, vocab_size: int) -> ModelConfig:
@@ -68,7 +68,9 @@ class CollectConfig:
     """How many real episodes, from whom. Shares need not sum to one: they are weights.
 
     `noise` is the chance that the noisy expert acts at random instead; a random actor
-    takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`.
+    takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`,
+    and with `tempting` one that earned a reward elsewhere: here a condition of it is
+    mostly missing, which is what an experience model gets wrong first.
     """
 
     games: int = 500
@@ -79,6 +81,7 @@ class CollectConfig:
     random: float = 0.3
     noise: float = 0.35
     foreign: float = 0.2
+    tempting: float = 0.2
     mangled: float = 0.05
 
     def __post_init__(self):
@@ -207,11 +210,13 @@ def default() -> RunConfig:
     No gain yet. Whole run at a policy step of 5e-4: warmstart 59 %, dream 39 %; dream
     stage alone again at today's 1e-4: 57 % (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(updates=12, tasks=12, group_size=8)
+    loop = LoopConfig(
+        updates=16, tasks=12, group_size=8, update=GrpoConfig(learning_rate=2e-4)
+    )
     return RunConfig(
         preset="default",
-        pretrain=_fit(950, every=95, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(240, every=30, context=0.1)),
+        pretrain=_fit(1000, every=100, context=0.2),
+        warmstart=WarmstartConfig(fit=_fit(480, every=60, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
         transfer_budget=1500,

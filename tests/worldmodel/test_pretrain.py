@@ -29,7 +29,7 @@ def test_annotate_fills_only_what_is_missing():
     given = dataclasses.replace(first, reasoning="because I say so")
     e = dataclasses.replace(helpers.lamp_and_door(), transitions=(given, *rest))
     got = [t.reasoning for t in pretrain.annotate(e).transitions]
-    rule = [reasoning.explain(t, e.task.instruction) for t in rest]
+    rule = [reasoning.explain(t) for t in rest]
     assert got == ["because I say so", *rule]
 
 

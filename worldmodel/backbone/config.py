@@ -46,16 +46,18 @@ class ModelConfig:
             raise ValueError(
                 f"model_type must be one of {list(FAMILIES)}, got {self.model_type!r}"
             )
-        if not self.layer_types:
-            every = (ATTENTION,) * self.num_hidden_layers
-            object.__setattr__(self, "layer_types", every)
         known = {ATTENTION} if self.model_type == "llama" else {ATTENTION, CONVOLUTION}
-        wrong = set(self.layer_types) - known
-        if wrong or len(self.layer_types) != self.num_hidden_layers:
+        wrong = set(self.mixers) - known
+        if wrong or len(self.mixers) != self.num_hidden_layers:
             raise ValueError(
                 f"layer_types of {self.model_type} must be {self.num_hidden_layers} of "
                 f"{sorted(known)}, got {list(self.layer_types)}"
             )
+
+    @property
+    def mixers(self) -> tuple[str, ...]:
+        """How each layer mixes tokens."""
+        return self.layer_types or (ATTENTION,) * self.num_hidden_layers
 
     @property
     def qk_norm(self) -> bool:

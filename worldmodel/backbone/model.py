@@ -228,9 +228,7 @@ class Decoder(nnx.Module):
         init = nnx.initializers.normal(stddev=0.02)
         shape = (config.vocab_size, config.hidden_size)
         self.embed = nnx.Param(init(rngs.params(), shape))
-        self.layers = nnx.List(
-            [Layer(config, kind, rngs) for kind in config.layer_types]
-        )
+        self.layers = nnx.List([Layer(config, kind, rngs) for kind in config.mixers])
         self.norm = Norm(config.hidden_size, config.rms_norm_eps)
         if not config.tie_word_embeddings:
             self.head = nnx.Param(init(rngs.params(), shape))
@@ -285,7 +283,7 @@ def empty_cache(
         Inputs(zeros(config.hidden_size))
         if kind == CONVOLUTION
         else KeyValues(zeros(*heads), zeros(*heads))
-        for kind in config.layer_types
+        for kind in config.mixers
     )
 
 

@@ -117,7 +117,9 @@ def save_model(
     save_file(tensors, temporary, metadata={"format": "pt"})
     temporary.replace(root / "model.safetensors")
     tokenizer.save(root)
-    unsaid = ("layer_types", "conv_L_cache") if c.model_type == "llama" else ()
+    shape = dataclasses.asdict(c) | {"layer_types": c.mixers}
+    if c.model_type == "llama":
+        del shape["layer_types"], shape["conv_L_cache"]
     config = {
         "architectures": [family.architecture],
         "hidden_act": "silu",
@@ -126,7 +128,7 @@ def save_model(
         "pad_token_id": tokenizer.control("pad"),
         "bos_token_id": None,
         "eos_token_id": tokenizer.control("end"),
-        **{k: v for k, v in dataclasses.asdict(c).items() if k not in unsaid},
+        **shape,
         family.epsilon: c.rms_norm_eps,
         **_FIXED[c.model_type],
     }

@@ -57,8 +57,22 @@ def test_random_actors_take_valid_foreign_and_mangled_actions():
         steps = [t for e in found for t in e.transitions]
         return sum(t.invalid for t in steps) / len(steps)
 
-    assert invalid(foreign=0.0, mangled=0.0) == 0.0
-    assert invalid(foreign=0.0, mangled=0.5) > 0.1
+    assert invalid(foreign=0.0, mangled=0.0, tempting=0.0) == 0.0
+    assert invalid(foreign=0.0, mangled=0.5, tempting=0.0) > 0.1
+
+
+def test_random_actors_try_what_earned_a_reward_elsewhere():
+    def tries(tempting):
+        found = collected(
+            episodes=200, expert=0.1, noisy=0.0, random=0.9, foreign=0.0, mangled=0.0,
+            tempting=tempting,
+        )  # fmt: skip
+        rewarding = {t.action for e in found for t in e.transitions if t.reward > 0}
+        played = [t for e in found if e.source == "random" for t in e.transitions]
+        vain = [t for t in played if t.action in rewarding and t.reward <= 0]
+        return len(vain) / len(played)
+
+    assert tries(0.5) > tries(0.0) + 0.2
 
 
 def test_the_seed_decides():
