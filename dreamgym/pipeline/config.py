@@ -210,9 +210,7 @@ def default() -> RunConfig:
     No gain yet. Whole run at a policy step of 5e-4: warmstart 59 %, dream 39 %; dream
     stage alone again at today's 1e-4: 57 % (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(
-        updates=16, tasks=12, group_size=8, update=GrpoConfig(learning_rate=2e-4)
-    )
+    loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
         pretrain=_fit(1000, every=100, context=0.2),
