@@ -205,10 +205,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """16 minutes on 2 cores beside other work, 7 of them real fine-tuning.
+    """About 13 minutes on 2 cores beside other work, 4 of them real fine-tuning.
 
-    No gain yet. Whole run at a policy step of 5e-4: warmstart 59 %, dream 39 %; dream
-    stage alone again at today's 1e-4: 57 % (docs/LOG.md, 2026-11-21).
+    No gain yet. Nearly these settings (16 updates at a policy step of 2e-4): bc 39 %,
+    warmstart 33 %, dream 23 % (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(
