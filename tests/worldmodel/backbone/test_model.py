@@ -64,21 +64,22 @@ def test_attend_matches_loops_over_heads():
 
 
 def test_a_convolution_by_hand():
-    # One channel, taps 1, 10, 100 from the oldest to the newest; gates of 1 through
-    # `into` = 1 on an input of 1 + the token. Two segments: 1 2 3 and 5.
-    shape = helpers.config(4, hidden_size=1, **helpers.HYBRID)
+    # Two inputs a token, (p, q). The gate before is p, the value p, the gate after q;
+    # taps 1, 10, 100 from the oldest to the newest. Two segments: three tokens and one.
+    shape = helpers.config(4, hidden_size=2, **helpers.HYBRID)
     conv = ShortConv(shape, nnx.Rngs(0))
-    conv.into.kernel[...] = jnp.array([[0.0, 0.0, 1.0]])
-    conv.taps[...] = jnp.array([[1.0], [10.0], [100.0]])
-    conv.out.kernel[...] = jnp.ones((1, 1))
-    x = jnp.array([1.0, 2.0, 3.0, 5.0]).reshape(1, 4, 1)
+    before, after, value = ([[1, 1], [0, 0]], [[0, 0], [1, 1]], [[1, 1], [0, 0]])
+    conv.into.kernel[...] = jnp.hstack(
+        [jnp.array(x, float) for x in (before, after, value)]
+    )
+    conv.taps[...] = jnp.array([[1.0, 1.0], [10.0, 10.0], [100.0, 100.0]])
+    conv.out.kernel[...] = jnp.eye(2)
+    x = jnp.array([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0], [13.0, 17.0]])[None]
     place = Place(jnp.array([[0, 1, 2, 0]]), jnp.ones((1, 4, 4), bool))
-    # before and after gates are 0: nothing passes.
-    assert not np.asarray(conv(x, place, None)[0]).any()
-    conv.into.kernel[...] = jnp.ones((1, 3))
-    # gated inputs x^2: 1 4 9 25; times the gate x of the reading token.
-    want = [1 * 100, 2 * (400 + 10), 3 * (900 + 40 + 1), 5 * 2500]
-    np.testing.assert_allclose(conv(x, place, None)[0].ravel(), want)
+    want = [2 * 100, 5 * (900 + 10), 11 * (4900 + 90 + 1), 17 * 16900]
+    got = conv(x, place, None)[0]
+    np.testing.assert_allclose(got[0, :, 0], want)
+    np.testing.assert_allclose(got[0, :, 1], want)
 
 
 def test_segment_mask_by_hand():

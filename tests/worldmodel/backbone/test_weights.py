@@ -135,6 +135,62 @@ def test_transformers_gives_the_same_logits_of_a_hybrid(hybrid):
     np.testing.assert_allclose(got, logits, atol=2e-4)
 
 
+def lfm2_logits(root, ids) -> np.ndarray:
+    """LFM2 in NumPy loops, from the files alone, with weights [out, in]."""
+    c = json.loads((root / "config.json").read_text())
+    w = {k: v.astype(float) for k, v in load_file(root / "model.safetensors").items()}
+    size, heads = c["head_dim"], c["num_attention_heads"]
+    group, half = heads // c["num_key_value_heads"], size // 2
+
+    def norm(x, name):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + c["norm_eps"]) * w[name]
+
+    def turned(x, position):  # the pair (i, i + half) is one complex number
+        rate = c["rope_theta"] ** (-np.arange(half) * 2.0 / size)
+        z = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * position * rate)
+        return np.concatenate([z.real, z.imag], -1)
+
+    def convolve(hs, at):
+        kernel = w[at + "conv.conv.weight"][:, 0]  # [channels, taps], the oldest first
+        b, after, x = np.split(hs @ w[at + "conv.in_proj.weight"].T, 3, axis=1)
+        rows = np.concatenate([np.zeros((kernel.shape[1] - 1, b.shape[1])), b * x])
+        mixed = [
+            (rows[t : t + kernel.shape[1]] * kernel.T).sum(0) for t in range(len(hs))
+        ]
+        return (after * np.array(mixed)) @ w[at + "conv.out_proj.weight"].T
+
+    def attend(hs, at):
+        at += "self_attn."
+        q, k, v = (
+            (hs @ w[f"{at}{n}_proj.weight"].T).reshape(len(hs), -1, size) for n in "qkv"
+        )
+        q, k = norm(q, at + "q_layernorm.weight"), norm(k, at + "k_layernorm.weight")
+        q, k = (np.array([turned(x, t) for t, x in enumerate(y)]) for y in (q, k))
+        out = np.zeros((len(hs), heads, size))
+        for t, n in np.ndindex(len(hs), heads):
+            p = np.exp(k[: t + 1, n // group] @ q[t, n] / size**0.5)
+            out[t, n] = p @ v[: t + 1, n // group] / p.sum()
+        return out.reshape(len(hs), -1) @ w[at + "out_proj.weight"].T
+
+    xs = w["model.embed_tokens.weight"][ids]
+    for layer, kind in enumerate(c["layer_types"]):
+        at = f"model.layers.{layer}."
+        mix = convolve if kind == "conv" else attend
+        xs = xs + mix(norm(xs, at + "operator_norm.weight"), at)
+        h = norm(xs, at + "ffn_norm.weight")
+        gate, up = (h @ w[f"{at}feed_forward.w{n}.weight"].T for n in (1, 3))
+        silu = gate / (1 + np.exp(-gate))
+        xs = xs + (silu * up) @ w[at + "feed_forward.w2.weight"].T
+    xs = norm(xs, "model.embedding_norm.weight")
+    return xs @ w["model.embed_tokens.weight"].T
+
+
+def test_a_saved_hybrid_is_an_lfm2(hybrid):
+    root, _, logits = hybrid
+    assert np.abs(logits).max() > 0.5
+    np.testing.assert_allclose(lfm2_logits(root, IDS), logits, atol=2e-4)
+
+
 def test_a_saved_hybrid_is_loaded_again(hybrid):
     root, model, logits = hybrid
     again, _ = weights.load_model(root)
