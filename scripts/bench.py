@@ -4,8 +4,9 @@
     python scripts/bench.py --model mini --json
 
 Training (one update of 16 rows of 128), prefill (64 prompts of 128) and decode (64
-streams) take turns with a matrix product, so that a busy machine slows both sides; the
-ratio is achieved over the best matrix rate of the same run.
+streams) take turns with a matrix product, so that a busy machine slows both sides. A
+ratio counts 2 operations a parameter and token (6 in training), attention not, and
+divides by the best matrix rate of the same run.
 """
 
 import argparse

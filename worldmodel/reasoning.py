@@ -20,7 +20,7 @@ def explain(transition: Transition) -> str:
 
     A few words of the first line and of the action are said again, next to each other,
     and then the new words of the first changed line: to look those up is what a small
-    model finds hard, and easier from one place than from two (docs/LOG.md, 2026-11-21).
+    model finds hard, and meant to be easier from one place than from two.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)

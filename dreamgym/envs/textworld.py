@@ -5,7 +5,7 @@ game text -> a rule-based mapping -> lines of state:
 The last lines are an automatic map, as many text games draw one: exits that the agent
 has seen (`kitchen north pantry kitchen west corridor`), neighbours it has read
 (`pantry near kitchen`), things it has left behind (`pantry has coin`). With them the
-state is all there is to know: the way back leads where it came from. A name of two
+state is all that was seen: the way back leads where it came from. A name of two
 words is written as one. Fixtures that no action of these games can touch are left out.
 """
 

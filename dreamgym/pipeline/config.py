@@ -25,8 +25,8 @@ from worldmodel.pretrain import FitConfig
 class ModelShape:
     """A decoder trained from scratch. Its tokenizer is trained on the episodes.
 
-    A convolution before the attention: without it a model of this size guesses
-    where it should look up (docs/LOG.md, 2026-11-21).
+    A convolution before the attention: without it a model of this size learns later
+    to look words up (docs/LOG.md, 2026-11-21, one seed).
     """
 
     vocab_size: int = 640
@@ -180,7 +180,7 @@ def _fit(steps: int, *, every: int, rows: int = 16, context: float) -> FitConfig
 
 
 def tiny() -> RunConfig:
-    """35 s on 2 cores with a warm compilation cache; proves the machinery.
+    """62 s on 2 cores, 32 s with a warm compilation cache; proves the machinery.
 
     It learns next to nothing: success 0 % on 8 games (docs/LOG.md, 2026-11-21).
     """
@@ -205,10 +205,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """About 13 minutes on 2 cores beside other work, 4 of them real fine-tuning.
+    """14 minutes on 2 cores beside tests, 4 of them real fine-tuning; no gain yet.
 
-    No gain yet. Nearly these settings (16 updates at a policy step of 2e-4): bc 39 %,
-    warmstart 33 %, dream 23 % (docs/LOG.md, 2026-11-21).
+    Measured with 16 updates at a policy step of 2e-4: bc 39 %, warmstart 33 %, dream
+    23 % (docs/LOG.md, 2026-11-21); these settings have not been run as a whole.
     """
     loop = LoopConfig(updates=12, tasks=12, group_size=8)
     return RunConfig(
