@@ -6,7 +6,9 @@ every rollout of a group loses, twice, is retired.
 """
 
 import collections
+import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,20 +31,32 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
     return [entries[i].task for i in order]
 
 
-def fault(task: Task | None, like: Task, known: set[tuple[str, State]]) -> str | None:
+class Form(NamedTuple):
+    """How the first lines of a family's initial states open, and their least number."""
+
+    heads: tuple[str, ...]
+    lines: int
+
+
+def form_of(tasks: Sequence[Task]) -> Form:
+    """The form of these tasks' initial states."""
+    heads = [[line.split()[0] for line in t.initial_state] for t in tasks]
+    columns = (set(column) for column in zip(*heads, strict=False))
+    same = itertools.takewhile(lambda words: len(words) == 1, columns)
+    return Form(tuple(word for words in same for word in words), min(map(len, heads)))
+
+
+def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str | None:
     """Why a proposal is refused: form, copy, or None where it is good.
 
-    The first lines must open with the words that the seed's lines open with: a
-    variation is another task of the same kind, with the same slots of state.
+    A variation is another task of the same kind, with the same slots of state.
     """
     if task is None or not task.instruction or not task.initial_state:
         return "form"
     if len(set(task.initial_state)) < len(task.initial_state):
         return "form"
     heads = [line.split()[0] for line in task.initial_state]
-    expected = [line.split()[0] for line in like.initial_state]
-    slots = len(expected) - 1
-    if len(heads) < len(expected) or heads[:slots] != expected[:slots]:
+    if len(heads) < form.lines or tuple(heads[: len(form.heads)]) != form.heads:
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"
@@ -57,9 +71,14 @@ def extend(
         return {}
     chosen = seeds(pool, count, rng)
     known = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
+    families: dict[str, list[Task]] = {}
+    for entry in pool.entries.values():
+        if not entry.generated:
+            families.setdefault(entry.task.family, []).append(entry.task)
+    form = {family: form_of(tasks) for family, tasks in families.items()}
     verdicts: collections.Counter[str] = collections.Counter()
     for like, task in zip(chosen, propose(chosen), strict=True):
-        reason = fault(task, like, known)
+        reason = fault(task, form[like.family], known)
         if reason is None and task is not None and task.id in pool.entries:
             reason = "duplicate"
         verdicts[reason or "accepted"] += 1

@@ -111,7 +111,7 @@ def _config(args: argparse.Namespace) -> Any:
 def _stages(args: argparse.Namespace) -> None:
     from dreamgym.evaluation import report
     from dreamgym.pipeline import transfer
-    from dreamgym.pipeline.quickstart import STAGES, quickstart, use_compilation_cache
+    from dreamgym.pipeline.quickstart import STAGES, quickstart, tune_process
     from dreamgym.pipeline.run import Run
 
     config = _config(args)
@@ -119,7 +119,7 @@ def _stages(args: argparse.Namespace) -> None:
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
     if args.command in STAGES:
-        use_compilation_cache()
+        tune_process()
         run = Run(root, config)
         run.stage(args.command, lambda: STAGES[args.command](run))
         if args.command != "transfer":

@@ -18,7 +18,7 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import VectorEnv
-from dreamgym.rl.advantages import group_advantages, usable
+from dreamgym.rl.advantages import turn_advantages, usable
 from dreamgym.rl.update import GrpoConfig, Updater
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -132,16 +132,12 @@ def learn(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Advantages, one update, task values; returns the new state and its metrics."""
     size = config.group_size
-    shape = (len(trajectories) // size, size)
-    returns = np.array([t.episode.total_reward for t in trajectories]).reshape(shape)
-    scored = np.array([t.error is None for t in trajectories]).reshape(shape)
-    adv = group_advantages(returns, scored, divide_by_std=config.update.divide_by_std)
-    use = usable(scored, adv)
+    turns = [turn for t in trajectories for turn in t.turns]
+    adv, use = _credit(trajectories, config)
     examples = [
         turn_example(turn, float(a))
-        for t, a, ok in zip(trajectories, adv.flat, use.flat, strict=True)
+        for turn, a, ok in zip(turns, adv, use, strict=True)
         if ok
-        for turn in t.turns
     ]
     state, metrics = progress.state, {}
     if examples:
@@ -155,11 +151,31 @@ def learn(
         "success": _mean([bool(t.episode.success) for t in good]),
         "return": _mean([t.episode.total_reward for t in good]),
         "steps": _mean([len(t.turns) for t in trajectories]),
-        "unscored": float((~scored).sum()),
+        "unscored": float(len(trajectories) - len(good)),
         "unchanged": _mean([x.state == x.next_state for x in steps]),
-        "used_groups": float(use.any(1).mean()),
+        "used_turns": float(use.mean()),
     }
     return state, row
+
+
+def _credit(trajectories: Sequence[Trajectory], config: LoopConfig):
+    """(advantage, whether it carries a signal) of each turn, in the turns' order."""
+    size, update = config.group_size, config.update
+    lengths = np.array([len(t.turns) for t in trajectories])
+    taken = np.arange(lengths.max()) < lengths[:, None]
+    rewards = np.zeros(taken.shape)
+    rewards[taken] = [x.reward for t in trajectories for x in t.episode.transitions]
+    scored = np.array([t.error is None for t in trajectories])
+    groups = (len(trajectories) // size, size, -1)
+    rewards, counted = (
+        rewards.reshape(groups),
+        (taken & scored[:, None]).reshape(groups),
+    )
+    adv = turn_advantages(
+        rewards, counted, discount=update.discount, divide_by_std=update.divide_by_std
+    )
+    use = usable(counted, adv)
+    return adv.reshape(taken.shape)[taken], use.reshape(taken.shape)[taken]
 
 
 def _record(progress: Progress, trajectories: Sequence[Trajectory], size: int) -> None:

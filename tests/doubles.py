@@ -236,7 +236,7 @@ class Known(LocalExperience):
 def tokenizer() -> TextTokenizer:
     texts = ["take the coin", *ACTIONS, *start_state(1, 2, 3), *"0123456789"]
     texts += ["said you fall", "said no coin", "said wall", "said unknown action"]
-    return TextTokenizer.train(texts * 4, 360)
+    return TextTokenizer.train(texts * 4, 392)
 
 
 @functools.cache

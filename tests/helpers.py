@@ -19,7 +19,7 @@ TEXTS = (
 
 
 def tokenizer() -> TextTokenizer:
-    return TextTokenizer.train(TEXTS * 3, 360)
+    return TextTokenizer.train(TEXTS * 3, 392)
 
 
 def config(vocab: int, **changes) -> ModelConfig:

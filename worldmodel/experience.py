@@ -102,10 +102,11 @@ def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
         return mask
 
     openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
+    same = tokens(*(f"same{i}" for i in range(MAX_LINES)))
     outcomes = tokens(*prompts.OUTCOMES)
     allowed = [
         text | tokens("next"),
-        text | openers | tokens("reward"),
+        text | openers | same | tokens("reward"),
         number | tokens("outcome"),
         outcomes,
     ]
@@ -214,7 +215,10 @@ class LocalExperience:
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         most = c.reasoning_tokens + c.state_tokens + 12
-        replies = generate(self.model, contexts, self._grammar, keys, most=most)
+        beyond = np.stack([tok.beyond(len(q.state)) for q in queries])
+        replies = generate(
+            self.model, contexts, self._grammar, keys, most=most, banned=beyond
+        )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
     def _read(self, query: Query, sampled: Sampled) -> Prediction:

@@ -18,18 +18,16 @@ def reveals(state: State, action: str, instruction: str, after: State) -> set[st
 def explain(transition: Transition) -> str:
     """Where, what is done, what it leads to, which lines change, what it earns.
 
-    A few words of the first line and of the action are said again, next to each other,
-    and then the new words of the first changed line: to look those up is what a small
-    model finds hard, and meant to be easier from one place than from two.
+    The last words of the first line and some of the action are said again, next to
+    each other, and then the new words of the first changed line: to look those up is
+    what a small model finds hard, and meant to be easier from one place than from two.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
     if not script:
         what = "nothing changes"
     else:
-        touched = [
-            "new" if e.index is None else t.state[e.index].split()[0] for e in script
-        ]
+        touched = [_head(t.state, x) for e in script for x in _named(e)]
         what = " ".join([*_new_words(t, script[0]), "as", *dict.fromkeys(touched)])
         what += " change"
     where = t.state[0].split()[-4:] if t.state else []
@@ -40,7 +38,17 @@ def explain(transition: Transition) -> str:
     return what + end
 
 
+def _named(edit: edits.Edit) -> list[int | None]:
+    """The line that is edited and those that move there."""
+    return [edit.index, *(x for x in edit.lines if isinstance(x, int))]
+
+
+def _head(state: State, index: int | None) -> str:
+    return "new" if index is None else state[index].split()[0]
+
+
 def _new_words(t: Transition, edit: edits.Edit, most: int = 2) -> list[str]:
     old = set() if edit.index is None else set(t.state[edit.index].split())
-    new = [w for line in edit.lines for w in line.split() if w not in old]
+    said = [line for line in edit.lines if isinstance(line, str)]
+    new = [w for line in said for w in line.split() if w not in old]
     return new[:most] or ["nothing"]

@@ -13,7 +13,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.envs.base import begin, take
 from worldmodel.fitting.batches import Example
-from worldmodel.text import edits, prompts
+from worldmodel.text import prompts
 from worldmodel.text.records import Branch, Episode, State, Task, Transition
 
 
@@ -166,10 +166,9 @@ def _effect(t: Transition) -> str:
         return "would make progress"
     if t.terminated:
         return "would fail"
-    script = edits.diff(t.state, t.next_state)
-    if not script:
+    if t.state == t.next_state:
         return "would change nothing"
-    if any(e.index is None for e in script):
+    if len(t.next_state) > len(t.state):
         return "would show something new"
     return "would lead on"
 

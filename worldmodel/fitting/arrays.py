@@ -24,6 +24,15 @@ class Ratio(NamedTuple):
         return self.total / jnp.maximum(self.count, 1.0)
 
 
-def masked_ratio(x: Float[Array, "*S"], mask: Bool[AnyArray, "*S"]) -> Ratio:
-    """Sum and number of the entries where `mask`; padding may hold anything."""
-    return Ratio(jnp.where(mask, x, 0.0).sum(), mask.sum().astype(x.dtype))
+def masked_ratio(
+    x: Float[Array, "*S"],
+    mask: Bool[AnyArray, "*S"],
+    weight: Float[AnyArray, "*S"] | float = 1.0,
+) -> Ratio:
+    """Weighted sum of the entries where `mask`, and of their weights.
+
+    Padding may hold anything.
+    """
+    return Ratio(
+        jnp.where(mask, x * weight, 0.0).sum(), jnp.where(mask, weight, 0.0).sum()
+    )

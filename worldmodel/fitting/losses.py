@@ -22,10 +22,7 @@ def cross_entropy(
     weight: Float[AnyArray, "B T"],
 ) -> Ratio:
     """Weighted negative log-likelihood of the target tokens (papers.md Eq. 5)."""
-    return Ratio(
-        jnp.where(mask, -logp * weight, 0.0).sum(),
-        jnp.where(mask, weight, 0.0).sum(),
-    )
+    return masked_ratio(-logp, mask, weight)
 
 
 def parts_cross_entropy(

@@ -2,7 +2,9 @@
 
 before, after -> diff -> ((index, new lines), ...) -> apply(before) == after.
 Unchanged lines cost nothing and cannot be corrupted. An edit with no lines deletes
-its line; an edit with several grows there; index None appends at the end.
+its line; an edit with several grows there; index None appends at the end. Among the
+new lines a number stands for that line of the state before: whatever moves is moved
+whole, not written again.
 """
 
 import difflib
@@ -10,24 +12,51 @@ from typing import NamedTuple
 
 from worldmodel.text.records import State
 
+Piece = str | int
+
 
 class Edit(NamedTuple):
     """Put `lines` in the place of line `index` (None: after the last line)."""
 
     index: int | None
-    lines: State
+    lines: tuple[Piece, ...]
 
 
 def diff(before: State, after: State) -> tuple[Edit, ...]:
     """A short edit script with apply(before, diff(before, after)) == after."""
+    changed, tail = _changes(before, after)
+    gone = [i for i, new in sorted(changed.items()) if not new]
+    script = []
+    for index, new in [*sorted(changed.items()), (None, tail)]:
+        lines: list[Piece] = []
+        for line in new:
+            source = next((i for i in gone if before[i] == line), None)
+            if source is not None:
+                gone.remove(source)
+            elif index is not None and line == before[index] and index not in lines:
+                source = index
+            lines.append(line if source is None else source)
+        if lines:
+            script.append(Edit(index, tuple(lines)))
+    script += [Edit(i, ()) for i in gone]
+    return tuple(sorted(script, key=lambda e: len(before) if e[0] is None else e[0]))
+
+
+def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
+    """New lines by the index of the line they take the place of, and the tail."""
     changed: dict[int, State] = {}
     tail: State = ()
 
     def current(i: int) -> State:
         return changed.get(i, (before[i],))
 
-    matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+    # Matched from the end: of two lines that change places the upper one moves down.
+    matcher = difflib.SequenceMatcher(a=before[::-1], b=after[::-1], autojunk=False)
+    for tag, *ends in reversed(matcher.get_opcodes()):
+        i2, i1, j2, j1 = (
+            len(x) - end
+            for x, end in zip((before, before, after, after), ends, strict=True)
+        )
         new = after[j1:j2]
         if tag in ("replace", "delete"):
             for i in range(i1, i2 - 1):
@@ -40,24 +69,34 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
                 changed[0] = new + current(0)
             else:
                 changed[i1 - 1] = current(i1 - 1) + new
-    script = tuple(Edit(i, changed[i]) for i in sorted(changed))
-    return script + ((Edit(None, tail),) if tail else ())
+    return changed, tail
 
 
 def apply(before: State, script: tuple[Edit, ...]) -> State:
     """The state after the script.
 
     Raises:
-      IndexError: an edit names a line that `before` does not have.
+      IndexError: an edit or one of its lines names a line that `before` does not have.
     """
     changed: dict[int, State] = {}
     tail: State = ()
-    for index, new in script:
-        if index is None:
-            tail += new
-        elif not 0 <= index < len(before):
+    moved: set[int] = set()
+
+    def known(index: int) -> int:
+        if not 0 <= index < len(before):
             raise IndexError(f"edit of line {index} in a state of {len(before)} lines")
+        return index
+
+    for index, new in script:
+        moved |= {known(x) for x in new if isinstance(x, int)}
+        lines = tuple(before[x] if isinstance(x, int) else x for x in new)
+        if index is None:
+            tail += lines
         else:
-            changed[index] = new
-    kept = [line for i, old in enumerate(before) for line in changed.get(i, (old,))]
+            changed[known(index)] = lines
+    kept = [
+        line
+        for i, old in enumerate(before)
+        for line in changed.get(i, () if i in moved else (old,))
+    ]
     return (*kept, *tail)

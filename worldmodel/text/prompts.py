@@ -12,6 +12,7 @@ cannot end one. Unlike the paper, retrieved demonstrations are written as action
 effect without their state, which the next token prediction would mostly not read.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -77,8 +78,11 @@ def effect_ids(tok: TextTokenizer, before: State, after: State) -> list[int]:
         return out
     for index, new in edits.diff(before, after):
         out.append(tok.control("add") if index is None else tok.line(index))
-        if new:
-            out += tok.encode("\n".join(new))
+        for said, run in itertools.groupby(new, lambda x: isinstance(x, str)):
+            if said:
+                out += tok.encode("\n".join(map(str, run)))
+            else:
+                out += [tok.control(f"same{i}") for i in run]
     return out
 
 
@@ -175,6 +179,10 @@ def _split(tok: TextTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]
     return out
 
 
+def _lines(text: str) -> State:
+    return tuple(x for x in text.split("\n") if x.strip())
+
+
 def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
     """The reply after `think`. Never raises: what is wrong stands in `problem`."""
     parts = _split(tok, ids)
@@ -185,11 +193,14 @@ def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
         if position == 0:
             reasoning = text
         elif name == "full":
-            full = tuple(x for x in text.split("\n") if x.strip())
+            full = _lines(text)
         elif name == "add" or name.startswith("line"):
             index = None if name == "add" else int(name[4:])
-            new = tuple(x for x in text.split("\n") if x.strip())
-            script.append(edits.Edit(index, new))
+            script.append(edits.Edit(index, _lines(text)))
+        elif name.startswith("same") and script:
+            last = script.pop()
+            lines = (*last.lines, int(name[4:]), *_lines(text))
+            script.append(edits.Edit(last.index, lines))
         elif name == "reward":
             try:
                 reward = float(text)

@@ -16,6 +16,7 @@ CONTROLS = (
     "pad", "end", "task", "past", "demo", "state", "action", "why", "think",
     "next", "add", "reward", "outcome", "go", "lose", "win", "vary", "full",
     *(f"line{i}" for i in range(MAX_LINES)),
+    *(f"same{i}" for i in range(MAX_LINES)),
 )  # fmt: skip
 
 
@@ -99,6 +100,13 @@ class TextTokenizer:
     def line(self, index: int) -> int:
         """The control token that opens line `index`; the last one is shared."""
         return self._control[f"line{min(index, MAX_LINES - 1)}"]
+
+    def beyond(self, lines: int) -> np.ndarray:
+        """bool [V], true for the tokens of lines that a state of `lines` lacks."""
+        mask = np.zeros(self.vocab_size, bool)
+        for i in range(lines, MAX_LINES):
+            mask[[self._control[f"line{i}"], self._control[f"same{i}"]]] = True
+        return mask
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, none of them a control token."""

@@ -23,19 +23,23 @@ def start(family, seed, split="train", **settings):
     return env, lines(obs), info
 
 
-def by_word(state):
-    """The lines by their first word; the automatic map is what is left."""
-    heads = ("at", "here", "carry", "said")
-    return {x.split()[0]: x for x in state if x.split()[0] in heads}
+def status(state):
+    """What the first line says: carried things, message, room."""
+    return re.fullmatch(r"carry (.+) said (.+) at (\w+) here (.+)", state[0]).groups()
 
 
 def exits(state):
-    """[(direction, room)] of where the agent is, off the automatic map."""
-    here = state[0].removeprefix("at ")
-    (line,) = [x for x in state[4:] if re.match(rf"{here} (north|south|east|west)", x)]
-    words = line.split()
+    """[(direction, room)] of where the agent is: the last line."""
+    here = status(state)[2]
+    words = state[-1].split()
     assert words[::3] == [here] * (len(words) // 3)
     return list(zip(words[1::3], words[2::3], strict=True))
+
+
+def things(state):
+    """{room: things} of the lines of things."""
+    found = [x.split(" has ") for x in state[1:] if " has " in x]
+    return dict(found)
 
 
 def test_a_coin_game_by_hand():
@@ -43,26 +47,26 @@ def test_a_coin_game_by_hand():
     # bathroom. To the East you see the backyard. To the West you see the pantry."
     env, state, info = start("coin", 1)
     assert info["instruction"] == "find and take the coin"
-    assert by_word(state) == {
-        "at": "at kitchen",
-        "here": "here coin",
-        "carry": "carry nothing",
-        "said": "said ok",
-    }
-    assert state[4:] == (
-        "kitchen south bathroom kitchen east backyard kitchen west pantry",
-        "kitchen has coin",
-    )
+    kitchen = "kitchen south bathroom kitchen east backyard kitchen west pantry"
+    assert state == (
+        "carry nothing said ok at kitchen here coin", "kitchen has coin", kitchen
+    )  # fmt: skip
     # What is left behind is remembered, and so is the way back.
     away = lines(env.step("move west")[0])
-    assert by_word(away)["here"] == "here nothing"
-    assert set(away[4:]) == {*state[4:], "pantry east kitchen"}
-    assert lines(env.step("move east")[0]) == (*state[:4], *away[4:])
+    assert away == (
+        "carry nothing said ok at pantry here nothing", "kitchen has coin", kitchen,
+        "pantry east kitchen",
+    )  # fmt: skip
+    # The room one is in stands last, in the words it stood in before.
+    assert lines(env.step("move east")[0]) == (
+        "carry nothing said ok at kitchen here coin", "kitchen has coin",
+        "pantry east kitchen", kitchen,
+    )  # fmt: skip
     obs, reward, terminated, truncated, told = env.step("take coin")
-    after = by_word(lines(obs))
-    assert (after["here"], after["carry"]) == ("here nothing", "carry coin")
-    assert "kitchen has coin" not in lines(obs)
-    assert after["said"] == "said you take the coin"
+    assert lines(obs) == (
+        "carry coin said you take the coin at kitchen here nothing",
+        "pantry east kitchen", kitchen,
+    )  # fmt: skip
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert told["success"] is True
     assert told["rewards"] == {"score": 1.0}
@@ -74,17 +78,14 @@ def test_a_map_game_by_hand():
     # supermarket and chamber."
     env, state, info = start("mapreader", 0)
     assert info["instruction"] == "bring the coin from chamber to the box in cupboard"
-    assert by_word(state)["at"] == "at cupboard"
-    assert by_word(state)["here"] == "here box"
-    assert by_word(state)["carry"] == "carry map"
-    seen = {
+    cupboard = (
         "cupboard north supermarket cupboard south chamber cupboard east livingroom "
-        "cupboard west study",
-        "cupboard has box",
-    }
-    assert set(state[4:]) == seen
+        "cupboard west study"
+    )
+    seen = ("cupboard has box", cupboard)
+    assert state == ("carry map said ok at cupboard here box", *seen)
     state = lines(env.step("read map")[0])
-    assert by_word(state)["said"] == "said map read"
+    assert status(state) == ("map", "map read", "cupboard", "box")
     read = {
         "supermarket near cupboard parlor",
         "chamber near cupboard",
@@ -92,18 +93,22 @@ def test_a_map_game_by_hand():
         "study near cupboard parlor",
         "livingroom near cupboard",
     }
-    assert set(state) - set(by_word(state).values()) == read | seen
+    assert set(state[1:]) == read | {*seen}
     # What is seen replaces what was read of that room, and only of that room.
     state = lines(env.step("move south")[0])
-    rooms = set(state) - set(by_word(state).values())
-    new = {"chamber north cupboard", "chamber has coin"}
-    assert rooms == read - {"chamber near cupboard"} | seen | new
-    assert by_word(state)["here"] == "here coin"
+    assert set(state[1:]) == {
+        *read - {"chamber near cupboard"}, *seen, "chamber has coin",
+        "chamber north cupboard",
+    }  # fmt: skip
+    assert state[-2:] == (cupboard, "chamber north cupboard")
+    assert things(state) == {"cupboard": "box", "chamber": "coin"}
+    # Reading again tells nothing new, and what was seen stays where it is.
+    assert lines(env.step("read map")[0])[1:] == state[1:]
     rewards = [env.step(a)[1] for a in ("take coin", "move north")]
     assert rewards == [0.5, 0.0]
     obs, reward, terminated, _, told = env.step("put coin in box")
-    assert by_word(lines(obs))["here"] == "here box with coin"
-    assert by_word(lines(obs))["carry"] == "carry map"
+    assert things(lines(obs)) == {"cupboard": "box with coin"}
+    assert status(lines(obs))[0] == "map"
     assert (reward, terminated, told["success"]) == (0.5, True, True)
 
 
@@ -114,9 +119,9 @@ def test_an_unknown_action_changes_nothing_but_the_message(action):
     after = lines(obs)
     assert told["invalid"] is True
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert [x for x in after if x != "said unknown action"] == [
-        x for x in before if x != "said ok"
-    ]
+    carried, _, *place = status(before)
+    assert status(after) == (carried, "unknown action", *place)
+    assert after[1:] == before[1:]
     obs, _, _, _, told = env.step("take coin")
     assert told["invalid"] is False
     assert told["success"] is True
@@ -161,7 +166,7 @@ def test_two_copies_do_not_disturb_each_other():
     two, _, _ = start("mapreader", 3)
     two.step("read map")
     obs, *_ = one.step("frob")
-    assert lines(obs)[0] == state_one[0]
+    assert lines(obs)[1:] == state_one[1:]
     assert any("near" in line for line in lines(two.step("frob")[0]))
 
 
@@ -171,10 +176,9 @@ def walked(env, task):
     state = lines(env.reset(options={"task": task})[0])
     rooms, path = {}, []
     while True:
-        told = by_word(state)
-        ways = exits(state)
-        rooms[told["at"]] = (tuple(ways), told["here"])
-        new = [d for d, room in ways if f"at {room}" not in rooms]
+        here, ways = status(state)[2], exits(state)
+        rooms[here] = (tuple(ways), things(state).get(here))
+        new = [d for d, room in ways if room not in rooms]
         if new:
             path.append(back[new[0]])
         elif not path:

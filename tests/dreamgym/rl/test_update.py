@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.rl.update import GrpoConfig, Updater, grpo_loss, policy_logp
+from dreamgym.rl.update import GrpoConfig, Updater, grpo_loss, merged, policy_logp
 from dreamgym.training import turn_example
 from tests import doubles
 from worldmodel.backbone.model import forward
@@ -290,3 +290,26 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
         GrpoConfig(**{setting: value})
+
+
+def test_equal_turns_once_have_the_gradient_of_all_of_them():
+    # Twice the same turns, with advantages of either sign: half as many examples.
+    learner = updater(kl=0.3, reference=1)
+    state = learner.learner.init()
+    given = [*examples((1.0, -0.5)), *examples((0.2, -2.0)), *examples((-1.0, 0.0))]
+    few = merged(given)
+    assert len(few) < len(given)
+    assert sum(e.weight for e in few) == len(given)
+    masks = masks_of(doubles.policy(action_tokens=5))
+    found = []
+    for some in (given, few):
+        tokens = pack(some, 80)
+        ref = doubles.logits(tokens.ids, tokens.position, tokens.segment)[..., :1] * 0
+        grads, metrics = learner.learner.gradient(
+            state.params, tokens, ref_logp=jnp.asarray(ref[..., 0] - 1), masks=masks
+        )
+        found.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
+    (all_grads, all_told), (grads, told) = found
+    assert told == pytest.approx(all_told, rel=1e-5)
+    for a, b in zip(jax.tree.leaves(all_grads), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -125,6 +125,20 @@ def test_greedy_takes_the_most_probable_token_whatever_the_key(family_model):
         np.testing.assert_array_equal(out.ids[b], best)
 
 
+def test_banned_tokens_are_taken_from_one_stream_alone(family_model):
+    free = greedy(streams(family_model))
+    banned = np.zeros((3, V), bool)
+    banned[1, free.ids[1, 0]] = True
+    out = streams(family_model).sample(anything(0.0), keys(), most=MOST, banned=banned)
+    np.testing.assert_array_equal(out.ids[[0, 2]], free.ids[[0, 2]])
+    assert free.ids[1, 0] not in out.ids[1]
+    logits = helpers.full_pass(family_model, RAGGED[1])[-1]
+    logits[free.ids[1, 0]] = -np.inf
+    assert out.ids[1, 0] == logits.argmax()
+    left = helpers.log_softmax(logits)[out.ids[1, 0]]  # renormalised over what is left
+    np.testing.assert_allclose(out.logp[1, 0], left, atol=2e-4)
+
+
 def test_the_key_decides_a_sample(family_model):
     one, same, other = (
         streams(family_model).sample(anything(1.5), keys(s), most=MOST)

@@ -40,10 +40,16 @@ def test_each_line_is_edited_once_in_order(before, after):
         (("a", "b", "c"), ("a", "x", "c"), (Edit(1, ("x",)),)),
         (("a", "b", "c"), ("a", "c"), (Edit(1, ()),)),
         (("a", "b"), ("a", "b", "c", "d"), (Edit(None, ("c", "d")),)),
-        (("b",), ("a", "b"), (Edit(0, ("a", "b")),)),
-        (("a", "b"), ("a", "x", "b"), (Edit(0, ("a", "x")),)),
+        (("b",), ("a", "b"), (Edit(0, ("a", 0)),)),
+        (("a", "b"), ("a", "x", "b"), (Edit(0, (0, "x")),)),
         (("a", "b"), ("x", "y", "z"), (Edit(0, ("x",)), Edit(1, ("y", "z")))),
         ((), ("a",), (Edit(None, ("a",)),)),
+        # Lines that move are named, not written: c to the front, a to the end.
+        (("a", "b", "c"), ("c", "a", "b"), (Edit(0, (2, 0)),)),
+        (("a", "b", "c"), ("b", "c", "a"), (Edit(None, (0,)),)),
+        # Of two lines that change places it is the upper one that moves.
+        (("x", "b", "c"), ("y", "c", "b"), (Edit(0, ("y",)), Edit(None, (1,)))),
+        (("a", "a", "b"), ("b", "a"), (Edit(1, ()), Edit(None, (0,)))),
     ],
 )
 def test_diff_by_hand(before, after, script):
@@ -56,7 +62,17 @@ def test_apply_by_hand():
     assert edits.apply(("a", "b", "c"), script) == ("b", "x", "y", "e")
 
 
+def test_apply_moves_and_copies_by_hand():
+    # A line that is named leaves its place, unless an edit of its own says otherwise.
+    assert edits.apply(("a", "b", "c"), (Edit(0, ("x", 2)),)) == ("x", "c", "b")
+    both = (Edit(0, (2,)), Edit(2, ("y", 2)))
+    assert edits.apply(("a", "b", "c"), both) == ("c", "b", "y", "c")
+    assert edits.apply(("a", "b"), (Edit(None, (0,)),)) == ("b", "a")
+
+
 @pytest.mark.parametrize("index", [-1, 2, 31])
 def test_an_edit_outside_the_state_is_an_error(index):
     with pytest.raises(IndexError, match=f"line {index} in a state of 2 lines"):
         edits.apply(("a", "b"), (Edit(index, ("x",)),))
+    with pytest.raises(IndexError, match=f"line {index} in a state of 2 lines"):
+        edits.apply(("a", "b"), (Edit(0, (index,)),))

@@ -88,6 +88,30 @@ def test_reply_by_hand(tok):
     ]  # fmt: skip
 
 
+def test_a_reply_names_the_lines_that_move(tok):
+    before, after = ("a", "b", "c", "d"), ("x", "c", "a", "y", "b")
+    ids = prompts.effect_ids(tok, before, after)
+    assert named(tok, ids) == [
+        "<next>", "<line0>", "x", "<line3>", "a\ny", "<same1>",
+    ]  # fmt: skip
+    told = [*ids, tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    reply = prompts.parse_reply(tok, [*told, tok.control("go")], before)
+    assert (reply.next_state, reply.problem) == (after, None)
+
+
+def test_a_moved_line_that_is_not_there_or_has_no_edit(tok):
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    end += [tok.control("go")]
+    out = prompts.parse_reply(
+        tok, [tok.control("next"), tok.line(0), tok.control("same7"), *end], ("a", "b")
+    )
+    assert out.next_state == ("a", "b")
+    assert out.problem == "edit of line 7 in a state of 2 lines"
+    # Without an edit to stand in it says nothing.
+    loose = [tok.control("next"), tok.control("same1"), *end]
+    assert prompts.parse_reply(tok, loose, ("a", "b")).next_state == ("a", "b")
+
+
 def test_turns_by_hand(tok):
     e = helpers.lamp_and_door()
     context = prompts.policy_context_ids(tok, e.task, ("a", "b"), ("x",), history=1)

@@ -63,6 +63,13 @@ def test_line_tokens_are_counted_and_the_last_one_is_shared(tok):
     assert tok.line(3) != tok.line(4)
 
 
+def test_beyond_are_the_lines_that_a_state_lacks(tok):
+    names = {tok.name(int(i)) for i in tok.beyond(30).nonzero()[0]}
+    assert names == {"line30", "line31", "same30", "same31"}
+    assert not tok.beyond(MAX_LINES).any()
+    assert not tok.beyond(MAX_LINES + 3).any()
+
+
 def test_number_mask_covers_numbers_only(tok):
     mask = tok.number_mask()
     for text in ("0", "1", "-0.25", "12.5"):
@@ -83,8 +90,8 @@ def test_saved_and_loaded_is_the_same(tok, tmp_path):
 
 def test_training_is_the_same_again_and_fits_the_size():
     texts = ["one two three four", "two three four five"] * 4
-    one, two = (TextTokenizer.train(texts, 330) for _ in range(2))
-    assert one.vocab_size <= 330
+    one, two = (TextTokenizer.train(texts, 362) for _ in range(2))
+    assert one.vocab_size <= 362
     assert one.encode("two three six") == two.encode("two three six")
     assert len(one.encode("three")) < len("three")  # merges were learned
 
