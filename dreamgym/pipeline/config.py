@@ -75,8 +75,8 @@ class CollectConfig:
     mostly missing, which is what an experience model gets wrong first.
     """
 
-    games: int = 1000
-    episodes: int = 3000
+    games: int = 700
+    episodes: int = 2100
     dev_games: int = 60
     expert: float = 0.4
     noisy: float = 0.3
@@ -212,11 +212,11 @@ def default() -> RunConfig:
     Measured with 16 updates at a policy step of 2e-4: bc 39 %, warmstart 33 %, dream
     23 % (docs/LOG.md, 2026-11-21); these settings have not been run as a whole.
     """
-    loop = LoopConfig(updates=12, tasks=12, group_size=8)
+    loop = LoopConfig(updates=15, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1000, every=100, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(480, every=60, context=0.1)),
+        pretrain=_fit(1300, every=130, context=0.2),
+        warmstart=WarmstartConfig(fit=_fit(300, every=50, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
         transfer_budget=1500,

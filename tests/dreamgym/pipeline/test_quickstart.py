@@ -106,9 +106,9 @@ def check_costs(root, policies):
         for n in ("episodes", "dev")
         for e in read_episodes(root / f"{n}.jsonl")
     )
-    assert cost["untrained"] == 0
-    assert 0 < cost["bc"] == cost["warmstart"] - branches <= collected
-    assert cost["dream"] == collected + branches
+    # All begin at the experience model, which has seen all that was collected.
+    assert cost["untrained"] == cost["bc"] == collected
+    assert cost["dream"] == cost["warmstart"] == collected + branches
     for name, before in (("s2r", "dream"), ("real_only", "warmstart"),
                          ("real_only_total", "warmstart")):  # fmt: skip
         spent = cost[name] - cost[before]
@@ -149,6 +149,12 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
         assert (root / f"plots/{name}.png").stat().st_size > 1000
     for name in (*POLICIES,):
         assert (root / f"policies/{name}/model.safetensors").is_file()
+    start, dreamer = (
+        (root / f"{n}/model.safetensors").read_bytes()
+        for n in ("policies/untrained", "experience")
+    )
+    assert start == dreamer  # all policies begin there
+    assert (root / "policies/bc/model.safetensors").read_bytes() != start
     assert not any((root / "checkpoints").glob("*/*"))
 
 
