@@ -102,7 +102,7 @@ def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
         return mask
 
     openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
-    same = tokens(*(f"same{i}" for i in range(MAX_LINES)))
+    same = tokens("same")
     outcomes = tokens(*prompts.OUTCOMES)
     allowed = [
         text | tokens("next"),

@@ -4,7 +4,8 @@ before, after -> diff -> ((index, new lines), ...) -> apply(before) == after.
 Unchanged lines cost nothing and cannot be corrupted. An edit with no lines deletes
 its line; an edit with several grows there; index None appends at the end. Among the
 new lines a number stands for that line of the state before: whatever moves is moved
-whole, not written again.
+whole, not written again. Where a model writes the script, the first words of the line
+are its name (`name_of`): a word to copy is easier than a number to look up.
 """
 
 import difflib
@@ -26,20 +27,35 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
     """A short edit script with apply(before, diff(before, after)) == after."""
     changed, tail = _changes(before, after)
     gone = [i for i, new in sorted(changed.items()) if not new]
+    known = {i for i in range(len(before)) if name_of(before, i) is not None}
     script = []
     for index, new in [*sorted(changed.items()), (None, tail)]:
         lines: list[Piece] = []
         for line in new:
-            source = next((i for i in gone if before[i] == line), None)
+            source = next((i for i in gone if before[i] == line and i in known), None)
             if source is not None:
                 gone.remove(source)
-            elif index is not None and line == before[index] and index not in lines:
+            elif index in known and line == before[index] and index not in lines:
                 source = index
             lines.append(line if source is None else source)
         if lines:
             script.append(Edit(index, tuple(lines)))
     script += [Edit(i, ()) for i in gone]
     return tuple(sorted(script, key=lambda e: len(before) if e[0] is None else e[0]))
+
+
+def name_of(state: State, index: int) -> str | None:
+    """The fewest first words of a line by which `named` finds it, if there are any."""
+    words = state[index].split()
+    names = (" ".join(words[:n]) for n in range(1, len(words) + 1))
+    return next((name for name in names if named(state, name) == index), None)
+
+
+def named(state: State, name: str) -> int | None:
+    """The last line that begins with these words."""
+    words = name.split()
+    found = (i for i, x in enumerate(state) if x.split()[: len(words)] == words)
+    return max(found, default=None)
 
 
 def _changes(before: State, after: State) -> tuple[dict[int, State], State]:

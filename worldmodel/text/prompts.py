@@ -12,7 +12,6 @@ cannot end one. Unlike the paper, retrieved demonstrations are written as action
 effect without their state, which the next token prediction would mostly not read.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -78,12 +77,19 @@ def effect_ids(tok: TextTokenizer, before: State, after: State) -> list[int]:
         return out
     for index, new in edits.diff(before, after):
         out.append(tok.control("add") if index is None else tok.line(index))
-        for said, run in itertools.groupby(new, lambda x: isinstance(x, str)):
-            if said:
-                out += tok.encode("\n".join(map(str, run)))
+        said: list[str] = []
+        for line in new:
+            if isinstance(line, str):
+                said.append(line)
             else:
-                out += [tok.control(f"same{i}") for i in run]
+                out += [*_said(tok, said), tok.control("same")]
+                said = [edits.name_of(before, line) or before[line]]
+        out += _said(tok, said)
     return out
+
+
+def _said(tok: TextTokenizer, said: Sequence[str]) -> list[int]:
+    return tok.encode("\n".join(said)) if said else []
 
 
 def demo_ids(tok: TextTokenizer, demos: Sequence[Transition]) -> list[int]:
@@ -197,10 +203,15 @@ def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
         elif name == "add" or name.startswith("line"):
             index = None if name == "add" else int(name[4:])
             script.append(edits.Edit(index, _lines(text)))
-        elif name.startswith("same") and script:
-            last = script.pop()
-            lines = (*last.lines, int(name[4:]), *_lines(text))
-            script.append(edits.Edit(last.index, lines))
+        elif name == "same" and script:
+            moved, last = _lines(text), script.pop()
+            index = edits.named(before, moved[0]) if moved else None
+            if index is None:
+                problem = f"no line begins with {text!r}"
+            else:
+                lines = (*last.lines, index, *moved[1:])
+                last = edits.Edit(last.index, lines)
+            script.append(last)
         elif name == "reward":
             try:
                 reward = float(text)

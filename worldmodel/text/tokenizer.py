@@ -14,9 +14,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 MAX_LINES = 32
 CONTROLS = (
     "pad", "end", "task", "past", "demo", "state", "action", "why", "think",
-    "next", "add", "reward", "outcome", "go", "lose", "win", "vary", "full",
+    "next", "add", "same", "reward", "outcome", "go", "lose", "win", "vary", "full",
     *(f"line{i}" for i in range(MAX_LINES)),
-    *(f"same{i}" for i in range(MAX_LINES)),
 )  # fmt: skip
 
 
@@ -104,8 +103,7 @@ class TextTokenizer:
     def beyond(self, lines: int) -> np.ndarray:
         """bool [V], true for the tokens of lines that a state of `lines` lacks."""
         mask = np.zeros(self.vocab_size, bool)
-        for i in range(lines, MAX_LINES):
-            mask[[self._control[f"line{i}"], self._control[f"same{i}"]]] = True
+        mask[[self._control[f"line{i}"] for i in range(lines, MAX_LINES)]] = True
         return mask
 
     def encode(self, text: str) -> list[int]:

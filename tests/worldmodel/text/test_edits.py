@@ -49,7 +49,8 @@ def test_each_line_is_edited_once_in_order(before, after):
         (("a", "b", "c"), ("b", "c", "a"), (Edit(None, (0,)),)),
         # Of two lines that change places it is the upper one that moves.
         (("x", "b", "c"), ("y", "c", "b"), (Edit(0, ("y",)), Edit(None, (1,)))),
-        (("a", "a", "b"), ("b", "a"), (Edit(1, ()), Edit(None, (0,)))),
+        # Of two equal lines only the last has a name to move by.
+        (("a", "a", "b"), ("b", "a"), (Edit(0, ()), Edit(None, (1,)))),
     ],
 )
 def test_diff_by_hand(before, after, script):
@@ -60,6 +61,14 @@ def test_apply_by_hand():
     # Indices are of the state before, whatever the edits ahead of them do.
     script = (Edit(None, ("e",)), Edit(0, ()), Edit(2, ("x", "y")))
     assert edits.apply(("a", "b", "c"), script) == ("b", "x", "y", "e")
+
+
+def test_a_line_is_named_by_its_first_words():
+    state = ("hall has box", "hall north attic", "attic", "hall", "attic")
+    names = [edits.name_of(state, i) for i in range(5)]
+    assert names == ["hall has", "hall north", None, "hall", "attic"]
+    assert edits.named(state, "hall n") is None
+    assert edits.named(state, "hall north attic") == 1
 
 
 def test_apply_moves_and_copies_by_hand():

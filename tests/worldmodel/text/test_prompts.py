@@ -92,23 +92,41 @@ def test_a_reply_names_the_lines_that_move(tok):
     before, after = ("a", "b", "c", "d"), ("x", "c", "a", "y", "b")
     ids = prompts.effect_ids(tok, before, after)
     assert named(tok, ids) == [
-        "<next>", "<line0>", "x", "<line3>", "a\ny", "<same1>",
+        "<next>", "<line0>", "x", "<line3>", "a\ny", "<same>", "b",
     ]  # fmt: skip
     told = [*ids, tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     reply = prompts.parse_reply(tok, [*told, tok.control("go")], before)
     assert (reply.next_state, reply.problem) == (after, None)
 
 
+def test_new_lines_stand_behind_a_moved_one(tok):
+    before, after = (
+        ("hall has box", "hall north attic", "b"),
+        ("b", "hall north attic", "c"),
+    )
+    ids = prompts.effect_ids(tok, before, (*after, "hall has box"))
+    assert named(tok, ids) == [
+        "<next>",
+        "<add>",
+        "<same>",
+        "hall\nc",
+        "<same>",
+        "hall has",
+    ]
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    reply = prompts.parse_reply(tok, [*ids, *end, tok.control("go")], before)
+    assert (reply.next_state, reply.problem) == ((*after, "hall has box"), None)
+
+
 def test_a_moved_line_that_is_not_there_or_has_no_edit(tok):
     end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     end += [tok.control("go")]
-    out = prompts.parse_reply(
-        tok, [tok.control("next"), tok.line(0), tok.control("same7"), *end], ("a", "b")
-    )
-    assert out.next_state == ("a", "b")
-    assert out.problem == "edit of line 7 in a state of 2 lines"
+    start = [tok.control("next"), tok.line(0), tok.control("same")]
+    for name, told in (([], ""), (tok.encode("z"), "z")):
+        out = prompts.parse_reply(tok, [*start, *name, *end], ("a", "b"))
+        assert out.problem == f"no line begins with {told!r}"
     # Without an edit to stand in it says nothing.
-    loose = [tok.control("next"), tok.control("same1"), *end]
+    loose = [tok.control("next"), tok.control("same"), *tok.encode("b"), *end]
     assert prompts.parse_reply(tok, loose, ("a", "b")).next_state == ("a", "b")
 
 
