@@ -64,7 +64,11 @@ class ExperienceModel(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperienceConfig:
-    """How the experience model is asked."""
+    """How the experience model is asked.
+
+    A reply that makes no sense (it moves a line that is not there, or gives a reward
+    that is no number) is sampled again, `retries` times at most.
+    """
 
     history: int = 2
     demos: int = 1
@@ -72,11 +76,13 @@ class ExperienceConfig:
     state_tokens: int = 72
     temperature: float = 1.0
     min_p: float = 0.1
+    retries: int = 3
 
     def __post_init__(self):
-        if min(self.history, self.demos) < 0:
+        if min(self.history, self.demos, self.retries) < 0:
             raise ValueError(
-                f"history and demos must be >= 0, got {self.history}, {self.demos}"
+                "history, demos and retries must be >= 0, got "
+                f"{self.history}, {self.demos} and {self.retries}"
             )
         if min(self.reasoning_tokens, self.state_tokens) < 1:
             raise ValueError("reasoning_tokens and state_tokens must be >= 1")
@@ -193,11 +199,20 @@ class LocalExperience:
         }
         self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
         if todo:
-            answers = self._compute(list(todo.values()))
+            asked = list(todo.values())
+            answers = self._compute(asked, 0)
+            for attempt in range(self.config.retries):
+                bad = [i for i, a in enumerate(answers) if a.problem is not None]
+                again = self._compute([asked[i] for i in bad], attempt + 1)
+                for i, answer in zip(bad, again, strict=True):
+                    answers[i] = answer
             self._answers.update(zip(todo, answers, strict=True))
         return [self._answers[k] for k in keys]
 
-    def _compute(self, queries: Sequence[Query]) -> list[Prediction]:
+    def _compute(self, queries: Sequence[Query], attempt: int) -> list[Prediction]:
+        """Answers; each attempt has noise of its own."""
+        if not queries:
+            return []
         c, tok = self.config, self.tokenizer
         demos = self.memory.search(
             [(q.task.id, q.state, q.action) for q in queries], c.demos
@@ -211,7 +226,8 @@ class LocalExperience:
         # The noise leaves history out: a group of rollouts that comes to one place
         # by two ways finds the same there.
         seeds = [
-            content_seed(self._seed, q.task.id, q.state, q.action) for q in queries
+            content_seed(self._seed, attempt, q.task.id, q.state, q.action)
+            for q in queries
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         most = c.reasoning_tokens + c.state_tokens + 12

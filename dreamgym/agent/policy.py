@@ -26,7 +26,7 @@ class PolicyConfig:
     thought of at most that many tokens.
     """
 
-    history: int = 2
+    history: int = 6
     action_tokens: int = 12
     thought_tokens: int = 0
 

@@ -69,18 +69,19 @@ MODELS = {
 class CollectConfig:
     """How many real episodes, from whom. Shares need not sum to one: they are weights.
 
+    Few are an expert's: demonstrations are dear, and what fails teaches the model more.
     `noise` is the chance that the noisy expert acts at random instead; a random actor
     takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`,
     and with `tempting` one that earned a reward elsewhere: here a condition of it is
     mostly missing, which is what an experience model gets wrong first.
     """
 
-    games: int = 700
-    episodes: int = 2100
-    dev_games: int = 60
-    expert: float = 0.4
-    noisy: float = 0.3
-    random: float = 0.3
+    games: int = 600
+    episodes: int = 1700
+    dev_games: int = 100
+    expert: float = 0.1
+    noisy: float = 0.45
+    random: float = 0.45
     noise: float = 0.35
     foreign: float = 0.2
     tempting: float = 0.2
@@ -215,7 +216,7 @@ def default() -> RunConfig:
     loop = LoopConfig(updates=15, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1300, every=130, context=0.2),
+        pretrain=_fit(1200, every=120, context=0.2),
         warmstart=WarmstartConfig(fit=_fit(300, every=50, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),

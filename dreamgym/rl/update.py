@@ -35,10 +35,12 @@ class GrpoConfig:
     Unlike the paper the advantage is not divided by the group's std unless
     `divide_by_std`, and the loss is a mean over all tokens of the batch, not over each
     rollout: neither length nor difficulty weighs (arXiv:2503.20783). `discount` is a
-    turn's (advantages.py).
+    turn's (advantages.py). The step grows over `warmup` minibatches: before it knows
+    the gradient's noise, Adam moves every parameter by the whole step.
     """
 
     learning_rate: float = 5e-4
+    warmup: int = 20
     clip_low: float = 0.2
     clip_high: float = 0.28
     kl: float = 0.05
@@ -62,44 +64,42 @@ class GrpoConfig:
                 f"kl must be >= 0 and temperature > 0, got {self.kl}, "
                 f"{self.temperature}"
             )
-        if min(self.minibatches, self.rows, self.width) < 1:
-            raise ValueError("minibatches, rows and width must be >= 1")
+        if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
+            raise ValueError("minibatches, rows, width and warmup must be >= 1")
 
 
-def policy_logp(logits, batch: Tokens, masks, temperature: float):
-    """log p of each token under the sampler's distribution, and its entropy.
+def distribution(logits, batch: Tokens, masks, temperature: float):
+    """log p [B, T - 1, V] of each token but the first, as the sampler shaped it.
 
     `masks` is bool [2 P, V]: row 2 p + f allows what phase p allows (f: its first
     token).
     """
-    ids, part = jnp.asarray(batch.ids)[:, 1:], jnp.asarray(batch.part)[:, 1:]
-    mask = jnp.asarray(batch.mask)[:, 1:]
+    part, mask = jnp.asarray(batch.part)[:, 1:], jnp.asarray(batch.mask)[:, 1:]
     allowed = jnp.asarray(masks)[part] | ~mask[..., None]
-    full = jnp.full(ids.shape, temperature, jnp.float32)
+    full = jnp.full(part.shape, temperature, jnp.float32)
     shaped = shaped_logits(logits[:, :-1], allowed, full, jnp.zeros_like(full))
-    logp = jax.nn.log_softmax(shaped)
-    picked = jnp.take_along_axis(logp, ids[..., None], axis=-1)[..., 0]
-    safe = jnp.where(jnp.isfinite(logp), logp, 0.0)  # 0 log 0 is 0
-    entropy = -jnp.where(jnp.isfinite(logp), jnp.exp(safe) * safe, 0.0).sum(-1)
-    front = ((0, 0), (1, 0))
-    return jnp.pad(picked, front), jnp.pad(entropy, front)
+    return jax.nn.log_softmax(shaped)
 
 
 def grpo_loss(logits, batch: Tokens, *, ref_logp, masks, config: GrpoConfig):
-    """Clipped surrogate plus the KL term to the reference."""
+    """Clipped surrogate plus the KL term to the reference's `distribution`."""
     c = config
-    logp, entropy = policy_logp(logits, batch, masks, c.temperature)
-    mask, weight = jnp.asarray(batch.mask), jnp.asarray(batch.weight)
-    clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    policy = losses.clipped_policy_loss(
-        logp, batch.logp, batch.adv, mask, weight, **clip
+    whole = distribution(logits, batch, masks, c.temperature)
+    ids, mask, old, adv, weight = (
+        jnp.asarray(x)[:, 1:]
+        for x in (batch.ids, batch.mask, batch.logp, batch.adv, batch.weight)
     )
-    kl = losses.kl_k3(logp, ref_logp, mask, weight)
+    logp = jnp.take_along_axis(whole, ids[..., None], axis=-1)[..., 0]
+    clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
+    policy = losses.clipped_policy_loss(logp, old, adv, mask, weight, **clip)
+    kl = losses.kl_divergence(whole, ref_logp, mask, weight)
+    safe = jnp.where(jnp.isfinite(whole), whole, 0.0)  # 0 log 0 is 0
+    entropy = -jnp.where(jnp.isfinite(whole), jnp.exp(safe) * safe, 0.0).sum(-1)
     return Ratio(policy.total + c.kl * kl.total, policy.count), {
         "policy_loss": policy,
         "kl": kl,
         "entropy": masked_ratio(entropy, mask, weight),
-        "clipped": losses.clip_fraction(logp, batch.logp, mask, weight, **clip),
+        "clipped": losses.clip_fraction(logp, old, mask, weight, **clip),
     }
 
 
@@ -133,14 +133,15 @@ class Updater:
         ).reshape(-1, grammar.allowed.shape[1])
         self._reference = reference
         optimizer = OptimizerConfig(
-            learning_rate=config.learning_rate, warmup=1, decay=False, weight_decay=0.0
-        )
+            learning_rate=config.learning_rate, warmup=config.warmup, decay=False,
+            weight_decay=0.0,
+        )  # fmt: skip
         self.learner = Learner(
             model, optimizer, functools.partial(grpo_loss, config=config)
         )
         self._ref_logp = jax.jit(
             functools.partial(
-                _sampler_logp, model.definition, temperature=config.temperature
+                _distribution, model.definition, temperature=config.temperature
             )
         )
 
@@ -179,6 +180,6 @@ class Updater:
         return self.learner.apply(state, grads, total)
 
 
-def _sampler_logp(definition, params, batch: Tokens, masks, *, temperature: float):
+def _distribution(definition, params, batch: Tokens, masks, *, temperature: float):
     logits = forward(definition, params, batch.ids, batch.position, batch.segment)
-    return policy_logp(logits, batch, masks, temperature)[0]
+    return distribution(logits, batch, masks, temperature)

@@ -21,7 +21,7 @@ from worldmodel.text.records import Task
 
 CONFIG = LoopConfig(
     updates=3, tasks=2, group_size=2,
-    update=GrpoConfig(rows=8, width=80, minibatches=1),
+    update=GrpoConfig(rows=8, width=80, minibatches=1, warmup=1),
     curriculum=CurriculumConfig(proposals=1),
 )  # fmt: skip
 
@@ -298,7 +298,7 @@ def learned(seed, pay):
     config = LoopConfig(
         updates=20, tasks=2, group_size=16,
         update=GrpoConfig(
-            learning_rate=6e-3, kl=0.0, rows=8, width=64, minibatches=1
+            learning_rate=6e-3, kl=0.0, rows=8, width=64, minibatches=1, warmup=1,
         ),
     )  # fmt: skip
     start = undecided()

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 
 import jax
@@ -224,6 +225,34 @@ def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
     assert (p.next_state, p.problem) == ((), "the next state is empty")
 
 
+@pytest.mark.parametrize(("retries", "left"), [(0, 3), (1, 2), (2, 0), (5, 0)])
+def test_a_reply_without_sense_is_sampled_again(
+    tok, text_model, monkeypatch, retries, left
+):
+    # Of three questions one makes sense at the second attempt, two at the third.
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    end += [tok.control("go")]
+    move = [tok.control("next"), tok.line(0), tok.control("same")]
+    bad, good = ([*move, *tok.encode(name), *end] for name in ("gone", HERE[1]))
+    scripts = [[bad] * 3, [good, bad, bad], [good, good]]
+    asked = []
+
+    def generate(model, contexts, grammar, keys, **settings):
+        asked.append(keys)
+        texts = [(ids, [1] * len(ids)) for ids in scripts[len(asked) - 1]]
+        made = scripted(*texts)
+        return made(model, contexts, grammar, keys, **settings)
+
+    monkeypatch.setattr(experience, "generate", generate)
+    config = dataclasses.replace(SHAPE, retries=retries)
+    queries = [ask(a) for a in ("press lamp", "pull door", "wait")]
+    found = others(tok, text_model, config).predict(queries)
+    assert sum(p.problem == "no line begins with 'gone'" for p in found) == left
+    assert len(asked) == min(retries, 2) + 1
+    noise = [jax.random.key_data(k)[-1].tolist() for k in asked]
+    assert len({tuple(n) for n in noise}) == len(noise)  # the last one's, each time
+
+
 # --- variations --------------------------------------------------------------
 
 SEEDS = [
@@ -290,8 +319,9 @@ def test_content_seed_is_a_hash_of_the_words():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"history": -1}, "history and demos must be >= 0, got -1, 1"),
-        ({"demos": -2}, "got 2, -2"),
+        ({"history": -1}, "must be >= 0, got -1, 1 and 3"),
+        ({"demos": -2}, "got 2, -2 and 3"),
+        ({"retries": -1}, "got 2, 1 and -1"),
         ({"state_tokens": 0}, "must be >= 1"),
         ({"temperature": -0.1}, "got -0.1 and 0.1"),
         ({"min_p": 1.5}, r"min_p in \[0, 1\], got 1.0 and 1.5"),

@@ -20,7 +20,9 @@ from worldmodel.memory import ReplayMemory
 TASKS = doubles.tasks("train")[4:40:9]  # their variations are new
 LOOP = LoopConfig(
     updates=3, tasks=2, group_size=8,
-    update=GrpoConfig(learning_rate=3e-3, rows=8, width=64, minibatches=2),
+    update=GrpoConfig(
+        learning_rate=3e-3, warmup=1, rows=8, width=64, minibatches=2
+    ),
     curriculum=CurriculumConfig(proposals=1, generated_share=0.5),
 )  # fmt: skip
 

@@ -46,58 +46,66 @@ def test_clipped_tokens_have_no_gradient_and_the_rest_push_the_right_way():
 
 
 def test_losses_are_those_of_a_loop():
-    logp, old, ref, adv, mask = arrays()
-    loss = kl = clipped = 0.0
+    logp, old, _, adv, mask = arrays()
+    loss = clipped = 0.0
     for i, j in zip(*np.nonzero(mask), strict=True):
         r = np.exp(logp[i, j] - old[i, j])
         bounded = min(max(r, 0.8), 1.28)
         loss -= min(r * adv[i, j], bounded * adv[i, j])
         clipped += bounded != r
-        q = ref[i, j] - logp[i, j]
-        kl += np.exp(q) - 1 - q
     got = losses.clipped_policy_loss(logp, old, adv, mask, **CLIP)
     np.testing.assert_allclose(got.total, loss, rtol=1e-5)
     np.testing.assert_allclose(got.count, mask.sum(), rtol=1e-6)
     got = losses.clip_fraction(logp, old, mask, **CLIP)
     np.testing.assert_allclose(got.total, clipped, rtol=1e-5)
-    got = losses.kl_k3(logp, ref, mask)
-    np.testing.assert_allclose(got.total, kl, rtol=1e-5)
-    np.testing.assert_allclose(got.count, mask.sum(), rtol=1e-6)
+
+
+def distributions(*rows):
+    """Log-probabilities [1, T, V] of rows of probabilities."""
+    with np.errstate(divide="ignore"):
+        return np.log(np.array([rows], np.float32))
 
 
 def test_kl_by_hand_and_its_sign():
-    # Policy 1/2, reference 1/4: r = 1/2, so 1/2 - 1 + log 2; the other way round
-    # (policy / reference) it would be 2 - 1 - log 2.
-    logp, ref = jnp.log(jnp.array([[0.5]])), jnp.log(jnp.array([[0.25]]))
+    # Policy (1/2, 1/2), reference (1/4, 3/4): half of log 2 + log 2/3. The other way
+    # round it would be a quarter of log 1/2 and three of log 3/2.
+    p, q = distributions((0.5, 0.5)), distributions((0.25, 0.75))
     one = jnp.ones((1, 1), bool)
-    got = losses.kl_k3(logp, ref, one)
-    np.testing.assert_allclose(got.total, np.log(2) - 0.5, rtol=1e-6)
-    np.testing.assert_allclose(losses.kl_k3(logp, logp, one).total, 0.0, atol=1e-7)
+    got = losses.kl_divergence(jnp.asarray(p), q, one)
+    np.testing.assert_allclose(got.total, np.log(4 / 3) / 2, rtol=1e-6)
+    back = losses.kl_divergence(jnp.asarray(q), p, one)
+    np.testing.assert_allclose(back.total, np.log(0.5) / 4 + 0.75 * np.log(1.5), 1e-6)
+    same = losses.kl_divergence(jnp.asarray(p), p, one)
+    np.testing.assert_allclose(same.total, 0.0, atol=1e-7)
 
 
-def test_k3_is_the_kl_divergence_in_the_mean():
-    # Summed over the whole vocabulary by the policy's own probabilities it is exact.
+def test_kl_is_that_of_a_loop_over_what_may_be_sampled():
     rng = np.random.default_rng(1)
-    p, q = (np.exp(x) / np.exp(x).sum() for x in rng.normal(size=(2, 7)))
-    rows = losses.kl_k3(
-        jnp.log(jnp.asarray(p, jnp.float32))[:, None],
-        np.log(q).astype(np.float32)[:, None],
-        np.ones((7, 1), bool),
+    allowed = rng.random((1, 5, 7)) < 0.6
+    allowed[..., 0] = True
+    p, q = (np.exp(rng.normal(size=(1, 5, 7)) * 2) * allowed for _ in range(2))
+    p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))
+    mask, weight = np.array([[1, 1, 0, 1, 1]], bool), rng.random((1, 5)) + 1
+    expected = sum(
+        weight[0, t] * p[0, t, v] * np.log(p[0, t, v] / q[0, t, v])
+        for t, v in zip(*np.nonzero(allowed[0] & mask[0][:, None]), strict=True)
     )
-    assert rows.total > 0
-    tokens = [
-        float(
-            losses.kl_k3(
-                jnp.full((1, 1), np.log(a), jnp.float32),
-                np.full((1, 1), np.log(b), np.float32),
-                np.ones((1, 1), bool),
-            ).total
-        )
-        for a, b in zip(p, q, strict=True)
-    ]
-    assert min(tokens) >= 0
-    mean = float((p * np.array(tokens)).sum())
-    np.testing.assert_allclose(mean, (p * np.log(p / q)).sum(), rtol=1e-4)
+    logs = (jnp.asarray(distributions(*x[0])) for x in (p, q))
+    got = losses.kl_divergence(*logs, mask, weight.astype(np.float32))
+    np.testing.assert_allclose(got.total, expected, rtol=1e-4)
+    np.testing.assert_allclose(got.count, weight[mask].sum(), rtol=1e-6)
+
+
+def test_one_unlikely_token_does_not_decide_the_kl_gradient():
+    # The policy gives the first token e^-8 of what the reference does.
+    logits = jnp.array([[[-8.0, 0.0]]])
+    ref = distributions((0.5, 0.5))
+
+    def divergence(x):
+        logp = jax.nn.log_softmax(x)
+        return losses.kl_divergence(logp, ref, jnp.ones((1, 1), bool)).total
+
+    assert float(jnp.abs(jax.grad(divergence)(logits)).max()) < 0.01
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -106,7 +114,8 @@ def test_padding_may_hold_anything_in_value_and_gradient(bad):
 
     def total(x, old, ref, adv):
         loss = losses.clipped_policy_loss(x, old, adv, mask, **CLIP).total
-        return loss + losses.kl_k3(x, ref, mask).total
+        both = (jnp.stack([y, -2 * y], -1) for y in (x, jnp.asarray(ref)))
+        return loss + losses.kl_divergence(*both, mask).total
 
     clean = jax.value_and_grad(total)(logp, old, ref, adv)
     dirty = [np.where(mask, x, np.float32(bad)) for x in (logp, old, ref, adv)]

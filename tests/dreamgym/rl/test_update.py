@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.rl.update import GrpoConfig, Updater, grpo_loss, merged, policy_logp
+from dreamgym.rl.update import GrpoConfig, Updater, distribution, grpo_loss, merged
 from dreamgym.training import turn_example
 from tests import doubles
 from worldmodel.backbone.model import forward
@@ -32,7 +32,8 @@ def turns(thought_tokens=0):
 @functools.cache
 def updater(*, reference=0, thought_tokens=0, **settings):
     policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
-    settings = {"rows": 4, "width": 80, "minibatches": 1, "temperature": HOT} | settings
+    settings = {"rows": 4, "width": 80, "minibatches": 1, "warmup": 1} | settings
+    settings = {"temperature": HOT} | settings
     config = GrpoConfig(**settings)
     grammar = policy.grammar(config.temperature)
     return Updater(policy.model, doubles.model(reference).params, grammar, config)
@@ -50,6 +51,13 @@ def masks_of(policy, temperature=HOT):
     return np.stack([g.allowed, g.first], 1).reshape(-1, g.allowed.shape[1])
 
 
+def logp_of(logits, tokens, masks, temperature):
+    """log p of each token under the sampler's distribution, [B, T]."""
+    whole = distribution(logits, tokens, masks, temperature)
+    picked = jnp.take_along_axis(whole, tokens.ids[:, 1:, None], -1)[..., 0]
+    return jnp.pad(picked, ((0, 0), (1, 0)))
+
+
 # --- one distribution --------------------------------------------------------
 
 
@@ -60,14 +68,14 @@ def test_the_learner_speaks_of_the_samplers_distribution(thought_tokens):
     tokens = pack([turn_example(t, 1.0) for t in some], 96)
     logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
     masks = masks_of(policy)
-    logp, _ = policy_logp(logits, tokens, masks, HOT)
+    logp = logp_of(logits, tokens, masks, HOT)
     assert tokens.mask.sum() == sum(sum(t.sampled) for t in some)
     np.testing.assert_allclose(
         np.asarray(logp)[tokens.mask], tokens.logp[tokens.mask], atol=2e-5
     )
     # The wrong temperature, or no masks at all, are other distributions.
-    cold, _ = policy_logp(logits, tokens, masks, 1.0)
-    free, _ = policy_logp(logits, tokens, np.ones_like(masks), HOT)
+    cold = logp_of(logits, tokens, masks, 1.0)
+    free = logp_of(logits, tokens, np.ones_like(masks), HOT)
     for other in (cold, free):
         gap = np.abs(np.asarray(other)[tokens.mask] - tokens.logp[tokens.mask])
         assert gap.max() > 1e-2
@@ -89,10 +97,11 @@ def test_before_any_update_the_ratio_is_one():
     assert metrics["clipped"] == 0.0
 
 
-def test_policy_logp_and_entropy_are_those_of_a_loop():
+def test_logp_and_entropy_are_those_of_a_loop():
     rng = np.random.default_rng(0)
     vocab, temperature = 6, 0.8
     tokens = blank(2, 5)
+    tokens.weight[:] = 1.0
     tokens.ids[:] = rng.integers(0, vocab, (2, 5))
     tokens.mask[:, 2:] = True
     tokens.part[:] = rng.integers(0, 4, (2, 5))
@@ -101,7 +110,8 @@ def test_policy_logp_and_entropy_are_those_of_a_loop():
     for i, j in zip(*np.nonzero(tokens.mask), strict=True):
         masks[tokens.part[i, j], tokens.ids[i, j]] = True
     logits = rng.normal(size=(2, 5, vocab)).astype(np.float32) * 2
-    logp, entropy = policy_logp(jnp.asarray(logits), tokens, masks, temperature)
+    logp = logp_of(jnp.asarray(logits), tokens, masks, temperature)
+    entropy = 0.0
     for i, j in zip(*np.nonzero(tokens.mask), strict=True):
         allowed = masks[tokens.part[i, j]]
         row = logits[i, j - 1][allowed] / temperature  # the column before predicts
@@ -109,19 +119,28 @@ def test_policy_logp_and_entropy_are_those_of_a_loop():
         p /= p.sum()
         at = int(allowed[: tokens.ids[i, j]].sum())
         np.testing.assert_allclose(logp[i, j], np.log(p[at]), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(
-            entropy[i, j], -(p * np.log(p)).sum(), rtol=1e-4, atol=1e-5
-        )
+        entropy -= (p * np.log(p)).sum()
+    config = GrpoConfig(temperature=temperature)
+    ref = distribution(jnp.asarray(logits), tokens, masks, temperature)
+    _, told = grpo_loss(
+        jnp.asarray(logits), tokens, ref_logp=ref, masks=masks, config=config
+    )
+    np.testing.assert_allclose(told["entropy"].total, entropy, rtol=1e-4)
+    np.testing.assert_allclose(told["kl"].total, 0.0, atol=1e-5)
 
 
 def test_entropy_stays_finite_where_logits_lie_far_apart():
     tokens = blank(1, 2)
-    tokens.mask[0, 1] = True
+    tokens.mask[0, 1] = tokens.weight[0, 1] = True
     logits = jnp.array([[[0.0, 200.0, 0.0], [0.0, 0.0, 0.0]]])
     tokens.ids[0, 1] = 1
-    logp, entropy = policy_logp(logits, tokens, np.ones((1, 3), bool), 1.0)
-    np.testing.assert_allclose(logp[0, 1], 0.0, atol=1e-6)
-    np.testing.assert_allclose(entropy[0, 1], 0.0, atol=1e-6)
+    masks = np.ones((1, 3), bool)
+    assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
+    ref = distribution(logits, tokens, masks, 1.0)
+    _, told = grpo_loss(
+        logits, tokens, ref_logp=ref, masks=masks, config=GrpoConfig()
+    )  # fmt: skip
+    np.testing.assert_allclose(told["entropy"].total, 0.0, atol=1e-6)
 
 
 # --- what enters the loss ----------------------------------------------------
@@ -137,7 +156,8 @@ def test_padding_and_context_may_hold_anything(bad):
     policy = doubles.policy(action_tokens=5)
     tokens = pack(examples(), 80)
     logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
-    ref = tokens.logp - 0.3
+    other = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.7
+    ref = np.asarray(distribution(jnp.asarray(other), tokens, masks_of(policy), HOT))
     masks, config = masks_of(policy), GrpoConfig(kl=0.5)
 
     def gradient(tokens, ref):
@@ -150,7 +170,9 @@ def test_padding_and_context_may_hold_anything(bad):
         logp=np.where(tokens.mask, tokens.logp, np.float32(bad)),
         adv=np.where(tokens.mask, tokens.adv, np.float32(bad)),
     )
-    got, grads = gradient(dirty, np.where(tokens.mask, ref, np.float32(bad)))
+    got, grads = gradient(
+        dirty, np.where(tokens.mask[:, 1:, None], ref, np.float32(bad))
+    )
     np.testing.assert_allclose(got, value, rtol=1e-6)
     np.testing.assert_allclose(grads, clean, atol=1e-6)
     # Only columns whose next token was sampled feel the loss.
@@ -163,8 +185,9 @@ def test_padding_and_context_may_hold_anything(bad):
 def test_the_count_is_the_number_of_sampled_tokens():
     tokens = pack(examples(), 80)
     logits = jnp.zeros((*tokens.ids.shape, doubles.tokenizer().vocab_size))
+    masks = masks_of(doubles.policy())
     ratio, found = grpo_loss(
-        logits, tokens, ref_logp=tokens.logp, masks=masks_of(doubles.policy()),
+        logits, tokens, ref_logp=distribution(logits, tokens, masks, 1.0), masks=masks,
         config=GrpoConfig(),
     )  # fmt: skip
     sampled = sum(sum(t.sampled) for t in turns())
@@ -203,10 +226,12 @@ def test_the_first_update_already_moves_the_parameters():
 
 
 def test_minibatches_are_as_many_updates():
-    for count, steps in ((1, 1), (2, 2), (99, 8)):
+    rows = len(pack(merged(examples()), 50).ids)
+    assert rows > 4
+    for count, steps in ((1, 1), (2, 2), (99, rows)):
         learner = updater(minibatches=count, width=50)
         state, _ = learner.update(learner.learner.init(), examples(), seed=0)
-        assert int(state.step) == min(steps, 8)
+        assert int(state.step) == steps
 
 
 def test_the_same_seed_gives_the_same_update_bit_for_bit():
@@ -230,7 +255,7 @@ def _logp_of_turns():
         logits = forward(
             m.definition, params, tokens.ids, tokens.position, tokens.segment
         )
-        logp, _ = policy_logp(logits, tokens, masks, HOT)
+        logp = logp_of(logits, tokens, masks, HOT)
         return jnp.where(tokens.mask, logp, 0.0).sum()
 
     return jax.jit(value)
@@ -304,9 +329,10 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
     found = []
     for some in (given, few):
         tokens = pack(some, 80)
-        ref = doubles.logits(tokens.ids, tokens.position, tokens.segment)[..., :1] * 0
+        ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
+        ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
         grads, metrics = learner.learner.gradient(
-            state.params, tokens, ref_logp=jnp.asarray(ref[..., 0] - 1), masks=masks
+            state.params, tokens, ref_logp=ref, masks=masks
         )
         found.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
     (all_grads, all_told), (grads, told) = found
