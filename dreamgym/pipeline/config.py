@@ -208,10 +208,9 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """14 minutes on 2 cores beside tests, 4 of them real fine-tuning; no gain yet.
+    """11 minutes on 2 cores, compilation included, and 2 GB; no gain yet.
 
-    Measured with 16 updates at a policy step of 2e-4: bc 39 %, warmstart 33 %, dream
-    23 % (docs/LOG.md, 2026-11-21); these settings have not been run as a whole.
+    Seed 0, 120 games: bc 47 %, warmstart 43 %, dream 41 % (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(updates=15, tasks=12, group_size=8)
     return RunConfig(
@@ -225,7 +224,7 @@ def default() -> RunConfig:
 
 
 def small() -> RunConfig:
-    """Meant for 60 minutes on 2 cores; not measured yet."""
+    """Meant for 30 minutes on 2 cores; not run as a whole yet (docs/LOG.md)."""
     loop = LoopConfig(updates=40, tasks=12, group_size=8)
     return RunConfig(
         preset="small",
