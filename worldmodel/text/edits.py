@@ -27,15 +27,18 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
     """A short edit script with apply(before, diff(before, after)) == after."""
     changed, tail = _changes(before, after)
     gone = [i for i, new in sorted(changed.items()) if not new]
-    known = {i for i in range(len(before)) if name_of(before, i) is not None}
     script = []
+
+    def stands_for(index: int, line: str) -> bool:
+        return before[index] == line and name_of(before, index) is not None
+
     for index, new in [*sorted(changed.items()), (None, tail)]:
         lines: list[Piece] = []
         for line in new:
-            source = next((i for i in gone if before[i] == line and i in known), None)
+            source = next((i for i in gone if stands_for(i, line)), None)
             if source is not None:
                 gone.remove(source)
-            elif index in known and line == before[index] and index not in lines:
+            elif index is not None and index not in lines and stands_for(index, line):
                 source = index
             lines.append(line if source is None else source)
         if lines:
