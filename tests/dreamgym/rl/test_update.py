@@ -310,11 +310,24 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     [
         ("clip_low", 0.0), ("clip_low", 1.0), ("clip_high", 0.0), ("kl", -0.1),
         ("temperature", 0.0), ("minibatches", 0), ("rows", 0), ("width", 0),
+        ("warmup", 0), ("discount", -0.1), ("discount", 1.1),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
         GrpoConfig(**{setting: value})
+
+
+def test_the_step_grows_over_the_warm_up():
+    # Adam's first step moves a parameter by the rate itself: 1/2 of it where one
+    # minibatch warms up, 1/21 where 20 do.
+    moved = []
+    for warmup in (1, 20):
+        learner = updater(warmup=warmup, learning_rate=1e-2, kl=0.0)
+        start = learner.learner.init()
+        state, _ = learner.update(start, examples((1.0, -1.0)), seed=0)
+        moved.append(distance(state.params, start.params))
+    np.testing.assert_allclose(moved, [1e-2 / 2, 1e-2 / 21], rtol=0.02)
 
 
 def test_equal_turns_once_have_the_gradient_of_all_of_them():
