@@ -195,6 +195,7 @@ def tiny() -> RunConfig:
         preset="tiny",
         max_steps=8,
         model="nano",
+        experience=ExperienceConfig(retries=0),  # mostly senseless: asked once
         collect=CollectConfig(games=24, episodes=60, dev_games=6),
         pretrain=_fit(30, every=15, context=0.2),
         warmstart=WarmstartConfig(
