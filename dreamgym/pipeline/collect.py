@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from dreamgym.envs import base
+from dreamgym.evaluation.evaluate import invalid
 from dreamgym.pipeline.config import CollectConfig
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel.text.records import (
@@ -81,8 +82,11 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         found = collect(
             env, train, c.episodes, c, seed=seed, max_steps=steps, show=show
         )
+        # Each actor as often as another: with few demonstrations to learn from there
+        # must still be enough to tell where imitation is at its best.
+        even = dataclasses.replace(c, expert=1.0, noisy=1.0, random=1.0)
         held = collect(
-            env, dev, 2 * len(dev), c, seed=seed + 1, max_steps=steps,
+            env, dev, 2 * len(dev), even, seed=seed + 1, max_steps=steps,
             show=lambda n: show(c.episodes + n),
         )  # fmt: skip
     return _write(run, found, held)
@@ -132,7 +136,9 @@ def collect(
             continue
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
-            for known, counts in ((seen, True), (earned, t.reward > 0)):
+            # What was refused is no action of another place: mangled words, once
+            # known, would soon be most of what is known.
+            for known, counts in ((seen, not invalid(t)), (earned, t.reward > 0)):
                 if counts and t.action not in known and len(known) < 2000:
                     known.append(t.action)
     return out

@@ -69,7 +69,8 @@ MODELS = {
 class CollectConfig:
     """How many real episodes, from whom. Shares need not sum to one: they are weights.
 
-    Few are an expert's: demonstrations are dear, and what fails teaches the model more.
+    Few are an expert's: demonstrations are dear, and an expert knows what the state
+    does not say, so a model fitted to its ways expects luck wherever a policy goes.
     `noise` is the chance that the noisy expert acts at random instead; a random actor
     takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`,
     and with `tempting` one that earned a reward elsewhere: here a condition of it is
@@ -77,13 +78,13 @@ class CollectConfig:
     """
 
     games: int = 600
-    episodes: int = 1700
+    episodes: int = 1400
     dev_games: int = 100
     expert: float = 0.1
-    noisy: float = 0.45
-    random: float = 0.45
+    noisy: float = 0.1
+    random: float = 0.8
     noise: float = 0.35
-    foreign: float = 0.2
+    foreign: float = 0.3
     tempting: float = 0.2
     mangled: float = 0.05
 
@@ -216,7 +217,7 @@ def default() -> RunConfig:
     loop = LoopConfig(updates=15, tasks=12, group_size=8)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1200, every=120, context=0.2),
+        pretrain=_fit(1200, every=400, context=0.2),
         warmstart=WarmstartConfig(fit=_fit(300, every=50, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
@@ -229,9 +230,11 @@ def small() -> RunConfig:
     loop = LoopConfig(updates=40, tasks=12, group_size=8)
     return RunConfig(
         preset="small",
-        collect=CollectConfig(games=1180, episodes=5000, dev_games=100),
-        pretrain=_fit(2500, every=250, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(500, every=50, context=0.1), branched=100),
+        collect=CollectConfig(
+            games=1180, episodes=5000, expert=0.03, noisy=0.1, random=0.87
+        ),
+        pretrain=_fit(3000, every=1000, context=0.2),
+        warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1), branched=100),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=200),
         transfer_budget=6000,

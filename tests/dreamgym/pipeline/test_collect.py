@@ -5,8 +5,8 @@ import collections
 import pytest
 
 from dreamgym.pipeline import collect
-from dreamgym.pipeline.config import CollectConfig
-from dreamgym.pipeline.run import RunError
+from dreamgym.pipeline.config import CollectConfig, preset
+from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
 from worldmodel.text.records import read_episodes, write_episodes
 
@@ -49,6 +49,21 @@ def test_sources_are_drawn_by_their_weights():
     assert all(e.success for e in noisy)
 
 
+def test_dev_games_are_played_by_each_actor_as_often_as_by_another(tmp_path):
+    # Few demonstrations to learn from, but enough to see where imitation is best.
+    shares = CollectConfig(
+        games=9, episodes=40, dev_games=20, expert=0.0, noisy=0.0, random=1.0
+    )
+    run = Run(tmp_path, preset("tiny", env="tests.doubles:Corridor", collect=shares))
+    collect.stage(run)
+    train, dev = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
+    assert {e.source for e in train} == {"random"}
+    counts = collections.Counter(e.source for e in dev)
+    assert set(counts) == set(collect.SOURCES)
+    assert min(counts.values()) >= 5
+    assert not {e.task.id for e in train} & {e.task.id for e in dev}
+
+
 def test_random_actors_take_valid_foreign_and_mangled_actions():
     def invalid(**settings):
         found = collected(
@@ -59,6 +74,17 @@ def test_random_actors_take_valid_foreign_and_mangled_actions():
 
     assert invalid(foreign=0.0, mangled=0.0, tempting=0.0) == 0.0
     assert invalid(foreign=0.0, mangled=0.5, tempting=0.0) > 0.1
+
+
+def test_what_was_refused_is_not_tried_elsewhere():
+    # Mangled words that are remembered would soon be most of what is tried.
+    found = collected(
+        episodes=300, expert=0.0, noisy=0.0, random=1.0, foreign=0.6, mangled=0.1,
+        tempting=0.0,
+    )  # fmt: skip
+    played = [t.action for e in found for t in e.transitions]
+    mangled = sum(a not in doubles.ACTIONS for a in played) / len(played)
+    assert 0.02 < mangled < 0.12
 
 
 def test_random_actors_try_what_earned_a_reward_elsewhere():
