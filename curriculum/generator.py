@@ -32,18 +32,25 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
 
 
 class Form(NamedTuple):
-    """How the first lines of a family's initial states open, and their least number."""
+    """How the first and last lines of a family's initial states open, and how many."""
 
-    heads: tuple[str, ...]
+    first: tuple[str, ...]
+    last: tuple[str, ...]
     lines: int
 
 
 def form_of(tasks: Sequence[Task]) -> Form:
-    """The form of these tasks' initial states."""
+    """The form of these tasks' initial states: what all of them share."""
     heads = [[line.split()[0] for line in t.initial_state] for t in tasks]
-    columns = (set(column) for column in zip(*heads, strict=False))
-    same = itertools.takewhile(lambda words: len(words) == 1, columns)
-    return Form(tuple(word for words in same for word in words), min(map(len, heads)))
+    lines, first = min(map(len, heads)), _shared(heads)
+    last = _shared([x[::-1] for x in heads])[: lines - len(first)]
+    return Form(first, last[::-1], lines)
+
+
+def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The words with which all rows begin."""
+    columns = zip(*rows, strict=False)
+    return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
 
 
 def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str | None:
@@ -56,7 +63,9 @@ def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str |
     if len(set(task.initial_state)) < len(task.initial_state):
         return "form"
     heads = [line.split()[0] for line in task.initial_state]
-    if len(heads) < form.lines or tuple(heads[: len(form.heads)]) != form.heads:
+    opens = tuple(heads[: len(form.first)]) == form.first
+    closes = tuple(heads[len(heads) - len(form.last) :]) == form.last
+    if len(heads) < form.lines or not (opens and closes):
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"

@@ -18,9 +18,10 @@ def reveals(state: State, action: str, instruction: str, after: State) -> set[st
 def explain(transition: Transition) -> str:
     """Where, what is done, what it leads to, which lines change, what it earns.
 
-    The last words of the first line and some of the action are said again, next to
-    each other, and then the new words of the first changed line: to look those up is
-    what a small model finds hard, and meant to be easier from one place than from two.
+    The last words of the state and some of the action are said again, next to each
+    other, and then the new words of the last changed line, the last one first: to look
+    those up is what a small model finds hard, and meant to be easier from one place
+    than from two.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -28,9 +29,9 @@ def explain(transition: Transition) -> str:
         what = "nothing changes"
     else:
         touched = [_head(t.state, x) for e in script for x in _named(e)]
-        what = " ".join([*_new_words(t, script[0]), "as", *dict.fromkeys(touched)])
+        what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
-    where = t.state[0].split()[-4:] if t.state else []
+    where = t.state[-1].split()[-4:] if t.state else []
     what = " ".join([*where, *t.action.split()[:6], what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
@@ -51,4 +52,4 @@ def _new_words(t: Transition, edit: edits.Edit, most: int = 2) -> list[str]:
     old = set() if edit.index is None else set(t.state[edit.index].split())
     said = [line for line in edit.lines if isinstance(line, str)]
     new = [w for line in said for w in line.split() if w not in old]
-    return new[:most] or ["nothing"]
+    return new[::-1][:most] or ["nothing"]

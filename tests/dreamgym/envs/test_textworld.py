@@ -1,5 +1,6 @@
 """TextWorldExpress: real games, the mapping to lines, splits, determinism, experts."""
 
+import random
 import re
 
 import pytest
@@ -24,22 +25,28 @@ def start(family, seed, split="train", **settings):
 
 
 def status(state):
-    """What the first line says: carried things, message, room."""
-    return re.fullmatch(r"carry (.+) said (.+) at (\w+) here (.+)", state[0]).groups()
+    """What the last line says: message, carried things, things here, room."""
+    form = r"said (.+) carry (.+) here (.+) at (\w+)"
+    return re.fullmatch(form, state[-1]).groups()
 
 
 def exits(state):
-    """[(direction, room)] of where the agent is: the last line."""
-    here = status(state)[2]
-    words = state[-1].split()
+    """[(direction, room)] of where the agent is: the last line but one."""
+    here = status(state)[3]
+    words = state[-2].replace(" unseen", "").split()
     assert words[::3] == [here] * (len(words) // 3)
     return list(zip(words[1::3], words[2::3], strict=True))
 
 
+def unseen(state):
+    """Rooms that some line of the map calls unseen."""
+    return set(re.findall(r"(\w+) unseen", " | ".join(state[:-1])))
+
+
 def things(state):
-    """{room: things} of the lines of things."""
-    found = [x.split(" has ") for x in state[1:] if " has " in x]
-    return dict(found)
+    """{room: things} of the first line."""
+    found = state[0].removeprefix("found ")
+    return dict(re.findall(r"(\w+) has (.+?)(?= \w+ has |$)", found))
 
 
 def test_a_coin_game_by_hand():
@@ -47,25 +54,28 @@ def test_a_coin_game_by_hand():
     # bathroom. To the East you see the backyard. To the West you see the pantry."
     env, state, info = start("coin", 1)
     assert info["instruction"] == "find and take the coin"
-    kitchen = "kitchen south bathroom kitchen east backyard kitchen west pantry"
+    kitchen = (
+        "kitchen south bathroom unseen kitchen east backyard unseen kitchen west pantry"
+    )
     assert state == (
-        "carry nothing said ok at kitchen here coin", "kitchen has coin", kitchen
+        "found kitchen has coin", f"{kitchen} unseen",
+        "said ok carry nothing here coin at kitchen",
     )  # fmt: skip
     # What is left behind is remembered, and so is the way back.
     away = lines(env.step("move west")[0])
     assert away == (
-        "carry nothing said ok at pantry here nothing", "kitchen has coin", kitchen,
-        "pantry east kitchen",
+        "found kitchen has coin", kitchen, "pantry east kitchen",
+        "said ok carry nothing here nothing at pantry",
     )  # fmt: skip
     # The room one is in stands last, in the words it stood in before.
     assert lines(env.step("move east")[0]) == (
-        "carry nothing said ok at kitchen here coin", "kitchen has coin",
-        "pantry east kitchen", kitchen,
+        "found kitchen has coin", "pantry east kitchen", kitchen,
+        "said ok carry nothing here coin at kitchen",
     )  # fmt: skip
     obs, reward, terminated, truncated, told = env.step("take coin")
     assert lines(obs) == (
-        "carry coin said you take the coin at kitchen here nothing",
-        "pantry east kitchen", kitchen,
+        "found nothing", "pantry east kitchen", kitchen,
+        "said you take the coin carry coin here nothing at kitchen",
     )  # fmt: skip
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert told["success"] is True
@@ -79,36 +89,29 @@ def test_a_map_game_by_hand():
     env, state, info = start("mapreader", 0)
     assert info["instruction"] == "bring the coin from chamber to the box in cupboard"
     cupboard = (
-        "cupboard north supermarket cupboard south chamber cupboard east livingroom "
-        "cupboard west study"
+        "cupboard north supermarket unseen cupboard south chamber unseen "
+        "cupboard east livingroom unseen cupboard west study unseen"
     )
-    seen = ("cupboard has box", cupboard)
-    assert state == ("carry map said ok at cupboard here box", *seen)
+    seen = ("found cupboard has box", cupboard)
+    assert state == (*seen, "said ok carry map here box at cupboard")
     state = lines(env.step("read map")[0])
-    assert status(state) == ("map", "map read", "cupboard", "box")
-    read = {
-        "supermarket near cupboard parlor",
-        "chamber near cupboard",
-        "parlor near study supermarket",
-        "study near cupboard parlor",
-        "livingroom near cupboard",
-    }
-    assert set(state[1:]) == read | {*seen}
-    # What is seen replaces what was read of that room, and only of that room.
+    assert status(state) == ("map read", "map", "box", "cupboard")
+    # Of the map's five other rooms the task names one.
+    assert set(state[:-1]) == {"chamber near cupboard", *seen}
+    # What is seen replaces what was read of that room.
     state = lines(env.step("move south")[0])
-    assert set(state[1:]) == {
-        *read - {"chamber near cupboard"}, *seen, "chamber has coin",
-        "chamber north cupboard",
-    }  # fmt: skip
-    assert state[-2:] == (cupboard, "chamber north cupboard")
+    cupboard = cupboard.replace("chamber unseen", "chamber")
+    seen = ("found cupboard has box chamber has coin", cupboard)
+    assert set(state[:-1]) == {*seen, "chamber north cupboard"}
+    assert state[-3:-1] == (cupboard, "chamber north cupboard")
     assert things(state) == {"cupboard": "box", "chamber": "coin"}
     # Reading again tells nothing new, and what was seen stays where it is.
-    assert lines(env.step("read map")[0])[1:] == state[1:]
+    assert lines(env.step("read map")[0])[:-1] == state[:-1]
     rewards = [env.step(a)[1] for a in ("take coin", "move north")]
     assert rewards == [0.5, 0.0]
     obs, reward, terminated, _, told = env.step("put coin in box")
     assert things(lines(obs)) == {"cupboard": "box with coin"}
-    assert status(lines(obs))[0] == "map"
+    assert status(lines(obs))[1] == "map"
     assert (reward, terminated, told["success"]) == (0.5, True, True)
 
 
@@ -119,9 +122,9 @@ def test_an_unknown_action_changes_nothing_but_the_message(action):
     after = lines(obs)
     assert told["invalid"] is True
     assert (reward, terminated, truncated) == (0.0, False, False)
-    carried, _, *place = status(before)
-    assert status(after) == (carried, "unknown action", *place)
-    assert after[1:] == before[1:]
+    _, *rest = status(before)
+    assert status(after) == ("unknown action", *rest)
+    assert after[:-1] == before[:-1]
     obs, _, _, _, told = env.step("take coin")
     assert told["invalid"] is False
     assert told["success"] is True
@@ -161,12 +164,26 @@ def test_same_game_and_actions_same_texts_in_another_copy(family):
     assert start(family, 8)[1] != traces[0][0] or start(family, 9)[1] != traces[0][0]
 
 
+@pytest.mark.parametrize("family", textworld.GAMES)
+def test_a_room_is_unseen_until_the_agent_has_been_there(family):
+    rng = random.Random(3)
+    for seed in range(6):
+        env, state, _ = start(family, seed)
+        been, named = set(), set()
+        for _ in range(14):
+            been.add(status(state)[3])
+            named |= {room for _, room in exits(state)}
+            assert unseen(state) == named - been
+            moves = [a for a in env.valid_actions() if a.startswith("move")]
+            state = lines(env.step(rng.choice(moves))[0])
+
+
 def test_two_copies_do_not_disturb_each_other():
     one, state_one, _ = start("coin", 2)
     two, _, _ = start("mapreader", 3)
     two.step("read map")
     obs, *_ = one.step("frob")
-    assert lines(obs)[1:] == state_one[1:]
+    assert lines(obs)[:-1] == state_one[:-1]
     assert any("near" in line for line in lines(two.step("frob")[0]))
 
 
@@ -176,7 +193,7 @@ def walked(env, task):
     state = lines(env.reset(options={"task": task})[0])
     rooms, path = {}, []
     while True:
-        here, ways = status(state)[2], exits(state)
+        here, ways = status(state)[3], exits(state)
         rooms[here] = (tuple(ways), things(state).get(here))
         new = [d for d, room in ways if room not in rooms]
         if new:
