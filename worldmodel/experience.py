@@ -66,8 +66,11 @@ class ExperienceModel(Protocol):
 class ExperienceConfig:
     """How the experience model is asked.
 
-    A reply that makes no sense (it moves a line that is not there, or gives a reward
-    that is no number) is sampled again, `retries` times at most.
+    `min_p` cuts the reasoning, in which it is decided what an action reveals;
+    `state_min_p` the state, which mostly follows from it. A reply that makes no sense
+    (it moves a line that is not there, or gives a reward that is no number) is sampled
+    again, `retries` times at most. The last time it may move no line: what the model
+    takes for known and is not, it then has to write.
     """
 
     history: int = 2
@@ -76,7 +79,8 @@ class ExperienceConfig:
     state_tokens: int = 72
     temperature: float = 1.0
     min_p: float = 0.1
-    retries: int = 3
+    state_min_p: float = 0.3
+    retries: int = 2
 
     def __post_init__(self):
         if min(self.history, self.demos, self.retries) < 0:
@@ -86,10 +90,12 @@ class ExperienceConfig:
             )
         if min(self.reasoning_tokens, self.state_tokens) < 1:
             raise ValueError("reasoning_tokens and state_tokens must be >= 1")
-        if self.temperature < 0 or not 0 <= self.min_p <= 1:
+        if self.temperature < 0 or not (
+            0 <= self.min_p <= 1 and 0 <= self.state_min_p <= 1
+        ):
             raise ValueError(
-                "temperature must be >= 0 and min_p in [0, 1], got "
-                f"{self.temperature} and {self.min_p}"
+                "temperature must be >= 0, min_p and state_min_p in [0, 1], got "
+                f"{self.temperature}, {self.min_p} and {self.state_min_p}"
             )
 
 
@@ -118,13 +124,13 @@ def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
     ]
     first = [allowed[0], openers | tokens("reward"), number, outcomes]
     close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
-    t, p = config.temperature, config.min_p
+    t = config.temperature
     return Grammar(
         np.stack(allowed), np.stack(first), np.stack(close),
         np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
         np.array([config.reasoning_tokens, config.state_tokens, 8, 1], np.int32),
         np.array([t, t, 0.0, 0.0], np.float32),
-        np.array([p, p, 0.0, 0.0], np.float32),
+        np.array([config.min_p, config.state_min_p, 0.0, 0.0], np.float32),
     )  # fmt: skip
 
 
@@ -231,9 +237,10 @@ class LocalExperience:
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         most = c.reasoning_tokens + c.state_tokens + 12
-        beyond = np.stack([tok.beyond(len(q.state)) for q in queries])
+        banned = np.stack([tok.beyond(len(q.state)) for q in queries])
+        banned[:, tok.control("same")] = 0 < attempt == c.retries
         replies = generate(
-            self.model, contexts, self._grammar, keys, most=most, banned=beyond
+            self.model, contexts, self._grammar, keys, most=most, banned=banned
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 

@@ -39,11 +39,11 @@ class GrpoConfig:
     the gradient's noise, Adam moves every parameter by the whole step.
     """
 
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     warmup: int = 20
     clip_low: float = 0.2
     clip_high: float = 0.28
-    kl: float = 0.05
+    kl: float = 0.02
     discount: float = 0.9
     temperature: float = 1.0
     divide_by_std: bool = False

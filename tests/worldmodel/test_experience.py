@@ -53,6 +53,13 @@ def test_every_answer_has_a_form(tok, text_model):
             assert p.next_state == q.state
 
 
+def test_each_part_is_cut_as_its_setting_says_and_numbers_are_greedy(tok):
+    config = dataclasses.replace(SHAPE, min_p=0.2, state_min_p=0.4, temperature=0.7)
+    grammar = experience.reply_grammar(tok, config)
+    np.testing.assert_allclose(grammar.min_p, [0.2, 0.4, 0.0, 0.0])
+    np.testing.assert_allclose(grammar.temperature, [0.7, 0.7, 0.0, 0.0])
+
+
 def test_a_reward_that_is_no_number_is_a_problem_and_earns_nothing(tok):
     # The grammar can write "--", "1-" or "1 1": told, and never taken for a reward.
     grammar = experience.reply_grammar(tok, SHAPE)
@@ -235,10 +242,11 @@ def test_a_reply_without_sense_is_sampled_again(
     move = [tok.control("next"), tok.line(0), tok.control("same")]
     bad, good = ([*move, *tok.encode(name), *end] for name in ("gone", HERE[1]))
     scripts = [[bad] * 3, [good, bad, bad], [good, good]]
-    asked = []
+    asked, may_move = [], []
 
     def generate(model, contexts, grammar, keys, **settings):
         asked.append(keys)
+        may_move.append(not settings["banned"][:, tok.control("same")].any())
         texts = [(ids, [1] * len(ids)) for ids in scripts[len(asked) - 1]]
         made = scripted(*texts)
         return made(model, contexts, grammar, keys, **settings)
@@ -251,6 +259,8 @@ def test_a_reply_without_sense_is_sampled_again(
     assert len(asked) == min(retries, 2) + 1
     noise = [jax.random.key_data(k)[-1].tolist() for k in asked]
     assert len({tuple(n) for n in noise}) == len(noise)  # the last one's, each time
+    # The last attempt that is left may move no line; the first one always may.
+    assert may_move == [n == 0 or n < retries for n in range(len(asked))]
 
 
 # --- variations --------------------------------------------------------------
@@ -319,12 +329,13 @@ def test_content_seed_is_a_hash_of_the_words():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"history": -1}, "must be >= 0, got -1, 1 and 3"),
-        ({"demos": -2}, "got 2, -2 and 3"),
+        ({"history": -1}, "must be >= 0, got -1, 1 and 2"),
+        ({"demos": -2}, "got 2, -2 and 2"),
         ({"retries": -1}, "got 2, 1 and -1"),
         ({"state_tokens": 0}, "must be >= 1"),
-        ({"temperature": -0.1}, "got -0.1 and 0.1"),
-        ({"min_p": 1.5}, r"min_p in \[0, 1\], got 1.0 and 1.5"),
+        ({"temperature": -0.1}, "got -0.1, 0.1 and 0.3"),
+        ({"min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.3"),
+        ({"state_min_p": -0.5}, "got 1.0, 0.1 and -0.5"),
     ],
 )
 def test_a_wrong_config_is_an_error(change, message):
