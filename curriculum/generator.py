@@ -6,14 +6,14 @@ every rollout of a group loses, twice, is retired.
 """
 
 import collections
-import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from curriculum.pool import TaskPool
 from curriculum.sampler import UNTRIED
+from worldmodel.text import forms
+from worldmodel.text.forms import Form
 from worldmodel.text.records import State, Task
 
 Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
@@ -31,28 +31,6 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
     return [entries[i].task for i in order]
 
 
-class Form(NamedTuple):
-    """How the first and last lines of a family's initial states open, and how many."""
-
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-    lines: int
-
-
-def form_of(tasks: Sequence[Task]) -> Form:
-    """The form of these tasks' initial states: what all of them share."""
-    heads = [[line.split()[0] for line in t.initial_state] for t in tasks]
-    lines, first = min(map(len, heads)), _shared(heads)
-    last = _shared([x[::-1] for x in heads])[: lines - len(first)]
-    return Form(first, last[::-1], lines)
-
-
-def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The words with which all rows begin."""
-    columns = zip(*rows, strict=False)
-    return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
-
-
 def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str | None:
     """Why a proposal is refused: form, copy, or None where it is good.
 
@@ -62,10 +40,7 @@ def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str |
         return "form"
     if len(set(task.initial_state)) < len(task.initial_state):
         return "form"
-    heads = [line.split()[0] for line in task.initial_state]
-    opens = tuple(heads[: len(form.first)]) == form.first
-    closes = tuple(heads[len(heads) - len(form.last) :]) == form.last
-    if len(heads) < form.lines or not (opens and closes):
+    if forms.fault(task.initial_state, form):
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"
@@ -84,7 +59,10 @@ def extend(
     for entry in pool.entries.values():
         if not entry.generated:
             families.setdefault(entry.task.family, []).append(entry.task)
-    form = {family: form_of(tasks) for family, tasks in families.items()}
+    form = {
+        family: forms.form_of(t.initial_state for t in tasks)
+        for family, tasks in families.items()
+    }
     verdicts: collections.Counter[str] = collections.Counter()
     for like, task in zip(chosen, propose(chosen), strict=True):
         reason = fault(task, form[like.family], known)

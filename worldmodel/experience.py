@@ -8,7 +8,7 @@ no model can know, is sampled and not averaged into its most common value.
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -19,6 +19,7 @@ from worldmodel.backbone.generate import Grammar, Sampled, generate
 from worldmodel.backbone.model import Model
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.forms import Form, fault
 from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
@@ -66,11 +67,12 @@ class ExperienceModel(Protocol):
 class ExperienceConfig:
     """How the experience model is asked.
 
-    `min_p` cuts the reasoning, in which it is decided what an action reveals;
-    `state_min_p` the state, which mostly follows from it. A reply that makes no sense
-    (it moves a line that is not there, or gives a reward that is no number) is sampled
-    again, `retries` times at most. The last time it may move no line: what the model
-    takes for known and is not, it then has to write.
+    `min_p` cuts the reasoning, in which it is decided whether something is revealed;
+    `state_min_p` the state, where what is revealed has many names, each of them rare: a
+    cut would leave the names that are there already. A reply that makes no sense
+    (it moves a line that is not there, breaks the form of the family's states, or gives
+    a reward that is no number) is sampled again, `retries` times at most. The last
+    time a line that was not there may not be moved but has to be written.
     """
 
     history: int = 2
@@ -79,8 +81,8 @@ class ExperienceConfig:
     state_tokens: int = 72
     temperature: float = 1.0
     min_p: float = 0.1
-    state_min_p: float = 0.3
-    retries: int = 2
+    state_min_p: float = 0.03
+    retries: int = 3
 
     def __post_init__(self):
         if min(self.history, self.demos, self.retries) < 0:
@@ -176,9 +178,11 @@ class LocalExperience:
         config: ExperienceConfig,
         *,
         seed: int = 0,
+        forms: Mapping[str, Form] | None = None,
     ):
+        """`forms`: of the states of a family, by its name; others are not checked."""
         self.model, self.tokenizer, self.memory = model, tokenizer, memory
-        self.config, self._seed = config, seed
+        self.config, self._seed, self._forms = config, seed, forms or {}
         self._grammar = reply_grammar(tokenizer, config)
         self._answers: dict[tuple, Prediction] = {}
         self.asked = self.computed = 0
@@ -206,16 +210,22 @@ class LocalExperience:
         self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
         if todo:
             asked = list(todo.values())
-            answers = self._compute(asked, 0)
-            for attempt in range(self.config.retries):
-                bad = [i for i, a in enumerate(answers) if a.problem is not None]
-                again = self._compute([asked[i] for i in bad], attempt + 1)
+            answers = self._compute(asked, 0, [True] * len(asked))
+            for attempt in range(1, self.config.retries + 1):
+                bad = {i: a.problem for i, a in enumerate(answers) if a.problem}
+                may_move = [
+                    attempt < self.config.retries or not p.startswith(prompts.NO_LINE)
+                    for p in bad.values()
+                ]
+                again = self._compute([asked[i] for i in bad], attempt, may_move)
                 for i, answer in zip(bad, again, strict=True):
                     answers[i] = answer
             self._answers.update(zip(todo, answers, strict=True))
         return [self._answers[k] for k in keys]
 
-    def _compute(self, queries: Sequence[Query], attempt: int) -> list[Prediction]:
+    def _compute(
+        self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
+    ) -> list[Prediction]:
         """Answers; each attempt has noise of its own."""
         if not queries:
             return []
@@ -238,26 +248,28 @@ class LocalExperience:
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         most = c.reasoning_tokens + c.state_tokens + 12
         banned = np.stack([tok.beyond(len(q.state)) for q in queries])
-        banned[:, tok.control("same")] = 0 < attempt == c.retries
+        banned[:, tok.control("same")] = ~np.array(may_move)
         replies = generate(
             self.model, contexts, self._grammar, keys, most=most, banned=banned
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
     def _read(self, query: Query, sampled: Sampled) -> Prediction:
-        n = int(sampled.length[0])
+        n, form = int(sampled.length[0]), self._forms.get(query.task.family)
         reply = prompts.parse_reply(
-            self.tokenizer, sampled.ids[0, :n].tolist(), query.state
-        )
+            self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
+            distinct=form is not None and form.distinct,
+        )  # fmt: skip
         counted = sampled.logp[0, :n][sampled.phase[0, :n] > 0]
+        problem = reply.problem
+        if problem is None and not reply.next_state:
+            problem = "the next state is empty"
+        if problem is None and form is not None:
+            problem = fault(reply.next_state, form)
         return Prediction(
-            reply.next_state,
-            reply.reward,
-            reply.outcome,
-            reply.reasoning,
-            float(np.exp(counted.sum())),
-            reply.problem or (None if reply.next_state else "the next state is empty"),
-        )
+            reply.next_state, reply.reward, reply.outcome, reply.reasoning,
+            float(np.exp(counted.sum())), problem,
+        )  # fmt: skip
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """One variation a task (Eq. 6: the task model shares these parameters)."""

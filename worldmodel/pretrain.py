@@ -26,7 +26,8 @@ from worldmodel.fitting.learner import (
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, token_logp
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.records import Episode, Task, Transition, replacing
+from worldmodel.text.forms import Form, form_of
+from worldmodel.text.records import Episode, State, Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
 CONTEXT = len(experience.PARTS)
@@ -89,6 +90,15 @@ def memory_of(episodes: Sequence[Episode], *, capacity: int) -> ReplayMemory:
     ids = [e.task.id for e in episodes for _ in e.transitions]
     memory.add(ids, [t for e in episodes for t in e.transitions])
     return memory
+
+
+def forms_of(episodes: Sequence[Episode]) -> dict[str, Form]:
+    """The form of each family's states, by its name."""
+    states: dict[str, list[State]] = {}
+    for e in episodes:
+        for t in e.transitions:
+            states.setdefault(e.task.family, []).extend((t.state, t.next_state))
+    return {family: form_of(found) for family, found in states.items()}
 
 
 def _marked(ids: list[int], reply: list[int], parts: list[int]) -> Example:

@@ -100,8 +100,9 @@ def load_experience(run: Run) -> LocalExperience:
         train = pretrain.shuffled(train, seed=run.config.seed)
     memory = pretrain.memory_of(train, capacity=50_000)
     return LocalExperience(
-        model, tok, memory, run.config.experience, seed=run.config.seed
-    )
+        model, tok, memory, run.config.experience, seed=run.config.seed,
+        forms=pretrain.forms_of(train),
+    )  # fmt: skip
 
 
 def fidelity_stage(run: Run) -> dict[str, Any]:

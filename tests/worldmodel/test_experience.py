@@ -11,6 +11,7 @@ from worldmodel.backbone.generate import Sampled
 from worldmodel.experience import ExperienceConfig, LocalExperience, Query
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.forms import form_of
 from worldmodel.text.records import Task
 
 SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=1)
@@ -263,6 +264,34 @@ def test_a_reply_without_sense_is_sampled_again(
     assert may_move == [n == 0 or n < retries for n in range(len(asked))]
 
 
+def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypatch):
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    end += [tok.control("go")]
+    edit = [tok.control("next"), tok.line(0)]
+    bad, good = ([*edit, *tok.encode(x), *end] for x in ("dark", HERE[0] + " now"))
+    asked, moves = [], []
+
+    def generate(model, contexts, grammar, keys, **settings):
+        asked.append(len(contexts))
+        moves.append(not settings["banned"][:, tok.control("same")].any())
+        ids = good if len(asked) == 3 else bad
+        return scripted((ids, [1] * len(ids)))(model, contexts, grammar, keys)
+
+    monkeypatch.setattr(experience, "generate", generate)
+    model = LocalExperience(
+        text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=2),
+        forms={"room": form_of([HERE])},
+    )  # fmt: skip
+    (answer,) = model.predict([ask()])
+    assert (answer.problem, answer.next_state[0]) == (None, f"{HERE[0]} now")
+    assert asked == [1, 1, 1]
+    assert all(moves)  # it was not a line that is not there
+    # Families whose form is not known are not checked.
+    hall = dataclasses.replace(task("t2"), family="hall")
+    (other,) = model.predict([ask()._replace(task=hall)])
+    assert (other.next_state[0], other.problem, len(asked)) == ("dark", None, 4)
+
+
 # --- variations --------------------------------------------------------------
 
 SEEDS = [
@@ -329,12 +358,12 @@ def test_content_seed_is_a_hash_of_the_words():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"history": -1}, "must be >= 0, got -1, 1 and 2"),
-        ({"demos": -2}, "got 2, -2 and 2"),
+        ({"history": -1}, "must be >= 0, got -1, 1 and 3"),
+        ({"demos": -2}, "got 2, -2 and 3"),
         ({"retries": -1}, "got 2, 1 and -1"),
         ({"state_tokens": 0}, "must be >= 1"),
-        ({"temperature": -0.1}, "got -0.1, 0.1 and 0.3"),
-        ({"min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.3"),
+        ({"temperature": -0.1}, "got -0.1, 0.1 and 0.03"),
+        ({"min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.03"),
         ({"state_min_p": -0.5}, "got 1.0, 0.1 and -0.5"),
     ],
 )

@@ -91,8 +91,11 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
     return changed, tail
 
 
-def apply(before: State, script: tuple[Edit, ...]) -> State:
+def apply(before: State, script: tuple[Edit, ...], *, distinct: bool = False) -> State:
     """The state after the script.
+
+    `distinct`: no two lines of such states begin with the same word, so that the first
+    word is a key: a line that is written takes the place of the old one with its key.
 
     Raises:
       IndexError: an edit or one of its lines names a line that `before` does not have.
@@ -113,9 +116,18 @@ def apply(before: State, script: tuple[Edit, ...]) -> State:
             tail += lines
         else:
             changed[known(index)] = lines
+    written = {_key(x) for lines in (*changed.values(), tail) for x in lines}
+
+    def stays(index: int) -> bool:
+        return index not in moved and not (distinct and _key(before[index]) in written)
+
     kept = [
         line
         for i, old in enumerate(before)
-        for line in changed.get(i, () if i in moved else (old,))
+        for line in changed.get(i, (old,) if stays(i) else ())
     ]
     return (*kept, *tail)
+
+
+def _key(line: str) -> str:
+    return line.split(maxsplit=1)[0] if line.strip() else ""

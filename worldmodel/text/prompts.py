@@ -21,6 +21,7 @@ from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 OUTCOMES = ("go", "lose", "win")
+NO_LINE = "no line begins with"
 
 
 class Demo(NamedTuple):
@@ -189,8 +190,13 @@ def _lines(text: str) -> State:
     return tuple(x for x in text.split("\n") if x.strip())
 
 
-def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
-    """The reply after `think`. Never raises: what is wrong stands in `problem`."""
+def parse_reply(
+    tok: TextTokenizer, ids: Sequence[int], before: State, *, distinct: bool = False
+) -> Reply:
+    """The reply after `think`. Never raises: what is wrong stands in `problem`.
+
+    `distinct`: see edits.apply.
+    """
     parts = _split(tok, ids)
     reasoning, script, full = "", [], None
     reward, outcome, problem = 0.0, "go", None
@@ -207,7 +213,7 @@ def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
             moved, last = _lines(text), script.pop()
             index = edits.named(before, moved[0]) if moved else None
             if index is None:
-                problem = f"no line begins with {text!r}"
+                problem = f"{NO_LINE} {text!r}"
             else:
                 lines = (*last.lines, index, *moved[1:])
                 last = edits.Edit(last.index, lines)
@@ -222,7 +228,9 @@ def parse_reply(tok: TextTokenizer, ids: Sequence[int], before: State) -> Reply:
         elif name in OUTCOMES:
             outcome = name
     try:
-        after = edits.apply(before, tuple(script)) if full is None else full
+        after = full
+        if after is None:
+            after = edits.apply(before, tuple(script), distinct=distinct)
     except IndexError as error:
         after, problem = before, str(error)
     if parts[-1][0] not in OUTCOMES:

@@ -85,3 +85,35 @@ def test_an_edit_outside_the_state_is_an_error(index):
         edits.apply(("a", "b"), (Edit(index, ("x",)),))
     with pytest.raises(IndexError, match=f"line {index} in a state of 2 lines"):
         edits.apply(("a", "b"), (Edit(0, (index,)),))
+
+
+ROOMS = ("found x", "pantry near hall", "hall east pantry", "at hall")
+
+
+@pytest.mark.parametrize(
+    ("script", "want"),
+    [
+        # The map said where the pantry is; whoever is in it knows more.
+        (
+            (Edit(2, ("hall east pantry", "pantry west hall")),),
+            ("found x", "hall east pantry", "pantry west hall", "at hall"),
+        ),
+        # A status written at the wrong place is still the status.
+        ((Edit(2, ("at pantry",)),), ("found x", "pantry near hall", "at pantry")),
+        ((Edit(None, ("found y",)),), (*ROOMS[1:], "found y")),
+        # What is moved is the line itself.
+        ((Edit(3, (1, "at pantry")),), ("found x", ROOMS[2], ROOMS[1], "at pantry")),
+    ],
+)
+def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(script, want):
+    assert edits.apply(ROOMS, script, distinct=True) == want
+    assert len(edits.apply(ROOMS, script)) >= len(want)
+
+
+@given(before=STATES, after=STATES)
+def test_a_script_between_states_of_distinct_heads_is_the_same_either_way(
+    before, after
+):
+    a, b = (tuple(f"{x} {len(s)}" for x in dict.fromkeys(s)) for s in (before, after))
+    script = edits.diff(a, b)
+    assert edits.apply(a, script, distinct=True) == edits.apply(a, script) == b

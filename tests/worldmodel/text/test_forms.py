@@ -1,0 +1,48 @@
+"""The form of states: by hand, and on the states it was taken from."""
+
+import pytest
+
+from tests import doubles
+from worldmodel.text.forms import fault, form_of
+
+HALL = ("carry nothing", "here box", "hall has box", "hall north attic", "at hall")
+ATTIC = ("carry map", "here nothing", "attic south hall", "at attic")
+
+
+def test_a_form_is_what_all_states_share():
+    assert form_of([HALL, ATTIC]) == (("carry", "here"), ("at",), 4, False)
+    assert form_of([ATTIC]) == (("carry", "here", "attic", "at"), (), 4, True)
+    # A line is not counted from both ends.
+    assert form_of([("a", "b"), ("a", "c", "b")]) == (("a",), ("b",), 2, True)
+    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True)
+    with pytest.raises(ValueError, match="at least one state"):
+        form_of([])
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (("found x", "said ok"), None),
+        (("found y", "hall north attic", "said no"), None),
+        (("found x",), "1 lines of text, at least 2 expected"),
+        (("found x", " ", "said ok"), "2 lines of text"),
+        (("hall x", "said ok"), "first lines must begin with 'found'"),
+        (("found x", "said ok", "hall x"), "last lines must begin with 'said'"),
+        (("found x", "said a", "said ok"), "more than one line begins with 'said'"),
+    ],
+)
+def test_a_state_is_held_to_the_form(state, message):
+    form = form_of([("found a", "said b"), ("found c", "d e", "said f")])
+    found = fault(state, form)
+    assert found == message if message is None else message in found
+
+
+def test_repeated_heads_are_allowed_where_real_states_repeat_them():
+    assert fault(HALL, form_of([HALL, ATTIC])) is None
+
+
+def test_real_states_have_the_form_they_gave():
+    states = [t.state for task in doubles.tasks("train")[:20]
+              for t in doubles.expert(task).transitions]  # fmt: skip
+    form = form_of(states)
+    assert [fault(s, form) for s in states] == [None] * len(states)

@@ -1,0 +1,55 @@
+"""The form of states: what all real states of a family share, and a dreamed one must.
+
+real states -> Form -> fault(state, form): what is wrong with it, or None. The first
+word of a line is its head.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from worldmodel.text.records import State
+
+
+class Form(NamedTuple):
+    """Heads of the first and last lines, the least number of lines, heads apart.
+
+    `distinct`: no two lines of one state have the same head.
+    """
+
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    lines: int
+    distinct: bool
+
+
+def form_of(states: Iterable[State]) -> Form:
+    """What these states share. Raises ValueError where there are none."""
+    heads = [[line.split()[0] for line in state] for state in dict.fromkeys(states)]
+    if not heads:
+        raise ValueError("a form needs at least one state")
+    lines, first = min(map(len, heads)), _shared(heads)
+    last = _shared([x[::-1] for x in heads])[: lines - len(first)]
+    distinct = all(len(set(x)) == len(x) for x in heads)
+    return Form(first, last[::-1], lines, distinct)
+
+
+def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The words with which all rows begin."""
+    columns = zip(*rows, strict=False)
+    return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
+
+
+def fault(state: State, form: Form) -> str | None:
+    """How a state breaks the form, or None."""
+    heads = tuple(line.split()[0] for line in state if line.split())
+    if len(heads) < form.lines or len(heads) < len(state):
+        return f"{len(heads)} lines of text, at least {form.lines} expected"
+    if heads[: len(form.first)] != form.first:
+        return f"the first lines must begin with {' '.join(form.first)!r}"
+    if heads[len(heads) - len(form.last) :] != form.last:
+        return f"the last lines must begin with {' '.join(form.last)!r}"
+    if form.distinct and len(set(heads)) < len(heads):
+        twice = next(h for h in heads if heads.count(h) > 1)
+        return f"more than one line begins with {twice!r}"
+    return None
