@@ -33,7 +33,10 @@ class TrainState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Warm-up and cosine decay to a tenth; gradients clipped by norm.
+    """Warm-up and cosine decay to a hundredth; gradients clipped by norm.
+
+    A step that stays large to the end leaves rare events too improbable where batches
+    are small: normalised updates follow most batches, not their mean (docs/LOG.md).
 
     `kind` "muon" orthogonalises the updates of matrices (arXiv:2502.16982) and uses
     Adam elsewhere; "adamw" uses Adam everywhere.
@@ -70,7 +73,7 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         rate: Any = optax.warmup_cosine_decay_schedule(
             c.learning_rate / (warmup + 1), c.learning_rate, warmup,
             max(c.steps, warmup + 1),
-            c.learning_rate * 0.1,
+            c.learning_rate * 0.01,
         )  # fmt: skip
     else:
         rate = optax.linear_schedule(

@@ -135,7 +135,7 @@ def test_the_optimizer_matches_a_loop(decay):
         if t < 3:
             return 0.1 * (t + 1) / 4  # never 0: the first update counts
         cosine = 0.5 * (1 + np.cos(np.pi * (t - 3) / 5))
-        return 0.01 + 0.09 * cosine if decay else 0.1
+        return 0.001 + 0.099 * cosine if decay else 0.1
 
     x = np.array([1.0, -2.0])
     grads = np.random.default_rng(0).normal(scale=2.0, size=(8, 2))
