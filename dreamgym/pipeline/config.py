@@ -218,7 +218,7 @@ def default() -> RunConfig:
     return RunConfig(
         preset="default",
         pretrain=_fit(1200, every=400, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(300, every=50, context=0.1)),
+        warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
         transfer_budget=1500,
