@@ -210,9 +210,9 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """11 minutes on 2 cores, compilation included, and 2 GB; no gain yet.
+    """9:21 minutes on 2 cores, compilation included, and 2 GB; the dream hurts.
 
-    Seed 0, 120 games: bc 47 %, warmstart 43 %, dream 41 % (docs/LOG.md, 2026-11-21).
+    Seed 0, 120 games: bc 47 %, warmstart 57 %, dream 46 % (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(updates=15, tasks=12, group_size=8)
     return RunConfig(
