@@ -9,7 +9,7 @@ from typing import Any
 
 _EPILOG = """\
 examples:
-  dreamgym quickstart                              everything, about 11 minutes
+  dreamgym quickstart                              everything, under 10 minutes
   dreamgym quickstart --preset tiny --run-dir runs/t   every stage in under 90 s
   dreamgym quickstart --episodes mine.jsonl        your episodes, no environment
   dreamgym quickstart --env my_module:MyEnv        your environment

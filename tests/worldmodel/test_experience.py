@@ -292,6 +292,29 @@ def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypa
     assert (other.next_state[0], other.problem, len(asked)) == ("dark", None, 4)
 
 
+def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
+    tok, text_model, monkeypatch
+):
+    # The status is written in the place of the map: the old status may not stay.
+    before = ("hall north attic", "said ok")
+    ids = [tok.control("next"), tok.line(0), *tok.encode("hall south\nsaid no")]
+    ids += [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    ids += [tok.control("go")]
+    monkeypatch.setattr(experience, "generate", scripted((ids, [1] * len(ids))))
+
+    def answer(forms):
+        model = LocalExperience(
+            text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
+            forms=forms,
+        )  # fmt: skip
+        (found,) = model.predict([ask(state=before)])
+        return found.next_state, found.problem
+
+    held = answer({"room": form_of([before])})
+    assert held == (("hall south", "said no"), None)
+    assert answer({}) == (("hall south", "said no", "said ok"), None)
+
+
 # --- variations --------------------------------------------------------------
 
 SEEDS = [

@@ -422,3 +422,13 @@ def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
     card = exact_after_fit(control, truth, tmp_path / "control")
     assert card["exact"]["all"]["mean"] <= 0.5
     assert card["reward"]["accuracy"]["mean"] < 1.0
+
+
+def test_each_family_has_a_form_of_all_its_states():
+    one, other = helpers.lamp_and_door(), helpers.lamp_and_door("hall-1", "hall")
+    after = ("a lamp", "a door", "the end")
+    last = dataclasses.replace(other.transitions[-1], next_state=after)
+    other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
+    found = pretrain.forms_of([one, other])
+    assert found["room"] == (("the", "the"), (), 2, False)
+    assert found["hall"] == ((), ("the",), 2, False)  # the last state counts too
