@@ -62,16 +62,23 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
     room: list[int] = []
     place: list[tuple[int, int]] = []
     lengths = [min(len(e.ids), width) for e in examples]
+    least = min(lengths, default=0)
+    # Rows that no example fits any more are not looked at again: first fit over all of
+    # them would take quadratic time.
+    open_rows: list[int] = []
     for example, length in zip(examples, lengths, strict=True):
         cut = len(example.ids) - length
         if cut and any(example.mask[: cut + 1]):  # the first id has no context
             raise ValueError(f"targets do not fit a row of {width} tokens")
-        row = next((r for r, left in enumerate(room) if left >= length), None)
+        row = next((r for r in open_rows if room[r] >= length), None)
         if row is None:
+            row = len(room)
             room.append(width)
-            row = len(room) - 1
+            open_rows.append(row)
         place.append((row, width - room[row]))
         room[row] -= length
+        if room[row] < least:
+            open_rows.remove(row)
     out = blank(max(len(room), 1), width)
     segments = np.zeros(max(len(room), 1), np.int32)
     for example, length, (row, at) in zip(examples, lengths, place, strict=True):
