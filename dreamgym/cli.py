@@ -44,12 +44,16 @@ def _parser() -> argparse.ArgumentParser:
         "transfer": "real fine-tuning (s2r) and its controls, then the table",
     }
     for name in ("quickstart", *STAGES):
-        _run_options(commands.add_parser(name, help=texts[name]))
+        command = commands.add_parser(name, help=texts[name])
+        _run_options(command)
+        if name == "quickstart":
+            command.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
     control = commands.add_parser("control", help="a control that must not gain")
     control.add_argument(
         "name", choices=["shuffled"],
         help="shuffled: the experience model fitted to permuted outcomes",
     )  # fmt: skip
+    control.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
     _run_options(control)
     check = commands.add_parser("check", help="run the contract over an environment")
     check.add_argument("--env", default="textworld", help=_ENV_HELP)
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 _ENV_HELP = 'a registered id (textworld) or "module:Class" (default: textworld)'
 
 
@@ -126,7 +131,7 @@ def _stages(args: argparse.Namespace) -> None:
             return
         results = transfer.write_results(run)
     else:
-        results = quickstart(root, config)
+        results = quickstart(root, config, fine_tune=not args.no_transfer)
     print(report.table(results))
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
 

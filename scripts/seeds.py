@@ -18,12 +18,12 @@ PAIRS = (("dream", "warmstart"), ("dream", "bc"), ("s2r", "real_only"))
 
 def pooled(roots: list[Path]) -> dict:
     """The rows of `results.json`, over the test episodes of several runs."""
-    names = list(json.loads((roots[0] / "results.json").read_text())["policies"])
+    costs = [json.loads((r / "results.json").read_text())["policies"] for r in roots]
+    names = [n for n in costs[0] if all(n in c for c in costs)]
     played = {
         n: [t for r in roots for t in trajectories(r / f"test/{n}.jsonl")]
         for n in names
     }
-    costs = [json.loads((r / "results.json").read_text())["policies"] for r in roots]
 
     def rows(family: str | None) -> dict:
         part = {
@@ -41,6 +41,7 @@ def pooled(roots: list[Path]) -> dict:
             "paired": {
                 f"{a}_minus_{b}": evaluate.paired(part[a], part[b], seed=0)
                 for a, b in PAIRS
+                if {a, b} <= part.keys()
             },
         }
 
@@ -54,13 +55,15 @@ def main() -> None:
     parser.add_argument("--preset", default="small")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shuffled", action="store_true", help="the control")
+    parser.add_argument("--no-transfer", action="store_true", help="no fine-tuning")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     args = parser.parse_args()
     roots = []
     for seed in args.seeds:
         suffix = "-shuffled" if args.shuffled else ""
         root = args.runs / f"{args.preset}-{seed}{suffix}"
-        quickstart(root, preset(args.preset, seed=seed, shuffled=args.shuffled))
+        config = preset(args.preset, seed=seed, shuffled=args.shuffled)
+        quickstart(root, config, fine_tune=not args.no_transfer)
         roots.append(root)
     print(table(pooled(roots)))
 

@@ -44,12 +44,16 @@ def test_every_file_the_readme_names_is_there():
 @pytest.mark.slow
 def test_the_seeds_script_pools_its_runs(tmp_path):
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/seeds.py", "--preset", "tiny", "--seeds", "3"],
+        [
+            sys.executable, ROOT / "scripts/seeds.py", "--preset", "tiny", "--seeds",
+            "3", "--no-transfer",
+        ],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "| untrained | 0.0 % |" in done.stdout
     assert "- dream minus warmstart:" in done.stdout
+    assert "s2r" not in done.stdout
 
 
 @pytest.mark.slow

@@ -52,8 +52,13 @@ def tune_process() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def quickstart(run_dir: str | Path, config: RunConfig) -> dict[str, Any]:
+def quickstart(
+    run_dir: str | Path, config: RunConfig, *, fine_tune: bool = True
+) -> dict[str, Any]:
     """Run every stage that is not done yet; returns what results.json holds.
+
+    Without `fine_tune` it ends before the transfer stage, whose real fine-tuning the
+    comparison of dream, warmstart and bc does not need; a later call makes up for it.
 
     Raises:
       RunError: a directory or setting that cannot be used.
@@ -62,5 +67,7 @@ def quickstart(run_dir: str | Path, config: RunConfig) -> dict[str, Any]:
     tune_process()
     run = Run(run_dir, config)
     for name, body in STAGES.items():
+        if name == "transfer" and not fine_tune:
+            break
         run.stage(name, lambda body=body: body(run))
     return transfer.write_results(run)

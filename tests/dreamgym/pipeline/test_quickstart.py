@@ -177,9 +177,16 @@ def test_the_same_command_again_does_nothing_and_says_the_same(corridor):
     assert results(root) == before
 
 
-def test_another_seed_is_another_run(corridor, tmp_path):
-    finish(begin(tmp_path / "run", "--env", CORRIDOR, "--seed", "1"))
+def test_another_seed_is_another_run_and_fine_tuning_can_wait(corridor, tmp_path):
+    command = (tmp_path / "run", "--env", CORRIDOR, "--seed", "1")
+    out = finish(begin(*command, "--no-transfer"))
+    assert "| dream |" in out
+    early = results(tmp_path / "run")
+    assert early["policies"].keys() == {"untrained", "bc", "warmstart", "dream"}
+    finish(begin(*command))
     other = check_results(tmp_path / "run", seed=1)
+    for name, row in early["policies"].items():
+        assert other["policies"][name] == row
     assert other["fidelity"] != results(corridor[0])["fidelity"]
 
 
