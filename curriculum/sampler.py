@@ -25,7 +25,7 @@ class CurriculumConfig:
     each update; `patience` all-same groups retire a task.
     """
 
-    generated_share: float = 0.25
+    generated_share: float = 0.125
     coverage: float = 0.2
     proposals: int = 4
     patience: int = 2

@@ -80,9 +80,9 @@ class CollectConfig:
     games: int = 600
     episodes: int = 1400
     dev_games: int = 100
-    expert: float = 0.1
+    expert: float = 0.035
     noisy: float = 0.1
-    random: float = 0.8
+    random: float = 0.865
     noise: float = 0.35
     foreign: float = 0.3
     tempting: float = 0.2
@@ -190,14 +190,16 @@ def tiny() -> RunConfig:
     """
     loop = LoopConfig(
         updates=1, tasks=4, group_size=4, update=GrpoConfig(rows=8),
-        curriculum=CurriculumConfig(proposals=2),
+        curriculum=CurriculumConfig(proposals=2, generated_share=0.25),
     )  # fmt: skip
     return RunConfig(
         preset="tiny",
         max_steps=8,
         model="nano",
         experience=ExperienceConfig(retries=0),  # mostly senseless: asked once
-        collect=CollectConfig(games=24, episodes=60, dev_games=6),
+        collect=CollectConfig(
+            games=24, episodes=60, dev_games=6, expert=0.1, random=0.8
+        ),
         pretrain=_fit(30, every=15, context=0.2),
         warmstart=WarmstartConfig(
             fit=_fit(30, every=15, context=0.1), experts=20, branched=4
@@ -214,10 +216,10 @@ def default() -> RunConfig:
 
     Seed 0, 120 games: bc 47 %, warmstart 57 %, dream 46 % (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(updates=15, tasks=12, group_size=8)
+    loop = LoopConfig(updates=11)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1200, every=400, context=0.2),
+        pretrain=_fit(1400, every=350, context=0.2),
         warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
@@ -230,13 +232,13 @@ def small() -> RunConfig:
 
     Seed 0, 320 games: bc 57 %, warmstart 62 %, dream 56 % (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(updates=40, tasks=12, group_size=8)
+    loop = LoopConfig(updates=30)
     return RunConfig(
         preset="small",
         collect=CollectConfig(
-            games=1180, episodes=5000, expert=0.03, noisy=0.1, random=0.87
+            games=1180, episodes=5000, expert=0.01, noisy=0.1, random=0.89
         ),
-        pretrain=_fit(3000, every=1000, context=0.2),
+        pretrain=_fit(4000, every=1000, context=0.2),
         warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1), branched=100),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=200),
