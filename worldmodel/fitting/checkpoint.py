@@ -4,21 +4,28 @@ A directory is written under a temporary name and renamed when everything in it 
 disk, so a kill leaves the last whole one.
 """
 
+import errno
 import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 
 from worldmodel.text.records import replacing
 
 
 def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Path:
-    """Write `directory/step_N` at once or not at all, then drop the older ones."""
+    """Write `directory/step_N` at once or not at all, then drop the older ones.
+
+    Raises:
+      OSError: too little room on the disk (ENOSPC), found before anything is written.
+    """
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
+    _require_room(root, sum(x.nbytes for x in jax.tree.leaves(arrays)))
     temporary, final = root / f".tmp_{os.getpid()}", root / f"step_{step:08d}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -33,6 +40,15 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
         if old != step:
             shutil.rmtree(root / f"step_{old:08d}")
     return final
+
+
+def _require_room(directory: Path, size: int) -> None:
+    """Orbax finds a full disk in many threads at once, each of which prints a trace."""
+    free = shutil.disk_usage(directory).free
+    needed = 2 * size + (1 << 20)  # arrays, their index, host state
+    if free < needed:
+        told = f"a checkpoint needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free"
+        raise OSError(errno.ENOSPC, f"no space left ({told})", str(directory))
 
 
 def steps(directory: str | os.PathLike) -> list[int]:

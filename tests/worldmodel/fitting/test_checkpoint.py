@@ -68,3 +68,16 @@ def test_the_same_step_again_replaces_it(tmp_path):
     _, found, host = checkpoint.restore(tmp_path, arrays(0))
     assert (float(found["w"][0, 0]), host) == (7.0, {"n": 2})
     assert json.loads((path / "host.json").read_text()) == {"n": 2}
+
+
+def test_a_full_disk_is_found_before_anything_is_written(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, 1, arrays(1), {})
+    before = sorted(p.name for p in tmp_path.rglob("*"))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=50_000))
+    with pytest.raises(OSError, match=r"no space left .* 1\.0 MB, 0\.1 MB are free"):
+        checkpoint.save(tmp_path, 2, arrays(2), {})
+    assert sorted(p.name for p in tmp_path.rglob("*")) == before
+    monkeypatch.undo()
+    checkpoint.save(tmp_path, 2, arrays(2), {})
+    assert checkpoint.steps(tmp_path) == [2]
