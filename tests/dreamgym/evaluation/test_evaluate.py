@@ -97,3 +97,14 @@ def test_pairs_are_games_where_both_were_scored():
     np.testing.assert_allclose(back["mean"], -1 / 3, rtol=1e-9)
     with pytest.raises(ValueError, match="zip"):
         evaluate.paired([won], [won, lost], seed=0)
+
+
+def test_a_game_played_in_several_runs_is_one_draw():
+    games = [dataclasses.replace(A, id=f"g{i}") for i in range(6)]
+    a = [doubles.trajectory(g, WIN) for g in games]
+    b = [doubles.trajectory(g, WIN if i % 2 else LOSE) for i, g in enumerate(games)]
+    once, often = evaluate.paired(a, b, seed=0), evaluate.paired(a * 9, b * 9, seed=0)
+    assert (once.pop("episodes"), often.pop("episodes")) == (6, 54)
+    assert once == often
+    assert once["mean"] == 0.5
+    assert once["high"] - once["low"] > 0.3
