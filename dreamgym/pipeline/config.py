@@ -216,10 +216,10 @@ def default() -> RunConfig:
 
     Seed 0, 120 games: bc 47 %, warmstart 57 %, dream 46 % (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(updates=11)
+    loop = LoopConfig(updates=12, tasks=12)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1400, every=350, context=0.2),
+        pretrain=_fit(1600, every=400, context=0.2),
         warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
