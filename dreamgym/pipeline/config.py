@@ -78,7 +78,7 @@ class CollectConfig:
     """
 
     games: int = 600
-    episodes: int = 1400
+    episodes: int = 1300
     dev_games: int = 100
     expert: float = 0.035
     noisy: float = 0.1
@@ -212,14 +212,15 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """9:21 minutes on 2 cores, compilation included, and 2 GB; the dream hurts.
+    """9:25 minutes on 2 cores, compilation included, and 2.2 GB.
 
-    Seed 0, 120 games: bc 47 %, warmstart 57 %, dream 46 % (docs/LOG.md, 2026-11-21).
+    Seed 0, 120 games: bc 38 %, warmstart 42 %, dream 45 %; dream minus warmstart
+    +0.033 [-0.058, +0.125] (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(updates=12, tasks=12)
+    loop = LoopConfig(updates=10, tasks=12)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1600, every=400, context=0.2),
+        pretrain=_fit(1500, every=375, context=0.2),
         warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1)),
         dream=loop,
         transfer=dataclasses.replace(loop, updates=100),
@@ -228,9 +229,10 @@ def default() -> RunConfig:
 
 
 def small() -> RunConfig:
-    """17 minutes on 2 cores up to evaluation; transfer was not run yet; no gain.
+    """16 minutes on 2 cores without the transfer stage; dream beats warmstart and bc.
 
-    Seed 0, 320 games: bc 57 %, warmstart 62 %, dream 56 % (docs/LOG.md, 2026-11-21).
+    Three seeds, 960 games: bc 36 %, warmstart 44 %, dream 54 %; dream minus warmstart
+    +0.102 [+0.070, +0.134] (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(updates=30)
     return RunConfig(
