@@ -229,7 +229,7 @@ def default() -> RunConfig:
 
 
 def small() -> RunConfig:
-    """16 minutes on 2 cores without the transfer stage; dream beats warmstart and bc.
+    """26 minutes on 2 cores, 19 without transfer; the dream beats warmstart and bc.
 
     Three seeds, 960 games: bc 36 %, warmstart 44 %, dream 54 %; dream minus warmstart
     +0.102 [+0.070, +0.134] (docs/LOG.md, 2026-11-21).
