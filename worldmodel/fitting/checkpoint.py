@@ -21,7 +21,7 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
     """Write `directory/step_N` at once or not at all, then drop the older ones.
 
     Raises:
-      OSError: too little room on the disk (ENOSPC), found before anything is written.
+      OSError: too little room on the disk (ENOSPC); nothing was written then.
     """
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
