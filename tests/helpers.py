@@ -30,7 +30,9 @@ def config(vocab: int, **changes) -> ModelConfig:
     return ModelConfig(vocab_size=vocab, **(shape | changes))
 
 
-HYBRID = {"model_type": "lfm2", "layer_types": ("conv", "full_attention")}
+HYBRID = {
+    "model_type": "lfm2", "layer_types": ("conv", "full_attention"), "qk_norm": True,
+}  # fmt: skip
 """Changes that make a config of two layers a hybrid of the LFM2 family."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from worldmodel import experience, reasoning
-from worldmodel.backbone.model import Model
+from worldmodel.backbone.model import Model, Readout
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
@@ -20,10 +20,11 @@ from worldmodel.fitting.learner import (
     Learner,
     OptimizerConfig,
     TrainState,
+    copied,
     merge,
     require_finite,
 )
-from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, token_logp
+from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_logp
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import Form, form_of
@@ -168,9 +169,9 @@ def variation_examples(
     return out
 
 
-def supervised_loss(logits, batch: Tokens) -> tuple[Ratio, dict[str, Ratio]]:
+def supervised_loss(readout: Readout, batch: Tokens) -> tuple[Ratio, dict[str, Ratio]]:
     """Cross-entropy on the targets, with the loss of each part beside it."""
-    logp = token_logp(logits, batch.ids)
+    logp = read_logp(readout, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
     parts = parts_cross_entropy(logp, batch.mask, batch.part, len(experience.PARTS))
     names = experience.PARTS
@@ -206,7 +207,7 @@ def fit(
     optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
     learner = Learner(model, optimizer, supervised_loss)
     state, curve, best = learner.init(), [], float("inf")
-    best_params = state.params
+    best_params = copied(state.params)  # updates take buffers over
     found = checkpoint.restore(directory, (state, best_params))
     if found is not None:
         _, (state, best_params), host = found
@@ -225,7 +226,8 @@ def fit(
         if held is not None:
             row |= evaluate(learner, state.params, held, config.rows)
             if row["held_out/loss"] < best:
-                best, best_params = row["held_out/loss"], state.params
+                best = row["held_out/loss"]
+                best_params = copied(state.params)
         window = None
         curve.append(row)
         checkpoint.save(

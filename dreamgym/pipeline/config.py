@@ -47,6 +47,7 @@ class ModelShape:
             head_dim=self.hidden_size // self.heads,
             intermediate_size=self.intermediate_size,
             model_type="lfm2",
+            qk_norm=True,
             conv_L_cache=self.taps,
             layer_types=self.layers,
         )

@@ -15,8 +15,9 @@ import numpy as np
 from flax import nnx
 
 from dreamgym.rl import losses
-from worldmodel.backbone.generate import Grammar, shaped_logits
+from worldmodel.backbone.generate import Grammar
 from worldmodel.backbone.model import Model, forward
+from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.fitting.arrays import Ratio, masked_ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
 from worldmodel.fitting.learner import (
@@ -24,6 +25,7 @@ from worldmodel.fitting.learner import (
     OptimizerConfig,
     TrainState,
     merge,
+    on_logits,
     require_finite,
 )
 
@@ -137,7 +139,7 @@ class Updater:
             weight_decay=0.0,
         )  # fmt: skip
         self.learner = Learner(
-            model, optimizer, functools.partial(grpo_loss, config=config)
+            model, optimizer, on_logits(functools.partial(grpo_loss, config=config))
         )
         self._ref_logp = jax.jit(
             functools.partial(
@@ -175,7 +177,7 @@ class Updater:
             one, found = self.learner.gradient(
                 state.params, batch, ref_logp=ref, masks=self._masks
             )
-            grads = one if grads is None else jax.tree.map(jnp.add, grads, one)
+            grads = one if grads is None else self.learner.added(grads, one)
             total = merge(total, found)
         return self.learner.apply(state, grads, total)
 

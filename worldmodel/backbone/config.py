@@ -1,18 +1,90 @@
 """The shape of a decoder, in the words of a Hugging Face config.json."""
 
 import dataclasses
+import math
 
-ATTENTION, CONVOLUTION = "full_attention", "conv"
-FAMILIES = ("llama", "lfm2")
+import numpy as np
+from jaxtyping import Float
+
+ATTENTION, SLIDING, CONVOLUTION = "full_attention", "sliding_attention", "conv"
+MIXERS = (ATTENTION, SLIDING, CONVOLUTION)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How rotary rates are stretched for contexts longer than those first trained on.
+
+    `rope_type` "linear" divides all rates by `factor`, "llama3" those of long waves
+    (Llama 3.1), "yarn" ramps between the two and sharpens attention by
+    `attention_factor` (arXiv:2309.00071; 0.1 ln factor + 1 where it is None).
+    """
+
+    rope_type: str
+    factor: float
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+
+    def __post_init__(self):
+        kinds = ("linear", "llama3", "yarn")
+        if self.rope_type not in kinds:
+            raise ValueError(
+                f"rope_type must be one of {list(kinds)}, got {self.rope_type!r}"
+            )
+        if self.factor < 1:
+            raise ValueError(f"factor must be >= 1, got {self.factor}")
+        if self.rope_type != "linear" and self.original_max_position_embeddings < 1:
+            raise ValueError(
+                f"{self.rope_type} needs original_max_position_embeddings >= 1, got "
+                f"{self.original_max_position_embeddings}"
+            )
+
+    @property
+    def attention_scale(self) -> float:
+        """What cosines and sines are multiplied with."""
+        if self.rope_type != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 0.1 * math.log(self.factor) + 1.0
+
+    def rates(
+        self, base: Float[np.ndarray, " H"], theta: float
+    ) -> Float[np.ndarray, " H"]:
+        """The stretched rates of the `base` rates theta ** (-i / H)."""
+        if self.rope_type == "linear":
+            return base / self.factor
+        original = self.original_max_position_embeddings
+        if self.rope_type == "llama3":
+            turns = original * base / (2 * np.pi)
+            span = self.high_freq_factor - self.low_freq_factor
+            kept = np.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
+            return base * (kept + (1 - kept) / self.factor)
+        size = 2 * base.size
+
+        def dimension(rotations: float) -> float:
+            ratio = original / (rotations * 2 * math.pi)
+            return size * math.log(ratio) / (2 * math.log(theta))
+
+        low = max(math.floor(dimension(self.beta_fast)), 0)
+        high = min(math.ceil(dimension(self.beta_slow)), size - 1)
+        ramp = (np.arange(base.size) - low) / max(high - low, 0.001)
+        kept = 1 - np.clip(ramp, 0.0, 1.0)
+        return base * (kept + (1 - kept) / self.factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """A decoder: RMSNorm, RoPE, grouped queries, SwiGLU.
 
-    `model_type` "llama" attends in every layer. "lfm2" normalises queries and keys and
-    mixes tokens as `layer_types` says, by attention or by a gated convolution over
-    the last `conv_L_cache` tokens; empty means attention everywhere.
+    `layer_types` says how each layer mixes tokens: by attention over everything before
+    ("full_attention") or the last `sliding_window` tokens ("sliding_attention"), or by
+    a gated convolution over the last `conv_L_cache` ("conv"); empty means attention
+    everywhere. `attention_bias` names the projections with a bias, some of "qkvo".
+    `model_type` is the family whose names a saved directory uses (families.py).
     """
 
     vocab_size: int
@@ -23,8 +95,14 @@ class ModelConfig:
     head_dim: int = 32
     intermediate_size: int = 384
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
+    qk_norm: bool = False
+    attention_bias: str = ""
+    mlp_bias: bool = False
+    sliding_window: int = 4096
+    max_position_embeddings: int = 4096
     model_type: str = "llama"
     layer_types: tuple[str, ...] = ()
     conv_L_cache: int = 3
@@ -42,16 +120,14 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even for RoPE, got {self.head_dim}")
-        if self.model_type not in FAMILIES:
+        if not set(self.attention_bias) <= set("qkvo"):
             raise ValueError(
-                f"model_type must be one of {list(FAMILIES)}, got {self.model_type!r}"
+                f"attention_bias must be some of 'qkvo', got {self.attention_bias!r}"
             )
-        known = {ATTENTION} if self.model_type == "llama" else {ATTENTION, CONVOLUTION}
-        wrong = set(self.mixers) - known
-        if wrong or len(self.mixers) != self.num_hidden_layers:
+        if set(self.mixers) - set(MIXERS) or len(self.mixers) != self.num_hidden_layers:
             raise ValueError(
-                f"layer_types of {self.model_type} must be {self.num_hidden_layers} of "
-                f"{sorted(known)}, got {list(self.layer_types)}"
+                f"layer_types must be {self.num_hidden_layers} of {list(MIXERS)}, got "
+                f"{list(self.layer_types)}"
             )
 
     @property
@@ -60,6 +136,9 @@ class ModelConfig:
         return self.layer_types or (ATTENTION,) * self.num_hidden_layers
 
     @property
-    def qk_norm(self) -> bool:
-        """Whether queries and keys are normalised head by head."""
-        return self.model_type == "lfm2"
+    def rope_rates(self) -> Float[np.ndarray, " H"]:
+        """Radians a position of each rotated pair, float64."""
+        half = self.head_dim // 2
+        base = self.rope_theta ** (-np.arange(half) / half)
+        scaling = self.rope_scaling
+        return base if scaling is None else scaling.rates(base, self.rope_theta)

@@ -1,10 +1,10 @@
 """Batches of token streams over one cache: append, sample, rewind.
 
 prompts -> append (prefill) -> sample until the grammar closes -> ids and log-probs.
-All streams share the cache's columns: a run appended to B streams takes as many columns
-as its longest member, and padding is masked by position, so no step scatters. The noise
-of a stream comes from its own key and its own count of tokens: at the same compiled
-shape its text does not depend on what else is in the batch.
+A stream's columns are its positions, whatever the others do: ragged runs leave no
+holes, rewinding forgets a tail, and a stream that is rewound to nothing takes the next
+text. The noise of a stream comes from its own key and its own count of tokens: at the
+same compiled shape its text does not depend on what else is in the batch.
 """
 
 import functools
@@ -15,9 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from worldmodel.backbone.model import LayerCache, Model, empty_cache, place_in_cache
+from worldmodel.backbone.layers import BLOCK, LayerCache, Place
+from worldmodel.backbone.mesh import ROWS, TENSOR, fitting, put
+from worldmodel.backbone.model import Model, empty_cache
+from worldmodel.backbone.sampling import draw, shaped_logits
 
 PROMPT_BUCKET = 64
 BATCHES = (16, 64)
@@ -28,8 +33,8 @@ class Grammar(NamedTuple):
 
     A phase samples from `allowed` (its first token from `first`) until it samples a
     token of `close`; after `limit` tokens `closing` is forced. The stream ends with the
-    last phase. Temperature 0 is greedy; tokens less probable than `min_p` times the
-    most probable one are cut.
+    last phase. Temperature 0 is greedy; `min_p`, `top_k` and `top_p` cut the
+    distribution (sampling.py).
     """
 
     allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
@@ -39,23 +44,58 @@ class Grammar(NamedTuple):
     limit: Int[Array, " P"] | Int[np.ndarray, " P"]
     temperature: Float[Array, " P"] | Float[np.ndarray, " P"]
     min_p: Float[Array, " P"] | Float[np.ndarray, " P"]
+    top_k: Int[Array, " P"] | Int[np.ndarray, " P"] | None = None
+    top_p: Float[Array, " P"] | Float[np.ndarray, " P"] | None = None
+
+
+def free_grammar(
+    vocab_size: int,
+    *,
+    stop: Sequence[int] = (),
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> Grammar:
+    """Anything, until a token of `stop`.
+
+    Raises:
+      ValueError: a setting out of its range, or a stop id outside the vocabulary.
+    """
+    if temperature < 0 or top_k < 0 or not 0 < top_p <= 1 or not 0 <= min_p <= 1:
+        raise ValueError(
+            "temperature and top_k must be >= 0, top_p in (0, 1], min_p in [0, 1], got "
+            f"{temperature}, {top_k}, {top_p} and {min_p}"
+        )
+    if any(not 0 <= i < vocab_size for i in stop):
+        raise ValueError(f"stop ids must be below {vocab_size}, got {list(stop)}")
+    free, close = np.ones((1, vocab_size), bool), np.zeros((1, vocab_size), bool)
+    close[0, list(stop)] = True
+    never = np.iinfo(np.int32).max
+    return Grammar(
+        free, free, close, np.zeros(1, np.int32), np.full(1, never, np.int32),
+        np.full(1, temperature, np.float32), np.full(1, min_p, np.float32),
+        np.full(1, top_k, np.int32) if top_k else None,
+        np.full(1, top_p, np.float32) if top_p < 1 else None,
+    )  # fmt: skip
 
 
 class StreamState(NamedTuple):
-    """The device side of a batch of streams; `position` is -1 in unused columns."""
+    """The device side of a batch of streams, and where each is in its grammar."""
 
     cache: tuple[LayerCache, ...]
-    position: Int[Array, "B C"]
     length: Int[Array, " B"]
-    cursor: Int[Array, ""]
     logits: Float[Array, "B V"]
+    phase: Int[Array, " B"]
+    count: Int[Array, " B"]
+    drawn: Int[Array, ""]
 
 
 class Sampled(NamedTuple):
     """What a batch of streams wrote: N columns, padded on the right.
 
     `sampled` is false where a token was forced or is padding; `logp` is under the
-    distribution sampled from (masks, temperature and min_p applied), 0 where forced.
+    distribution sampled from (masks, temperature and cuts applied), 0 where forced.
     """
 
     ids: Int[np.ndarray, "B N"]
@@ -66,47 +106,65 @@ class Sampled(NamedTuple):
     length: Int[np.ndarray, " B"]
 
 
-def shaped_logits(
-    logits: Float[Array, "*B V"],
-    allowed: Bool[Array, "*B V"],
-    temperature: Float[Array | np.ndarray, "*B"],
-    min_p: Float[Array | np.ndarray, "*B"],
-) -> Float[Array, "*B V"]:
-    """Logits of the distribution sampled from; the learner applies the same."""
-    scaled = logits / jnp.where(temperature > 0, temperature, 1.0)[..., None]
-    scaled = jnp.where(allowed, scaled, -jnp.inf)
-    floor = (
-        scaled.max(-1, keepdims=True) + jnp.log(jnp.maximum(min_p, 1e-30))[..., None]
+def _laid_out(state: StreamState, mesh: Mesh | None) -> StreamState:
+    if mesh is None:
+        return state
+    return jax.tree.map(
+        lambda x: jax.lax.with_sharding_constraint(x, _layout(x.shape, mesh)), state
     )
-    return jnp.where(scaled >= floor, scaled, -jnp.inf)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _layout(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """Rows over the data axes; heads (of [B K C H]) over the tensor axis."""
+    spec = P(ROWS, TENSOR) if len(shape) == 4 else P(ROWS)
+    return fitting(spec if shape else P(), shape, mesh)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=2)
 def _append(
     definition: nnx.GraphDef,
     params: nnx.State,
     state: StreamState,
     ids: Int[Array, "B R"],
     count: Int[Array, " B"],
+    mesh: Mesh | None,
 ) -> StreamState:
-    run = jnp.arange(ids.shape[1])
-    real = run[None] < count[:, None]
-    positions = state.length[:, None] + run[None]
-    put = jax.lax.dynamic_update_slice_in_dim
-    column = put(state.position, jnp.where(real, positions, -1), state.cursor, axis=1)
+    positions = state.length[:, None] + jnp.arange(ids.shape[1])[None]
     decoder = nnx.merge(definition, params)
-    place = place_in_cache(positions, column, state.cursor)
-    hidden, cache = decoder(ids, place, state.cache)
+    hidden, cache = decoder(ids, Place(positions, count=count), state.cache)
     last = jnp.take_along_axis(
         hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1
     )[:, 0]
     logits = jnp.where((count > 0)[:, None], decoder.logits(last), state.logits)
-    return StreamState(
-        cache, column, state.length + count, state.cursor + ids.shape[1], logits
-    )
+    length = state.length + count
+    return _laid_out(state._replace(cache=cache, length=length, logits=logits), mesh)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=2)
+def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | None):
+    """(token, log-probability, freely chosen) of each stream."""
+    phase, first = state.phase, state.count == 0
+    allowed = jnp.where(first[:, None], grammar.first[phase], grammar.allowed[phase])
+    if banned is not None:
+        allowed &= ~banned
+    temperature = jnp.asarray(grammar.temperature)[phase]
+    shaped = shaped_logits(
+        state.logits, allowed, temperature, jnp.asarray(grammar.min_p)[phase],
+        top_k=None if grammar.top_k is None else jnp.asarray(grammar.top_k)[phase],
+        top_p=None if grammar.top_p is None else jnp.asarray(grammar.top_p)[phase],
+    )  # fmt: skip
+    uniform = jax.vmap(
+        lambda key: jax.random.uniform(jax.random.fold_in(key, state.drawn), (2,))
+    )(keys)
+    greedy = jnp.argmax(shaped, -1).astype(jnp.int32)
+    token = jnp.where(temperature > 0, draw(shaped, uniform), greedy)
+    logp = jnp.take_along_axis(shaped, token[:, None], axis=1)[:, 0]
+    logp -= jax.nn.logsumexp(shaped, axis=-1)
+    forced = state.count >= jnp.asarray(grammar.limit)[phase]
+    token = jnp.where(forced, jnp.asarray(grammar.closing)[phase], token)
+    return token, jnp.where(forced, 0.0, logp), ~forced
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 8), donate_argnums=2)
 def _sample(
     definition: nnx.GraphDef,
     params: nnx.State,
@@ -115,100 +173,102 @@ def _sample(
     keys: Array,
     most: int,
     active: Bool[Array, " B"],
-    banned: Bool[Array, "B V"],
+    banned: Bool[Array, "B V"] | None,
+    mesh: Mesh | None,
 ):
     decoder = nnx.merge(definition, params)
-    batch, vocab = state.logits.shape
+    batch = state.logits.shape[0]
+    grammar = jax.tree.map(jnp.asarray, grammar)
     last_phase = grammar.limit.shape[0] - 1
-    put = jax.lax.dynamic_update_slice_in_dim
-
-    def choose(t, logits, phase, count):
-        allowed = jnp.where(
-            (count == 0)[:, None], grammar.first[phase], grammar.allowed[phase]
-        )
-        allowed &= ~banned
-        temperature = grammar.temperature[phase]
-        shaped = shaped_logits(logits, allowed, temperature, grammar.min_p[phase])
-        noise = jax.vmap(
-            lambda key: jax.random.gumbel(jax.random.fold_in(key, t), (vocab,))
-        )(keys)
-        noisy = shaped + jnp.where((temperature > 0)[:, None], noise, 0.0)
-        token = jnp.argmax(noisy, -1).astype(jnp.int32)
-        logp = jnp.take_along_axis(jax.nn.log_softmax(shaped), token[:, None], axis=1)[
-            :, 0
-        ]
-        forced = count >= grammar.limit[phase]
-        token = jnp.where(forced, grammar.closing[phase], token)
-        return token, jnp.where(forced, 0.0, logp), ~forced
+    put_column = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
 
     def body(carry):
-        t, state, phase, count, live, out = carry
-        token, logp, free = choose(t, state.logits, phase, count)
-        rows = (token, logp, free & live, phase, (count == 0) & live)
+        t, state, live, out = carry
+        token, logp, free = _choose(state, grammar, keys, banned)
+        rows = (token, logp, free & live, state.phase, (state.count == 0) & live)
         written = (
-            put(o, jnp.where(live, r, jnp.zeros_like(r))[:, None], t, axis=1)
+            put_column(o, jnp.where(live, r, jnp.zeros_like(r))[:, None], t)
             for o, r in zip(out[:-1], rows, strict=True)
         )
         out = (*written, out[-1] + live)
-        closed = grammar.close[phase, token]
-        positions = state.length[:, None]
-        column = put(
-            state.position, jnp.where(live[:, None], positions, -1), state.cursor, 1
-        )
-        place = place_in_cache(positions, column, state.cursor)
+        closed = grammar.close[state.phase, token]
+        place = Place(state.length[:, None], count=live.astype(jnp.int32))
         hidden, cache = decoder(token[:, None], place, state.cache)
         logits = jnp.where(live[:, None], decoder.logits(hidden[:, 0]), state.logits)
+        ended = closed & (state.phase == last_phase)
         state = StreamState(
-            cache, column, state.length + live, state.cursor + 1, logits
-        )
-        live = live & ~(closed & (phase == last_phase))
-        count = jnp.where(closed, 0, count + 1)
-        phase = jnp.minimum(phase + closed, last_phase)
-        return t + 1, state, phase, count, live, out
+            cache, state.length + live, logits,
+            jnp.minimum(state.phase + closed, last_phase),
+            jnp.where(closed, 0, state.count + 1), state.drawn + 1,
+        )  # fmt: skip
+        return t + 1, _laid_out(state, mesh), live & ~ended, out
 
     zeros = jnp.zeros((batch, most), jnp.int32)
     out = (
         zeros, zeros.astype(jnp.float32), zeros.astype(bool), zeros,
         zeros.astype(bool), jnp.zeros(batch, jnp.int32),
     )  # fmt: skip
-    start = (
-        0, state, jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), active, out,
-    )  # fmt: skip
-    _, state, _, _, _, out = jax.lax.while_loop(
-        lambda c: (c[0] < most) & c[4].any(), body, start
+    _, state, live, out = jax.lax.while_loop(
+        lambda c: (c[0] < most) & c[2].any(), body, (0, state, active, out)
     )
-    return state, out
+    if mesh is not None:  # every process reads all of it
+        whole = NamedSharding(mesh, P())
+        live, out = jax.lax.with_sharding_constraint((live, out), whole)
+    return state, live, out
 
 
 class Streams:
-    """A batch of token streams of one model, `capacity` columns at most."""
+    """A batch of token streams of one model, `capacity` tokens each at most.
 
-    def __init__(self, model: Model, batch: int, capacity: int):
-        self._model, self.batch, self.capacity = model, batch, capacity
-        c = model.config
-        dtype = jax.tree.leaves(model.params)[0].dtype
-        self._used = 0
-        self._fresh = True
-        self._state = StreamState(
-            empty_cache(c, batch, capacity, dtype),
-            jnp.full((batch, capacity), -1, jnp.int32),
-            jnp.zeros(batch, jnp.int32),
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((batch, c.vocab_size), jnp.float32),
-        )
+    With a `mesh`, on which the model's parameters are laid out, streams are spread
+    over its data axes and heads over its tensor axis.
+    """
+
+    def __init__(
+        self, model: Model, batch: int, capacity: int, *, mesh: Mesh | None = None
+    ):
+        capacity = bucket(capacity, BLOCK) if capacity > 2 * BLOCK else capacity
+        self._model, self._mesh = model, mesh
+        self.batch, self.capacity = batch, capacity
+        vocab = model.config.vocab_size
+        dtype = model.params["embed"][...].dtype
+
+        def fresh() -> StreamState:
+            none = jnp.zeros(batch, jnp.int32)
+            cache = empty_cache(model.config, batch, capacity, dtype)
+            logits = jnp.zeros((batch, vocab), jnp.float32)
+            return StreamState(
+                cache, none, logits, none, none, jnp.zeros((), jnp.int32)
+            )
+
+        layouts = None
+        if mesh is not None:
+            layouts = jax.tree.map(
+                lambda x: _layout(x.shape, mesh), jax.eval_shape(fresh)
+            )
+        self._state = jax.jit(fresh, out_shardings=layouts)()
+        self._length = np.zeros(batch, np.int32)
+        self._ready = np.zeros(batch, bool)
+        self.live = np.zeros(batch, bool)
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens in each stream, int [B]."""
-        return np.asarray(self._state.length)
+        return self._length.copy()
 
-    def _take(self, columns: int) -> None:
-        if self._used + columns > self.capacity:
+    def _require_room(self, more: np.ndarray) -> None:
+        wanted = self._length + more
+        if (wanted > self.capacity).any():
+            b = int(np.argmax(wanted))
             raise ValueError(
-                f"{columns} more columns do not fit: {self._used} of "
-                f"{self.capacity} used; rewind, or make Streams with more"
+                f"stream {b}: {more[b]} more tokens do not fit, {self._length[b]} of "
+                f"{self.capacity} are used; rewind, or make Streams with more"
             )
-        self._used += columns
+
+    def _placed(self, x: np.ndarray) -> np.ndarray | Array:
+        if self._mesh is None:
+            return x
+        return put(x, _layout(x.shape, self._mesh))
 
     def append(self, runs: Sequence[Sequence[int]], *, columns: int | None = None):
         """Append one run of ids to each stream (an empty run leaves it as it is).
@@ -225,16 +285,19 @@ class Streams:
         columns = max(longest, 1) if columns is None else columns
         if longest > columns:
             raise ValueError(f"a run of {longest} ids in {columns} columns")
-        self._take(columns)
+        count = np.array([len(run) for run in runs], np.int32)
+        self._require_room(count)
+        columns = min(columns, self.capacity)
         ids = np.zeros((self.batch, columns), np.int32)
         for row, run in zip(ids, runs, strict=True):
             row[: len(run)] = run
-        count = np.array([len(run) for run in runs], np.int32)
-        if self._fresh and not count.all():
-            raise ValueError("after a rewind or at the start every run needs an id")
         m = self._model
-        self._state = _append(m.definition, m.params, self._state, ids, count)
-        self._fresh = False
+        self._state = _append(
+            m.definition, m.params, self._state, self._placed(ids),
+            self._placed(count), self._mesh,
+        )  # fmt: skip
+        self._length = self._length + count
+        self._ready |= count > 0
 
     def sample(
         self,
@@ -244,40 +307,48 @@ class Streams:
         most: int,
         active: np.ndarray | None = None,
         banned: np.ndarray | None = None,
+        resume: bool = False,
     ) -> Sampled:
         """Let the active streams write until the grammar closes, or `most` tokens.
 
         `keys` is one PRNG key a stream; `banned`, bool [B, V], takes tokens from what
-        the grammar allows a stream. Raises ValueError where there is nothing to
-        continue from, or no room.
+        the grammar allows a stream. With `resume` the streams go on in the grammar, and
+        in their noise, where the last call left them; `live` tells which had not ended.
+        Raises ValueError where there is nothing to continue from, or no room.
         """
-        if self._fresh:
-            raise ValueError("nothing to continue from: append to the streams first")
-        self._take(most)
+        active = np.ones(self.batch, bool) if active is None else np.asarray(active)
+        if (active & ~self._ready).any():
+            b = int(np.argmax(active & ~self._ready))
+            raise ValueError(f"stream {b} has nothing to continue from: append first")
+        self._require_room(np.where(active, most, 0))
+        if not resume:
+            none = np.zeros(self.batch, np.int32)
+            self._state = self._state._replace(
+                phase=self._placed(none), count=self._placed(none),
+                drawn=self._placed(np.zeros((), np.int32)),
+            )  # fmt: skip
         m = self._model
-        active = np.ones(self.batch, bool) if active is None else active
-        if banned is None:
-            banned = np.zeros((self.batch, m.config.vocab_size), bool)
-        self._state, out = _sample(
-            m.definition, m.params, self._state, grammar, keys, most, active, banned
-        )
-        return Sampled(*(np.asarray(x) for x in out))
+        self._state, live, out = _sample(
+            m.definition, m.params, self._state, grammar, keys, most,
+            self._placed(active), None if banned is None else self._placed(banned),
+            self._mesh,
+        )  # fmt: skip
+        done = Sampled(*(np.asarray(x) for x in out))
+        self._length = self._length + done.length
+        self.live = np.asarray(live)
+        return done
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        """Forget what stands after the first `lengths[b]` tokens of each stream."""
+        """Forget what stands after the first `lengths[b]` tokens of each stream.
+
+        A stream that got shorter needs a token appended before it is sampled from.
+        """
         kept = np.asarray(lengths, np.int32)
-        if kept.shape != (self.batch,) or (kept > self.lengths).any() or kept.min() < 0:
-            raise ValueError(f"lengths must be [B] within {self.lengths}, got {kept}")
-        position = np.asarray(self._state.position)
-        position = np.where(position < kept[:, None], position, -1)
-        used = np.flatnonzero((position >= 0).any(0))
-        self._used = int(used[-1]) + 1 if used.size else 0
-        self._state = self._state._replace(
-            position=jnp.asarray(position),
-            length=jnp.asarray(kept),
-            cursor=jnp.asarray(self._used, jnp.int32),
-        )
-        self._fresh = True
+        if kept.shape != (self.batch,) or (kept > self._length).any() or kept.min() < 0:
+            raise ValueError(f"lengths must be [B] within {self._length}, got {kept}")
+        self._ready &= kept == self._length
+        self._length = kept
+        self._state = self._state._replace(length=self._placed(kept))
 
 
 def bucket(n: int, size: int = PROMPT_BUCKET) -> int:

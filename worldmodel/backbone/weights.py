@@ -1,139 +1,91 @@
-"""Model directories: config.json, model.safetensors, tokenizer.json (Hugging Face).
+"""Model directories: config.json, *.safetensors, tokenizer files (Hugging Face).
 
 A directory written here loads with transformers.AutoModelForCausalLM; one of the
-families Llama and LFM2 from elsewhere loads here. A missing, extra or misshapen tensor
-is an error that names it.
+families of families.py from elsewhere loads here. Tensors are read one at a time, each
+straight to its dtype and its place on a mesh. A missing, extra or misshapen tensor is
+an error that names it.
 """
 
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from safetensors.numpy import load_file, save_file
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
-from worldmodel.backbone.model import Decoder, Model
+from worldmodel.backbone import families, lora
+from worldmodel.backbone.config import ModelConfig
+from worldmodel.backbone.mesh import parameter_sharding
+from worldmodel.backbone.model import Model, blueprint
 from worldmodel.text.records import replacing
-from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.text.tokenizer import TextTokenizer, Vocabulary
+
+SHARD = 2 << 30
+"""Bytes of one file; a larger model is written as several and an index."""
+
+Index = tuple[slice, ...]
 
 
-class _Family(NamedTuple):
-    """How Transformers names a family: its class, its epsilon and its tensors."""
+class _Files:
+    """The tensors of a directory, by name, read in slices."""
 
-    architecture: str
-    epsilon: str
-    layer: dict[str, str]
-    norm: str
+    def __init__(self, root: Path):
+        self._open: dict[str, Any] = {}
+        self.names: set[str] = set()
+        for file in _tensor_files(root):
+            held = safe_open(file, framework="np")
+            for name in held.keys():
+                self._open[name] = held
+                self.names.add(name)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor in its file."""
+        return tuple(self._open[name].get_slice(name).get_shape())
 
-_FAMILIES = {
-    "llama": _Family(
-        "LlamaForCausalLM",
-        "rms_norm_eps",
-        {
-            "input_norm.scale": "input_layernorm",
-            "mixer.q.kernel": "self_attn.q_proj",
-            "mixer.k.kernel": "self_attn.k_proj",
-            "mixer.v.kernel": "self_attn.v_proj",
-            "mixer.o.kernel": "self_attn.o_proj",
-            "post_norm.scale": "post_attention_layernorm",
-            "gate.kernel": "mlp.gate_proj",
-            "up.kernel": "mlp.up_proj",
-            "down.kernel": "mlp.down_proj",
-        },
-        "model.norm.weight",
-    ),
-    "lfm2": _Family(
-        "Lfm2ForCausalLM",
-        "norm_eps",
-        {
-            "input_norm.scale": "operator_norm",
-            "mixer.q.kernel": "self_attn.q_proj",
-            "mixer.k.kernel": "self_attn.k_proj",
-            "mixer.v.kernel": "self_attn.v_proj",
-            "mixer.o.kernel": "self_attn.out_proj",
-            "mixer.q_norm.scale": "self_attn.q_layernorm",
-            "mixer.k_norm.scale": "self_attn.k_layernorm",
-            "mixer.into.kernel": "conv.in_proj",
-            "mixer.taps": "conv.conv",
-            "mixer.out.kernel": "conv.out_proj",
-            "post_norm.scale": "ffn_norm",
-            "gate.kernel": "feed_forward.w1",
-            "up.kernel": "feed_forward.w3",
-            "down.kernel": "feed_forward.w2",
-        },
-        "model.embedding_norm.weight",
-    ),
-}
+    def read(self, name: str, index: Index) -> np.ndarray:
+        """A slice of a tensor."""
+        return self._open[name].get_slice(name)[index]
 
 
-_FIXED: dict[str, dict[str, Any]] = {
-    "llama": {"attention_bias": False, "mlp_bias": False},
-    "lfm2": {"conv_bias": False, "block_auto_adjust_ff_dim": False},
-}
-"""Options of a family that this decoder has at one value only, written out."""
+def _tensor_files(root: Path) -> list[Path]:
+    index = root / "model.safetensors.index.json"
+    if index.is_file():
+        files = [
+            root / n for n in set(json.loads(index.read_text())["weight_map"].values())
+        ]
+    elif (root / "model.safetensors").is_file():
+        files = [root / "model.safetensors"]
+    else:
+        files = list(root.glob("*.safetensors"))
+    missing = [f for f in files if not f.is_file()]
+    if missing or not files:
+        raise FileNotFoundError(f"{missing[0] if missing else root}: no *.safetensors")
+    return sorted(files)
 
 
-def _hf_name(path: tuple[Any, ...], family: _Family) -> str:
-    name = ".".join(map(str, path[2:] if path[0] == "layers" else path))
-    if path[0] == "layers":
-        return f"model.layers.{path[1]}.{family.layer[name]}.weight"
-    return {
-        "embed": "model.embed_tokens.weight",
-        "norm.scale": family.norm,
-        "head": "lm_head.weight",
-    }[name]
+def _turned(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
+    """A parameter's shape from the shape of its tensor."""
+    if path[-1] == "taps" and len(shape) == 3 and shape[1] == 1:
+        return (shape[2], shape[0])  # [D, 1, size] in the file
+    return tuple(shape[::-1]) if path[-1] == "kernel" else tuple(shape)
 
 
-def _to_file(path: tuple[Any, ...], value: np.ndarray) -> np.ndarray:
+def _slice(files: _Files, name: str, path: tuple[Any, ...], index: Index) -> np.ndarray:
+    """A slice of a parameter, read from its tensor."""
     if path[-1] == "kernel":
-        return value.T  # nnx keeps [in, out], the file [out, in]
-    return value.T[:, None] if path[-1] == "taps" else value  # [size, D]: [D, 1, size]
-
-
-def _from_file(path: tuple[Any, ...], value: np.ndarray) -> np.ndarray:
-    if path[-1] == "taps" and value.ndim == 3 and value.shape[1] == 1:
-        return value[:, 0].T
-    return value.T if path[-1] == "kernel" else value
-
-
-def save_model(
-    directory: str | os.PathLike, model: Model, tokenizer: TextTokenizer
-) -> None:
-    """Write a directory that Transformers loads as a model of the config's family."""
-    root, c = Path(directory), model.config
-    family = _FAMILIES[c.model_type]
-    root.mkdir(parents=True, exist_ok=True)
-    tensors = {}
-    for path, leaf in nnx.to_flat_state(model.params):
-        value = np.asarray(leaf[...])
-        tensors[_hf_name(path, family)] = np.ascontiguousarray(_to_file(path, value))
-    temporary = root / ".model.safetensors.tmp"
-    save_file(tensors, temporary, metadata={"format": "pt"})
-    temporary.replace(root / "model.safetensors")
-    tokenizer.save(root)
-    shape = dataclasses.asdict(c) | {"layer_types": c.mixers}
-    if c.model_type == "llama":
-        del shape["layer_types"], shape["conv_L_cache"]
-    config = {
-        "architectures": [family.architecture],
-        "hidden_act": "silu",
-        "max_position_embeddings": 4096,
-        "torch_dtype": "float32",
-        "pad_token_id": tokenizer.control("pad"),
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.control("end"),
-        **shape,
-        family.epsilon: c.rms_norm_eps,
-        **_FIXED[c.model_type],
-    }
-    with replacing(root / "config.json") as file:
-        json.dump(config, file, indent=2)
+        return files.read(name, index[::-1]).T  # kept [in, out], in the file [out, in]
+    if path[-1] == "taps":
+        return files.read(name, (index[1], slice(None), index[0]))[:, 0].T
+    return files.read(name, index)
 
 
 def load_config(directory: str | os.PathLike) -> ModelConfig:
@@ -146,127 +98,171 @@ def load_config(directory: str | os.PathLike) -> ModelConfig:
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected a Hugging Face model directory")
-    raw = json.loads(path.read_text())
-    kind = raw.get("model_type")
-    if kind not in _FAMILIES:
-        raise ValueError(
-            f"{path}: model_type must be one of {sorted(_FAMILIES)}, got {kind!r}"
-        )
-    for option in ("attention_bias", "mlp_bias", "conv_bias"):
-        if raw.get(option):
-            raise ValueError(f"{path}: {option} is not supported")
-    scaling = raw.get("rope_scaling") or {}
-    rope = raw.get("rope_parameters") or {}
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ValueError(
-            f"{path}: hidden_act must be 'silu', got {raw['hidden_act']!r}"
-        )
-    for rule in (scaling.get("rope_type"), scaling.get("type"), rope.get("rope_type")):
-        if rule not in (None, "default"):
-            raise ValueError(f"{path}: rope_type {rule!r} is not supported")
-    heads = raw["num_attention_heads"]
-    return ModelConfig(
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["hidden_size"],
-        num_hidden_layers=raw["num_hidden_layers"],
-        num_attention_heads=heads,
-        num_key_value_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-        rope_theta=rope.get("rope_theta") or raw.get("rope_theta", 10_000.0),
-        model_type=kind,
-        **(_lfm2(raw) if kind == "lfm2" else _llama(raw)),
-    )
+    try:
+        return families.read_config(json.loads(path.read_text()))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
-def _llama(raw: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "intermediate_size": raw["intermediate_size"],
-        "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
-        "tie_word_embeddings": raw.get("tie_word_embeddings", False),
-    }
+def load_decoder(
+    directory: str | os.PathLike,
+    *,
+    vocab_size: int = 0,
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+) -> Model:
+    """The decoder of a model directory, laid out on `mesh` where one is given.
 
-
-def _lfm2(raw: dict[str, Any]) -> dict[str, Any]:
-    layers, size = raw["num_hidden_layers"], raw.get("block_ff_dim")
-    size = raw["intermediate_size"] if size is None else size
-    if raw.get("block_auto_adjust_ff_dim", True):
-        size, step = int(2 * size / 3), raw.get("block_multiple_of", 256)
-        size = int(raw.get("block_ffn_dim_multiplier", 1.0) * size)
-        size = -(-size // step) * step
-    where = raw.get("full_attn_idxs")
-    where = range(layers) if where is None else where
-    kinds = raw.get("layer_types") or [
-        ATTENTION if i in where else CONVOLUTION for i in range(layers)
-    ]
-    return {
-        "intermediate_size": size,
-        "rms_norm_eps": raw.get("norm_eps", 1e-5),
-        "tie_word_embeddings": raw.get(
-            "tie_embedding", raw.get("tie_word_embeddings", True)
-        ),
-        "layer_types": tuple(kinds),
-        "conv_L_cache": raw.get("conv_L_cache", 3),
-    }
-
-
-def _grown(table: np.ndarray, rows: int) -> np.ndarray:
-    """An embedding with rows for new tokens: the mean of the known ones."""
-    if table.shape[0] >= rows:
-        return table
-    extra = np.repeat(table.mean(0, keepdims=True), rows - table.shape[0], axis=0)
-    return np.concatenate([table, extra.astype(table.dtype)])
-
-
-def _read_tensors(root: Path) -> dict[str, np.ndarray]:
-    files = sorted(root.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{root}: expected *.safetensors")
-    tensors: dict[str, np.ndarray] = {}
-    for file in files:
-        tensors |= load_file(file)
-    return tensors
-
-
-def load_model(directory: str | os.PathLike) -> tuple[Model, TextTokenizer]:
-    """A model directory as float32; our control tokens get embedding rows if new.
+    Where `vocab_size` exceeds the directory's, embeddings get rows for the new tokens:
+    the mean of the known ones.
 
     Raises:
       FileNotFoundError: a file of the directory is missing.
       ValueError: a tensor is missing, extra or misshapen; the message names it.
     """
-    root = Path(directory)
-    config, tokenizer = load_config(root), TextTokenizer.load(root)
-    tensors = _read_tensors(root)
-    vocab = max(config.vocab_size, tokenizer.vocab_size)
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        if name in tensors:
-            tensors[name] = _grown(tensors[name], vocab)
+    root, config = Path(directory), load_config(directory)
+    files, known = _Files(root), config.vocab_size
+    config = dataclasses.replace(config, vocab_size=max(known, vocab_size))
+    definition, shapes = blueprint(config)
+    flat, used = [], set()
     if config.tie_word_embeddings:
-        tensors.pop("lm_head.weight", None)
-    config = dataclasses.replace(config, vocab_size=vocab)
-    shapes = nnx.eval_shape(lambda: nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-    flat = []
+        used.add("lm_head.weight")
     for path, leaf in nnx.to_flat_state(shapes):
-        name = _hf_name(path, _FAMILIES[config.model_type])
-        if name not in tensors:
-            raise ValueError(f"{root}: tensor {name!r} is missing")
-        value = tensors.pop(name)
-        value = _from_file(path, value)
-        if value.shape != leaf.shape:
-            raise ValueError(
-                f"{root}: tensor {name!r} must be {leaf.shape}, got {value.shape}"
-            )
-        flat.append((path, leaf.replace(jnp.asarray(value, jnp.float32))))
-    extra = sorted(n for n in tensors if not n.endswith("rotary_emb.inv_freq"))
+        name = families.tensor_name(path, config.model_type)
+        used.add(name)
+        value = _parameter(root, files, name, path, leaf.shape, dtype, mesh)
+        flat.append((path, leaf.replace(value)))
+    extra = sorted(
+        n for n in files.names - used if not n.endswith("rotary_emb.inv_freq")
+    )
     if extra:
         raise ValueError(
             f"{root}: tensors {extra[:3]} have no place in a model "
             f"of type {config.model_type}"
         )
-    template = create_definition(config)
-    return Model(template, nnx.from_flat_state(flat), config), tokenizer
+    return Model(definition, nnx.from_flat_state(flat), config)
 
 
-def create_definition(config: ModelConfig) -> nnx.GraphDef:
-    """The static half of a decoder, without allocating its parameters."""
-    return nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[0]
+def _parameter(
+    root: Path,
+    files: _Files,
+    name: str,
+    path: tuple[Any, ...],
+    shape: tuple[int, ...],
+    dtype: str,
+    mesh: Mesh | None,
+) -> jax.Array:
+    if name not in files.names:
+        raise ValueError(f"{root}: tensor {name!r} is missing")
+    found = _turned(path, files.shape(name))
+    table = path[-1] in ("embed", "head")
+    grows = table and found[0] < shape[0] and found[1:] == shape[1:]
+    if found != shape and not grows:
+        raise ValueError(f"{root}: tensor {name!r} must be {shape}, got {found}")
+    target = jnp.dtype(dtype)
+    whole: np.ndarray | None = None
+    if grows:
+        whole = _grown(_slice(files, name, path, (slice(None),) * len(found)), shape[0])
+
+    def read(index: Index) -> np.ndarray:
+        part = _slice(files, name, path, index) if whole is None else whole[index]
+        return np.ascontiguousarray(part).astype(target)
+
+    if mesh is None:
+        return jnp.asarray(read((slice(None),) * len(shape)))
+    placed = parameter_sharding(path, shape, mesh)
+    return jax.make_array_from_callback(shape, placed, read)
+
+
+def _grown(table: np.ndarray, rows: int) -> np.ndarray:
+    mean = table.astype(np.float32).mean(0, keepdims=True)
+    extra = np.repeat(mean, rows - table.shape[0], axis=0)
+    return np.concatenate([table, extra.astype(table.dtype)])
+
+
+def load_model(
+    directory: str | os.PathLike, *, dtype: str = "float32", mesh: Mesh | None = None
+) -> tuple[Model, TextTokenizer]:
+    """A model directory for our grammar: its control tokens get rows where new.
+
+    Raises:
+      FileNotFoundError: a file of the directory is missing.
+      ValueError: a tensor is missing, extra or misshapen; the message names it.
+    """
+    load_config(directory)
+    tokenizer = TextTokenizer.load(directory)
+    size = tokenizer.vocab_size
+    return load_decoder(directory, vocab_size=size, dtype=dtype, mesh=mesh), tokenizer
+
+
+def save_model(
+    directory: str | os.PathLike, model: Model, tokenizer: TextTokenizer | Vocabulary
+) -> None:
+    """Write a directory that Transformers loads as a model of the config's family.
+
+    Low-rank additions are merged. On several hosts all of them call, the first writes.
+
+    Raises:
+      ValueError: the family has no name for a part of this decoder.
+    """
+    root, model = Path(directory), lora.merge(model)
+    shape = families.write_config(model.config)
+    writes = jax.process_index() == 0
+    root.mkdir(parents=True, exist_ok=True)
+    written: list[dict[str, int]] = []
+    held: dict[str, np.ndarray] = {}
+    for path, leaf in nnx.to_flat_state(model.params):
+        value = _to_file(path, _whole(leaf[...]))
+        if held and sum(x.nbytes for x in held.values()) + value.nbytes > SHARD:
+            written.append(_write_shard(root, len(written), held, writes=writes))
+            held = {}
+        held[families.tensor_name(path, model.config.model_type)] = value
+    written.append(_write_shard(root, len(written), held, writes=writes))
+    if not writes:
+        return
+    _put_in_place(root, written)
+    tokenizer.save(root)
+    ends: dict[str, Any] = {}
+    for name, ids in tokenizer.ends.items():
+        ends[f"{name}_token_id"] = ids[0] if len(ids) == 1 else (ids or None)
+    stored = str(jax.tree.leaves(model.params)[0].dtype)
+    with replacing(root / "config.json") as file:
+        json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
+
+
+def _whole(value: jax.Array) -> np.ndarray:
+    if not value.is_fully_addressable:
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.asarray(value)
+
+
+def _to_file(path: tuple[Any, ...], value: np.ndarray) -> np.ndarray:
+    if path[-1] == "taps":
+        value = value.T[:, None]
+    return np.ascontiguousarray(value.T if path[-1] == "kernel" else value)
+
+
+def _write_shard(
+    root: Path, number: int, tensors: dict[str, np.ndarray], *, writes: bool
+) -> dict[str, int]:
+    if writes:
+        file = root / f".model-{number}.tmp"
+        save_file(tensors, file, metadata={"format": "pt"})
+    return {name: value.nbytes for name, value in tensors.items()}
+
+
+def _put_in_place(root: Path, written: Sequence[dict[str, int]]) -> None:
+    """Rename the written files, and drop those of an earlier model."""
+    count, names = len(written), {}
+    for number, tensors in enumerate(written):
+        name = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        name = "model.safetensors" if count == 1 else name
+        (root / f".model-{number}.tmp").replace(root / name)
+        names |= dict.fromkeys(tensors, name)
+    for old in root.glob("model*.safetensors*"):
+        if old.name not in names.values():
+            old.unlink()
+    if count > 1:
+        size = sum(sum(tensors.values()) for tensors in written)
+        with replacing(root / "model.safetensors.index.json") as file:
+            json.dump({"metadata": {"total_size": size}, "weight_map": names}, file)

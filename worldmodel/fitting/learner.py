@@ -1,8 +1,10 @@
 """The jitted update: tokens -> loss -> gradient -> parameters.
 
-A loss is a pure function (logits, Tokens) -> (Ratio, metrics of Ratios); gradients of
+A loss is a pure function (Readout, Tokens) -> (Ratio, metrics of Ratios); gradients of
 its total are summed over microbatches and divided once by its count, so a batch of 8
-equals two of 4 to float tolerance.
+equals two of 4 to float tolerance. Parameters, optimiser and gradients are float32
+whatever the precision of the passes; an update takes over the buffers of the state it
+is given.
 """
 
 import dataclasses
@@ -16,11 +18,22 @@ import optax
 import optax.contrib
 from flax import nnx
 
-from worldmodel.backbone.model import Model, forward
+from worldmodel.backbone.lora import is_adapter
+from worldmodel.backbone.mesh import place_rows
+from worldmodel.backbone.model import Model, Readout, read
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Tokens
 
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
+
+
+def on_logits(loss: Callable[..., tuple[Ratio, dict[str, Ratio]]]) -> Loss:
+    """A loss (logits, Tokens), which needs whole distributions, as one of a Readout."""
+
+    def of(readout: Readout, batch: Tokens, **args: Any):
+        return loss(readout.logits(), batch, **args)
+
+    return of
 
 
 class TrainState(NamedTuple):
@@ -86,29 +99,105 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(c.clip), step)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """How a pass is computed, and which parameters it trains.
+
+    `dtype` is that of forward and backward pass (norms, softmax and losses stay
+    float32); with `remat` a backward pass computes each layer again, in less memory.
+    `frozen` names parameters by the start of their dotted path ("embed", "layers.0");
+    of a model with LoRA only the additions train.
+    """
+
+    dtype: str = "float32"
+    remat: bool = False
+    frozen: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}"
+            )
+
+
+def trained(
+    params: nnx.State, model: Model, frozen: Sequence[str]
+) -> tuple[nnx.State, nnx.State]:
+    """(trained, fixed) parameters.
+
+    Raises:
+      ValueError: a name in `frozen` that fits no parameter, or nothing left to train.
+    """
+    names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
+    for start in frozen:
+        if not any(_under(name, start) for name in names):
+            raise ValueError(f"frozen: no parameter begins with {start!r}")
+
+    def trains(path: tuple[Any, ...], leaf: Any) -> bool:
+        del leaf
+        name = ".".join(map(str, path))
+        if any(_under(name, start) for start in frozen):
+            return False
+        return model.lora is None or is_adapter(path)
+
+    mine, fixed = nnx.split_state(params, trains, ...)
+    if not jax.tree.leaves(mine):
+        raise ValueError(f"frozen {list(frozen)} leaves nothing to train")
+    return mine, fixed
+
+
+def _under(name: str, start: str) -> bool:
+    return f"{name}.".startswith(f"{start}.")
+
+
 class Learner:
-    """Updates one model under one loss; compiled once for each batch shape."""
+    """Updates one model under one loss; compiled once for each batch shape.
 
-    def __init__(self, model: Model, config: OptimizerConfig, loss: Loss):
-        self.model = model
-        self._tx = optimizer(config)
-        self._grad = jax.jit(functools.partial(_gradient, model.definition, loss))
-        self._value = jax.jit(functools.partial(_value, model.definition, loss))
-        self._apply = jax.jit(functools.partial(_apply, self._tx))
+    With a `mesh` (whose axes the parameters are laid out on) rows of a batch are
+    spread over its data axes.
+    """
 
-    def init(self, params: nnx.State | None = None) -> TrainState:
-        """A fresh optimiser around the model's (or the given) parameters."""
+    def __init__(
+        self,
+        model: Model,
+        config: OptimizerConfig,
+        loss: Loss,
+        compute: ComputeConfig | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+    ):
+        compute = ComputeConfig() if compute is None else compute
+        self.model, self._tx, self._mesh = model, optimizer(config), mesh
+        self._split = functools.partial(trained, model=model, frozen=compute.frozen)
+        passes = functools.partial(_metrics, model.definition, loss, compute)
+        self._grad = jax.jit(functools.partial(_gradient, passes, self._split))
+        self._value = jax.jit(lambda *args, **kw: passes(*args, **kw)[1])
+        self._apply = jax.jit(
+            functools.partial(_apply, self._tx, self._split), donate_argnums=0
+        )
+        self._add = jax.jit(_added, donate_argnums=0)
+
+    def init(self, params: nnx.State | None = None, *, copy: bool = True) -> TrainState:
+        """A fresh optimiser around the model's (or the given) parameters.
+
+        Updates take over a state's buffers; without `copy` those of the parameters
+        given here, which are not to be used again.
+        """
         params = self.model.params if params is None else params
-        return TrainState(params, self._tx.init(params), jnp.zeros((), jnp.int32))
+        params = copied(params) if copy else params
+        opt = jax.jit(self._tx.init)(self._split(params)[0])
+        return TrainState(params, opt, jnp.zeros((), jnp.int32))
 
     def update(
         self, state: TrainState, batches: Sequence[Tokens], **loss_args: Any
     ) -> tuple[TrainState, dict[str, Ratio]]:
-        """One step on the sum of the microbatches; metrics as Ratios."""
+        """One step on the sum of the microbatches; metrics as Ratios.
+
+        The state given is used up.
+        """
         grads, metrics = None, {}
         for batch in batches:
             one, found = self.gradient(state.params, batch, **loss_args)
-            grads = one if grads is None else jax.tree.map(jnp.add, grads, one)
+            grads = one if grads is None else self.added(grads, one)
             metrics = merge(metrics, found)
         return self.apply(state, grads, metrics)
 
@@ -116,12 +205,19 @@ class Learner:
         self, params: nnx.State, batch: Tokens, **loss_args: Any
     ) -> tuple[Any, dict[str, Ratio]]:
         """The gradient of the loss's total on one microbatch, and its metrics."""
-        return self._grad(params, batch, **loss_args)
+        return self._grad(params, self._placed(batch), **loss_args)
+
+    def added(self, grads: Any, more: Any) -> Any:
+        """The gradients of both microbatches together; the first is used up."""
+        return self._add(grads, more)
 
     def apply(
         self, state: TrainState, grads: Any, metrics: dict[str, Ratio]
     ) -> tuple[TrainState, dict[str, Ratio]]:
-        """One step along summed gradients, divided by the loss's count."""
+        """One step along summed gradients, divided by the loss's count.
+
+        The state given is used up.
+        """
         state, norm = self._apply(state, grads, metrics["loss"].count)
         return state, metrics | {"grad_norm": Ratio(norm, jnp.ones(()))}
 
@@ -129,7 +225,10 @@ class Learner:
         self, params: nnx.State, batch: Tokens, **loss_args: Any
     ) -> dict[str, Ratio]:
         """The loss's metrics without an update."""
-        return self._value(params, batch, **loss_args)
+        return self._value(params, self._placed(batch), **loss_args)
+
+    def _placed(self, batch: Tokens) -> Tokens:
+        return batch if self._mesh is None else place_rows(batch, self._mesh)
 
 
 def merge(a: dict[str, Ratio], b: dict[str, Ratio]) -> dict[str, Ratio]:
@@ -137,28 +236,50 @@ def merge(a: dict[str, Ratio], b: dict[str, Ratio]) -> dict[str, Ratio]:
     return a | {k: a[k] + v if k in a else v for k, v in b.items()}
 
 
-def _value(definition, loss, params, batch, **loss_args):
-    logits = forward(definition, params, batch.ids, batch.position, batch.segment)
-    ratio, metrics = loss(logits, batch, **loss_args)
-    return metrics | {"loss": ratio}
+def copied(params: nnx.State) -> nnx.State:
+    """The same parameters in buffers of their own."""
+    return jax.tree.map(jnp.copy, params)
 
 
-def _gradient(definition, loss, params, batch, **loss_args):
-    def total(params):
-        logits = forward(definition, params, batch.ids, batch.position, batch.segment)
-        ratio, metrics = loss(logits, batch, **loss_args)
-        return ratio.total, metrics | {"loss": ratio}
+def cast(params: nnx.State, dtype: str) -> nnx.State:
+    """Matrices in the dtype of the passes; norms and biases stay as they are."""
+    return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
 
-    (_, metrics), grads = jax.value_and_grad(total, has_aux=True)(params)
+
+def ema(average: nnx.State, params: nnx.State, decay: float) -> nnx.State:
+    """The exponential moving average of parameters, one step on."""
+    return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), average, params)
+
+
+def _metrics(definition, loss, compute, params, batch, **loss_args):
+    params = cast(params, compute.dtype)
+    rows = (batch.ids, batch.position, batch.segment)
+    readout = read(definition, params, *rows, remat=compute.remat)
+    ratio, metrics = loss(readout, batch, **loss_args)
+    return ratio.total, metrics | {"loss": ratio}
+
+
+def _gradient(passes, split, params, batch, **loss_args):
+    mine, fixed = split(params)
+
+    def total(mine):
+        return passes(nnx.merge_state(mine, fixed), batch, **loss_args)
+
+    (_, metrics), grads = jax.value_and_grad(total, has_aux=True)(mine)
     return grads, metrics
 
 
-def _apply(tx, state, grads, count):
+def _added(grads, more):
+    return jax.tree.map(jnp.add, grads, more)
+
+
+def _apply(tx, split, state, grads, count):
+    mine, fixed = split(state.params)
     grads = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), grads)
     norm = optax.tree.norm(grads)
-    updates, opt = tx.update(grads, state.opt, state.params)
-    params: Any = optax.apply_updates(state.params, updates)
-    return TrainState(params, opt, state.step + 1), norm
+    updates, opt = tx.update(grads, state.opt, mine)
+    mine: Any = optax.apply_updates(mine, updates)
+    return TrainState(nnx.merge_state(mine, fixed), opt, state.step + 1), norm
 
 
 def require_finite(name: str, value: float, step: int) -> None:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from worldmodel.backbone.model import Readout
 from worldmodel.fitting.arrays import AnyArray, Ratio, masked_ratio
 
 
@@ -14,6 +15,39 @@ def token_logp(
     logp = jax.nn.log_softmax(logits[:, :-1])
     picked = jnp.take_along_axis(logp, ids[:, 1:, None], axis=-1)[..., 0]
     return jnp.pad(picked, ((0, 0), (1, 0)))
+
+
+WHOLE = 1 << 25
+"""Logits, B T V, up to which they are computed in one piece."""
+PIECE = 1 << 24
+"""Logits in a piece above that: 64 MiB of float32."""
+
+
+def read_logp(readout: Readout, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"]:
+    """`token_logp` of a readout, never holding more than a piece of large logits.
+
+    A backward pass computes the pieces again.
+    """
+    (batch, steps, width), table = readout.hidden.shape, readout.table
+    if batch * steps * table.shape[0] <= WHOLE:
+        return token_logp(readout.logits(), ids)
+    size = max(PIECE // table.shape[0], 1)
+    hidden = readout.hidden[:, :-1].reshape(-1, width)
+    wanted = jnp.asarray(ids)[:, 1:].reshape(-1)
+    short = -hidden.shape[0] % size
+    hidden = jnp.pad(hidden, ((0, short), (0, 0))).reshape(-1, size, width)
+    wanted = jnp.pad(wanted, (0, short)).reshape(-1, size)
+
+    @jax.checkpoint
+    def piece(args: tuple[Array, Array]) -> Array:
+        x, y = args
+        logits = jnp.einsum("td,vd->tv", x, table, preferred_element_type=jnp.float32)
+        picked = jnp.take_along_axis(logits, y[:, None], axis=-1)[:, 0]
+        return picked - jax.nn.logsumexp(logits, axis=-1)
+
+    logp = jax.lax.map(piece, (hidden, wanted)).reshape(-1)
+    logp = logp[: batch * (steps - 1)].reshape(batch, steps - 1)
+    return jnp.pad(logp, ((0, 0), (1, 0)))
 
 
 def cross_entropy(

@@ -1,9 +1,11 @@
 """Text to token ids and back, where text from outside can never become control.
 
 texts -> byte-level BPE (trained here, or a Hugging Face tokenizer's own) -> ids;
-the grammar's control tokens have ids that no text encodes to.
+control tokens, a directory's own and those of our grammar, have ids that no text
+encodes to.
 """
 
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +26,114 @@ def control_text(name: str) -> str:
     return f"<|dg_{name}|>"
 
 
+BESIDE = (
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "generation_config.json",
+)  # fmt: skip
+"""Files of a tokenizer's directory that are kept as they are."""
+
+
+def _plain(core: Tokenizer) -> Tokenizer:
+    """The tokenizer without added tokens: everything it reads is ordinary text."""
+    parts = json.loads(core.to_str())
+    parts |= {"added_tokens": [], "post_processor": None}
+    parts |= {"truncation": None, "padding": None}
+    return Tokenizer.from_str(json.dumps(parts))
+
+
+def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
+    path = Path(directory) / "tokenizer.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: expected a Hugging Face tokenizer.json")
+    beside = {n: Path(directory, n) for n in BESIDE}
+    return Tokenizer.from_file(str(path)), {
+        name: file.read_bytes() for name, file in beside.items() if file.is_file()
+    }
+
+
+def _write(directory: str | os.PathLike, core: Tokenizer, files: dict[str, bytes]):
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    core.save(str(Path(directory) / "tokenizer.json"))
+    for name, content in files.items():
+        (Path(directory) / name).write_bytes(content)
+
+
+class Vocabulary:
+    """A Hugging Face tokenizer as its directory has it: no template, no BOS."""
+
+    def __init__(
+        self, core: Tokenizer, files: dict[str, bytes], ends: dict[str, list[int]]
+    ):
+        core.no_padding()
+        core.no_truncation()
+        self._core, self._text, self._files = core, _plain(core), files
+        self._ends = ends
+        known = core.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(known.values()) + 1
+        self.added: dict[str, int] = {
+            token.content: i for i, token in core.get_added_tokens_decoder().items()
+        }
+        self._special = {
+            i for i, token in core.get_added_tokens_decoder().items() if token.special
+        }
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike) -> "Vocabulary":
+        """The tokenizer of a model directory.
+
+        Raises:
+          FileNotFoundError: the directory has no tokenizer.json.
+        """
+        core, files = _read(directory)
+        raw: dict[str, object] = {}
+        for name in ("config.json", "generation_config.json"):
+            path = Path(directory) / name
+            if path.is_file():
+                raw |= json.loads(path.read_text())
+        ends = {}
+        for name in ("bos", "eos", "pad"):
+            given = raw.get(f"{name}_token_id")
+            ids = given if isinstance(given, list) else [given]
+            ends[name] = [int(i) for i in ids if i is not None]
+        return cls(core, files, ends)
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Write the tokenizer's files into a model directory."""
+        _write(directory, self._core, self._files)
+
+    @property
+    def ends(self) -> dict[str, list[int]]:
+        """The ids that begin ("bos"), end ("eos") and pad ("pad") a text."""
+        return self._ends
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of a conversation, where the directory has one."""
+        if "chat_template.jinja" in self._files:
+            return self._files["chat_template.jinja"].decode()
+        settings = json.loads(self._files.get("tokenizer_config.json", b"{}"))
+        found = settings.get("chat_template")
+        if isinstance(found, list):  # several, by name
+            found = next((t["template"] for t in found if t["name"] == "default"), None)
+        return found
+
+    def encode(self, text: str, *, controls: bool = False) -> list[int]:
+        """Text to ids, just as written; with `controls` their names count as such."""
+        core = self._core if controls else self._text
+        return core.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
+        """Ids to text, without special tokens unless `controls`."""
+        kept = [int(i) for i in ids]
+        if not controls:
+            kept = [i for i in kept if i not in self._special]
+        return self._core.decode(kept, skip_special_tokens=False)
+
+    def piece(self, token: int) -> str:
+        """How the vocabulary writes one token."""
+        return self._core.id_to_token(int(token)) or ""
+
+
 class TextTokenizer:
     """A byte-level BPE plus the control tokens of our grammar.
 
@@ -32,14 +142,14 @@ class TextTokenizer:
     UTF-8 can carry round-trips exactly.
     """
 
-    def __init__(self, core: Tokenizer):
+    def __init__(self, core: Tokenizer, files: dict[str, bytes] | None = None):
         core.add_special_tokens(
             [AddedToken(control_text(c), special=True) for c in CONTROLS]
         )
-        core.encode_special_tokens = True  # a control token's name is ordinary text
         core.no_padding()
         core.no_truncation()
-        self._core = core
+        self._core, self._text = core, _plain(core)
+        self._files = {} if files is None else files
         vocabulary = core.get_vocab(with_added_tokens=True)
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
@@ -78,15 +188,16 @@ class TextTokenizer:
         Raises:
           FileNotFoundError: the directory has no tokenizer.json.
         """
-        path = Path(directory) / "tokenizer.json"
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: expected a Hugging Face tokenizer.json")
-        return cls(Tokenizer.from_file(str(path)))
+        return cls(*_read(directory))
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Write tokenizer.json into a model directory."""
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        self._core.save(str(Path(directory) / "tokenizer.json"))
+        """Write the tokenizer's files into a model directory."""
+        _write(directory, self._core, self._files)
+
+    @property
+    def ends(self) -> dict[str, list[int]]:
+        """The ids that end ("eos") and pad ("pad") a turn of our grammar."""
+        return {"bos": [], "eos": [self.control("end")], "pad": [self.control("pad")]}
 
     def control(self, name: str) -> int:
         """The id of a control token."""
@@ -108,7 +219,7 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, none of them a control token."""
-        return self._core.encode(" " + text, add_special_tokens=False).ids
+        return self._text.encode(" " + text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Ids to text; control tokens are left out, broken UTF-8 is replaced."""
@@ -120,8 +231,7 @@ class TextTokenizer:
         """bool [V], true for ids that are ordinary text."""
         mask = np.zeros(self.vocab_size, bool)
         mask[list(self._core.get_vocab(with_added_tokens=False).values())] = True
-        for token, added in self._core.get_added_tokens_decoder().items():
-            mask[token] = not added.special
+        mask[list(self._core.get_added_tokens_decoder())] = False
         return mask
 
     def number_mask(self) -> np.ndarray:

@@ -282,7 +282,7 @@ def test_without_advantage_the_kl_term_pulls_to_the_reference():
     assert seen[0] > 0
     assert seen[-1] < 0.9 * seen[0]
     free = updater(reference=5, learning_rate=3e-3, kl=0.0)
-    start = state = free.learner.init()
+    start, state = free.learner.init(), free.learner.init()
     for n in range(2):
         state, _ = free.update(state, examples((0.0,)), seed=n)
     assert distance(state.params, start.params) < 1e-6
@@ -324,8 +324,8 @@ def test_the_step_grows_over_the_warm_up():
     moved = []
     for warmup in (1, 20):
         learner = updater(warmup=warmup, learning_rate=1e-2, kl=0.0)
-        start = learner.learner.init()
-        state, _ = learner.update(start, examples((1.0, -1.0)), seed=0)
+        start, given = learner.learner.init(), learner.learner.init()
+        state, _ = learner.update(given, examples((1.0, -1.0)), seed=0)
         moved.append(distance(state.params, start.params))
     np.testing.assert_allclose(moved, [1e-2 / 2, 1e-2 / 21], rtol=0.02)
 

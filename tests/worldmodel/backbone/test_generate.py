@@ -265,17 +265,22 @@ def test_bucket_by_hand():
 
 def test_errors_say_what_does_not_fit(family_model):
     s = Streams(family_model, 3, CAPACITY)
-    with pytest.raises(ValueError, match="append to the streams first"):
+    with pytest.raises(
+        ValueError, match="stream 0 has nothing to continue from: append"
+    ):
         s.sample(anything(), keys(), most=1)
-    with pytest.raises(ValueError, match="every run needs an id"):
-        s.append([[1], [], [2]], columns=WIDTH)
+    s.append([[1], [], [2]], columns=WIDTH)
+    with pytest.raises(ValueError, match="stream 1 has nothing to continue from"):
+        s.sample(anything(), keys(), most=1)
     s = streams(family_model)
     with pytest.raises(ValueError, match="expected 3 runs, got 1"):
         s.append([[1]])
     with pytest.raises(ValueError, match="a run of 7 ids in 6 columns"):
         s.append([[1] * 7, [1], [1]], columns=WIDTH)
-    with pytest.raises(ValueError, match="27 more columns do not fit: 6 of 32 used"):
-        s.sample(anything(), keys(), most=27)
+    with pytest.raises(
+        ValueError, match=r"stream \d: 32 more tokens do not fit, \d of 32"
+    ):
+        s.sample(anything(), keys(), most=32)
     for bad in ([6, 1, 1], [1, 1], [-1, 1, 1]):
         with pytest.raises(ValueError, match="lengths must be"):
             s.rewind(bad)

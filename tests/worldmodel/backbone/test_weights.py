@@ -321,12 +321,13 @@ def test_rotary_buffers_of_old_files_are_no_error(saved, broken):
     ("changes", "message"),
     [
         ({"model_type": "gpt2"}, "must be one of .*'llama'.*, got 'gpt2'"),
-        ({"attention_bias": True}, "attention_bias is not supported"),
-        ({"mlp_bias": True}, "mlp_bias is not supported"),
+        ({"model_type": "lfm2", "conv_bias": True}, "conv_bias is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "dynamic"),
+        ({"rope_scaling": {"type": "linear"}}, "'linear' needs a factor"),
+        ({"rope_parameters": {"rope_type": "yarn", "mscale": 1.0}}, "mscale"),
+        ({"hidden_size": ...}, "hidden_size is missing"),
+        ({"intermediate_size": ...}, "intermediate_size is missing"),
     ],
 )
 def test_an_option_we_do_not_have_is_an_error(broken, changes, message):

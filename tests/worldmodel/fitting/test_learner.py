@@ -8,13 +8,13 @@ from worldmodel.fitting import batches, learner
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import Learner, OptimizerConfig
-from worldmodel.fitting.losses import cross_entropy, token_logp
+from worldmodel.fitting.losses import cross_entropy, read_logp
 
 WIDTH = 12
 
 
-def loss(logits, batch, scale=1.0):
-    logp = token_logp(logits, batch.ids)
+def loss(readout, batch, scale=1.0):
+    logp = read_logp(readout, batch.ids)
     ratio = cross_entropy(logp, batch.mask, batch.weight * scale)
     return ratio, {"tokens": Ratio(batch.mask.sum() * 1.0, jnp.ones(()))}
 
@@ -93,9 +93,9 @@ def test_evaluate_is_the_loss_without_the_update(subject, packed):
     state = subject.init()
     before = jax.tree.map(np.array, state.params)
     got = subject.evaluate(state.params, packed)
+    helpers.assert_trees_equal(state.params, before)
     _, metrics = subject.update(state, [packed])
     np.testing.assert_allclose(got["loss"].total, metrics["loss"].total, rtol=1e-5)
-    helpers.assert_trees_equal(state.params, before)
 
 
 def test_arguments_reach_the_loss(subject, packed):

@@ -1,0 +1,305 @@
+"""Model families: how Transformers names their options and tensors.
+
+config.json -> ModelConfig -> config.json, and a parameter's path -> a tensor's name.
+A new family of the same parts (config.py) is one more entry of FAMILIES.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from worldmodel.backbone.config import (
+    ATTENTION,
+    CONVOLUTION,
+    SLIDING,
+    ModelConfig,
+    RopeScaling,
+)
+
+Raw = dict[str, Any]
+
+
+class Family(NamedTuple):
+    """One family.
+
+    `layer` maps a layer's parameters to tensors, `options` reads from a config.json
+    what the family has beside the shared options, `written` gives those back.
+    """
+
+    architecture: str
+    layer: dict[str, str]
+    norm: str
+    options: Callable[[Raw], Raw]
+    written: Callable[[ModelConfig], Raw]
+
+
+_LLAMA = {
+    "input_norm.scale": "input_layernorm.weight",
+    "mixer.q.kernel": "self_attn.q_proj.weight",
+    "mixer.k.kernel": "self_attn.k_proj.weight",
+    "mixer.v.kernel": "self_attn.v_proj.weight",
+    "mixer.o.kernel": "self_attn.o_proj.weight",
+    "post_norm.scale": "post_attention_layernorm.weight",
+    "gate.kernel": "mlp.gate_proj.weight",
+    "up.kernel": "mlp.up_proj.weight",
+    "down.kernel": "mlp.down_proj.weight",
+}
+_QKV_BIAS = {f"mixer.{n}.bias": f"self_attn.{n}_proj.bias" for n in "qkv"}
+_QKVO_BIAS = _QKV_BIAS | {"mixer.o.bias": "self_attn.o_proj.bias"}
+_MLP_BIAS = {f"{n}.bias": f"mlp.{n}_proj.bias" for n in ("gate", "up", "down")}
+_QK_NORM = {f"mixer.{n}_norm.scale": f"self_attn.{n}_norm.weight" for n in "qk"}
+_LFM2 = {
+    "input_norm.scale": "operator_norm.weight",
+    "mixer.q.kernel": "self_attn.q_proj.weight",
+    "mixer.k.kernel": "self_attn.k_proj.weight",
+    "mixer.v.kernel": "self_attn.v_proj.weight",
+    "mixer.o.kernel": "self_attn.out_proj.weight",
+    "mixer.q_norm.scale": "self_attn.q_layernorm.weight",
+    "mixer.k_norm.scale": "self_attn.k_layernorm.weight",
+    "mixer.into.kernel": "conv.in_proj.weight",
+    "mixer.taps": "conv.conv.weight",
+    "mixer.out.kernel": "conv.out_proj.weight",
+    "post_norm.scale": "ffn_norm.weight",
+    "gate.kernel": "feed_forward.w1.weight",
+    "up.kernel": "feed_forward.w3.weight",
+    "down.kernel": "feed_forward.w2.weight",
+}
+
+
+def _llama(raw: Raw) -> Raw:
+    return {
+        "attention_bias": "qkvo" if raw.get("attention_bias") else "",
+        "mlp_bias": bool(raw.get("mlp_bias")),
+    }
+
+
+def _windows(raw: Raw, *, always: bool) -> Raw:
+    """Which layers read a window only, and how long it is."""
+    layers, size = raw["num_hidden_layers"], raw.get("sliding_window", 4096)
+    if size is None or not (always or raw.get("use_sliding_window")):
+        return {}
+    start = 0 if always else raw.get("max_window_layers", 28)
+    kinds = raw.get("layer_types") or [
+        SLIDING if i >= start else ATTENTION for i in range(layers)
+    ]
+    return {"layer_types": tuple(kinds), "sliding_window": size}
+
+
+def _qwen2(raw: Raw) -> Raw:
+    return {"attention_bias": "qkv"} | _windows(raw, always=False)
+
+
+def _qwen3(raw: Raw) -> Raw:
+    bias = "qkvo" if raw.get("attention_bias") else ""
+    return {"attention_bias": bias, "qk_norm": True} | _windows(raw, always=False)
+
+
+def _lfm2(raw: Raw) -> Raw:
+    layers, size = raw["num_hidden_layers"], raw.get("block_ff_dim")
+    size = raw["intermediate_size"] if size is None else size
+    if raw.get("block_auto_adjust_ff_dim", True):
+        size, step = int(2 * size / 3), raw.get("block_multiple_of", 256)
+        size = int(raw.get("block_ffn_dim_multiplier", 1.0) * size)
+        size = -(-size // step) * step
+    where = raw.get("full_attn_idxs")
+    where = range(layers) if where is None else where
+    kinds = raw.get("layer_types") or [
+        ATTENTION if i in where else CONVOLUTION for i in range(layers)
+    ]
+    tied = raw.get("tie_embedding", raw.get("tie_word_embeddings", True))
+    return {
+        "intermediate_size": size,
+        "rms_norm_eps": raw.get("norm_eps", 1e-5),
+        "tie_word_embeddings": tied,
+        "layer_types": tuple(kinds),
+        "conv_L_cache": raw.get("conv_L_cache", 3),
+        "qk_norm": True,
+    }
+
+
+def _write_llama(c: ModelConfig) -> Raw:
+    return {"attention_bias": bool(c.attention_bias), "mlp_bias": c.mlp_bias}
+
+
+def _write_windows(c: ModelConfig) -> Raw:
+    slides = SLIDING in c.mixers
+    return {
+        "use_sliding_window": slides,
+        "sliding_window": c.sliding_window if slides else None,
+        "layer_types": c.mixers,
+        # Transformers before layer_types: full attention first, then windows.
+        "max_window_layers": c.mixers.index(SLIDING) if slides else len(c.mixers),
+    }
+
+
+def _write_qwen3(c: ModelConfig) -> Raw:
+    return _write_windows(c) | {"attention_bias": bool(c.attention_bias)}
+
+
+def _write_mistral(c: ModelConfig) -> Raw:
+    return {"sliding_window": c.sliding_window if SLIDING in c.mixers else None}
+
+
+def _write_lfm2(c: ModelConfig) -> Raw:
+    return {
+        "norm_eps": c.rms_norm_eps,
+        "layer_types": c.mixers,
+        "conv_L_cache": c.conv_L_cache,
+        "conv_bias": False,
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+FAMILIES = {
+    "llama": Family(
+        "LlamaForCausalLM", _LLAMA | _QKVO_BIAS | _MLP_BIAS, "model.norm.weight",
+        _llama, _write_llama,
+    ),
+    "mistral": Family(
+        "MistralForCausalLM", _LLAMA, "model.norm.weight",
+        lambda raw: _windows(raw, always=True), _write_mistral,
+    ),
+    "qwen2": Family(
+        "Qwen2ForCausalLM", _LLAMA | _QKV_BIAS, "model.norm.weight",
+        _qwen2, _write_windows,
+    ),
+    "qwen3": Family(
+        "Qwen3ForCausalLM", _LLAMA | _QKVO_BIAS | _QK_NORM, "model.norm.weight",
+        _qwen3, _write_qwen3,
+    ),
+    "lfm2": Family(
+        "Lfm2ForCausalLM", _LFM2, "model.embedding_norm.weight", _lfm2, _write_lfm2
+    ),
+}  # fmt: skip
+
+
+def family(model_type: str | None) -> Family:
+    """The family of that name.
+
+    Raises:
+      ValueError: an unknown name; the message lists the known ones.
+    """
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"model_type must be one of {sorted(FAMILIES)}, got {model_type!r}"
+        )
+    return FAMILIES[model_type]
+
+
+def read_config(raw: Raw) -> ModelConfig:
+    """A decoder's shape from the contents of a config.json.
+
+    Raises:
+      ValueError: a family or an option that this decoder does not have, or an option
+        that is missing.
+    """
+    kind = family(raw.get("model_type"))
+    if raw.get("conv_bias"):
+        raise ValueError("conv_bias is not supported")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"hidden_act must be 'silu', got {raw['hidden_act']!r}")
+    needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    for name in needed:
+        if name not in raw:
+            raise ValueError(f"{name} is missing")
+    heads = raw["num_attention_heads"]
+    shared = {name: raw[name] for name in needed} | {
+        "num_key_value_heads": raw.get("num_key_value_heads") or heads,
+        "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
+        "intermediate_size": raw.get("intermediate_size"),
+        "max_position_embeddings": raw.get("max_position_embeddings") or 4096,
+        "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
+        "tie_word_embeddings": raw.get("tie_word_embeddings", False),
+        "model_type": raw["model_type"],
+    }
+    options = shared | _rope(raw) | kind.options(raw)
+    if options["intermediate_size"] is None:
+        raise ValueError("intermediate_size is missing")
+    return ModelConfig(**options)
+
+
+def _rope(raw: Raw) -> Raw:
+    # rope_parameters since Transformers 5; rope_theta and rope_scaling before.
+    rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+    theta = rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in (None, "default"):
+        return {"rope_theta": theta}
+    if kind == "yarn" and (rope.get("mscale") or rope.get("truncate") is False):
+        raise ValueError("yarn with mscale or without truncation is not supported")
+    known = {f.name for f in dataclasses.fields(RopeScaling)}
+    given = {k: v for k, v in rope.items() if k in known} | {"rope_type": kind}
+    if "factor" not in given:
+        raise ValueError(f"rope_type {kind!r} needs a factor")
+    if kind != "linear":
+        given.setdefault(
+            "original_max_position_embeddings", raw.get("max_position_embeddings", 0)
+        )
+    return {"rope_theta": theta, "rope_scaling": RopeScaling(**given)}
+
+
+def write_config(c: ModelConfig) -> Raw:
+    """The contents of a config.json that Transformers loads as the same decoder.
+
+    Raises:
+      ValueError: the family has no name for a part of this decoder.
+    """
+    kind = family(c.model_type)
+    shape = dataclasses.asdict(c)
+    for name in (
+        "qk_norm", "attention_bias", "mlp_bias", "layer_types", "sliding_window",
+        "conv_L_cache", "rope_scaling",
+    ):  # fmt: skip
+        del shape[name]
+    if c.rope_scaling is not None:
+        scaling = dataclasses.asdict(c.rope_scaling)
+        scaling = {k: v for k, v in scaling.items() if v is not None}
+        shape["rope_scaling"] = {k: scaling[k] for k in _SCALING[scaling["rope_type"]]
+                                 if k in scaling}  # fmt: skip
+    raw = {
+        "architectures": [kind.architecture],
+        "hidden_act": "silu",
+        **shape,
+        **kind.written(c),
+    }
+    if _canonical(read_config(raw)) != _canonical(c):
+        raise ValueError(f"{c.model_type} has no name for a part of {c}")
+    return raw
+
+
+def _canonical(c: ModelConfig) -> ModelConfig:
+    """The same decoder, without the sizes of what it does not have."""
+    return dataclasses.replace(
+        c,
+        layer_types=c.mixers,
+        sliding_window=c.sliding_window if SLIDING in c.mixers else 1,
+        conv_L_cache=c.conv_L_cache if CONVOLUTION in c.mixers else 1,
+    )
+
+
+_SCALING = {
+    "linear": ("rope_type", "factor"),
+    "llama3": (
+        "rope_type", "factor", "original_max_position_embeddings", "low_freq_factor",
+        "high_freq_factor",
+    ),
+    "yarn": (
+        "rope_type", "factor", "original_max_position_embeddings", "beta_fast",
+        "beta_slow", "attention_factor",
+    ),
+}  # fmt: skip
+
+
+def tensor_name(path: tuple[Any, ...], model_type: str) -> str:
+    """The tensor in a file that holds the parameter at `path`."""
+    kind = family(model_type)
+    name = ".".join(map(str, path[2:] if path[0] == "layers" else path))
+    if path[0] == "layers":
+        if name not in kind.layer:
+            raise ValueError(f"{model_type} has no tensor for {name!r}")
+        return f"model.layers.{path[1]}.{kind.layer[name]}"
+    return {
+        "embed": "model.embed_tokens.weight",
+        "norm.scale": kind.norm,
+        "head": "lm_head.weight",
+    }[name]

@@ -1,0 +1,328 @@
+"""The parts of a decoder layer (flax.nnx): norms, projections, mixers of tokens.
+
+A mixer reads the run itself (training: within segments) or a cache of columns that the
+run is written into (generation); a Place says which, and where the run stands.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from worldmodel.backbone.config import SLIDING, ModelConfig
+
+OUTPUT_SCALE = 0.02
+"""Layers start close to silent, so that the token's own embedding does not drown in
+them: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed)."""
+
+BLOCK = 256
+"""Columns of a cache that are read at a time on a CPU, where a longer cache is read
+only as far as it is used: cost follows the text, at one compiled shape."""
+
+
+class KeyValues(NamedTuple):
+    """What an attention layer keeps of each column."""
+
+    k: Float[Array, "B K C H"]
+    v: Float[Array, "B K C H"]
+
+
+class Inputs(NamedTuple):
+    """What a convolution keeps of each column: its gated input."""
+
+    x: Float[Array, "B C D"]
+
+
+LayerCache = KeyValues | Inputs
+
+
+class Place(NamedTuple):
+    """Where a run of T tokens stands, and what it may read.
+
+    In training positions restart with each of `segments`, and a token reads its own
+    segment up to itself. With a cache, the run is written to the columns of its
+    positions, the first `count` tokens of it (the others are padding), and a token
+    reads every column up to its own.
+    """
+
+    positions: Int[Array, "B T"]
+    segments: Int[Array, "B T"] | None = None
+    count: Int[Array, " B"] | None = None
+
+
+def readable(
+    positions: Int[Array, "B T"],
+    start: Int[Array, ""] | int,
+    columns: int,
+    window: int | None,
+) -> Bool[Array, "B T C"]:
+    """Which of `columns` from `start` on a token may read."""
+    behind = positions[:, :, None] - start - jnp.arange(columns)[None, None]
+    return behind >= 0 if window is None else (behind >= 0) & (behind < window)
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of each position, for rotary embedding (arXiv:2104.09864)."""
+
+    cos: Float[Array, "B T H"]
+    sin: Float[Array, "B T H"]
+
+
+def rotation(config: ModelConfig, positions: Int[Array, "B T"]) -> Rotation:
+    """The angles of each position, scaled as the config says, in float32."""
+    rates = jnp.asarray(config.rope_rates, jnp.float32)
+    angles = positions[..., None].astype(jnp.float32) * rates[None, None]
+    scaling = config.rope_scaling
+    scale = 1.0 if scaling is None else scaling.attention_scale
+    return Rotation(jnp.cos(angles) * scale, jnp.sin(angles) * scale)
+
+
+def rotate(x: Float[Array, "B T N D"], by: Rotation) -> Float[Array, "B T N D"]:
+    """Rotary embedding, the half-split layout of Llama."""
+    half = x.shape[-1] // 2
+    cos, sin = by.cos[:, :, None, :], by.sin[:, :, None, :]
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+def attend(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B K C H"],
+    v: Float[Array, "B K C H"],
+    mask: Bool[Array, "B T C"],
+) -> Float[Array, "B T N H"]:
+    """Softmax attention of grouped query heads, in float32."""
+    scores = _scores(q, k, mask)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    out = jnp.einsum("bkgtc,bkch->btkgh", weights, v)
+    return out.reshape(q.shape)
+
+
+def _scores(q: Array, k: Array, mask: Array) -> Float[Array, "B K G T C"]:
+    batch, steps, heads, size = q.shape
+    grouped = q.reshape(batch, steps, k.shape[1], heads // k.shape[1], size)
+    scores = jnp.einsum(
+        "btkgh,bkch->bkgtc", grouped, k, preferred_element_type=jnp.float32
+    )
+    return jnp.where(mask[:, None, None], scores * size**-0.5, -1e30)
+
+
+def attend_used(
+    q: Float[Array, "B T N H"],
+    cache: KeyValues,
+    place: Place,
+    window: int | None,
+) -> Float[Array, "B T N H"]:
+    """`attend` over the used columns of a cache.
+
+    On a CPU blocks are read one after the other, as far as the cache is used, with a
+    running maximum and sum (arXiv:1805.02867); elsewhere the whole cache at once.
+    """
+    (batch, steps, heads, size), kv = q.shape, cache.k.shape[1]
+    capacity, at = cache.k.shape[2], place.positions
+    if capacity <= 2 * BLOCK or jax.default_backend() != "cpu":
+        return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
+    assert capacity % BLOCK == 0, "Streams rounds capacities up"
+
+    def body(i: Array, carry: tuple[Array, Array, Array]):
+        top, total, out = carry
+        k, v = (
+            jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=2) for x in cache
+        )
+        scores = _scores(q, k, readable(at, i * BLOCK, BLOCK, window))
+        higher = jnp.maximum(top, scores.max(-1))
+        fade, weights = jnp.exp(top - higher), jnp.exp(scores - higher[..., None])
+        new = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
+        total = total * fade + weights.sum(-1)
+        return higher, total, out * fade[..., None] + new
+
+    shape = (batch, kv, heads // kv, steps)
+    start = (
+        jnp.full(shape, -1e30, jnp.float32), jnp.zeros(shape, jnp.float32),
+        jnp.zeros((*shape, size), jnp.float32),
+    )  # fmt: skip
+    blocks = jnp.minimum(at.max() // BLOCK + 1, capacity // BLOCK)
+    _, total, out = jax.lax.fori_loop(0, blocks, body, start)
+    out = (out / total[..., None]).astype(q.dtype)
+    return out.transpose(0, 3, 1, 2, 4).reshape(q.shape)
+
+
+class Norm(nnx.Module):
+    """RMSNorm (arXiv:1910.07467), reduced in float32."""
+
+    def __init__(self, size: int, eps: float):
+        self.scale = nnx.Param(jnp.ones((size,)))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """The normalised and scaled input."""
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt((wide**2).mean(-1, keepdims=True) + self.eps)
+        scale = jnp.expand_dims(self.scale[...], range(x.ndim - 1))
+        return (wide * scale).astype(x.dtype)
+
+
+class Linear(nnx.Module):
+    """A projection, with a bias or not, and a low-rank addition or not.
+
+    With `rank` the output is x W + scale (x A) B (LoRA, arXiv:2106.09685 eq. 3); B
+    starts at zero.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        rngs: nnx.Rngs,
+        *,
+        gain: float = 1.0,
+        bias: bool = False,
+        rank: int = 0,
+        scale: float = 1.0,
+    ):
+        normal = nnx.initializers.normal(stddev=gain * n_in**-0.5)
+        self.kernel = nnx.Param(normal(rngs.params(), (n_in, n_out)))
+        if bias:
+            self.bias = nnx.Param(jnp.zeros((n_out,)))
+        if rank:
+            normal = nnx.initializers.normal(stddev=n_in**-0.5)
+            self.lora_a = nnx.Param(normal(rngs.params(), (n_in, rank)))
+            self.lora_b = nnx.Param(jnp.zeros((rank, n_out)))
+        self.biased, self.rank, self.scale = bias, rank, scale
+
+    def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
+        """The projected input."""
+        y = x @ self.kernel[...]
+        if self.rank:
+            y = y + ((x @ self.lora_a[...]) @ self.lora_b[...]) * self.scale
+        if self.biased:
+            y = y + self.bias[...][None, None]
+        return y
+
+
+class Attention(nnx.Module):
+    """Rotary attention over earlier tokens, with normalised q and k or not."""
+
+    def __init__(self, config: ModelConfig, kind: str, linear: Any, rngs: nnx.Rngs):
+        c, width = config, config.hidden_size
+        heads, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads
+        self.config = config
+        self.window = c.sliding_window if kind == SLIDING else None
+        biased = c.attention_bias
+        self.q = linear("q", width, heads, rngs, bias="q" in biased)
+        self.k = linear("k", width, kv * c.head_dim, rngs, bias="k" in biased)
+        self.v = linear("v", width, kv * c.head_dim, rngs, bias="v" in biased)
+        self.o = linear("o", heads, width, rngs, gain=OUTPUT_SCALE, bias="o" in biased)
+        if c.qk_norm:
+            self.q_norm = Norm(c.head_dim, c.rms_norm_eps)
+            self.k_norm = Norm(c.head_dim, c.rms_norm_eps)
+
+    def __call__(
+        self,
+        h: Float[Array, "B T D"],
+        place: Place,
+        by: Rotation,
+        cache: KeyValues | None,
+    ) -> tuple[Float[Array, "B T D"], KeyValues | None]:
+        """What the run reads, and the cache with the run in it."""
+        c = self.config
+        batch, steps = place.positions.shape
+        q = self.q(h).reshape(batch, steps, c.num_attention_heads, c.head_dim)
+        k = self.k(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
+        v = self.v(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
+        if c.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, by), rotate(k, by).swapaxes(1, 2)
+        v = v.swapaxes(1, 2)
+        if cache is not None:
+            cache = KeyValues(
+                _written(cache.k, k, place, 2), _written(cache.v, v, place, 2)
+            )
+            out = attend_used(q, cache, place, self.window)
+        else:
+            mask = run_mask(place, self.window)
+            out = attend(q, k, v, mask)
+        return self.o(out.reshape(batch, steps, -1)), cache
+
+
+def run_mask(place: Place, window: int | None = None) -> Bool[Array, "B T T"]:
+    """Causal attention within segments; segment 0 is padding and attends to itself."""
+    assert place.segments is not None, "without a cache a place needs segments"
+    steps = place.segments.shape[1]
+    same = place.segments[:, :, None] == place.segments[:, None, :]
+    mask = same & jnp.tril(jnp.ones((steps, steps), bool))[None]
+    if window is None:
+        return mask
+    at = jnp.arange(steps)
+    return mask & (at[:, None] - at[None] < window)[None]
+
+
+class ShortConv(nnx.Module):
+    """A gated causal convolution over the last few tokens (LFM2, arXiv:2511.23404).
+
+    Each token sees the ones just before it, so that one attention layer above can look
+    a word up and read what stood behind it (docs/LOG.md, 2026-11-21).
+    """
+
+    def __init__(self, config: ModelConfig, kind: str, linear: Any, rngs: nnx.Rngs):
+        del kind  # one kind of convolution
+        width, size = config.hidden_size, config.conv_L_cache
+        self.size = size
+        self.into = linear("into", width, 3 * width, rngs)
+        taps = nnx.initializers.normal(stddev=size**-0.5)
+        self.taps = nnx.Param(taps(rngs.params(), (size, width)))
+        self.out = linear("out", width, width, rngs, gain=OUTPUT_SCALE)
+
+    def __call__(
+        self,
+        h: Float[Array, "B T D"],
+        place: Place,
+        by: Rotation,
+        cache: Inputs | None,
+    ) -> tuple[Float[Array, "B T D"], Inputs | None]:
+        """What the run reads, and the cache with the run in it."""
+        del by  # a convolution tells places apart by their order
+        before, after, x = jnp.split(self.into(h), 3, axis=-1)
+        x = before * x
+        row = jnp.concatenate([self._past(x, place, cache), x], axis=1)
+        if cache is not None:
+            cache = Inputs(_written(cache.x, x, place, 1))
+        mixed = jnp.zeros_like(x)
+        for back in range(self.size):
+            start = self.size - 1 - back
+            seen = jax.lax.slice_in_dim(row, start, start + x.shape[1], axis=1)
+            real = (place.positions >= back)[..., None]
+            mixed += jnp.where(real, seen, 0) * self.taps[...][start][None, None]
+        return self.out(after * mixed), cache
+
+    def _past(
+        self, x: Float[Array, "B T D"], place: Place, cache: Inputs | None
+    ) -> Float[Array, "B P D"]:
+        """The inputs just before the run, oldest first, found by their positions."""
+        back = jnp.arange(self.size - 1, 0, -1)
+        if cache is None:
+            return jnp.zeros((x.shape[0], self.size - 1, x.shape[2]), x.dtype)
+        at = jnp.maximum(place.positions[:, :1] - back[None], 0)
+        return jnp.take_along_axis(cache.x, at[..., None], axis=1)
+
+
+def _written(cached: Array, run: Array, place: Place, axis: int) -> Array:
+    """The cache with the real tokens of a run in the columns of their positions."""
+    assert place.count is not None, "with a cache a place needs counts"
+    steps, capacity = run.shape[axis], cached.shape[axis]
+
+    def one(old: Array, new: Array, start: Array, count: Array) -> Array:
+        # A slice that would reach over the edge is moved back, and the run in it on.
+        at = jnp.minimum(start, capacity - steps)
+        token = jnp.arange(steps) - (start - at)
+        real = (token >= 0) & (token < count)
+        shape = [1] * old.ndim
+        shape[axis - 1] = steps
+        here = jax.lax.dynamic_slice_in_dim(old, at, steps, axis - 1)
+        moved = jnp.take(new, token, axis=axis - 1, mode="clip").astype(old.dtype)
+        kept = jnp.where(real.reshape(shape), moved, here)
+        return jax.lax.dynamic_update_slice_in_dim(old, kept, at, axis - 1)
+
+    return jax.vmap(one)(cached, run, place.positions[:, 0], place.count)

@@ -1,0 +1,59 @@
+"""Low-rank additions (LoRA, arXiv:2106.09685): put onto a model, merged into it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from worldmodel.backbone.model import LoraConfig, Model, blueprint
+
+
+def is_adapter(path: tuple[Any, ...]) -> bool:
+    """Whether the parameter at `path` is part of an addition."""
+    return path[-1] in ("lora_a", "lora_b")
+
+
+def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
+    """The model with fresh additions, which change nothing yet (B is zero).
+
+    Raises:
+      ValueError: the model has additions already, or no projection is targeted.
+    """
+    if model.lora is not None:
+        raise ValueError("the model has LoRA already: merge it first")
+    definition, shapes = blueprint(model.config, lora)
+    held = dict(nnx.to_flat_state(model.params))
+    flat, key = [], jax.random.key(seed)
+    for number, (path, leaf) in enumerate(nnx.to_flat_state(shapes)):
+        if not is_adapter(path):
+            flat.append((path, held[path]))
+            continue
+        value = jnp.zeros(leaf.shape)
+        if path[-1] == "lora_a":
+            noise = jax.random.normal(jax.random.fold_in(key, number), leaf.shape)
+            value = noise * leaf.shape[0] ** -0.5
+        flat.append((path, leaf.replace(value)))
+    if len(flat) == len(held):
+        raise ValueError(f"no projection of this model is among {list(lora.targets)}")
+    return Model(definition, nnx.from_flat_state(flat), model.config, lora)
+
+
+def merge(model: Model) -> Model:
+    """The same function without additions: W + (alpha / rank) A B; itself without."""
+    if model.lora is None:
+        return model
+    scale = model.lora.alpha / model.lora.rank
+    held = dict(nnx.to_flat_state(model.params))
+    flat = []
+    for path, leaf in held.items():
+        if is_adapter(path):
+            continue
+        kept = leaf
+        a, b = (held.get((*path[:-1], name)) for name in ("lora_a", "lora_b"))
+        if path[-1] == "kernel" and a is not None and b is not None:
+            added = a[...].astype(jnp.float32) @ b[...].astype(jnp.float32) * scale
+            kept = leaf.replace((leaf[...] + added).astype(leaf[...].dtype))
+        flat.append((path, kept))
+    definition, _ = blueprint(model.config)
+    return Model(definition, nnx.from_flat_state(flat), model.config)

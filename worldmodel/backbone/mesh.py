@@ -1,0 +1,137 @@
+"""Many devices: which axis of an array lies along which axis of a mesh.
+
+A mesh has the axes data (rows of a batch), fsdp (rows too, and parameters are spread
+over it) and tensor (heads, inner widths, the vocabulary). Arrays are placed; the
+compiler puts the communication between.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+ROWS = (DATA, FSDP)
+
+_INWARD = {"q", "k", "v", "gate", "up", "into"}
+_OUTWARD = {"o", "down", "out"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Devices along each axis; their product is the number of devices used.
+
+    `data` 0 takes what the other two leave.
+    """
+
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self):
+        if self.data < 0 or min(self.fsdp, self.tensor) < 1:
+            raise ValueError(
+                "data must be >= 0, fsdp and tensor >= 1, got "
+                f"{self.data}, {self.fsdp} and {self.tensor}"
+            )
+
+
+def parse_mesh(text: str) -> MeshConfig:
+    """A mesh from text such as "data=2,tensor=4".
+
+    Raises:
+      ValueError: another axis, or no whole number.
+    """
+    given: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.partition("=")
+        if name.strip() not in (DATA, FSDP, TENSOR) or not number.strip().isdigit():
+            raise ValueError(
+                f"a mesh is written as data=N,fsdp=N,tensor=N, got {part!r}"
+            )
+        given[name.strip()] = int(number)
+    return MeshConfig(**given)
+
+
+def make_mesh(config: MeshConfig) -> Mesh:
+    """The mesh over all devices of all processes.
+
+    Raises:
+      ValueError: the axes do not multiply to the number of devices.
+    """
+    count = jax.device_count()
+    rest = config.fsdp * config.tensor
+    data = config.data if config.data else max(count // rest, 1)
+    if data * rest != count:
+        raise ValueError(
+            f"a mesh of data={data}, fsdp={config.fsdp}, tensor={config.tensor} needs "
+            f"{data * rest} devices, found {count}"
+        )
+    axes = (AxisType.Auto,) * 3
+    shape = (data, config.fsdp, config.tensor)
+    return jax.make_mesh(shape, (DATA, FSDP, TENSOR), axis_types=axes)
+
+
+def parameter_spec(path: tuple[Any, ...]) -> P:
+    """How the parameter at `path` is laid out (kernels are [in, out])."""
+    part, leaf = str(path[-2]) if len(path) > 1 else "", str(path[-1])
+    if leaf in ("embed", "head"):
+        return P(TENSOR, FSDP)
+    if leaf == "kernel" and part in _INWARD:
+        return P(FSDP, TENSOR)
+    if leaf == "kernel" and part in _OUTWARD:
+        return P(TENSOR, FSDP)
+    if leaf == "lora_a":
+        return P(FSDP if part in _INWARD else TENSOR, None)
+    if leaf == "lora_b":
+        return P(None, TENSOR if part in _INWARD else FSDP)
+    if leaf == "bias" and part in _INWARD:
+        return P(TENSOR)
+    return P()
+
+
+def fitting(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """The layout on a mesh; an axis that does not divide evenly is not spread."""
+    names = []
+    for size, name in zip(shape, tuple(spec) + (None,) * len(shape), strict=False):
+        axes = (name,) if isinstance(name, str) else tuple(name or ())
+        ways = math.prod(mesh.shape[a] for a in axes)
+        names.append(name if size % ways == 0 else None)
+    return NamedSharding(mesh, P(*names))
+
+
+def parameter_sharding(
+    path: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh
+) -> NamedSharding:
+    """Where the parameter at `path` lies on a mesh."""
+    return fitting(parameter_spec(path), shape, mesh)
+
+
+def place_params(params: nnx.State, mesh: Mesh) -> nnx.State:
+    """Parameters laid out on a mesh."""
+    flat = [
+        (path, leaf.replace(put(leaf[...], parameter_sharding(path, leaf.shape, mesh))))
+        for path, leaf in nnx.to_flat_state(params)
+    ]
+    return nnx.from_flat_state(flat)
+
+
+def place_rows(tree: Any, mesh: Mesh) -> Any:
+    """Arrays whose first axis is the batch, spread over the data axes."""
+    return jax.tree.map(lambda x: put(x, fitting(P(ROWS), jnp.shape(x), mesh)), tree)
+
+
+def put(value: Any, sharding: NamedSharding) -> jax.Array:
+    """The array, the same in every process, laid out over all their devices."""
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        return jax.device_put(
+            value, sharding
+        )  # laid out already: moved between devices
+    return jax.make_array_from_callback(
+        jnp.shape(value), sharding, lambda index: value[index]
+    )

@@ -1,0 +1,89 @@
+"""Drawing a token: logits -> the distribution sampled from -> one token.
+
+The cuts follow Transformers' order: temperature, top-k, top-p, min-p; tokens tied at a
+cut stay. A draw takes two uniform numbers, one for a block of the vocabulary and one
+within it: noise over every token would cost more than a small model's step.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+_WIDTH = 128
+
+
+def shaped_logits(
+    logits: Float[Array, "*B V"],
+    allowed: Bool[Array, "*B V"],
+    temperature: Float[Array | np.ndarray, "*B"],
+    min_p: Float[Array | np.ndarray, "*B"],
+    *,
+    top_k: Int[Array | np.ndarray, "*B"] | None = None,
+    top_p: Float[Array | np.ndarray, "*B"] | None = None,
+) -> Float[Array, "*B V"]:
+    """Logits of the distribution sampled from; the learner applies the same.
+
+    Temperature 0 leaves the logits as they are (the caller takes the greatest). `top_k`
+    0 and `top_p` 1 cut nothing; `min_p` cuts what is less probable than that share of
+    the most probable token.
+    """
+    scaled = logits / jnp.where(temperature > 0, temperature, 1.0)[..., None]
+    scaled = jnp.where(allowed, scaled, -jnp.inf)
+    if top_k is not None:
+        size = logits.shape[-1]
+        most = jnp.where(jnp.asarray(top_k) > 0, top_k, size)
+        scaled = _cut(scaled, lambda kept: kept.sum(-1) >= jnp.minimum(most, size))
+    if top_p is not None:
+        mass = jax.nn.softmax(scaled)
+        # Rounding may leave the whole mass below 1.
+        share = jnp.minimum(jnp.asarray(top_p), mass.sum(-1))
+        scaled = _cut(scaled, lambda kept: jnp.where(kept, mass, 0.0).sum(-1) >= share)
+    floor = (
+        scaled.max(-1, keepdims=True) + jnp.log(jnp.maximum(min_p, 1e-30))[..., None]
+    )
+    return jnp.where(scaled >= floor, scaled, -jnp.inf)
+
+
+def _cut(
+    x: Float[Array, "*B V"], enough: Callable[[Array], Array]
+) -> Float[Array, "*B V"]:
+    """Keep x >= t for the greatest t that keeps enough; exact, without sorting."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    order = jnp.where(
+        bits >= 0, bits, bits ^ 0x7FFFFFFF
+    )  # floats in order, as integers
+    low, high = order.min(-1), order.max(-1)  # low always keeps enough
+
+    def halve(_: int, span: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = span
+        # The upper middle of the two, without overflow.
+        middle = (low | high) - ((low ^ high) >> 1)
+        keeps = enough(order >= middle[..., None])
+        return jnp.where(keeps, middle, low), jnp.where(keeps, high, middle - 1)
+
+    least, _ = jax.lax.fori_loop(0, 32, halve, (low, high))
+    return jnp.where(order >= least[..., None], x, -jnp.inf)
+
+
+def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array, " B"]:
+    """One token a row by the inverse of its distribution, from numbers in [0, 1)."""
+    batch, size = shaped.shape
+    weights = jnp.exp(shaped - shaped.max(-1, keepdims=True))
+    short = -size % _WIDTH
+    blocks = jnp.pad(weights, ((0, 0), (0, short))).reshape(batch, -1, _WIDTH)
+    block = _inverse(blocks.sum(-1), uniform[:, 0])
+    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    return block * _WIDTH + _inverse(inside, uniform[:, 1])
+
+
+def _inverse(weights: Float[Array, "B N"], u: Float[Array, " B"]) -> Int[Array, " B"]:
+    """The first index whose cumulative weight exceeds u of the whole."""
+    reached = jnp.cumsum(weights, axis=-1)
+    beyond = reached > (u * reached[:, -1])[:, None]
+    # Where rounding leaves none, the last index that weighs anything.
+    last = weights.shape[1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)
+    found = jnp.where(beyond.any(-1), jnp.argmax(beyond, axis=-1), last)
+    return found.astype(jnp.int32)
