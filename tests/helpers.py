@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
@@ -51,6 +52,16 @@ def lively_model(config: ModelConfig, *, seed: int = 0, embed: float = 20.0) -> 
         return x + 0.2 * jnp.cos(jnp.arange(x.size, dtype=x.dtype))
 
     return model._replace(params=jax.tree.map(stir, model.params))
+
+
+def stirred_lora(model: Model, *, seed: int = 1) -> Model:
+    """The model with additions that matter: B is no longer zero."""
+    flat, key = [], jax.random.key(seed)
+    for number, (path, leaf) in enumerate(nnx.to_flat_state(model.params)):
+        noise = jax.random.normal(jax.random.fold_in(key, number), leaf.shape)
+        value = leaf.replace(0.3 * noise) if path[-1] == "lora_b" else leaf
+        flat.append((path, value))
+    return model._replace(params=nnx.from_flat_state(flat))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -25,6 +25,7 @@ from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
 
 PROMPT_BUCKET = 64
+SAMPLE_BUCKET = 16
 BATCHES = (16, 64)
 
 
@@ -164,14 +165,15 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
     return token, jnp.where(forced, 0.0, logp), ~forced
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 8), donate_argnums=2)
+@functools.partial(jax.jit, static_argnums=(0, 6, 9), donate_argnums=2)
 def _sample(
     definition: nnx.GraphDef,
     params: nnx.State,
     state: StreamState,
     grammar: Grammar,
     keys: Array,
-    most: int,
+    most: Int[Array, ""] | int,
+    width: int,
     active: Bool[Array, " B"],
     banned: Bool[Array, "B V"] | None,
     mesh: Mesh | None,
@@ -203,7 +205,7 @@ def _sample(
         )  # fmt: skip
         return t + 1, _laid_out(state, mesh), live & ~ended, out
 
-    zeros = jnp.zeros((batch, most), jnp.int32)
+    zeros = jnp.zeros((batch, width), jnp.int32)
     out = (
         zeros, zeros.astype(jnp.float32), zeros.astype(bool), zeros,
         zeros.astype(bool), jnp.zeros(batch, jnp.int32),
@@ -328,12 +330,13 @@ class Streams:
                 drawn=self._placed(np.zeros((), np.int32)),
             )  # fmt: skip
         m = self._model
+        taken = None if banned is None else self._placed(banned)
         self._state, live, out = _sample(
             m.definition, m.params, self._state, grammar, keys, most,
-            self._placed(active), None if banned is None else self._placed(banned),
-            self._mesh,
+            bucket(most, SAMPLE_BUCKET), self._placed(active), taken, self._mesh,
         )  # fmt: skip
-        done = Sampled(*(np.asarray(x) for x in out))
+        *columns, length = (np.asarray(x) for x in out)
+        done = Sampled(*(x[:, :most] for x in columns), length)
         self._length = self._length + done.length
         self.live = np.asarray(live)
         return done

@@ -4,6 +4,7 @@ A mixer reads the run itself (training: within segments) or a cache of columns t
 run is written into (generation); a Place says which, and where the run stands.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -94,19 +95,29 @@ def attend(
     mask: Bool[Array, "B T C"],
 ) -> Float[Array, "B T N H"]:
     """Softmax attention of grouped query heads, in float32."""
-    scores = _scores(q, k, mask)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    out = jnp.einsum("bkgtc,bkch->btkgh", weights, v)
-    return out.reshape(q.shape)
+    scores = _scores(_grouped(q, k.shape[1]), k, mask)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+    out = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
+    # Divided last: the outputs are fewer than the weights.
+    total = weights.sum(-1, keepdims=True)
+    return _joined((out / total).astype(q.dtype))
+
+
+def _grouped(q: Array, kv: int) -> Float[Array, "B K G T H"]:
+    """Scaled queries by the head they read; products then need no other order."""
+    batch, steps, heads, size = q.shape
+    q = (q * size**-0.5).reshape(batch, steps, kv, heads // kv, size)
+    return q.transpose(0, 2, 3, 1, 4)
+
+
+def _joined(out: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
+    batch, kv, group, steps, size = out.shape
+    return out.transpose(0, 3, 1, 2, 4).reshape(batch, steps, kv * group, size)
 
 
 def _scores(q: Array, k: Array, mask: Array) -> Float[Array, "B K G T C"]:
-    batch, steps, heads, size = q.shape
-    grouped = q.reshape(batch, steps, k.shape[1], heads // k.shape[1], size)
-    scores = jnp.einsum(
-        "btkgh,bkch->bkgtc", grouped, k, preferred_element_type=jnp.float32
-    )
-    return jnp.where(mask[:, None, None], scores * size**-0.5, -1e30)
+    scores = jnp.einsum("bkgth,bkch->bkgtc", q, k, preferred_element_type=jnp.float32)
+    return jnp.where(mask[:, None, None], scores, -1e30)
 
 
 def attend_used(
@@ -125,13 +136,14 @@ def attend_used(
     if capacity <= 2 * BLOCK or jax.default_backend() != "cpu":
         return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
     assert capacity % BLOCK == 0, "Streams rounds capacities up"
+    grouped = _grouped(q, kv)
 
     def body(i: Array, carry: tuple[Array, Array, Array]):
         top, total, out = carry
         k, v = (
             jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=2) for x in cache
         )
-        scores = _scores(q, k, readable(at, i * BLOCK, BLOCK, window))
+        scores = _scores(grouped, k, readable(at, i * BLOCK, BLOCK, window))
         higher = jnp.maximum(top, scores.max(-1))
         fade, weights = jnp.exp(top - higher), jnp.exp(scores - higher[..., None])
         new = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
@@ -145,8 +157,40 @@ def attend_used(
     )  # fmt: skip
     blocks = jnp.minimum(at.max() // BLOCK + 1, capacity // BLOCK)
     _, total, out = jax.lax.fori_loop(0, blocks, body, start)
-    out = (out / total[..., None]).astype(q.dtype)
-    return out.transpose(0, 3, 1, 2, 4).reshape(q.shape)
+    return _joined((out / total[..., None]).astype(q.dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matmul(
+    x: Float[Array, "*B I"], w: Float[Array, "I O"], wide: bool = False
+) -> Float[Array, "*B O"]:
+    """x W, in float32 if `wide`.
+
+    Backward, the weight's gradient sums over all tokens. A CPU needs one side of that
+    product turned over in memory: here the narrower one, which XLA would not choose by
+    itself (docs/LOG.md, 2026-11-22: a step of 1 M parameters takes 0.74 of the time).
+    """
+    return jnp.matmul(x, w, preferred_element_type=jnp.float32 if wide else None)
+
+
+def _matmul_forward(x: Array, w: Array, wide: bool) -> tuple[Array, Any]:
+    return matmul(x, w, wide), (x, w)
+
+
+def _matmul_backward(wide: bool, kept: Any, dy: Array) -> tuple[Array, Array]:
+    del wide
+    x, w = kept
+    dy = dy.astype(x.dtype)
+    rows, given = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+    if jax.default_backend() != "cpu":
+        return dy @ w.T, rows.T @ given
+    turn = jax.lax.optimization_barrier
+    if rows.shape[1] <= given.shape[1]:
+        return dy @ w.T, turn(rows.T) @ given
+    return dy @ w.T, turn(turn(given.T) @ rows).T
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 class Norm(nnx.Module):
@@ -194,7 +238,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
         """The projected input."""
-        y = x @ self.kernel[...]
+        y = matmul(x, self.kernel[...])
         if self.rank:
             y = y + ((x @ self.lora_a[...]) @ self.lora_b[...]) * self.scale
         if self.biased:

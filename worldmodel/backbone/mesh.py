@@ -81,7 +81,7 @@ def parameter_spec(path: tuple[Any, ...]) -> P:
     """How the parameter at `path` is laid out (kernels are [in, out])."""
     part, leaf = str(path[-2]) if len(path) > 1 else "", str(path[-1])
     if leaf in ("embed", "head"):
-        return P(TENSOR, FSDP)
+        return P((TENSOR, FSDP))  # rows: a token's vector is whole, as activations are
     if leaf == "kernel" and part in _INWARD:
         return P(FSDP, TENSOR)
     if leaf == "kernel" and part in _OUTWARD:

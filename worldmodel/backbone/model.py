@@ -25,6 +25,7 @@ from worldmodel.backbone.layers import (
     Place,
     Rotation,
     ShortConv,
+    matmul,
     rotation,
 )
 
@@ -133,9 +134,7 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Vocabulary scores in float32."""
-        return jnp.einsum(
-            "...d,vd->...v", hidden, self.table, preferred_element_type=jnp.float32
-        )
+        return matmul(hidden, self.table.T, True)
 
 
 def _again(layer: Layer, x: Array, place: Place, by: Rotation) -> Array:
@@ -197,9 +196,7 @@ class Readout(NamedTuple):
 
     def logits(self) -> Float[Array, "B T V"]:
         """Vocabulary scores in float32."""
-        return jnp.einsum(
-            "btd,vd->btv", self.hidden, self.table, preferred_element_type=jnp.float32
-        )
+        return matmul(self.hidden, self.table.T, True)
 
 
 def read(

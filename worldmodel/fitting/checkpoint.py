@@ -1,7 +1,8 @@
 """One step directory: Orbax arrays and host state as JSON, one commit marker.
 
 A directory is written under a temporary name and renamed when everything in it is on
-disk, so a kill leaves the last whole one.
+disk, so a kill leaves the last whole one. On several hosts each writes the shards it
+holds, and the first one commits; a step restores onto any mesh.
 """
 
 import errno
@@ -13,6 +14,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from worldmodel.text.records import replacing
 
@@ -26,20 +28,32 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
     _require_room(root, sum(x.nbytes for x in jax.tree.leaves(arrays)))
-    temporary, final = root / f".tmp_{os.getpid()}", root / f"step_{step:08d}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    temporary, final = root / ".tmp_step", root / f"step_{step:08d}"
+    first = jax.process_index() == 0
+    if first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+    _together("cleared")
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(temporary / "arrays", arrays)
         checkpointer.wait_until_finished()
-    with replacing(temporary / "host.json") as file:
-        json.dump(host, file)
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.rename(final)
-    for old in steps(root):
-        if old != step:
-            shutil.rmtree(root / f"step_{old:08d}")
+    _together("written")
+    if first:
+        with replacing(temporary / "host.json") as file:
+            json.dump(host, file)
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+        for old in steps(root):
+            if old != step:
+                shutil.rmtree(root / f"step_{old:08d}")
+    _together("committed")
     return final
+
+
+def _together(name: str) -> None:
+    """Wait for the other hosts, where there are any."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(f"checkpoint {name}")
 
 
 def _require_room(directory: Path, size: int) -> None:
@@ -58,7 +72,10 @@ def steps(directory: str | os.PathLike) -> list[int]:
 
 
 def restore(directory: str | os.PathLike, like: Any) -> tuple[int, Any, dict] | None:
-    """(step, arrays shaped as `like`, host state) of the newest step, or None."""
+    """(step, arrays shaped and laid out as `like`, host state) of the newest step.
+
+    None where there is none.
+    """
     found = steps(directory)
     if not found:
         return None

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from worldmodel.backbone.lora import is_adapter
-from worldmodel.backbone.mesh import place_rows
+from worldmodel.backbone.mesh import place_rows, put
 from worldmodel.backbone.model import Model, Readout, read
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Tokens
@@ -184,8 +186,27 @@ class Learner:
         """
         params = self.model.params if params is None else params
         params = copied(params) if copy else params
-        opt = jax.jit(self._tx.init)(self._split(params)[0])
-        return TrainState(params, opt, jnp.zeros((), jnp.int32))
+        mine, _ = self._split(params)
+        opt = jax.jit(self._tx.init, out_shardings=self._layouts(mine))(mine)
+        step = np.zeros((), np.int32)
+        return TrainState(
+            params,
+            opt,
+            jnp.asarray(step)
+            if self._mesh is None
+            else put(step, NamedSharding(self._mesh, PartitionSpec())),
+        )
+
+    def _layouts(self, mine: nnx.State) -> Any:
+        """Moments lie as their parameters do; counts everywhere."""
+        if self._mesh is None:
+            return None
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        shapes = jax.eval_shape(self._tx.init, mine)
+        return optax.tree.map_params(
+            self._tx, lambda _, p: p.sharding, shapes, mine,
+            transform_non_params=lambda _: everywhere,
+        )  # fmt: skip
 
     def update(
         self, state: TrainState, batches: Sequence[Tokens], **loss_args: Any

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from worldmodel.backbone.layers import matmul
 from worldmodel.backbone.model import Readout
 from worldmodel.fitting.arrays import AnyArray, Ratio, masked_ratio
 
@@ -12,9 +13,21 @@ def token_logp(
     logits: Float[Array, "B T V"], ids: Int[AnyArray, "B T"]
 ) -> Float[Array, "B T"]:
     """log p(ids[t] | ids[<t]); the first column, which has no context, is 0."""
-    logp = jax.nn.log_softmax(logits[:, :-1])
-    picked = jnp.take_along_axis(logp, ids[:, 1:, None], axis=-1)[..., 0]
-    return jnp.pad(picked, ((0, 0), (1, 0)))
+    # Every row is scored, the last one for nothing: a slice would copy the others.
+    ids = jnp.asarray(ids)
+    following = jnp.concatenate([ids[:, 1:], ids[:, :1]], axis=1)
+    return _shifted(_picked(logits, following))
+
+
+def _picked(logits: Float[Array, "*B V"], ids: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """log p of one id a row."""
+    chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    return chosen - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _shifted(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:
+    """From the column that predicts a token to the token's own."""
+    return jnp.pad(logp[:, :-1], ((0, 0), (1, 0)))
 
 
 WHOLE = 1 << 25
@@ -41,9 +54,7 @@ def read_logp(readout: Readout, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"
     @jax.checkpoint
     def piece(args: tuple[Array, Array]) -> Array:
         x, y = args
-        logits = jnp.einsum("td,vd->tv", x, table, preferred_element_type=jnp.float32)
-        picked = jnp.take_along_axis(logits, y[:, None], axis=-1)[:, 0]
-        return picked - jax.nn.logsumexp(logits, axis=-1)
+        return _picked(matmul(x, table.T, True), y)
 
     logp = jax.lax.map(piece, (hidden, wanted)).reshape(-1)
     logp = logp[: batch * (steps - 1)].reshape(batch, steps - 1)

@@ -1,0 +1,143 @@
+"""What the benchmarks share: engines as processes, turns, medians, tables."""
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from worldmodel.backbone.config import ModelConfig
+from worldmodel.backbone.model import create
+from worldmodel.backbone.weights import save_model
+from worldmodel.text.tokenizer import TextTokenizer
+
+SHAPES = {
+    "1m": ModelConfig(
+        vocab_size=1024, hidden_size=128, num_hidden_layers=4, intermediate_size=384
+    ),
+    "5m": ModelConfig(
+        vocab_size=2048, hidden_size=256, num_hidden_layers=5, num_attention_heads=8,
+        num_key_value_heads=8, intermediate_size=704,
+    ),
+}  # fmt: skip
+"""Random weights in the shape of Llama, which every engine here reads."""
+
+
+class Engine:
+    """A process of bench_engines.py."""
+
+    def __init__(self, name: str, python: str, directory: Path, dtype: str):
+        self.name = name
+        script = Path(__file__).with_name("bench_engines.py")
+        self._process = subprocess.Popen(
+            [python, str(script), name, str(directory), dtype],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL if name != "dreamgym" else None,
+        )  # fmt: skip
+
+    def __call__(self, do: str, **order: Any) -> dict[str, Any]:
+        """Let the engine do one thing.
+
+        Raises:
+          RuntimeError: the engine's process ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"do": do} | order) + "\n")
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with status {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """The options of every benchmark."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--model", default="1m",
+        help=f"a model directory, or random weights: {', '.join(SHAPES)} (1m)",
+    )  # fmt: skip
+    add(
+        "--peers",
+        default="transformers",
+        help="engines to compare with, by comma: transformers, tunix; '' for none",
+    )
+    add("--tunix-python", default="", help="the Python of Tunix' own environment")
+    add("--rounds", type=int, default=5, help="timed rounds, in turns (5)")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"])
+    add("--json", action="store_true", help="one JSON object")
+    return parser
+
+
+@contextlib.contextmanager
+def engines(args: argparse.Namespace) -> Iterator[dict[str, Engine]]:
+    """Ours and the peers', started; ended whatever happens."""
+    names = ["dreamgym", *filter(None, args.peers.split(","))]
+    if "tunix" in names and not args.tunix_python:
+        raise SystemExit("tunix needs --tunix-python: its pins conflict with ours")
+    with tempfile.TemporaryDirectory() as temp, contextlib.ExitStack() as stack:
+        directory = Path(args.model)
+        if args.model in SHAPES:
+            directory = Path(temp)
+            tokenizer = TextTokenizer.train(["nothing"], 400)
+            save_model(directory, create(SHAPES[args.model], seed=0), tokenizer)
+        running = {}
+        for name in names:
+            python = args.tunix_python if name == "tunix" else sys.executable
+            engine = Engine(name, python, directory, args.dtype)
+            stack.callback(engine.close)
+            running[name] = engine
+        yield running
+
+
+def in_turns(
+    running: dict[str, Engine], rounds: int, work: Callable[[Engine], dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """What each engine answers in each round, after one that compiles."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
+    for number in range(rounds + 1):
+        for name, engine in running.items():
+            answer = work(engine)
+            if number:
+                found[name].append(answer)
+    return found
+
+
+def median(values: Sequence[float]) -> float:
+    """The median."""
+    return float(statistics.median(values))
+
+
+def show(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Rows as one JSON object, or as a Markdown table."""
+    if args.json:
+        print(json.dumps({"model": args.model, "dtype": args.dtype, "rows": rows}))
+        return
+    columns = list(dict.fromkeys(k for row in rows for k in row))
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for row in rows:
+        print("| " + " | ".join(_cell(row.get(c)) for c in columns) + " |")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,110 @@
+"""Many devices give what one gives: 8 simulated ones, and two processes of 4."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.worldmodel.mesh_probe import MESHES, QUICK, SHAPES
+from worldmodel.backbone.mesh import MeshConfig, make_mesh, parameter_spec, parse_mesh
+
+ROOT = Path(__file__).parents[2]
+PROBE = Path(__file__).with_name("mesh_probe.py")
+
+
+def start(out: Path, devices: int, *more: str) -> subprocess.Popen:
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    env = os.environ | {
+        "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, str(PROBE), str(out), *more],
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def finish(*running: subprocess.Popen) -> None:
+    for process in running:
+        told, _ = process.communicate(timeout=400)
+        assert process.returncode == 0, told[-3000:]
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory) -> dict[str, np.ndarray]:
+    """What one device and every mesh of eight computed, in one process."""
+    out = tmp_path_factory.mktemp("eight") / "out.npz"
+    finish(start(out, 8, "all"))
+    return dict(np.load(out))
+
+
+def test_eight_devices_in_three_axes_are_one(tmp_path):
+    finish(start(tmp_path / "out.npz", 8, "quick"))
+    got = dict(np.load(tmp_path / "out.npz"))
+    assert_equal(got, got, "llama", QUICK[0])
+
+
+def assert_equal(got: dict, want: dict, family: str, mesh: str) -> None:
+    def pair(name):
+        return got[f"{family}/{mesh}/{name}"], want[f"{family}/one/{name}"]
+
+    np.testing.assert_allclose(*pair("loss"), rtol=1e-5)
+    grads, exact = pair("grads")
+    np.testing.assert_allclose(grads, exact, atol=2e-5 * np.abs(exact).max())
+    # Two updates of Adam: a gradient near 0 may step either way.
+    params, exact = pair("params")
+    assert np.mean(np.abs(params - exact) > 1e-4) < 0.01
+    # Greedy text up to a near-tie, which is counted.
+    ids, exact = pair("greedy")
+    ties = int((ids != exact).any(1).sum())
+    assert ties <= 1, f"{ties} of {len(ids)} texts differ"
+    drawn, exact = pair("drawn")
+    assert int((drawn != exact).any(1).sum()) <= 1
+    assert len(np.unique(exact)) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("family", SHAPES)
+def test_a_mesh_of_eight_is_one_device(eight, family, mesh):
+    assert_equal(eight, eight, family, mesh)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_device(eight, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    out = tmp_path / "out.npz"
+    finish(*(start(out, 4, "all", str(i), f"127.0.0.1:{port}") for i in range(2)))
+    got = dict(np.load(out))
+    for family in SHAPES:
+        for mesh in MESHES:
+            assert_equal(got, eight, family, mesh)
+
+
+def test_meshes_by_text():
+    assert parse_mesh("") == MeshConfig()
+    assert parse_mesh("data=2, tensor=4") == MeshConfig(data=2, tensor=4)
+    for bad in ("rows=2", "data", "data=two", "data=-1"):
+        with pytest.raises(ValueError, match="a mesh is written as"):
+            parse_mesh(bad)
+    with pytest.raises(ValueError, match=r"fsdp and tensor >= 1, got 1, 0 and 1"):
+        MeshConfig(fsdp=0)
+    with pytest.raises(ValueError, match=r"needs 1\d devices, found \d"):
+        make_mesh(parse_mesh("data=5,fsdp=3"))
+
+
+def test_layouts_by_hand():
+    # Kernels are [in, out]: heads and inner widths go over the tensor axis, on
+    # whichever side they stand.
+    layer = ("layers", 0)
+    assert tuple(parameter_spec((*layer, "mixer", "q", "kernel"))) == ("fsdp", "tensor")
+    assert tuple(parameter_spec((*layer, "mixer", "o", "kernel"))) == ("tensor", "fsdp")
+    assert tuple(parameter_spec((*layer, "down", "lora_a"))) == ("tensor", None)
+    assert tuple(parameter_spec((*layer, "up", "lora_b"))) == (None, "tensor")
+    assert tuple(parameter_spec((*layer, "input_norm", "scale"))) == ()
+    assert tuple(parameter_spec(("embed",))) == (("tensor", "fsdp"),)

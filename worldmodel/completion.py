@@ -1,0 +1,186 @@
+"""Text in, text out: complete prompts, score lines. Raw text, no template, no BOS.
+
+prompts -> ids -> streams -> ids, log-probabilities and text, until a stop token, a stop
+string or a limit. So anyone can compare with another engine, token by token.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from worldmodel.backbone.generate import Grammar, Streams, bucket
+from worldmodel.backbone.mesh import place_rows
+from worldmodel.backbone.model import Model, read
+from worldmodel.fitting.losses import read_logp
+from worldmodel.text.tokenizer import Vocabulary
+
+CHUNK = 16
+"""Tokens sampled between two looks for a stop string."""
+ROWS, SCORE_BUCKET = 8, 64
+
+
+class Completion(NamedTuple):
+    """What was written after a prompt.
+
+    `finish` is "stop" (a stop token, which `ids` ends with and `text` leaves out),
+    "string" (a stop string: `ids` ends with the token that completed it, `text` before
+    it) or "length". `logp` is under the distribution sampled from.
+    """
+
+    prompt_ids: list[int]
+    ids: list[int]
+    logp: list[float]
+    text: str
+    finish: str
+
+
+def complete(
+    model: Model,
+    vocabulary: Vocabulary,
+    prompts: Sequence[Sequence[int]],
+    grammar: Grammar,
+    keys: Array,
+    *,
+    most: int,
+    stop_strings: Sequence[str] = (),
+    mesh: Mesh | None = None,
+) -> list[Completion]:
+    """One Completion a prompt, of at most `most` tokens each; one PRNG key each.
+
+    Raises:
+      ValueError: an empty prompt, or one that with `most` exceeds the positions that
+        the model knows.
+    """
+    longest = max((len(p) for p in prompts), default=0)
+    known = model.config.max_position_embeddings
+    if not all(len(p) for p in prompts):
+        raise ValueError("a prompt needs at least one token: there is no BOS")
+    if longest + most > known:
+        raise ValueError(
+            f"a prompt of {longest} tokens and {most} more exceed the {known} "
+            "positions of this model"
+        )
+    if any(not s for s in stop_strings):
+        raise ValueError("a stop string must not be empty")
+    columns = min(bucket(longest), known)
+    step = CHUNK if stop_strings else most
+    room = columns + -(-most // step) * step
+    streams = Streams(model, len(prompts), room, mesh=mesh)
+    streams.append(prompts, columns=columns)
+    ids: list[list[int]] = [[] for _ in prompts]
+    logp: list[list[float]] = [[] for _ in prompts]
+    finish = ["length"] * len(prompts)
+    going = np.ones(len(prompts), bool)
+    for start in range(0, most, step):
+        done = streams.sample(
+            grammar, keys, most=min(step, most - start), active=going,
+            resume=start > 0,
+        )  # fmt: skip
+        for b in np.flatnonzero(going):
+            n = int(done.length[b])
+            ids[b] += done.ids[b, :n].tolist()
+            logp[b] += done.logp[b, :n].tolist()
+            if not streams.live[b]:
+                finish[b], going[b] = "stop", False
+            kept = _first_stop(vocabulary, ids[b], stop_strings)
+            if kept is not None:
+                ids[b], logp[b] = ids[b][:kept], logp[b][:kept]
+                finish[b], going[b] = "string", False
+        if not going.any():
+            break
+    return [
+        Completion(list(p), i, g, _text(vocabulary, i, f, stop_strings), f)
+        for p, i, g, f in zip(prompts, ids, logp, finish, strict=True)
+    ]
+
+
+def _first_stop(
+    vocabulary: Vocabulary, ids: Sequence[int], strings: Sequence[str]
+) -> int | None:
+    """How many tokens it takes to the end of the first stop string, or None."""
+    if not strings or not any(s in vocabulary.decode(ids) for s in strings):
+        return None
+    low, high = 1, len(ids)
+    while low < high:  # the shortest prefix with a stop string in its text
+        middle = (low + high) // 2
+        text = vocabulary.decode(ids[:middle])
+        low, high = (
+            (low, middle) if any(s in text for s in strings) else (middle + 1, high)
+        )
+    return low
+
+
+def _text(
+    vocabulary: Vocabulary, ids: Sequence[int], finish: str, strings: Sequence[str]
+) -> str:
+    if finish == "stop":
+        return vocabulary.decode(ids[:-1], controls=True)
+    text = vocabulary.decode(ids, controls=True)
+    if finish == "string":
+        text = text[: min(text.find(s) for s in strings if s in text)]
+    return text
+
+
+class Score(NamedTuple):
+    """A line's ids, and the log-probability of each given those before it.
+
+    The first has none: `logp[0]` is 0.
+    """
+
+    ids: list[int]
+    logp: list[float]
+
+
+def score(
+    model: Model, texts: Iterable[Sequence[int]], *, mesh: Mesh | None = None
+) -> Iterator[Score]:
+    """The Score of each text of ids, in order, a few rows at a time.
+
+    Raises:
+      ValueError: a text longer than the positions that the model knows.
+    """
+    held: list[list[int]] = []
+    for number, ids in enumerate(texts, start=1):
+        if len(ids) > model.config.max_position_embeddings:
+            raise ValueError(
+                f"line {number}: {len(ids)} tokens exceed the "
+                f"{model.config.max_position_embeddings} positions of this model"
+            )
+        held.append(list(ids))
+        if len(held) == ROWS:
+            yield from _score_rows(model, held, mesh)
+            held = []
+    if held:
+        yield from _score_rows(model, held, mesh)
+
+
+def _score_rows(
+    model: Model, rows: Sequence[list[int]], mesh: Mesh | None
+) -> Iterator[Score]:
+    width = bucket(max(map(len, rows)), SCORE_BUCKET)
+    ids = np.zeros((ROWS, width), np.int32)
+    real = np.zeros((ROWS, width), np.int32)
+    for row, mask, found in zip(ids, real, rows, strict=False):
+        row[: len(found)], mask[: len(found)] = found, 1
+    placed = (ids, real) if mesh is None else place_rows((ids, real), mesh)
+    logp = np.asarray(_logp(model.definition, model.params, *placed))
+    for found, line in zip(rows, logp, strict=False):
+        yield Score(found, line[: len(found)].tolist())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logp(
+    definition: nnx.GraphDef,
+    params: nnx.State,
+    ids: Int[Array, "B T"],
+    real: Int[Array, "B T"],
+) -> Float[Array, "B T"]:
+    positions = jnp.broadcast_to(jnp.arange(ids.shape[1])[None], ids.shape)
+    return read_logp(read(definition, params, ids, positions, real), ids)
