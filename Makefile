@@ -13,8 +13,10 @@ test:  ## the fast tests
 slow:  ## learning tests and whole runs, minutes
 	pytest -m slow
 
-bench:  ## tokens per second of training, prefill and decode
-	python scripts/bench.py
+bench:  ## speed beside Transformers and PyTorch, 1 M parameters
+	python scripts/bench_generation.py
+	python scripts/bench_training.py
+	python scripts/bench_rollout.py
 
 wheel:  ## a wheel in dist/
 	python -m build --wheel

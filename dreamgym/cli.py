@@ -81,7 +81,7 @@ def _engine_commands(commands: Any) -> None:
         "generate", help="complete a prompt with any model directory",
         description="Raw text in, raw text out: no template and no BOS are added, and "
         "names of control tokens in the prompt are ordinary text (--controls makes "
-        "them count).",
+        "them count). With --chat the model's own template is put around it.",
     )  # fmt: skip
     _model_options(generate)
     add = generate.add_argument
@@ -94,6 +94,7 @@ def _engine_commands(commands: Any) -> None:
     add("--seed", type=int, default=0, metavar="S", help="same seed, same text (0)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT")
     add("--ignore-eos", action="store_true", help="go on past the end token")
+    add("--chat", action="store_true", help="the prompt is a user's message to answer")
     add(
         "--json", action="store_true",
         help="one object: prompt_ids, ids, text, logprobs (of the distribution "
@@ -113,10 +114,11 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", type=Path, required=True, metavar="DIR", help="a model directory")
     add("--dtype", default="float32", choices=["float32", "bfloat16"])
-    add("--mesh", default="", help="devices, as data=N,fsdp=N,tensor=N (default: one)")
+    add("--mesh", default="", help=_MESH_HELP)
     add("--controls", action="store_true", help="read control tokens by their names")
 
 
+_MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default: one)"
 _NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 _ENV_HELP = 'a registered id (textworld) or "module:Class" (default: textworld)'
 
@@ -136,6 +138,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="policy and experience model start from: a Hugging Face (Llama) "
         f"directory, or a shape trained from scratch: {', '.join(MODELS)}",
     )
+    add("--mesh", default="", help=_MESH_HELP)
     add(
         "--episodes", type=Path,
         help="a JSONL file of episodes to use in place of collecting; without --env "
@@ -173,20 +176,21 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.pipeline import transfer
     from dreamgym.pipeline.quickstart import STAGES, quickstart, tune_process
     from dreamgym.pipeline.run import Run
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
-    config = _config(args)
+    config, mesh = _config(args), parse_mesh(args.mesh) if args.mesh else None
     suffix = "-shuffled" if config.shuffled else ""
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
     if args.command in STAGES:
         tune_process()
-        run = Run(root, config)
+        run = Run(root, config, None if mesh is None else make_mesh(mesh))
         run.stage(args.command, lambda: STAGES[args.command](run))
         if args.command != "transfer":
             return
         results = transfer.write_results(run)
     else:
-        results = quickstart(root, config, fine_tune=not args.no_transfer)
+        results = quickstart(root, config, fine_tune=not args.no_transfer, mesh=mesh)
     print(report.table(results))
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
 
@@ -219,8 +223,8 @@ def _fetch(args: argparse.Namespace) -> None:
     print(fetch(args.name, to, archive=args.archive))
 
 
-def _engine(args: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """(model, vocabulary, mesh) of the options of _model_options."""
+def _engine(args: argparse.Namespace) -> tuple[Any, Any]:
+    """(model, vocabulary) of the options of _model_options."""
     from dreamgym.pipeline.quickstart import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
     from worldmodel.backbone.weights import load_decoder
@@ -229,7 +233,7 @@ def _engine(args: argparse.Namespace) -> tuple[Any, Any, Any]:
     tune_process()
     mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     model = load_decoder(args.model, dtype=args.dtype, mesh=mesh)
-    return model, Vocabulary.load(args.model), mesh
+    return model, Vocabulary.load(args.model)
 
 
 def _generate(args: argparse.Namespace) -> None:
@@ -237,20 +241,24 @@ def _generate(args: argparse.Namespace) -> None:
 
     from worldmodel.backbone.generate import free_grammar
     from worldmodel.completion import complete
+    from worldmodel.text import chat
 
     if args.max_tokens < 1:
         raise ValueError(f"--max-tokens must be >= 1, got {args.max_tokens}")
-    model, vocabulary, mesh = _engine(args)
+    model, vocabulary = _engine(args)
     grammar = free_grammar(
         model.config.vocab_size, stop=[] if args.ignore_eos else vocabulary.ends["eos"],
         temperature=args.temperature, top_k=args.top_k, top_p=args.top_p,
         min_p=args.min_p,
     )  # fmt: skip
     ids = vocabulary.encode(args.prompt, controls=args.controls)
+    if args.chat:
+        message = chat.Message("user", args.prompt)
+        ids = chat.Conversation(chat.ChatTemplate(vocabulary), [message]).ids
     keys = jax.random.split(jax.random.key(args.seed), 1)
     done = complete(
         model, vocabulary, [ids], grammar, keys,
-        most=args.max_tokens, stop_strings=args.stop, mesh=mesh,
+        most=args.max_tokens, stop_strings=args.stop,
     )[0]  # fmt: skip
     if not args.json:
         print(done.text)
@@ -264,12 +272,12 @@ def _score(args: argparse.Namespace) -> None:
     from worldmodel.completion import score
 
     with args.file.open(encoding="utf-8", newline="\n") as file:
-        model, vocabulary, mesh = _engine(args)
+        model, vocabulary = _engine(args)
         texts = (
             vocabulary.encode(line.removesuffix("\n"), controls=args.controls)
             for line in file
         )
-        for number, found in enumerate(score(model, texts, mesh=mesh), start=1):
+        for number, found in enumerate(score(model, texts), start=1):
             told = {
                 "line": number, "tokens": len(found.ids), "logprob": sum(found.logp),
                 "ids": found.ids, "logprobs": found.logp[1:],

@@ -75,7 +75,7 @@ class Dreamgym:
         best = {"matrix": np.inf, "copy": np.inf, "read": np.inf}
         for turn in range(4):
             one = timed(lambda: product(x).block_until_ready())
-            two = timed(lambda: total(long).block_until_ready())
+            two = timed(lambda x=long: total(x).block_until_ready())
             start = time.perf_counter()
             long = copy(long).block_until_ready()
             three = time.perf_counter() - start
@@ -133,7 +133,7 @@ class Dreamgym:
             return cross_entropy(logp, batch.mask, batch.weight), {}
 
         if self._training is None:
-            config = OptimizerConfig(learning_rate=1e-5, clip=1e9)
+            config = OptimizerConfig(learning_rate=1e-5, warmup=0, clip=1e9)
             learner = Learner(self.model, config, loss, ComputeConfig(dtype=self.dtype))
             self._training = [learner, learner.init(copy=False)]
         ids = prompts(rows, width, self.vocab).tolist()

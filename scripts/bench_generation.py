@@ -1,14 +1,15 @@
 """Sampling speed beside other engines, on the same weights, in turns.
 
-    python scripts/bench_generation.py                       # 1 M parameters, 64 streams
+    python scripts/bench_generation.py                  # 1 M parameters, 64 streams
     python scripts/bench_generation.py --model models/smollm2 --batches 1,8,32
     python scripts/bench_generation.py --peers transformers,tunix --tunix-python PYTHON
 
 Each batch prefills random prompts and samples at temperature 1. `ratio` is the median
-over rounds of the peer's seconds by ours. Prefill is the time to the first token, decode
-the rest. Rooflines: `of matrix` is prefill's operations (2 a multiplied parameter and
-token) over this run's best matrix rate; `of copy` and `of read` decode's bytes (the
-parameters, once a step) over the best rate of a copy (read and written) and of a sum.
+over rounds of the peer's seconds by ours. Prefill is the time to the first token,
+decode the rest. Rooflines: `of matrix` is prefill's operations (2 a multiplied
+parameter and token) over this run's best matrix rate; `of copy` and `of read` decode's
+bytes (the parameters, once a step) over the best rate of a copy (read and written) and
+of a sum.
 """
 
 from typing import Any

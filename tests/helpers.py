@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from tokenizers import pre_tokenizers
 
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
@@ -17,6 +18,11 @@ TEXTS = (
     "press lamp", "pull door", "make it bright", "go through the door", "nothing",
     "the lamp change", "the door change earns 0.5 and wins", "0 1 -1 0.25",
 )  # fmt: skip
+
+
+def byte_letters() -> list[str]:
+    """The letters that a byte-level BPE writes bytes with."""
+    return pre_tokenizers.ByteLevel.alphabet()
 
 
 def tokenizer() -> TextTokenizer:

@@ -32,7 +32,8 @@ ALLOWED = {
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,
     "dreamgym.pipeline": PIPELINE,
-    "dreamgym.cli": {"dreamgym.cli"} | PIPELINE,
+    "dreamgym.fetch": BACKBONE,
+    "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | PIPELINE,
     "dreamgym": {"dreamgym.envs", "dreamgym.pipeline"},  # names what is public
 }
 LONGER = {  # loops may reach 120 lines

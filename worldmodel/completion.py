@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from worldmodel.backbone.generate import Grammar, Streams, bucket
@@ -50,7 +49,6 @@ def complete(
     *,
     most: int,
     stop_strings: Sequence[str] = (),
-    mesh: Mesh | None = None,
 ) -> list[Completion]:
     """One Completion a prompt, of at most `most` tokens each; one PRNG key each.
 
@@ -72,7 +70,7 @@ def complete(
     columns = min(bucket(longest), known)
     step = CHUNK if stop_strings else most
     room = columns + -(-most // step) * step
-    streams = Streams(model, len(prompts), room, mesh=mesh)
+    streams = Streams(model, len(prompts), room)
     streams.append(prompts, columns=columns)
     ids: list[list[int]] = [[] for _ in prompts]
     logp: list[list[float]] = [[] for _ in prompts]
@@ -105,12 +103,14 @@ def _first_stop(
     vocabulary: Vocabulary, ids: Sequence[int], strings: Sequence[str]
 ) -> int | None:
     """How many tokens it takes to the end of the first stop string, or None."""
-    if not strings or not any(s in vocabulary.decode(ids) for s in strings):
+    if not strings or not any(
+        s in vocabulary.decode(ids, controls=True) for s in strings
+    ):
         return None
     low, high = 1, len(ids)
     while low < high:  # the shortest prefix with a stop string in its text
         middle = (low + high) // 2
-        text = vocabulary.decode(ids[:middle])
+        text = vocabulary.decode(ids[:middle], controls=True)
         low, high = (
             (low, middle) if any(s in text for s in strings) else (middle + 1, high)
         )
@@ -138,9 +138,7 @@ class Score(NamedTuple):
     logp: list[float]
 
 
-def score(
-    model: Model, texts: Iterable[Sequence[int]], *, mesh: Mesh | None = None
-) -> Iterator[Score]:
+def score(model: Model, texts: Iterable[Sequence[int]]) -> Iterator[Score]:
     """The Score of each text of ids, in order, a few rows at a time.
 
     Raises:
@@ -155,20 +153,19 @@ def score(
             )
         held.append(list(ids))
         if len(held) == ROWS:
-            yield from _score_rows(model, held, mesh)
+            yield from _score_rows(model, held)
             held = []
     if held:
-        yield from _score_rows(model, held, mesh)
+        yield from _score_rows(model, held)
 
 
-def _score_rows(
-    model: Model, rows: Sequence[list[int]], mesh: Mesh | None
-) -> Iterator[Score]:
+def _score_rows(model: Model, rows: Sequence[list[int]]) -> Iterator[Score]:
     width = bucket(max(map(len, rows)), SCORE_BUCKET)
     ids = np.zeros((ROWS, width), np.int32)
     real = np.zeros((ROWS, width), np.int32)
     for row, mask, found in zip(ids, real, rows, strict=False):
         row[: len(found)], mask[: len(found)] = found, 1
+    mesh = model.mesh
     placed = (ids, real) if mesh is None else place_rows((ids, real), mesh)
     logp = np.asarray(_logp(model.definition, model.params, *placed))
     for found, line in zip(rows, logp, strict=False):

@@ -9,6 +9,7 @@ from dreamgym.evaluation import report
 from dreamgym.pipeline.config import MODELS
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel import fidelity, pretrain
+from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.experience import LocalExperience
@@ -35,10 +36,11 @@ def blank_model(run: Run) -> tuple[Model, TextTokenizer]:
     name = run.config.model
     if name not in MODELS:
         check_model(name)
-        return load_model(name)
+        return load_model(name, mesh=run.mesh)
     tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)
-    return create(shape, seed=run.config.seed), tokenizer
+    model = create(shape, seed=run.config.seed)
+    return model if run.mesh is None else spread(model, run.mesh), tokenizer
 
 
 def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
@@ -94,7 +96,7 @@ def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
 def load_experience(run: Run) -> LocalExperience:
     """The run's experience model with its memory of real transitions."""
     run.require("pretrain")
-    model, tok = load_model(run.path("experience"))
+    model, tok = load_model(run.path("experience"), mesh=run.mesh)
     train, _ = episodes_of(run)
     if run.config.shuffled:
         train = pretrain.shuffled(train, seed=run.config.seed)

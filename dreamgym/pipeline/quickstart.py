@@ -18,6 +18,7 @@ from dreamgym.pipeline import (
 )
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.run import Run
+from worldmodel.backbone.mesh import MeshConfig, make_mesh
 
 STAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
     "collect": collect.stage,
@@ -53,19 +54,24 @@ def tune_process() -> None:
 
 
 def quickstart(
-    run_dir: str | Path, config: RunConfig, *, fine_tune: bool = True
+    run_dir: str | Path,
+    config: RunConfig,
+    *,
+    fine_tune: bool = True,
+    mesh: MeshConfig | None = None,
 ) -> dict[str, Any]:
     """Run every stage that is not done yet; returns what results.json holds.
 
     Without `fine_tune` it ends before the transfer stage, whose real fine-tuning the
     comparison of dream, warmstart and bc does not need; a later call makes up for it.
+    Models are spread over the devices of `mesh`.
 
     Raises:
       RunError: a directory or setting that cannot be used.
       RecordError: bad episodes; the message names file and line.
     """
     tune_process()
-    run = Run(run_dir, config)
+    run = Run(run_dir, config, None if mesh is None else make_mesh(mesh))
     for name, body in STAGES.items():
         if name == "transfer" and not fine_tune:
             break

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
 from tqdm import tqdm
 
 from dreamgym.pipeline.config import RunConfig
@@ -38,16 +39,21 @@ def versions() -> dict[str, str]:
 
 
 class Run:
-    """One run directory, opened under one configuration."""
+    """One run directory, opened under one configuration.
 
-    def __init__(self, directory: str | Path, config: RunConfig):
+    `mesh` is where models are computed; a run may go on upon another one.
+    """
+
+    def __init__(
+        self, directory: str | Path, config: RunConfig, mesh: Mesh | None = None
+    ):
         """Open or create.
 
         Raises:
           RunError: the directory holds something else, another schema or other
             settings; nothing is overwritten.
         """
-        self.root, self.config = Path(directory), config
+        self.root, self.config, self.mesh = Path(directory), config, mesh
         path = self.root / "manifest.json"
         if path.is_file():
             self._check(path)

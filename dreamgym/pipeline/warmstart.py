@@ -36,7 +36,7 @@ def load_policy(run: Run, name: str) -> Policy:
     path = run.path(f"policies/{name}")
     if not (path / "config.json").is_file():
         raise RunError(f"{path}: no policy {name!r} in this run yet")
-    model, tok = load_model(path)
+    model, tok = load_model(path, mesh=run.mesh)
     return Policy(model, tok, run.config.policy)
 
 
@@ -62,7 +62,7 @@ def stage(run: Run) -> dict[str, Any]:
         raise RunError("no successful episode to imitate among the collected ones")
     held = experts_of(dev, c.experts)
     branches, spent, drifted = _branches(run, experts)
-    model, tok = load_model(run.path("experience"))
+    model, tok = load_model(run.path("experience"), mesh=run.mesh)
     policy = Policy(model, tok, run.config.policy)
     save_policy(run, "untrained", policy)
     bc = early.bc_examples(policy, experts)

@@ -21,6 +21,7 @@ from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.fitting.arrays import Ratio, masked_ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
 from worldmodel.fitting.learner import (
+    ComputeConfig,
     Learner,
     OptimizerConfig,
     TrainState,
@@ -37,7 +38,9 @@ class GrpoConfig:
     Unlike the paper the advantage is not divided by the group's std unless
     `divide_by_std`, and the loss is a mean over all tokens of the batch, not over each
     rollout: neither length nor difficulty weighs (arXiv:2503.20783). `discount` is a
-    turn's (advantages.py). The step grows over `warmup` minibatches: before it knows
+    turn's (advantages.py). The KL's reference is the policy that training began with;
+    with `reference_decay` above 0 it follows as a moving average of that decay a
+    minibatch. The step grows over `warmup` minibatches: before it knows
     the gradient's noise, Adam moves every parameter by the whole step.
     """
 
@@ -46,6 +49,7 @@ class GrpoConfig:
     clip_low: float = 0.2
     clip_high: float = 0.28
     kl: float = 0.02
+    reference_decay: float = 0.0
     discount: float = 0.9
     temperature: float = 1.0
     divide_by_std: bool = False
@@ -139,7 +143,10 @@ class Updater:
             weight_decay=0.0,
         )  # fmt: skip
         self.learner = Learner(
-            model, optimizer, on_logits(functools.partial(grpo_loss, config=config))
+            model,
+            optimizer,
+            on_logits(functools.partial(grpo_loss, config=config)),
+            ComputeConfig(ema=config.reference_decay),
         )
         self._ref_logp = jax.jit(
             functools.partial(
@@ -173,7 +180,8 @@ class Updater:
         grads, total = None, {}
         for at in range(0, len(index), rows):
             batch = rows_of(tokens, index[at : at + rows], rows)
-            ref = self._ref_logp(self._reference, batch, self._masks)
+            reference = self._reference if state.average is None else state.average
+            ref = self._ref_logp(reference, batch, self._masks)
             one, found = self.learner.gradient(
                 state.params, batch, ref_logp=ref, masks=self._masks
             )

@@ -49,14 +49,14 @@ def whole(tree) -> np.ndarray:
     return np.concatenate([_whole(x).ravel() for x in jax.tree.leaves(tree)])
 
 
-def outcome(model, mesh=None, saved=None, restored=None) -> dict[str, np.ndarray]:
+def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
     """Loss, gradient, parameters after two updates, and text, of one layout."""
     from worldmodel.backbone.generate import Streams, free_grammar
     from worldmodel.fitting import checkpoint
     from worldmodel.fitting.learner import Learner, OptimizerConfig, TrainState
 
     config = OptimizerConfig(warmup=0, steps=9, learning_rate=1e-2)
-    learner = Learner(model, config, loss, mesh=mesh)
+    learner = Learner(model, config, loss)
     state, rows = learner.init(), batch()
     grads, metrics = learner.gradient(state.params, rows)
     state, _ = learner.update(state, [rows])
@@ -68,7 +68,7 @@ def outcome(model, mesh=None, saved=None, restored=None) -> dict[str, np.ndarray
         state = TrainState(*found[1])
     state, _ = learner.update(state, [rows])
     assert [x.sharding for x in jax.tree.leaves(state)] == layout
-    streams = Streams(model, 8, 40, mesh=mesh)
+    streams = Streams(model, 8, 40)
     streams.append(PROMPTS, columns=8)
     keys = jax.random.split(jax.random.key(0), 8)
     greedy = streams.sample(free_grammar(32, temperature=0.0), keys, most=12)
@@ -90,7 +90,7 @@ def main() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(sys.argv[4], 2, int(sys.argv[3]))
     from tests import helpers
-    from worldmodel.backbone.mesh import make_mesh, parse_mesh, place_params
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh, spread
 
     found = {}
     for family, changes in list(SHAPES.items())[: 1 if quick else None]:
@@ -101,15 +101,15 @@ def main() -> None:
         before = None
         for text in QUICK if quick else MESHES:
             mesh = make_mesh(parse_mesh(text))
-            placed = model._replace(params=place_params(model.params, mesh))
-            spread = {
+            placed = spread(model, mesh)
+            everywhere = {
                 path[-1]: leaf[...].sharding.is_fully_replicated
                 for path, leaf in nnx.to_flat_state(placed.params)
             }
             if "fsdp" in text:
-                assert not spread["kernel"], spread
+                assert not everywhere["kernel"], everywhere
             saved = out.with_suffix(f".{family}.{text}")
-            result = outcome(placed, mesh, saved, before or saved)
+            result = outcome(placed, saved, before or saved)
             before = saved
             found |= {f"{family}/{text}/{k}": v for k, v in result.items()}
     if jax.process_index() == 0:

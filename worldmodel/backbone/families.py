@@ -228,7 +228,7 @@ def _rope(raw: Raw) -> Raw:
     if kind == "yarn" and (rope.get("mscale") or rope.get("truncate") is False):
         raise ValueError("yarn with mscale or without truncation is not supported")
     known = {f.name for f in dataclasses.fields(RopeScaling)}
-    given = {k: v for k, v in rope.items() if k in known} | {"rope_type": kind}
+    given: Raw = {k: v for k, v in rope.items() if k in known} | {"rope_type": kind}
     if "factor" not in given:
         raise ValueError(f"rope_type {kind!r} needs a factor")
     if kind != "linear":

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
+from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.layers import BLOCK, LayerCache, Place
 from worldmodel.backbone.mesh import ROWS, TENSOR, fitting, put
 from worldmodel.backbone.model import Model, empty_cache
@@ -119,6 +120,17 @@ def _layout(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     """Rows over the data axes; heads (of [B K C H]) over the tensor axis."""
     spec = P(ROWS, TENSOR) if len(shape) == 4 else P(ROWS)
     return fitting(spec if shape else P(), shape, mesh)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _fresh(
+    config: ModelConfig, batch: int, capacity: int, dtype: str, mesh: Mesh | None
+) -> StreamState:
+    none = jnp.zeros(batch, jnp.int32)
+    cache = empty_cache(config, batch, capacity, dtype)
+    logits = jnp.zeros((batch, config.vocab_size), jnp.float32)
+    drawn = jnp.zeros((), jnp.int32)
+    return _laid_out(StreamState(cache, none, logits, none, none, drawn), mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=2)
@@ -222,33 +234,16 @@ def _sample(
 class Streams:
     """A batch of token streams of one model, `capacity` tokens each at most.
 
-    With a `mesh`, on which the model's parameters are laid out, streams are spread
-    over its data axes and heads over its tensor axis.
+    Where the model lies on a mesh, streams are spread over its data axes and heads
+    over its tensor axis.
     """
 
-    def __init__(
-        self, model: Model, batch: int, capacity: int, *, mesh: Mesh | None = None
-    ):
+    def __init__(self, model: Model, batch: int, capacity: int):
         capacity = bucket(capacity, BLOCK) if capacity > 2 * BLOCK else capacity
-        self._model, self._mesh = model, mesh
+        self._model, self._mesh = model, model.mesh
         self.batch, self.capacity = batch, capacity
-        vocab = model.config.vocab_size
-        dtype = model.params["embed"][...].dtype
-
-        def fresh() -> StreamState:
-            none = jnp.zeros(batch, jnp.int32)
-            cache = empty_cache(model.config, batch, capacity, dtype)
-            logits = jnp.zeros((batch, vocab), jnp.float32)
-            return StreamState(
-                cache, none, logits, none, none, jnp.zeros((), jnp.int32)
-            )
-
-        layouts = None
-        if mesh is not None:
-            layouts = jax.tree.map(
-                lambda x: _layout(x.shape, mesh), jax.eval_shape(fresh)
-            )
-        self._state = jax.jit(fresh, out_shardings=layouts)()
+        dtype = str(model.params["embed"][...].dtype)
+        self._state = _fresh(model.config, batch, capacity, dtype, model.mesh)
         self._length = np.zeros(batch, np.int32)
         self._ready = np.zeros(batch, bool)
         self.live = np.zeros(batch, bool)
@@ -335,8 +330,9 @@ class Streams:
             m.definition, m.params, self._state, grammar, keys, most,
             bucket(most, SAMPLE_BUCKET), self._placed(active), taken, self._mesh,
         )  # fmt: skip
-        *columns, length = (np.asarray(x) for x in out)
-        done = Sampled(*(x[:, :most] for x in columns), length)
+        written = Sampled(*(np.asarray(x) for x in out))
+        cut = {n: x[:, :most] for n, x in written._asdict().items() if x.ndim > 1}
+        done = written._replace(**cut)
         self._length = self._length + done.length
         self.live = np.asarray(live)
         return done

@@ -238,7 +238,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
         """The projected input."""
-        y = matmul(x, self.kernel[...])
+        y: Any = matmul(x, self.kernel[...])
         if self.rank:
             y = y + ((x @ self.lora_a[...]) @ self.lora_b[...]) * self.scale
         if self.biased:
@@ -365,7 +365,11 @@ def _written(cached: Array, run: Array, place: Place, axis: int) -> Array:
         shape = [1] * old.ndim
         shape[axis - 1] = steps
         here = jax.lax.dynamic_slice_in_dim(old, at, steps, axis - 1)
-        moved = jnp.take(new, token, axis=axis - 1, mode="clip").astype(old.dtype)
+        moved = new.astype(old.dtype)
+        if steps > 1:
+            twice = jnp.concatenate([jnp.zeros_like(moved), moved], axis - 1)
+            back = steps - (start - at)
+            moved = jax.lax.dynamic_slice_in_dim(twice, back, steps, axis - 1)
         kept = jnp.where(real.reshape(shape), moved, here)
         return jax.lax.dynamic_update_slice_in_dim(old, kept, at, axis - 1)
 

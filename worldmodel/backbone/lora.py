@@ -36,7 +36,8 @@ def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
         flat.append((path, leaf.replace(value)))
     if len(flat) == len(held):
         raise ValueError(f"no projection of this model is among {list(lora.targets)}")
-    return Model(definition, nnx.from_flat_state(flat), model.config, lora)
+    params = nnx.from_flat_state(flat)
+    return model._replace(definition=definition, params=params, lora=lora)
 
 
 def merge(model: Model) -> Model:
@@ -56,4 +57,5 @@ def merge(model: Model) -> Model:
             kept = leaf.replace((leaf[...] + added).astype(leaf[...].dtype))
         flat.append((path, kept))
     definition, _ = blueprint(model.config)
-    return Model(definition, nnx.from_flat_state(flat), model.config)
+    params = nnx.from_flat_state(flat)
+    return model._replace(definition=definition, params=params, lora=None)

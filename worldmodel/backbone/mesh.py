@@ -15,6 +15,8 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from worldmodel.backbone.model import Model
+
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
 
@@ -79,7 +81,8 @@ def make_mesh(config: MeshConfig) -> Mesh:
 
 def parameter_spec(path: tuple[Any, ...]) -> P:
     """How the parameter at `path` is laid out (kernels are [in, out])."""
-    part, leaf = str(path[-2]) if len(path) > 1 else "", str(path[-1])
+    *before, leaf = map(str, path)
+    part = before[-1] if before else ""
     if leaf in ("embed", "head"):
         return P((TENSOR, FSDP))  # rows: a token's vector is whole, as activations are
     if leaf == "kernel" and part in _INWARD:
@@ -112,13 +115,13 @@ def parameter_sharding(
     return fitting(parameter_spec(path), shape, mesh)
 
 
-def place_params(params: nnx.State, mesh: Mesh) -> nnx.State:
-    """Parameters laid out on a mesh."""
+def spread(model: Model, mesh: Mesh) -> Model:
+    """The model with its parameters laid out on a mesh."""
     flat = [
         (path, leaf.replace(put(leaf[...], parameter_sharding(path, leaf.shape, mesh))))
-        for path, leaf in nnx.to_flat_state(params)
+        for path, leaf in nnx.to_flat_state(model.params)
     ]
-    return nnx.from_flat_state(flat)
+    return model._replace(params=nnx.from_flat_state(flat), mesh=mesh)
 
 
 def place_rows(tree: Any, mesh: Mesh) -> Any:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from worldmodel.backbone.config import CONVOLUTION, ModelConfig
@@ -148,12 +149,17 @@ def _again(layer: Layer, x: Array, place: Place, by: Rotation) -> Array:
 
 
 class Model(NamedTuple):
-    """A decoder as a static definition and a pytree of parameters."""
+    """A decoder as a static definition and a pytree of parameters.
+
+    With a `mesh` the parameters are laid out on it (mesh.py), and what is computed with
+    them is too.
+    """
 
     definition: nnx.GraphDef
     params: nnx.State
     config: ModelConfig
     lora: LoraConfig | None = None
+    mesh: Mesh | None = None
 
 
 def empty_cache(

@@ -57,7 +57,7 @@ def _cut(
     )  # floats in order, as integers
     low, high = order.min(-1), order.max(-1)  # low always keeps enough
 
-    def halve(_: int, span: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array, span: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = span
         # The upper middle of the two, without overflow.
         middle = (low | high) - ((low ^ high) >> 1)

@@ -140,7 +140,7 @@ def load_decoder(
             f"{root}: tensors {extra[:3]} have no place in a model "
             f"of type {config.model_type}"
         )
-    return Model(definition, nnx.from_flat_state(flat), config)
+    return Model(definition, nnx.from_flat_state(flat), config, mesh=mesh)
 
 
 def _parameter(
@@ -164,12 +164,13 @@ def _parameter(
     if grows:
         whole = _grown(_slice(files, name, path, (slice(None),) * len(found)), shape[0])
 
-    def read(index: Index) -> np.ndarray:
+    def read(index: Index | None) -> np.ndarray:
+        index = (slice(None),) * len(shape) if index is None else index
         part = _slice(files, name, path, index) if whole is None else whole[index]
         return np.ascontiguousarray(part).astype(target)
 
     if mesh is None:
-        return jnp.asarray(read((slice(None),) * len(shape)))
+        return jnp.asarray(read(None))
     placed = parameter_sharding(path, shape, mesh)
     return jax.make_array_from_callback(shape, placed, read)
 

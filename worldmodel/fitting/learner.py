@@ -39,11 +39,15 @@ def on_logits(loss: Callable[..., tuple[Ratio, dict[str, Ratio]]]) -> Loss:
 
 
 class TrainState(NamedTuple):
-    """Parameters, optimiser state and the number of updates made."""
+    """Parameters, optimiser state and the number of updates made.
+
+    `average` is the parameters' exponential moving average, where one is kept.
+    """
 
     params: nnx.State
     opt: optax.OptState
     step: jax.Array
+    average: nnx.State | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,18 +112,22 @@ class ComputeConfig:
     `dtype` is that of forward and backward pass (norms, softmax and losses stay
     float32); with `remat` a backward pass computes each layer again, in less memory.
     `frozen` names parameters by the start of their dotted path ("embed", "layers.0");
-    of a model with LoRA only the additions train.
+    of a model with LoRA only the additions train. With `ema` above 0 the state keeps
+    an average of the parameters, of that decay an update.
     """
 
     dtype: str = "float32"
     remat: bool = False
     frozen: tuple[str, ...] = ()
+    ema: float = 0.0
 
     def __post_init__(self):
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(
                 f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}"
             )
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
 
 
 def trained(
@@ -155,8 +163,7 @@ def _under(name: str, start: str) -> bool:
 class Learner:
     """Updates one model under one loss; compiled once for each batch shape.
 
-    With a `mesh` (whose axes the parameters are laid out on) rows of a batch are
-    spread over its data axes.
+    Where the model lies on a mesh, rows of a batch are spread over its data axes.
     """
 
     def __init__(
@@ -165,16 +172,17 @@ class Learner:
         config: OptimizerConfig,
         loss: Loss,
         compute: ComputeConfig | None = None,
-        mesh: jax.sharding.Mesh | None = None,
     ):
         compute = ComputeConfig() if compute is None else compute
-        self.model, self._tx, self._mesh = model, optimizer(config), mesh
+        self._averages = compute.ema > 0
+        self.model, self._tx, self._mesh = model, optimizer(config), model.mesh
         self._split = functools.partial(trained, model=model, frozen=compute.frozen)
         passes = functools.partial(_metrics, model.definition, loss, compute)
         self._grad = jax.jit(functools.partial(_gradient, passes, self._split))
         self._value = jax.jit(lambda *args, **kw: passes(*args, **kw)[1])
         self._apply = jax.jit(
-            functools.partial(_apply, self._tx, self._split), donate_argnums=0
+            functools.partial(_apply, self._tx, self._split, compute.ema),
+            donate_argnums=0,
         )
         self._add = jax.jit(_added, donate_argnums=0)
 
@@ -188,14 +196,11 @@ class Learner:
         params = copied(params) if copy else params
         mine, _ = self._split(params)
         opt = jax.jit(self._tx.init, out_shardings=self._layouts(mine))(mine)
-        step = np.zeros((), np.int32)
-        return TrainState(
-            params,
-            opt,
-            jnp.asarray(step)
-            if self._mesh is None
-            else put(step, NamedSharding(self._mesh, PartitionSpec())),
-        )
+        step = jnp.zeros((), jnp.int32)
+        if self._mesh is not None:
+            step = put(np.asarray(step), NamedSharding(self._mesh, PartitionSpec()))
+        average = copied(params) if self._averages else None
+        return TrainState(params, opt, step, average)
 
     def _layouts(self, mine: nnx.State) -> Any:
         """Moments lie as their parameters do; counts everywhere."""
@@ -267,8 +272,8 @@ def cast(params: nnx.State, dtype: str) -> nnx.State:
     return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
 
 
-def ema(average: nnx.State, params: nnx.State, decay: float) -> nnx.State:
-    """The exponential moving average of parameters, one step on."""
+def ema(average: Any, params: Any, decay: float) -> Any:
+    """The exponential moving average of a tree of parameters, one step on."""
     return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), average, params)
 
 
@@ -294,13 +299,16 @@ def _added(grads, more):
     return jax.tree.map(jnp.add, grads, more)
 
 
-def _apply(tx, split, state, grads, count):
+def _apply(tx, split, decay, state, grads, count):
     mine, fixed = split(state.params)
     grads = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), grads)
     norm = optax.tree.norm(grads)
     updates, opt = tx.update(grads, state.opt, mine)
     mine: Any = optax.apply_updates(mine, updates)
-    return TrainState(nnx.merge_state(mine, fixed), opt, state.step + 1), norm
+    params, average = nnx.merge_state(mine, fixed), state.average
+    if average is not None:
+        average = ema(average, params, decay)
+    return TrainState(params, opt, state.step + 1, average), norm
 
 
 def require_finite(name: str, value: float, step: int) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -85,7 +86,7 @@ class Vocabulary:
           FileNotFoundError: the directory has no tokenizer.json.
         """
         core, files = _read(directory)
-        raw: dict[str, object] = {}
+        raw: dict[str, Any] = {}
         for name in ("config.json", "generation_config.json"):
             path = Path(directory) / name
             if path.is_file():

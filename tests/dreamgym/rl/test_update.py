@@ -352,3 +352,17 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
     assert told == pytest.approx(all_told, rel=1e-5)
     for a, b in zip(jax.tree.leaves(all_grads), jax.tree.leaves(grads), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_reference_may_follow_the_policy():
+    # From a far reference the KL of the first minibatch is large; one that begins at the
+    # policy and follows it stays near.
+    fixed = updater(reference=5, learning_rate=3e-3, kl=0.1)
+    near = updater(reference=5, learning_rate=3e-3, kl=0.1, reference_decay=0.5)
+    found = []
+    for one in (fixed, near):
+        state = one.learner.init()
+        for n in range(3):
+            state, metrics = one.update(state, examples((1.0, -1.0)), seed=n)
+        found.append(metrics["kl"])
+    assert 0 < found[1] < 0.5 * found[0]

@@ -285,3 +285,86 @@ def test_errors_say_what_does_not_fit(family_model):
         with pytest.raises(ValueError, match="lengths must be"):
             s.rewind(bad)
     assert_same(greedy(s), greedy(streams(family_model)))  # nothing was spoiled
+
+
+def test_a_rewound_stream_takes_the_next_text(family_model):
+    # The second stream starts over with another text, the others go on: all as if
+    # each had stood alone.
+    s = streams(family_model)
+    first = greedy(s)
+    kept = [int(n) for n in s.lengths]
+    s.rewind([kept[0], 0, kept[2]])
+    s.append([[4], [7, 8, 9, 2], [5]], columns=WIDTH)
+    second = greedy(s)
+    for b, run in enumerate(([*RAGGED[0], *first.ids[0].tolist(), 4], [7, 8, 9, 2])):
+        alone = Streams(family_model, 3, CAPACITY)
+        alone.append([run, [1], [1]], columns=CAPACITY - MOST)
+        np.testing.assert_array_equal(greedy(alone).ids[0], second.ids[b])
+
+
+def test_an_empty_run_leaves_a_stream_where_it_was(family_model):
+    one, two = streams(family_model), streams(family_model)
+    one.append([[], [3], []], columns=WIDTH)
+    assert (one.lengths - two.lengths).tolist() == [0, 1, 0]
+    a, b = greedy(one), greedy(two)
+    np.testing.assert_array_equal(a.ids[[0, 2]], b.ids[[0, 2]])
+    np.testing.assert_array_equal(a.logp[[0, 2]], b.logp[[0, 2]])  # bit for bit
+
+
+def test_a_text_in_pieces_is_the_whole_text(family_model):
+    whole = streams(family_model).sample(anything(1.0), keys(), most=9)
+    s = streams(family_model)
+    parts = [
+        s.sample(anything(1.0), keys(), most=n, resume=i > 0)
+        for i, n in enumerate((2, 4, 3))
+    ]
+    got = np.concatenate([p.ids for p in parts], axis=1)
+    np.testing.assert_array_equal(got, whole.ids)
+    assert not np.array_equal(parts[1].ids[:, :2], parts[0].ids)
+
+
+def test_a_phase_goes_on_in_the_next_piece(family_model):
+    # Two tokens of a first phase of three, then the rest: 5 is forced at its end.
+    limit = np.array([3, 99], np.int32)
+    free, never = rows(range(V)), np.zeros((1, V), bool)
+    close = never.copy()
+    close[0, 5] = True
+    grammar = Grammar(
+        np.repeat(free & ~close, 2, 0), np.repeat(free & ~close, 2, 0),
+        np.concatenate([close, never]), np.array([5, 0], np.int32), limit,
+        np.ones(2, np.float32), np.zeros(2, np.float32),
+    )  # fmt: skip
+    s = streams(family_model)
+    one = s.sample(grammar, keys(), most=2)
+    assert s.live.all()
+    two = s.sample(grammar, keys(), most=4, resume=True)
+    assert one.phase.max() == 0
+    np.testing.assert_array_equal(two.ids[:, 1], [5, 5, 5])
+    np.testing.assert_array_equal(two.sampled[:, 1], [False] * 3)
+    np.testing.assert_array_equal(two.phase[0], [0, 0, 1, 1])
+
+
+def test_a_run_may_be_padded_over_the_edge(small_model):
+    # 30 of 32 tokens stand; a run of 2, padded to 6 columns, still fits.
+    runs = [[1 + i % 9 for i in range(30)], [2] * 30, [3, 1] * 15]
+    one, two = (Streams(small_model, 3, 32) for _ in range(2))
+    one.append(runs, columns=32)
+    one.append([[4, 5]] * 3, columns=6)
+    two.append([[*r, 4, 5] for r in runs], columns=32)
+    np.testing.assert_allclose(one._state.logits, two._state.logits, atol=1e-5)
+
+
+def test_long_caches_are_read_in_blocks(small_model, monkeypatch):
+    from worldmodel.backbone import layers
+
+    run = [[1 + (i * i) % 11 for i in range(150)]]
+    whole = Streams(small_model, 1, 256)
+    whole.append(run)
+    monkeypatch.setattr(layers, "BLOCK", 64)
+    monkeypatch.setattr(gen, "BLOCK", 64)
+    blocks = Streams(small_model, 1, 255)  # another shape: compiled anew
+    assert blocks.capacity == 256
+    jax.clear_caches()
+    blocks.append([run[0][:100]])
+    blocks.append([run[0][100:]])
+    np.testing.assert_allclose(blocks._state.logits, whole._state.logits, atol=1e-5)

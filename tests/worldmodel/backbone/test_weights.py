@@ -1,5 +1,6 @@
 import json
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -355,3 +356,44 @@ def test_missing_files_are_named(saved, tmp_path):
         (tmp_path / name).write_bytes((saved[0] / name).read_bytes())
     with pytest.raises(FileNotFoundError, match="safetensors"):
         weights.load_model(tmp_path)
+
+
+def test_a_large_model_is_several_files(saved, tok, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "SHARD", 20_000)
+    weights.save_model(tmp_path, saved[1], tok)
+    files = sorted(p.name for p in tmp_path.glob("*.safetensors"))
+    assert len(files) > 2
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == set(files)
+    whole = load_file(saved[0] / "model.safetensors")
+    assert index["weight_map"].keys() == whole.keys()
+    assert index["metadata"]["total_size"] == sum(x.nbytes for x in whole.values())
+    helpers.assert_trees_equal(weights.load_model(tmp_path)[0].params, saved[1].params)
+    # A file beside the index is not read: some directories hold the weights twice.
+    save_file({"other": np.zeros(1, np.float32)}, tmp_path / "consolidated.safetensors")
+    weights.load_model(tmp_path)
+    (tmp_path / files[1]).unlink()
+    with pytest.raises(FileNotFoundError, match=files[1]):
+        weights.load_model(tmp_path)
+    # Saved again as one file, nothing of the many is left.
+    monkeypatch.setattr(weights, "SHARD", 1 << 30)
+    weights.save_model(tmp_path, saved[1], tok)
+    names = {p.name for p in tmp_path.glob("model*")}
+    assert names == {"model.safetensors"}
+
+
+def test_a_model_is_loaded_to_its_dtype(saved):
+    model = weights.load_decoder(saved[0], dtype="bfloat16")
+    assert {str(x.dtype) for x in jax.tree.leaves(model.params)} == {"bfloat16"}
+    got = helpers.full_pass(model, IDS).astype(np.float32)
+    assert 0 < np.abs(got - saved[2]).max() < 0.2 * np.abs(saved[2]).max()
+
+
+def test_a_half_precision_model_is_saved_as_such(saved, tok, tmp_path):
+    model = weights.load_decoder(saved[0], dtype="bfloat16")
+    weights.save_model(tmp_path, model, tok)
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    )
+    again = weights.load_decoder(tmp_path, dtype="bfloat16")
+    helpers.assert_trees_equal(again.params, model.params)

@@ -2,12 +2,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests import helpers
+from worldmodel.backbone import lora
+from worldmodel.backbone.model import LoraConfig
 from worldmodel.fitting import batches, learner
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.learner import Learner, OptimizerConfig
+from worldmodel.fitting.learner import ComputeConfig, Learner, OptimizerConfig
 from worldmodel.fitting.losses import cross_entropy, read_logp
 
 WIDTH = 12
@@ -212,3 +215,127 @@ def test_a_number_that_is_not_finite_stops_the_run(value):
     with pytest.raises(FloatingPointError, match=r"loss is .* at update 17"):
         learner.require_finite("loss", value, 17)
     learner.require_finite("loss", 1.0, 17)
+
+
+def learner_of(model, **compute) -> Learner:
+    config = OptimizerConfig(warmup=0, steps=50, learning_rate=1e-2)
+    return Learner(model, config, loss, ComputeConfig(**compute))
+
+
+def changed(before, after) -> set[str]:
+    """Dotted names of the parameters that differ."""
+    one, two = (dict(nnx.to_flat_state(x)) for x in (before, after))
+    return {
+        ".".join(map(str, path))
+        for path, leaf in one.items()
+        if not np.array_equal(leaf[...], two[path][...])
+    }
+
+
+def test_remat_changes_memory_and_nothing_else(family_model, packed):
+    plain, again = learner_of(family_model), learner_of(family_model, remat=True)
+    want, _ = plain.gradient(plain.init().params, packed)
+    got, _ = again.gradient(again.init().params, packed)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()) + 1e-7)
+
+
+def test_bfloat16_passes_keep_float32_masters(family_model, packed):
+    full, half = learner_of(family_model), learner_of(family_model, dtype="bfloat16")
+    start = half.init()
+    assert {x.dtype for x in jax.tree.leaves(start.params)} == {jnp.dtype("float32")}
+    want, exact = full.gradient(start.params, packed)
+    got, told = half.gradient(start.params, packed)
+    assert {x.dtype for x in jax.tree.leaves(got)} == {jnp.dtype("float32")}
+    np.testing.assert_allclose(told["loss"].total, exact["loss"].total, rtol=0.03)
+    assert float(told["loss"].total) != float(exact["loss"].total)
+    flat = [
+        np.concatenate([x.ravel() for x in jax.tree.leaves(g)]) for g in (got, want)
+    ]
+    cosine = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
+    assert cosine > 0.98
+    # A step far below the eight bits of bfloat16 still arrives.
+    small = Learner(
+        family_model, OptimizerConfig(warmup=0, steps=50, learning_rate=1e-5), loss,
+        ComputeConfig(dtype="bfloat16"),
+    )  # fmt: skip
+    state, _ = small.update(small.init(), [packed])
+    assert helpers.distance(state.params, start.params) > 5e-6
+
+
+def test_what_is_frozen_stays(family_model, packed):
+    subject = learner_of(
+        family_model, frozen=("embed", "head", "layers.0", "layers.1.mixer")
+    )
+    state, _ = subject.update(subject.init(), [packed])
+    moved = changed(subject.init().params, state.params)
+    assert moved
+    assert not any(
+        n.startswith(("embed", "head", "layers.0.", "layers.1.mixer")) for n in moved
+    )
+    assert "layers.1.gate.kernel" in moved
+    # Moments of what trains only.
+    sizes = {x.size for x in jax.tree.leaves(state.opt)}
+    assert family_model.params["embed"][...].size not in sizes
+
+
+def test_a_name_ends_where_it_ends(family_model):
+    # "layers.1" is not "layers.10", and "gat" is no parameter.
+    for bad in ("layers.10", "layers.1.gat", "nothing"):
+        with pytest.raises(ValueError, match=f"no parameter begins with '{bad}'"):
+            learner_of(family_model, frozen=(bad,)).init()
+    everything = ("embed", "head", "layers", "norm")
+    with pytest.raises(ValueError, match="leaves nothing to train"):
+        learner_of(family_model, frozen=everything).init()
+    with pytest.raises(ValueError, match="dtype must be 'float32' or 'bfloat16'"):
+        ComputeConfig(dtype="float16")
+
+
+def test_of_a_model_with_lora_only_additions_train(family_model, packed):
+    adapted = lora.attach(family_model, LoraConfig(rank=2, targets=("q", "up")), seed=0)
+    subject = learner_of(adapted)
+    state, before = subject.init(), subject.init().params
+    losses = []
+    for _ in range(12):
+        state, metrics = subject.update(state, [packed])
+        losses.append(float(metrics["loss"].value()))
+    assert losses[-1] < losses[0] - 0.05
+    moved = changed(before, state.params)
+    assert moved
+    assert all(n.endswith(("lora_a", "lora_b")) for n in moved)
+    merged = lora.merge(adapted._replace(params=state.params))
+    ids = [3, 1, 4, 1, 5]
+    np.testing.assert_allclose(
+        helpers.full_pass(merged, ids),
+        helpers.full_pass(adapted._replace(params=state.params), ids), atol=1e-4,
+    )  # fmt: skip
+
+
+def test_an_update_takes_over_its_state(subject, packed):
+    state = subject.init()
+    mine = state.params["embed"][...]
+    subject.update(state, [packed])
+    assert mine.is_deleted()
+    # The model that the learner was made of is not touched.
+    assert not subject.model.params["embed"][...].is_deleted()
+
+
+def test_a_state_keeps_an_average(small_model, packed):
+    subject = learner_of(small_model, ema=0.75)
+    state, start = subject.init(), subject.init().params
+    helpers.assert_trees_equal(state.average, start)
+    state, _ = subject.update(state, [packed])
+    want = jax.tree.map(lambda a, p: 0.75 * a + 0.25 * p, start, state.params)
+    for a, b in zip(jax.tree.leaves(state.average), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert helpers.distance(state.average, start) > 1e-3
+    assert learner_of(small_model).init().average is None
+    with pytest.raises(ValueError, match=r"ema must be in \[0, 1\), got 1.0"):
+        ComputeConfig(ema=1.0)
+
+
+def test_ema_by_hand():
+    average = learner.ema(
+        {"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([3.0, 2.0])}, 0.9
+    )
+    np.testing.assert_allclose(average["w"], [1.2, 2.0], rtol=1e-6)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from tests import helpers
+from worldmodel.backbone.model import Readout
+from worldmodel.fitting import losses
 from worldmodel.fitting.arrays import Ratio, masked_ratio
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, token_logp
 
@@ -98,3 +100,26 @@ def test_ratios_add_before_they_divide():
     np.testing.assert_allclose((one + two).value(), 3.0, rtol=1e-6)
     empty = masked_ratio(jnp.array([jnp.nan]), jnp.array([False]))
     assert float(empty.value()) == 0.0
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_pieces_of_logits_are_all_of_them(monkeypatch, rows):
+    rng = np.random.default_rng(0)
+    hidden = jnp.asarray(rng.normal(size=(rows, 7, 4)), jnp.float32)
+    table = jnp.asarray(rng.normal(size=(11, 4)), jnp.float32)
+    ids = rng.integers(0, 11, (rows, 7))
+
+    def total(hidden, table):
+        logp = losses.read_logp(Readout(hidden, table), ids)
+        return (logp * jnp.cos(jnp.arange(7.0))[None]).sum(), logp
+
+    run = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+    (_, want), grads = run(hidden, table)
+    np.testing.assert_allclose(want, token_logp(hidden @ table.T, ids), atol=1e-5)
+    assert (want[:, 0] == 0).all()
+    monkeypatch.setattr(losses, "WHOLE", 10)
+    monkeypatch.setattr(losses, "PIECE", 33)  # three tokens at a time, 6 do not fill
+    (_, got), pieces = run(hidden, table)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    for a, b in zip(pieces, grads, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
