@@ -122,7 +122,7 @@ class Dreamgym:
             out.append(time.perf_counter() - start)
         return {"seconds": out}
 
-    def train(self, rows: int, width: int) -> dict[str, float]:
+    def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
         """One AdamW step on rows of random ids, every token a target."""
         from worldmodel.fitting.batches import Example, pack
         from worldmodel.fitting.learner import ComputeConfig, Learner, OptimizerConfig
@@ -134,7 +134,8 @@ class Dreamgym:
 
         if self._training is None:
             config = OptimizerConfig(learning_rate=1e-5, warmup=0, clip=1e9)
-            learner = Learner(self.model, config, loss, ComputeConfig(dtype=self.dtype))
+            compute = ComputeConfig(dtype=self.dtype, remat=remat)
+            learner = Learner(self.model, config, loss, compute)
             self._training = [learner, learner.init(copy=False)]
         ids = prompts(rows, width, self.vocab).tolist()
         batch = pack([Example(i, [True] * width, [0] * width) for i in ids], width)
@@ -194,8 +195,9 @@ class Transformers:
             out.append(timed(lambda ids=ids: self._generate(ids, new)))
         return {"seconds": out}
 
-    def train(self, rows: int, width: int) -> dict[str, float]:
+    def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
         """One AdamW step of the model's own loss."""
+        del remat  # it has a setting of its own, which a plain step does not use
         if self._optimizer is None:
             self._optimizer = self.torch.optim.AdamW(self.model.parameters(), lr=1e-5)
         self.model.train()
@@ -277,8 +279,9 @@ class Tunix:
 
         return {"first": timed(lambda: run(1)), "total": timed(lambda: run(new))}
 
-    def train(self, rows: int, width: int) -> dict[str, float]:
+    def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
         """One AdamW step of its trainer."""
+        del remat
         import optax
         from tunix.sft import peft_trainer, utils
 

@@ -18,6 +18,9 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rows", type=int, default=32, help="rows of a batch (32)")
     parser.add_argument("--width", type=int, default=128, help="tokens of a row (128)")
+    parser.add_argument(
+        "--remat", action="store_true", help="ours computes layers again: less memory"
+    )
     args = parser.parse_args()
     tokens, rows = args.rows * args.width, []
     with engines(args) as running:
@@ -25,7 +28,9 @@ def main() -> None:
         found = in_turns(
             running,
             args.rounds,
-            lambda engine: engine("train", rows=args.rows, width=args.width),
+            lambda engine: engine(
+                "train", rows=args.rows, width=args.width, remat=args.remat
+            ),
         )
         mine = found["dreamgym"]
         for name, answers in found.items():

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.layers import BLOCK, LayerCache, Place
+from worldmodel.backbone.layers import WHOLE, LayerCache, Place
 from worldmodel.backbone.mesh import ROWS, TENSOR, fitting, put
 from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
@@ -239,7 +239,7 @@ class Streams:
     """
 
     def __init__(self, model: Model, batch: int, capacity: int):
-        capacity = bucket(capacity, BLOCK) if capacity > 2 * BLOCK else capacity
+        capacity = bucket(capacity, WHOLE) if capacity > WHOLE else capacity
         self._model, self._mesh = model, model.mesh
         self.batch, self.capacity = batch, capacity
         dtype = str(model.params["embed"][...].dtype)

@@ -18,9 +18,12 @@ OUTPUT_SCALE = 0.02
 """Layers start close to silent, so that the token's own embedding does not drown in
 them: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed)."""
 
-BLOCK = 256
-"""Columns of a cache that are read at a time on a CPU, where a longer cache is read
+WHOLE = 512
+"""Columns up to which a cache is read at once. On a CPU a longer one is read in blocks,
 only as far as it is used: cost follows the text, at one compiled shape."""
+BLOCK, FEW = 128, 16
+"""Columns of a block; a run of fewer tokens than FEW reads WHOLE columns at a time, for
+its products are too small to be many."""
 
 
 class KeyValues(NamedTuple):
@@ -133,17 +136,17 @@ def attend_used(
     """
     (batch, steps, heads, size), kv = q.shape, cache.k.shape[1]
     capacity, at = cache.k.shape[2], place.positions
-    if capacity <= 2 * BLOCK or jax.default_backend() != "cpu":
+    if capacity <= WHOLE or jax.default_backend() != "cpu":
         return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
-    assert capacity % BLOCK == 0, "Streams rounds capacities up"
-    grouped = _grouped(q, kv)
+    assert capacity % WHOLE == 0, "Streams rounds capacities up"
+    grouped, block = _grouped(q, kv), BLOCK if steps >= FEW else WHOLE
 
     def body(i: Array, carry: tuple[Array, Array, Array]):
         top, total, out = carry
         k, v = (
-            jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=2) for x in cache
+            jax.lax.dynamic_slice_in_dim(x, i * block, block, axis=2) for x in cache
         )
-        scores = _scores(grouped, k, readable(at, i * BLOCK, BLOCK, window))
+        scores = _scores(grouped, k, readable(at, i * block, block, window))
         higher = jnp.maximum(top, scores.max(-1))
         fade, weights = jnp.exp(top - higher), jnp.exp(scores - higher[..., None])
         new = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
@@ -155,7 +158,7 @@ def attend_used(
         jnp.full(shape, -1e30, jnp.float32), jnp.zeros(shape, jnp.float32),
         jnp.zeros((*shape, size), jnp.float32),
     )  # fmt: skip
-    blocks = jnp.minimum(at.max() // BLOCK + 1, capacity // BLOCK)
+    blocks = jnp.minimum(at.max() // block + 1, capacity // block)
     _, total, out = jax.lax.fori_loop(0, blocks, body, start)
     return _joined((out / total[..., None]).astype(q.dtype))
 

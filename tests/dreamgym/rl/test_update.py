@@ -355,7 +355,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
 
 
 def test_the_reference_may_follow_the_policy():
-    # From a far reference the KL of the first minibatch is large; one that begins at the
+    # From a far reference the first minibatch has a large KL; one that begins at the
     # policy and follows it stays near.
     fixed = updater(reference=5, learning_rate=3e-3, kl=0.1)
     near = updater(reference=5, learning_rate=3e-3, kl=0.1, reference_decay=0.5)

@@ -117,8 +117,9 @@ def test_readable_by_hand():
     np.testing.assert_array_equal(got, [[1, 1, 0, 0], [0, 1, 1, 0]])
 
 
+@pytest.mark.parametrize("few", [1, 9])
 @pytest.mark.parametrize("window", [None, 5])
-def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window):
+def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window, few):
     rng = np.random.default_rng(2)
     q = jnp.asarray(rng.normal(size=(2, 3, 4, 6)), jnp.float32)
     k, v = (jnp.asarray(rng.normal(size=(2, 2, 32, 6)), jnp.float32) for _ in "kv")
@@ -127,7 +128,9 @@ def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window):
     place = Place(jnp.array([[9, 10, 11], [17, 18, 19]]))
     mask = readable(place.positions, 0, 24, window)
     want = attend(q, k[:, :, :24], v[:, :, :24], mask)
-    monkeypatch.setattr(layers, "BLOCK", 8)
+    monkeypatch.setattr(layers, "BLOCK", 4)
+    monkeypatch.setattr(layers, "WHOLE", 8)
+    monkeypatch.setattr(layers, "FEW", few)  # runs of three: in blocks of 4, or of 8
     got = attend_used(q, KeyValues(k, v), place, window)
     np.testing.assert_allclose(got, want, atol=1e-6)
 

@@ -240,8 +240,8 @@ def test_remat_changes_memory_and_nothing_else(family_model, packed):
         np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()) + 1e-7)
 
 
-def test_bfloat16_passes_keep_float32_masters(family_model, packed):
-    full, half = learner_of(family_model), learner_of(family_model, dtype="bfloat16")
+def test_bfloat16_passes_keep_float32_masters(small_model, packed):
+    full, half = learner_of(small_model), learner_of(small_model, dtype="bfloat16")
     start = half.init()
     assert {x.dtype for x in jax.tree.leaves(start.params)} == {jnp.dtype("float32")}
     want, exact = full.gradient(start.params, packed)
@@ -256,16 +256,16 @@ def test_bfloat16_passes_keep_float32_masters(family_model, packed):
     assert cosine > 0.98
     # A step far below the eight bits of bfloat16 still arrives.
     small = Learner(
-        family_model, OptimizerConfig(warmup=0, steps=50, learning_rate=1e-5), loss,
+        small_model, OptimizerConfig(warmup=0, steps=50, learning_rate=1e-5), loss,
         ComputeConfig(dtype="bfloat16"),
     )  # fmt: skip
     state, _ = small.update(small.init(), [packed])
     assert helpers.distance(state.params, start.params) > 5e-6
 
 
-def test_what_is_frozen_stays(family_model, packed):
+def test_what_is_frozen_stays(small_model, packed):
     subject = learner_of(
-        family_model, frozen=("embed", "head", "layers.0", "layers.1.mixer")
+        small_model, frozen=("embed", "head", "layers.0", "layers.1.mixer")
     )
     state, _ = subject.update(subject.init(), [packed])
     moved = changed(subject.init().params, state.params)
@@ -276,23 +276,23 @@ def test_what_is_frozen_stays(family_model, packed):
     assert "layers.1.gate.kernel" in moved
     # Moments of what trains only.
     sizes = {x.size for x in jax.tree.leaves(state.opt)}
-    assert family_model.params["embed"][...].size not in sizes
+    assert small_model.params["embed"][...].size not in sizes
 
 
-def test_a_name_ends_where_it_ends(family_model):
+def test_a_name_ends_where_it_ends(small_model):
     # "layers.1" is not "layers.10", and "gat" is no parameter.
     for bad in ("layers.10", "layers.1.gat", "nothing"):
         with pytest.raises(ValueError, match=f"no parameter begins with '{bad}'"):
-            learner_of(family_model, frozen=(bad,)).init()
+            learner_of(small_model, frozen=(bad,)).init()
     everything = ("embed", "head", "layers", "norm")
     with pytest.raises(ValueError, match="leaves nothing to train"):
-        learner_of(family_model, frozen=everything).init()
+        learner_of(small_model, frozen=everything).init()
     with pytest.raises(ValueError, match="dtype must be 'float32' or 'bfloat16'"):
         ComputeConfig(dtype="float16")
 
 
-def test_of_a_model_with_lora_only_additions_train(family_model, packed):
-    adapted = lora.attach(family_model, LoraConfig(rank=2, targets=("q", "up")), seed=0)
+def test_of_a_model_with_lora_only_additions_train(small_model, packed):
+    adapted = lora.attach(small_model, LoraConfig(rank=2, targets=("q", "up")), seed=0)
     subject = learner_of(adapted)
     state, before = subject.init(), subject.init().params
     losses = []
