@@ -21,7 +21,7 @@ them: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed)."
 WHOLE = 512
 """Columns up to which a cache is read at once. On a CPU a longer one is read in blocks,
 only as far as it is used: cost follows the text, at one compiled shape."""
-BLOCK, FEW = 128, 16
+BLOCK, FEW = 256, 16
 """Columns of a block; a run of fewer tokens than FEW reads WHOLE columns at a time, for
 its products are too small to be many."""
 
