@@ -75,7 +75,8 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     add(
         "--peers",
         default="transformers",
-        help="engines to compare with, by comma: transformers, tunix; '' for none",
+        help="engines to compare with, by comma: transformers, tunix, llamacpp "
+        "(sampling only); '' for none",
     )
     add("--tunix-python", default="", help="the Python of Tunix' own environment")
     add("--rounds", type=int, default=5, help="timed rounds, in turns (5)")

@@ -8,10 +8,12 @@ turns, so that a busy machine slows all sides. Only the named engine is imported
 peer may live in another environment.
 """
 
+import concurrent.futures
 import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -306,7 +308,103 @@ class Tunix:
         return {"seconds": time.perf_counter() - start, "loss": value}
 
 
-ENGINES = {"dreamgym": Dreamgym, "transformers": Transformers, "tunix": Tunix}
+class LlamaCpp:
+    """llama.cpp's server (xllamacpp) on the weights rounded to 16 bits.
+
+    Its own loader wants a GGUF file, which is written here from the directory.
+    """
+
+    def __init__(self, directory: Path, dtype: str = "float32"):
+        del dtype  # 16 bits: its kernels for float32 weights are not what users run
+        self.vocab = json.loads((directory / "config.json").read_text())["vocab_size"]
+        self._temp = tempfile.TemporaryDirectory()
+        self._file = Path(self._temp.name) / "model.gguf"
+        write_gguf(directory, self._file)
+        self._servers: dict[tuple[int, int], Any] = {}
+
+    def _server(self, batch: int, length: int) -> Any:
+        import xllamacpp
+
+        if (batch, length) not in self._servers:
+            p = xllamacpp.CommonParams()
+            p.model.path = str(self._file)
+            p.n_parallel, p.n_ctx = batch, batch * (length + 16)
+            p.n_batch = p.n_ubatch = 512
+            p.cpuparams.n_threads = p.cpuparams_batch.n_threads = THREADS
+            self._servers = {(batch, length): xllamacpp.Server(p)}
+        return self._servers[batch, length]
+
+    def sample(self, batch: int, prompt: int, new: int, seed: int) -> dict[str, float]:
+        """All prompts at once, for the first token's time and for all."""
+        server = self._server(batch, prompt + new)
+
+        def one(ids: list[int], steps: int) -> None:
+            done = server.handle_completions({
+                "prompt": ids, "n_predict": steps, "temperature": 1.0, "top_k": 0,
+                "top_p": 1.0, "min_p": 0.0, "seed": seed, "ignore_eos": True,
+                "cache_prompt": False,
+            })  # fmt: skip
+            count = done["usage"]["completion_tokens"]
+            if count != steps:
+                raise RuntimeError(f"llama.cpp wrote {count} of {steps} tokens")
+
+        def run(steps: int) -> None:
+            rows = prompts(batch, prompt, self.vocab).tolist()
+            with concurrent.futures.ThreadPoolExecutor(batch) as pool:
+                list(pool.map(lambda ids: one(ids, steps), rows))
+
+        return {"first": timed(lambda: run(1)), "total": timed(lambda: run(new))}
+
+
+def write_gguf(directory: Path, file: Path) -> None:
+    """A Llama directory as GGUF in float16, q and k in llama.cpp's order of rows."""
+    import gguf
+    from safetensors.numpy import load_file
+
+    raw = json.loads((directory / "config.json").read_text())
+    tokens = json.loads((directory / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"] | {
+        t["content"]: t["id"] for t in tokens["added_tokens"]
+    }
+    names = {i: t for t, i in vocabulary.items()}
+    out = gguf.GGUFWriter(str(file), "llama")
+    out.add_block_count(raw["num_hidden_layers"])
+    out.add_context_length(raw["max_position_embeddings"])
+    out.add_embedding_length(raw["hidden_size"])
+    out.add_feed_forward_length(raw["intermediate_size"])
+    out.add_head_count(raw["num_attention_heads"])
+    out.add_head_count_kv(raw["num_key_value_heads"])
+    out.add_rope_dimension_count(raw["head_dim"])
+    out.add_rope_freq_base(raw["rope_theta"])
+    out.add_layer_norm_rms_eps(raw["rms_norm_eps"])
+    out.add_vocab_size(raw["vocab_size"])
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("smollm")
+    out.add_token_list([names.get(i, f"<unused{i}>") for i in range(raw["vocab_size"])])
+    out.add_token_types([1] * raw["vocab_size"])
+    merges = tokens["model"]["merges"]
+    out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    mapping = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, raw["num_hidden_layers"])
+    for name, held in load_file(directory / "model.safetensors").items():
+        value = held
+        heads = raw["num_attention_heads" if ".q_proj." in name else
+                    "num_key_value_heads"]  # fmt: skip
+        if ".q_proj." in name or ".k_proj." in name:
+            halves = value.reshape(heads, 2, -1, *value.shape[1:])
+            value = halves.swapaxes(1, 2).reshape(value.shape)
+        kind = np.float32 if value.ndim == 1 else np.float16
+        key = mapping.get_name(name, try_suffixes=(".weight",))
+        out.add_tensor(key, np.ascontiguousarray(value.astype(kind)))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+ENGINES = {
+    "dreamgym": Dreamgym, "transformers": Transformers, "tunix": Tunix,
+    "llamacpp": LlamaCpp,
+}  # fmt: skip
 
 
 def peak() -> dict[str, float]:

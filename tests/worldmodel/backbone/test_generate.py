@@ -367,3 +367,20 @@ def test_long_caches_are_read_in_blocks(small_model):
         s.sample(anything(0.0), keys(batch=1), most=5) for s in (whole, blocks)
     )  # token by token, in whole blocks
     np.testing.assert_allclose(a.logp, b.logp, atol=1e-5)
+
+
+def test_a_long_run_compiles_a_handful_of_times(small_model):
+    def compiled():
+        return gen._append._cache_size() + gen._sample._cache_size()
+
+    grammar, rng = anything(1.0), np.random.default_rng(0)
+    sizes = [(int(n), int(m)) for n, m in rng.integers(1, 60, (40, 2))]
+    start, seen = compiled(), []
+    for n, m in sizes:
+        prompts = [[1 + i % 9] * n for i in range(int(rng.integers(1, 16)))]
+        most = gen.bucket(m, 32)
+        gen.generate(small_model, prompts, grammar, keys(batch=len(prompts)), most=most)
+        seen.append(compiled() - start)
+    # One prompt bucket, two lengths of reply: two programs each, whatever the prompts.
+    assert seen[-1] <= 4
+    assert len({gen.bucket(n) for n, _ in sizes}) == 1
