@@ -55,12 +55,16 @@ def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
     from worldmodel.fitting import checkpoint
     from worldmodel.fitting.learner import Learner, OptimizerConfig, TrainState
 
-    config = OptimizerConfig(warmup=0, steps=9, learning_rate=1e-2)
+    kind = "muon" if "conv" in model.config.mixers else "adamw"
+    config = OptimizerConfig(kind=kind, warmup=0, steps=9, learning_rate=1e-2)
     learner = Learner(model, config, loss)
     state, rows = learner.init(), batch()
     grads, metrics = learner.gradient(state.params, rows)
     state, _ = learner.update(state, [rows])
     layout = [x.sharding for x in jax.tree.leaves(state)]
+    spread_out = [x.sharding for x in jax.tree.leaves(state.opt) if x.ndim > 1]
+    if model.mesh is not None and model.mesh.shape["fsdp"] > 1:
+        assert not all(s.is_fully_replicated for s in spread_out)
     if saved is not None:
         checkpoint.save(saved, 1, state, {})
         found = checkpoint.restore(restored, state)  # of another mesh

@@ -207,11 +207,20 @@ class Learner:
         if self._mesh is None:
             return None
         everywhere = NamedSharding(self._mesh, PartitionSpec())
+        flat, _ = jax.tree_util.tree_flatten_with_path(mine)
+        known = {tuple(map(str, path)): leaf for path, leaf in flat}
+
+        def layout(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+            # A moment's path ends with that of its parameter, whatever holds it.
+            keys = tuple(map(str, path))
+            ends = (known.get(keys[start:]) for start in range(len(keys)))
+            own = next((p for p in ends if p is not None), None)
+            if own is None or own.shape != leaf.shape:
+                return everywhere
+            return own.sharding
+
         shapes = jax.eval_shape(self._tx.init, mine)
-        return optax.tree.map_params(
-            self._tx, lambda _, p: p.sharding, shapes, mine,
-            transform_non_params=lambda _: everywhere,
-        )  # fmt: skip
+        return jax.tree_util.tree_map_with_path(layout, shapes)
 
     def update(
         self, state: TrainState, batches: Sequence[Tokens], **loss_args: Any
