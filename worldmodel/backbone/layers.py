@@ -243,9 +243,10 @@ class Linear(nnx.Module):
         """The projected input."""
         y: Any = matmul(x, self.kernel[...])
         if self.rank:
-            y = y + ((x @ self.lora_a[...]) @ self.lora_b[...]) * self.scale
+            added = (x @ self.lora_a[...]) @ self.lora_b[...] * self.scale
+            y = y + added.astype(y.dtype)
         if self.biased:
-            y = y + self.bias[...][None, None]
+            y = y + self.bias[...][None, None].astype(y.dtype)
         return y
 
 

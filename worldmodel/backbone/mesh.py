@@ -132,9 +132,8 @@ def place_rows(tree: Any, mesh: Mesh) -> Any:
 def put(value: Any, sharding: NamedSharding) -> jax.Array:
     """The array, the same in every process, laid out over all their devices."""
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        return jax.device_put(
-            value, sharding
-        )  # laid out already: moved between devices
+        # Laid out already: moved between devices.
+        return jax.device_put(value, sharding)
     return jax.make_array_from_callback(
         jnp.shape(value), sharding, lambda index: value[index]
     )

@@ -6,7 +6,7 @@ from flax import nnx
 
 from tests import helpers
 from worldmodel.backbone import lora
-from worldmodel.backbone.model import LoraConfig
+from worldmodel.backbone.model import LoraConfig, read
 from worldmodel.fitting import batches, learner
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example
@@ -261,6 +261,24 @@ def test_bfloat16_passes_keep_float32_masters(small_model, packed):
     )  # fmt: skip
     state, _ = small.update(small.init(), [packed])
     assert helpers.distance(state.params, start.params) > 5e-6
+
+
+def test_biases_and_additions_keep_a_bfloat16_pass_in_bfloat16(packed):
+    # They are float32 vectors or additions: either would widen all that follows.
+    shape = helpers.config(13, attention_bias="qkvo", mlp_bias=True)
+    model = lora.attach(helpers.lively_model(shape), LoraConfig(rank=2), seed=0)
+    rows = (packed.ids, packed.position, packed.segment)
+    half = learner.cast(model.params, "bfloat16")
+    assert read(model.definition, half, *rows).hidden.dtype == jnp.bfloat16
+    subject = learner_of(model, dtype="bfloat16")
+    grads, _ = subject.gradient(subject.init().params, packed)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(grads))
+    # A half-precision base under fresh float32 additions, as it samples.
+    base = model._replace(params=half, lora=None)
+    mixed = jax.tree_util.tree_map_with_path(
+        lambda path, x: x.astype("float32") if "lora" in str(path) else x, base.params
+    )
+    assert read(model.definition, mixed, *rows).hidden.dtype == jnp.bfloat16
 
 
 def test_what_is_frozen_stays(small_model, packed):
