@@ -1,0 +1,5 @@
+"""The command line: `main`, and one file a group of commands."""
+
+from dreamgym.cli.main import main
+
+__all__ = ["main"]

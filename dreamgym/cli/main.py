@@ -1,0 +1,57 @@
+"""The command line: one subcommand a stage, one for all of them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from dreamgym.cli import engine, runs
+
+_EPILOG = """\
+examples:
+  dreamgym quickstart                              everything, under 10 minutes
+  dreamgym quickstart --preset tiny --run-dir runs/t   every stage in under 90 s
+  dreamgym quickstart --episodes mine.jsonl        your episodes, no environment
+  dreamgym quickstart --env my_module:MyEnv        your environment
+  dreamgym collect --run-dir runs/a                one stage; the next: pretrain,
+                                                   fidelity, warmstart, train, ...
+  dreamgym control shuffled --run-dir runs/a       the control that must not gain
+  dreamgym check --env my_module:MyEnv             does it keep the contract?
+
+  dreamgym fetch smollm2                           a pretrained model, offline
+  dreamgym quickstart --model models/smollm2       ... as policy and dream
+  dreamgym generate --model models/smollm2 --prompt "Once upon a time"
+  dreamgym score --model models/smollm2 lines.txt  log-probabilities as JSON lines
+
+Interrupted? Repeat the same command: it goes on where it was.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dreamgym",
+        description="Train a language agent in a dream of a real environment, and "
+        "prove it in the real one.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for group in (runs, engine):
+        group.add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    args = _parser().parse_args(argv)
+    from dreamgym.pipeline.run import RunError
+    from worldmodel.text.records import RecordError
+
+    try:
+        args.body(args)
+    except (RunError, RecordError, AssertionError, ValueError, OSError) as error:
+        print(f"dreamgym {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: repeat the same command to go on", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,140 @@
+"""Commands of a run: every stage, all of them, controls, the contract, the table."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dreamgym.cli.options import MESH_HELP
+
+_NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
+_ENV_HELP = 'a registered id (textworld) or "module:Class" (default: textworld)'
+
+
+def add(commands: Any) -> None:
+    """The subcommands, each with what it runs."""
+    from dreamgym.pipeline.quickstart import STAGES
+
+    texts = {
+        "quickstart": "all stages, then the table",
+        "collect": "real episodes as JSONL",
+        "pretrain": "fit the experience model to the episodes",
+        "fidelity": "score the experience model on dev games",
+        "warmstart": "behaviour cloning, IWM and SR: the policy before any reward",
+        "train": "GRPO in the dream with the curriculum",
+        "evaluate": "success of each policy on real test games",
+        "transfer": "real fine-tuning (s2r) and its controls, then the table",
+    }
+    for name in ("quickstart", *STAGES):
+        command = commands.add_parser(name, help=texts[name])
+        _run_options(command)
+        command.set_defaults(body=_stages)
+        if name == "quickstart":
+            command.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
+    control = commands.add_parser("control", help="a control that must not gain")
+    control.add_argument(
+        "name", choices=["shuffled"],
+        help="shuffled: the experience model fitted to permuted outcomes",
+    )  # fmt: skip
+    control.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
+    _run_options(control)
+    control.set_defaults(body=_stages)
+    check = commands.add_parser("check", help="run the contract over an environment")
+    check.add_argument("--env", default="textworld", help=_ENV_HELP)
+    check.set_defaults(body=_check)
+    show = commands.add_parser("report", help="print the table of a finished run")
+    show.add_argument("run_dir", type=Path)
+    show.set_defaults(body=_report)
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    from dreamgym.pipeline.config import MODELS, PRESETS
+
+    add = parser.add_argument
+    add(
+        "--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)"
+    )
+    add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
+    add("--seed", type=int, default=0, help="the seed of everything (default: 0)")
+    add("--env", help=_ENV_HELP)
+    add(
+        "--model",
+        help="policy and experience model start from: a Hugging Face (Llama) "
+        f"directory, or a shape trained from scratch: {', '.join(MODELS)}",
+    )
+    add("--mesh", default="", help=MESH_HELP)
+    add(
+        "--episodes", type=Path,
+        help="a JSONL file of episodes to use in place of collecting; without --env "
+        "the real stages are skipped",
+    )  # fmt: skip
+
+
+def _config(args: argparse.Namespace) -> Any:
+    from dreamgym.envs.base import parse_spec
+    from dreamgym.pipeline.config import MODELS, preset
+    from dreamgym.pipeline.pretrain import check_model
+    from worldmodel.text.records import read_episodes
+
+    changes: dict[str, Any] = {"seed": args.seed}
+    if args.episodes is not None:
+        changes |= {"episodes": str(args.episodes.resolve()), "env": args.env or ""}
+    elif args.env is not None:
+        changes["env"] = args.env
+    if args.model is not None:
+        name = args.model
+        changes["model"] = name if name in MODELS else str(Path(name).resolve())
+    if args.command == "control":
+        changes["shuffled"] = True
+    config = preset(args.preset, **changes)
+    if config.env:
+        parse_spec(config.env)
+    check_model(config.model)
+    if config.episodes:
+        read_episodes(config.episodes)
+    return config
+
+
+def _stages(args: argparse.Namespace) -> None:
+    from dreamgym.evaluation import report
+    from dreamgym.pipeline import transfer
+    from dreamgym.pipeline.quickstart import STAGES, quickstart, tune_process
+    from dreamgym.pipeline.run import Run
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+
+    config, mesh = _config(args), parse_mesh(args.mesh) if args.mesh else None
+    suffix = "-shuffled" if config.shuffled else ""
+    default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
+    root = args.run_dir if args.run_dir is not None else default
+    if args.command in STAGES:
+        tune_process()
+        run = Run(root, config, None if mesh is None else make_mesh(mesh))
+        run.stage(args.command, lambda: STAGES[args.command](run))
+        if args.command != "transfer":
+            return
+        results = transfer.write_results(run)
+    else:
+        results = quickstart(root, config, fine_tune=not args.no_transfer, mesh=mesh)
+    print(report.table(results))
+    print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    from dreamgym.envs import base, contract
+
+    env = base.make(args.env)
+    check_env(env, skip_render_check=True)
+    done = contract.check(env, name=args.env)
+    print(f"{args.env} keeps the contract: {', '.join(done)}, check_env")
+    env.close()
+
+
+def _report(args: argparse.Namespace) -> None:
+    from dreamgym.evaluation import report
+
+    path = args.run_dir / "results.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no finished run there")
+    print(report.table(json.loads(path.read_text())))
