@@ -129,11 +129,16 @@ def show(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     if args.json:
         print(json.dumps({"model": args.model, "dtype": args.dtype, "rows": rows}))
         return
+    print(table(rows))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows as a Markdown table."""
     columns = list(dict.fromkeys(k for row in rows for k in row))
-    print("| " + " | ".join(columns) + " |")
-    print("|" + "---|" * len(columns))
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
-        print("| " + " | ".join(_cell(row.get(c)) for c in columns) + " |")
+        lines.append("| " + " | ".join(_cell(row.get(c)) for c in columns) + " |")
+    return "\n".join(lines)
 
 
 def _cell(value: Any) -> str:

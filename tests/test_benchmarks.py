@@ -64,3 +64,18 @@ def test_a_conversation_is_measured():
         "2", *PEERS,
     )  # fmt: skip
     assert all(row["turn 3 s"] > 0 and row["growth"] > 0 for row in rows)
+
+
+@pytest.mark.peer
+def test_the_memory_finds_what_faiss_finds():
+    pytest.importorskip("faiss")
+    command = [sys.executable, SCRIPTS / "bench_memory.py", "--entries", "40000"]
+    done = subprocess.run(
+        [*command, "--rounds", "1", "--json"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["rows"]
+    assert [row["queries"] for row in found] == [1, 16, 64, 256]
+    assert all(row["agree"] > 0.999 for row in found)
+    assert all(row["ratio"] > 0 for row in found)

@@ -1,54 +1,60 @@
 """Replay memory: stored transitions, retrieved by similarity of (state, action).
 
-transition -> phi(state, action) -> unit vector; query -> cosine top-k, leaving out
-every transition of the query's own task (another run of the same game holds the
-answer). phi is lexical: hashed character n-grams of the action and of the state.
+transition -> phi(state, action) -> unit vector; query -> exact cosine top-k, leaving
+out every transition of the query's own task (another run of the same game holds the
+answer).
 """
 
-import zlib
+import json
+import os
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
-from worldmodel.text.records import State, Transition
+from worldmodel.encoders import Encoder, Lexical
+from worldmodel.retrieval import Index
+from worldmodel.text.records import (
+    Episode,
+    RecordError,
+    State,
+    Task,
+    Transition,
+    read_episodes,
+    replacing,
+    write_episodes,
+)
 
-DIMENSIONS = 256
-
-
-def _grams(text: str, size: int = 3) -> list[str]:
-    padded = f" {text.lower()} "
-    return [padded[i : i + size] for i in range(max(len(padded) - size + 1, 1))]
-
-
-def lexical(
-    state: State, action: str, dimensions: int = DIMENSIONS
-) -> Float[np.ndarray, " D"]:
-    """phi: a unit vector; the action weighs as much as the whole state."""
-    out = np.zeros(dimensions, np.float32)
-    for text, salt in ((action, b"a"), ("\n".join(state), b"s")):
-        part = np.zeros(dimensions, np.float32)
-        for gram in _grams(text):
-            code = zlib.crc32(salt + gram.encode())
-            part[code % dimensions] += 1.0 if code & 0x40000000 else -1.0
-        out += part / max(float(np.linalg.norm(part)), 1e-9)
-    return out / max(float(np.linalg.norm(out)), 1e-9)
+SCHEMA = "dreamgym.memory/1"
+REACH = 8
+"""Neighbours looked at for each one asked for: repeats of one effect are kept out."""
 
 
 class ReplayMemory:
-    """Transitions with their task ids. Frozen while rollouts run: callers add after."""
+    """Transitions with their task ids. Frozen while rollouts run: callers add after.
 
-    def __init__(self, *, capacity: int = 20_000):
+    A ring of `capacity` slots: the oldest entries make room.
+    """
+
+    def __init__(self, *, capacity: int = 20_000, encoder: Encoder | None = None):
         if capacity < 1:
             raise ValueError(f"capacity must be >= 1, got {capacity}")
-        self._capacity = capacity
+        self.capacity = capacity
+        self.encoder = Lexical() if encoder is None else encoder
+        self._index = Index(self.encoder.dimensions)
         self._transitions: list[Transition] = []
         self._tasks: list[str] = []
-        self._vectors = np.zeros((0, DIMENSIONS), np.float32)
-        self._cache: dict[tuple[State, str], np.ndarray] = {}
+        self._owners: dict[str, int] = {}
+        self._oldest = 0
 
     def __len__(self) -> int:
         return len(self._transitions)
+
+    def entries(self) -> list[tuple[str, Transition]]:
+        """(task id, transition) of everything kept, the oldest first."""
+        pairs = list(zip(self._tasks, self._transitions, strict=True))
+        return pairs[self._oldest :] + pairs[: self._oldest]
 
     def add(self, task_ids: Sequence[str], transitions: Sequence[Transition]) -> None:
         """Append; the oldest go when the capacity is reached.
@@ -60,21 +66,27 @@ class ReplayMemory:
             raise ValueError(
                 f"{len(task_ids)} task ids, {len(transitions)} transitions"
             )
-        if not transitions:
-            return
-        new = np.stack([self._phi(t.state, t.action) for t in transitions])
-        keep = -self._capacity
-        self._transitions = [*self._transitions, *transitions][keep:]
-        self._tasks = [*self._tasks, *task_ids][keep:]
-        self._vectors = np.concatenate([self._vectors, new])[keep:]
+        tasks = list(task_ids)[-self.capacity :]
+        fresh = list(transitions)[-self.capacity :]
+        vectors = self.encoder.encode([(t.state, t.action) for t in fresh])
+        self._store(tasks, fresh, vectors)
 
-    def _phi(self, state: State, action: str) -> np.ndarray:
-        key = (state, action)
-        if key not in self._cache:
-            if len(self._cache) > 4 * self._capacity:
-                self._cache.clear()
-            self._cache[key] = lexical(state, action)
-        return self._cache[key]
+    def _store(
+        self, tasks: list[str], fresh: list[Transition], vectors: np.ndarray
+    ) -> None:
+        slots = np.zeros(len(fresh), np.int64)
+        for i, (task, transition) in enumerate(zip(tasks, fresh, strict=True)):
+            if len(self._transitions) < self.capacity:
+                slots[i] = len(self._transitions)
+                self._transitions.append(transition)
+                self._tasks.append(task)
+                continue
+            slots[i] = self._oldest
+            self._transitions[self._oldest] = transition
+            self._tasks[self._oldest] = task
+            self._oldest = (self._oldest + 1) % self.capacity
+        owners = [self._owners.setdefault(t, len(self._owners)) for t in tasks]
+        self._index.write(slots, vectors, np.array(owners, np.int64))
 
     def search(
         self, queries: Sequence[tuple[str, State, str]], k: int
@@ -84,30 +96,110 @@ class ReplayMemory:
         `queries` holds (task id, state, action). Repeats of one effect are kept out, so
         that k demonstrations show k different things where the memory has them.
         """
+        return [[t for _, t in found] for found in self.nearest(queries, k)]
+
+    def nearest(
+        self, queries: Sequence[tuple[str, State, str]], k: int
+    ) -> list[list[tuple[float, Transition]]]:
+        """`search` with the cosine similarity of each."""
         if k == 0 or not self._transitions or not queries:
             return [[] for _ in queries]
-        out = []
-        reach = min(8 * k, len(self._transitions))
-        owner = {task: i for i, task in enumerate(dict.fromkeys(self._tasks))}
-        owners = np.array([owner[task] for task in self._tasks])
-        for start in range(0, len(queries), 256):
-            part = queries[start : start + 256]
-            phi = np.stack([self._phi(s, a) for _, s, a in part])
-            scores = phi @ self._vectors.T
-            own = np.array([owner.get(task, -1) for task, _, _ in part])
-            scores[own[:, None] == owners[None]] = -np.inf
-            top = np.argpartition(-scores, reach - 1, axis=1)[:, :reach]
-            for row, score in zip(top, scores, strict=True):
-                others = [i for i in row.tolist() if score[i] > -np.inf]
-                order = sorted(others, key=lambda i: (-score[i], i))  # ties by age
-                out.append(self._pick(order, k))
-        return out
+        asked = {(s, a): i for i, (s, a) in enumerate({q[1:]: 0 for q in queries})}
+        vectors = self.encoder.encode(list(asked))
+        phi = vectors[[asked[s, a] for _, s, a in queries]]
+        own = np.array([self._owners.get(task, -1) for task, _, _ in queries])
+        scores, slots = self._index.search(phi, own, REACH * k)
+        return [
+            self._pick(row, score, k) for row, score in zip(slots, scores, strict=True)
+        ]
 
-    def _pick(self, order: Sequence[int], k: int) -> list[Transition]:
-        found: dict[tuple[str, State], Transition] = {}
-        for i in order:
-            t = self._transitions[i]
-            found.setdefault((t.action, t.next_state), t)
+    def _pick(
+        self, slots: np.ndarray, scores: np.ndarray, k: int
+    ) -> list[tuple[float, Transition]]:
+        size = len(self._transitions)
+        order = sorted(  # ties by age
+            (-score, (slot - self._oldest) % size, slot)
+            for score, slot in zip(scores.tolist(), slots.tolist(), strict=True)
+            if score > -np.inf
+        )
+        found: dict[tuple[str, State], tuple[float, Transition]] = {}
+        for score, _, slot in order:
+            t = self._transitions[slot]
+            found.setdefault((t.action, t.next_state), (-score, t))
             if len(found) == k:
                 break
         return list(found.values())[::-1]
+
+    # --- on disk -------------------------------------------------------------
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Write everything kept; an older memory there is replaced when all is on disk.
+
+        `transitions.jsonl.gz` holds records that anyone can read (one an entry, see
+        docs/EPISODES.md), `vectors.npy` their vectors, `memory.json` the rest.
+        """
+        directory = Path(directory)
+        fresh = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        vectors = self._index.vectors()[: len(self)]
+        np.save(fresh / "vectors.npy", np.roll(vectors, -self._oldest, axis=0))
+        if len(self):
+            write_episodes(
+                fresh / "transitions.jsonl.gz",
+                (
+                    Episode(
+                        id=str(i), task=Task(id=task, instruction=""), transitions=(t,),
+                        source="memory", success=None,
+                    )
+                    for i, (task, t) in enumerate(self.entries())
+                ),
+            )  # fmt: skip
+        with replacing(fresh / "memory.json") as file:
+            told = {
+                "schema": SCHEMA, "entries": len(self), "capacity": self.capacity,
+                "encoder": self.encoder.name, "dimensions": self.encoder.dimensions,
+            }  # fmt: skip
+            json.dump(told, file, indent=2)
+        shutil.rmtree(directory, ignore_errors=True)
+        fresh.rename(directory)
+
+    @classmethod
+    def load(
+        cls, directory: str | os.PathLike, *, encoder: Encoder | None = None
+    ) -> "ReplayMemory":
+        """The memory of a directory; vectors of another encoder are made anew.
+
+        Raises:
+          RecordError: no memory there, of another schema, or parts that do not fit.
+        """
+        directory = Path(directory)
+        path = directory / "memory.json"
+        try:
+            told = json.loads(path.read_text())
+            if told["schema"] != SCHEMA:
+                raise RecordError(
+                    f"{path}: expected schema {SCHEMA!r}, got {told['schema']!r}"
+                )
+            memory = cls(capacity=told["capacity"], encoder=encoder)
+            if not told["entries"]:
+                return memory
+            episodes = read_episodes(directory / "transitions.jsonl.gz")
+            vectors = np.load(directory / "vectors.npy")
+        except FileNotFoundError as error:
+            raise RecordError(f"{error.filename}: no such file") from None
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise RecordError(f"{path}: not a replay memory ({error!r})") from None
+        if not len(episodes) == len(vectors) == told["entries"]:
+            raise RecordError(
+                f"{directory}: expected {told['entries']} entries, got {len(episodes)} "
+                f"transitions and {len(vectors)} vectors"
+            )
+        kept = [t for e in episodes for t in e.transitions]
+        tasks = [e.task.id for e in episodes]
+        same = told["encoder"], told["dimensions"]
+        if same == (memory.encoder.name, memory.encoder.dimensions):
+            memory._store(tasks, kept, vectors)
+        else:
+            memory.add(tasks, kept)
+        return memory

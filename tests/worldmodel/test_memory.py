@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
-from worldmodel.memory import ReplayMemory, lexical
+from worldmodel.encoders import Lexical
+from worldmodel.memory import ReplayMemory
+from worldmodel.text.records import RecordError
+
+
+def lexical(state, action) -> np.ndarray:
+    return Lexical().encode([(state, action)])[0]
 
 
 def stored(*steps, capacity=100) -> ReplayMemory:
@@ -136,3 +142,77 @@ def test_errors():
         ReplayMemory(capacity=0)
     with pytest.raises(ValueError, match="2 task ids, 1 transitions"):
         ReplayMemory().add(["a", "b"], [helpers.transition()])
+
+
+class Counted(Lexical):
+    """Lexical under another name, counting what it encodes."""
+
+    name = "counted"
+
+    def __init__(self):
+        super().__init__(32)
+        self.texts = 0
+
+    def encode(self, pairs):
+        self.texts += len(pairs)
+        return super().encode(pairs)
+
+
+STEPS = [("b", f"place {i}", f"act {i}", f"{i}") for i in range(7)]
+
+
+def test_what_is_saved_answers_as_before(tmp_path):
+    memory = stored(*STEPS, capacity=5)  # the ring has turned
+    memory.save(tmp_path / "memory")
+    loaded = ReplayMemory.load(tmp_path / "memory")
+    assert loaded.entries() == memory.entries()
+    assert [t.action for _, t in loaded.entries()] == [f"act {i}" for i in range(2, 7)]
+    query = [("q", ("place 3",), "act 3")]
+    assert loaded.nearest(query, 3) == memory.nearest(query, 3)
+    more = helpers.transition(("place 9",), "act 9", ("9",))
+    for m in (memory, loaded):  # the oldest still goes first
+        m.add(["c"], [more])
+    assert loaded.entries() == memory.entries()
+    memory.save(tmp_path / "memory")  # in place of the one before
+    assert ReplayMemory.load(tmp_path / "memory").entries() == memory.entries()
+    assert [p.name for p in tmp_path.iterdir()] == ["memory"]
+
+
+def test_vectors_are_read_back_only_for_their_encoder(tmp_path):
+    stored(*STEPS).save(tmp_path / "m")
+    other = Counted()
+    loaded = ReplayMemory.load(tmp_path / "m", encoder=other)
+    assert other.texts == 7
+    loaded.save(tmp_path / "m")
+    again = Counted()
+    kept = ReplayMemory.load(tmp_path / "m", encoder=again)
+    assert again.texts == 0
+    query = [("q", ("place 3",), "act 3")]
+    assert kept.nearest(query, 2) == loaded.nearest(query, 2)
+
+
+def test_an_empty_memory_is_saved_too(tmp_path):
+    ReplayMemory(capacity=3).save(tmp_path / "m")
+    loaded = ReplayMemory.load(tmp_path / "m")
+    assert (len(loaded), loaded.capacity) == (0, 3)
+
+
+def test_damaged_files_are_named(tmp_path):
+    with pytest.raises(RecordError, match=r"memory\.json: no such file"):
+        ReplayMemory.load(tmp_path / "none")
+    stored(*STEPS).save(tmp_path / "m")
+    np.save(tmp_path / "m" / "vectors.npy", np.zeros((3, 256), np.float32))
+    with pytest.raises(RecordError, match=r"7 entries, got 7 transitions and 3 vect"):
+        ReplayMemory.load(tmp_path / "m")
+    (tmp_path / "m" / "memory.json").write_text("[]")
+    with pytest.raises(RecordError, match="not a replay memory"):
+        ReplayMemory.load(tmp_path / "m")
+    (tmp_path / "m" / "memory.json").write_text('{"schema": "other/2"}')
+    with pytest.raises(RecordError, match=r"expected schema 'dreamgym\.memory/1', got"):
+        ReplayMemory.load(tmp_path / "m")
+
+
+def test_similarity_is_the_cosine():
+    memory = stored(*STEPS)
+    ((score, t),) = memory.nearest([("q", ("place 3",), "act 3")], 1)[0]
+    assert (round(score, 5), t.action) == (1.0, "act 3")

@@ -1,0 +1,165 @@
+"""Exact nearest neighbours by inner product, on the device.
+
+vectors -> blocks of one shape -> per block: products, the best groups, their members
+-> running best k. An entry among the best k lies in one of the k groups with the
+largest maximum, so most of a block is read once and never sorted.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+BLOCK = 16_384
+"""Entries of a block."""
+GROUP = 32
+"""Neighbours whose maximum is taken first."""
+WRITE = 1_024
+"""Entries written at a time."""
+QUERIES = (1, 16, 64, 256)
+"""Batches that queries are padded to, so that few shapes compile."""
+
+
+class Block(NamedTuple):
+    """Vectors as columns, and whose they are; owner -1 marks a free column."""
+
+    vectors: Float[Array, "D B"]
+    owners: Int[Array, " B"]
+
+
+class Best(NamedTuple):
+    """The best entries of each query, best first; score -inf where there is none."""
+
+    score: Float[Array, "Q K"]
+    slot: Int[Array, "Q K"]
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _written(
+    block: Block,
+    at: Int[Array, " W"],
+    vectors: Float[Array, "W D"],
+    owners: Int[Array, " W"],
+) -> Block:
+    """The block with entries in its columns `at`; a column outside is no column."""
+    return Block(
+        block.vectors.at[:, at].set(vectors.T, mode="drop"),
+        block.owners.at[at].set(owners, mode="drop"),
+    )
+
+
+@jax.jit
+def _merged(
+    best: Best,
+    block: Block,
+    start: Int[Array, ""] | int,
+    queries: Float[Array, "Q D"],
+    own: Int[Array, " Q"],
+) -> Best:
+    """The best of those so far and of one block; of equal scores the lower slot."""
+    size, k = block.owners.shape[0], best.score.shape[1]
+    scores = queries @ block.vectors
+    owners = block.owners[None]
+    hidden = (owners == own[:, None]) | (owners < 0)
+    scores = jnp.where(hidden, -jnp.inf, scores)
+    groups = scores.reshape(-1, size // GROUP, GROUP)
+    _, found = jax.lax.top_k(groups.max(-1), min(k, size // GROUP))
+    # In the order of slots, and those so far before them: `top_k` leaves ties alone.
+    found = jnp.sort(found, axis=1)[:, :, None]
+    inside = jnp.take_along_axis(groups, found, axis=1)
+    slot = start + found * GROUP + jnp.arange(GROUP)[None, None]
+    scores = jnp.concatenate([best.score, inside.reshape(len(scores), -1)], 1)
+    slots = jnp.concatenate([best.slot, slot.reshape(len(scores), -1)], 1)
+    score, chosen = jax.lax.top_k(scores, k)
+    return Best(score, jnp.take_along_axis(slots, chosen, axis=1))
+
+
+class Index:
+    """Vectors of one size in numbered slots, each with an owner."""
+
+    def __init__(self, dimensions: int):
+        self.dimensions, self._blocks = dimensions, []
+
+    @property
+    def slots(self) -> int:
+        """Slots there is room for without another block."""
+        return len(self._blocks) * BLOCK
+
+    def write(
+        self,
+        slots: Int[np.ndarray, " N"],
+        vectors: Float[np.ndarray, "N D"],
+        owners: Int[np.ndarray, " N"],
+    ) -> None:
+        """Put entries into slots; what stood there goes.
+
+        Raises:
+          ValueError: vectors of another size, or a negative owner.
+        """
+        if vectors.shape[1:] != (self.dimensions,):
+            raise ValueError(
+                f"vectors must be [N, {self.dimensions}], got {list(vectors.shape)}"
+            )
+        if len(owners) and owners.min() < 0:
+            raise ValueError(f"owners must be >= 0, got {owners.min()}")
+        while len(slots) and slots.max() >= self.slots:
+            self._blocks.append(
+                Block(
+                    jnp.zeros((self.dimensions, BLOCK), jnp.float32),
+                    jnp.full(BLOCK, -1, jnp.int32),
+                )
+            )
+        for number in np.unique(slots // BLOCK):
+            mine = np.flatnonzero(slots // BLOCK == number)
+            for first in range(0, len(mine), WRITE):
+                part = mine[first : first + WRITE]
+                at = np.full(WRITE, BLOCK, np.int32)  # past the edge: dropped
+                at[: len(part)] = slots[part] % BLOCK
+                rows = np.zeros((WRITE, self.dimensions), np.float32)
+                rows[: len(part)] = vectors[part]
+                whose = np.zeros(WRITE, np.int32)
+                whose[: len(part)] = owners[part]
+                self._blocks[number] = _written(self._blocks[number], at, rows, whose)
+
+    def search(
+        self, queries: Float[np.ndarray, "Q D"], own: Int[np.ndarray, " Q"], k: int
+    ) -> tuple[Float[np.ndarray, "Q K"], Int[np.ndarray, "Q K"]]:
+        """(scores, slots) of the k largest inner products, entries of `own` left out.
+
+        Exact: scores are those of a full comparison in float32, ties go to the lower
+        slot. Where fewer than k entries are left the score is -inf. `own` -1 leaves
+        nothing out.
+
+        Raises:
+          ValueError: k below 1.
+        """
+        if k < 1:
+            raise ValueError(f"k must be >= 1, got {k}")
+        scores, slots = [], []
+        for start in range(0, len(queries), QUERIES[-1]):
+            part = queries[start : start + QUERIES[-1]]
+            size = next(q for q in QUERIES if len(part) <= q)
+            padded = np.zeros((size, self.dimensions), np.float32)
+            padded[: len(part)] = part
+            whose = np.full(size, -1, np.int32)
+            whose[: len(part)] = own[start : start + len(part)]
+            best = Best(
+                jnp.full((size, k), -jnp.inf, jnp.float32),
+                jnp.full((size, k), np.iinfo(np.int32).max, jnp.int32),
+            )
+            for number, block in enumerate(self._blocks):
+                best = _merged(best, block, number * BLOCK, padded, whose)
+            scores.append(np.asarray(best.score)[: len(part)])
+            slots.append(np.asarray(best.slot)[: len(part)])
+        if not scores:
+            return np.zeros((0, k), np.float32), np.zeros((0, k), np.int32)
+        return np.concatenate(scores), np.concatenate(slots)
+
+    def vectors(self) -> Float[np.ndarray, "S D"]:
+        """Every slot's vector, those of free slots zero."""
+        if not self._blocks:
+            return np.zeros((0, self.dimensions), np.float32)
+        return np.concatenate([np.asarray(b.vectors).T for b in self._blocks])
