@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dreamgym.cli import engine, runs
+from dreamgym.cli import data, engine, runs
 
 _EPILOG = """\
 examples:
@@ -16,6 +16,8 @@ examples:
                                                    fidelity, warmstart, train, ...
   dreamgym control shuffled --run-dir runs/a       the control that must not gain
   dreamgym check --env my_module:MyEnv             does it keep the contract?
+  dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
+  dreamgym inspect mine.jsonl                      what is in them, what is wrong
 
   dreamgym fetch smollm2                           a pretrained model, offline
   dreamgym quickstart --model models/smollm2       ... as policy and dream
@@ -35,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (runs, engine):
+    for group in (runs, data, engine):
         group.add(commands)
     return parser
 

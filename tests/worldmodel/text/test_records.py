@@ -1,5 +1,9 @@
+import gzip
 import itertools
 import json
+import re
+import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -217,3 +221,145 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, what):
         records.write_episodes(path, some())
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["e.jsonl"]
+
+
+# --- streams -----------------------------------------------------------------
+
+
+def test_episodes_are_read_as_they_are_asked_for(tmp_path):
+    path = write(tmp_path, row(), row(id="e2"), {"schema": "other/1"})
+    told = []
+    stream = records.iter_episodes(path, progress=told.append)
+    assert [next(stream).id, next(stream).id] == ["e1", "e2"]  # the third is unread
+    assert len(told) == 1
+    with pytest.raises(RecordError, match=r"episodes\.jsonl:3:.*other/1"):
+        next(stream)
+
+
+def test_a_long_file_is_not_held_in_memory(tmp_path):
+    """Of 40 MB, no more than a few lines at a time."""
+    path, long = (
+        tmp_path / "e.jsonl",
+        json.dumps(row(id="ID") | {"more": "x" * 400_000}),
+    )
+    with path.open("w") as file:
+        file.writelines(long.replace("ID", str(i)) + "\n" for i in range(100))
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in records.iter_episodes(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 100
+    assert peak < 6e6, peak
+
+
+def test_gzip_is_told_by_its_bytes_not_its_name(tmp_path):
+    episodes = [helpers.lamp_and_door(f"r{i}") for i in range(3)]
+    records.write_episodes(tmp_path / "a.jsonl.gz", episodes)
+    packed = (tmp_path / "a.jsonl.gz").read_bytes()
+    assert packed[:2] == b"\x1f\x8b"
+    (tmp_path / "packed.jsonl").write_bytes(packed)
+    (tmp_path / "plain.gz").write_bytes(gzip.decompress(packed))
+    for name in ("a.jsonl.gz", "packed.jsonl", "plain.gz"):
+        assert records.read_episodes(tmp_path / name) == episodes
+    branch = Branch(episode="e", step=0, transition=helpers.transition())
+    records.write_branches(tmp_path / "b.gz", [branch])
+    assert (tmp_path / "b.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert records.read_branches(tmp_path / "b.gz") == [branch]
+
+
+def test_the_same_episodes_are_the_same_gzip_bytes(tmp_path, monkeypatch):
+    paths = tmp_path / "a.jsonl.gz", tmp_path / "other.jsonl.gz"
+    for i, path in enumerate(paths):
+        monkeypatch.setattr("time.time", lambda i=i: 1e9 + i * 1e6)
+        records.write_episodes(path, [helpers.lamp_and_door("r")])
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.6, 0.999])
+def test_a_cut_gzip_file_is_named_with_file_and_line(tmp_path, keep):
+    path = tmp_path / "e.jsonl.gz"
+    records.write_episodes(path, [helpers.lamp_and_door(f"r{i}") for i in range(50)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * keep)])
+    with pytest.raises(RecordError, match=r"e\.jsonl\.gz:\d+:.*a whole gzip file"):
+        records.read_episodes(path)
+
+
+@pytest.mark.parametrize("at", [12, -6])  # in the deflate stream; in the checksum
+def test_a_spoilt_gzip_file_is_named(tmp_path, at):
+    path = tmp_path / "e.jsonl.gz"
+    records.write_episodes(path, [helpers.lamp_and_door(f"r{i}") for i in range(50)])
+    spoilt = bytearray(path.read_bytes())
+    spoilt[at] ^= 0xFF
+    path.write_bytes(spoilt)
+    with pytest.raises(RecordError, match=r"e\.jsonl\.gz:\d+:.*a whole gzip file"):
+        records.read_episodes(path)
+
+
+def test_a_failed_gzip_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "e.jsonl.gz"
+    records.write_episodes(path, [helpers.lamp_and_door("old")])
+    before = path.read_bytes()
+    with pytest.raises(UnicodeEncodeError):
+        records.write_episodes(path, [helpers.lamp_and_door("\ud800")])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["e.jsonl.gz"]
+
+
+def test_names_of_control_tokens_are_ordinary_text(tmp_path):
+    text = "<think>x</think><|im_start|>user <|endoftext|> [INST] \\u003c"
+    odd = row(
+        id=text, transitions=[step(text, [text, text], action=text, thought=text)]
+    )
+    (episode,) = records.read_episodes(write(tmp_path, odd))
+    (t,) = episode.transitions
+    assert (episode.id, t.action, t.thought) == (text, text, text)
+    assert (t.state, t.next_state) == ((text,), (text, text))
+    records.write_episodes(tmp_path / "again.gz", [episode])
+    assert records.read_episodes(tmp_path / "again.gz") == [episode]
+
+
+def test_half_a_surrogate_pair_is_refused_a_whole_one_is_not(tmp_path):
+    path = write(tmp_path, row(transitions=[step(action="\U0001f600")]))
+    assert "\\ud83d\\ude00" in path.read_text()
+    assert records.read_episodes(path)[0].transitions[0].action == "\U0001f600"
+    path = write(tmp_path, row(transitions=[step(action="\ud83d")]))
+    with pytest.raises(RecordError, match=r"e.*\.jsonl:1:.*without lone surrogates"):
+        records.read_episodes(path)
+
+
+def test_an_endless_integer_and_a_deep_nest_are_refused(tmp_path):
+    path = tmp_path / "e.jsonl"
+    for text in ('{"id": ' + "1" * 5000 + "}", "[" * 100_000):
+        path.write_text(text + "\n")
+        with pytest.raises(RecordError, match=r"e\.jsonl:1:.*one JSON object a line"):
+            records.read_episodes(path)
+
+
+# --- what docs/EPISODES.md says ----------------------------------------------
+
+
+def documented(title: str) -> list[str]:
+    """The JSON blocks under a heading of docs/EPISODES.md."""
+    text = (Path(__file__).parents[3] / "docs/EPISODES.md").read_text(encoding="utf-8")
+    part = re.split(rf"^#+ {title}$", text, flags=re.MULTILINE)[1]
+    part = re.split(r"^#+ ", part, flags=re.MULTILINE)[0]
+    return re.findall(r"```json\n(.*?)\n```", part, re.DOTALL)
+
+
+def test_the_documented_line_is_read(tmp_path):
+    (line,) = documented("An example")
+    (tmp_path / "e.jsonl").write_text(line + "\n", encoding="utf-8")
+    (episode,) = records.read_episodes(tmp_path / "e.jsonl")
+    assert episode.task.initial_state == episode.transitions[0].state
+    assert episode.total_reward == 1.1
+    assert (episode.success, episode.transitions[-1].terminated) == (True, True)
+
+
+def test_every_field_is_documented():
+    text = (Path(__file__).parents[3] / "docs/EPISODES.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    for kind in (Episode, records.Task, records.Transition):
+        assert set(kind.__dataclass_fields__) - told == set()

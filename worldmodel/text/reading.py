@@ -1,0 +1,272 @@
+"""JSON from disk, one value in memory at a time, and its fields, checked.
+
+file (gzip or not) -> lines or array items -> JSON value and its place -> typed fields.
+Whatever is wrong becomes a RecordError that names file, line, field, what was expected
+and what was found. gzip is told by its first two bytes, never by the file's name.
+"""
+
+import codecs
+import contextlib
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Progress = Callable[[int], Any]
+"""Told how many bytes of the file (as it lies on disk) have been read."""
+
+_CHUNK = 1 << 16
+_GZIP = b"\x1f\x8b"
+_GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+_MISSING: Any = object()
+
+
+class RecordError(ValueError):
+    """A record that cannot be taken: says file, line, what was expected and got."""
+
+
+class Where:
+    """The place a value came from, for error messages."""
+
+    def __init__(self, path: Path, line: int, field: str = ""):
+        self.path, self.line, self.field = path, line, field
+
+    def at(self, field: str) -> "Where":
+        """The place of a field in it."""
+        return Where(self.path, self.line, f"{self.field}.{field}".lstrip("."))
+
+    def error(self, expected: str, got: object) -> RecordError:
+        """What to raise: the caller raises it, so that its own flow stays visible."""
+        try:
+            shown = repr(got)
+        except (RecursionError, ValueError):  # nested too deep; an endless integer
+            shown = f"a {type(got).__name__} too large to show"
+        shown = shown if len(shown) < 80 else shown[:77] + "..."
+        name = f" field {self.field!r}:" if self.field else ""
+        return RecordError(
+            f"{self.path}:{self.line}:{name} expected {expected}, got {shown}"
+        )
+
+
+def typed(value: Any, kind: type, where: Where) -> Any:
+    """The value if it is of that type; an int is taken for a float, a bool for no int.
+
+    Raises:
+      RecordError: it is not.
+    """
+    bad_bool = kind is not bool and isinstance(value, bool)
+    if kind is float and isinstance(value, int) and not bad_bool:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise where.error("a number that fits a float", value) from None
+    if not isinstance(value, kind) or bad_bool:
+        raise where.error(kind.__name__, value)
+    return value
+
+
+def field(row: Any, key: str, kind: type, where: Where, default: Any = _MISSING) -> Any:
+    """`row[key]` of that type, or the default where the row has no such key."""
+    if not isinstance(row, dict):
+        raise where.error("a JSON object", row)
+    value = row.get(key, default)
+    if value is _MISSING:
+        raise where.error(f"a field {key!r}", sorted(map(str, row)))
+    if value is default:
+        return value
+    return value if kind is object else typed(value, kind, where.at(key))
+
+
+def strings(row: Any, key: str, where: Where) -> tuple[str, ...]:
+    """`row[key]`, a list of strings; () where there is none."""
+    value = field(row, key, list, where, [])
+    if any(not isinstance(x, str) for x in value):
+        raise where.at(key).error("a list of strings", value)
+    return tuple(value)
+
+
+def first_use(seen: dict[str, int], name: str, where: Where) -> None:
+    """Note in `seen` that this line uses an id; an id used before is an error."""
+    if name in seen:
+        raise where.at("id").error(
+            f"an id not used before (line {seen[name]})", name
+        )  # fmt: skip
+    seen[name] = where.line
+
+
+# --- files -------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
+    """(the unpacked bytes, the file on disk)."""
+    if not path.is_file():
+        raise RecordError(f"{path}: no such file; expected {expected}")
+    with path.open("rb") as disk:
+        packed = disk.peek(2)[:2] == _GZIP
+        yield (gzip.GzipFile(fileobj=disk) if packed else disk), disk
+
+
+def _bad_gzip(where: Where, error: Exception) -> RecordError:
+    return where.error("a whole gzip file", f"{type(error).__name__}: {error}")
+
+
+def _told(error: Exception) -> str:
+    """Why a text is no JSON: too deep, endless integers, or the parser's words."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return str(getattr(error, "msg", error))
+
+
+def _encodable(value: Any, where: Where) -> None:
+    """Half of a surrogate pair is legal JSON, but no text that could be written."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        cut = error.object[max(error.start - 20, 0) : error.start + 20]
+        raise where.error("text without lone surrogates", cut) from None
+
+
+def _value(raw: bytes, where: Where) -> Any:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise where.error(f"UTF-8 ({error.reason})", raw[:40]) from None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        cut = "" if text.endswith("\n") else " (the file ends inside it)"
+        column = getattr(error, "colno", 1)
+        raise where.error(
+            f"one JSON object a line{cut}; {_told(error)} at column {column}", text[:40]
+        ) from None
+    if _SURROGATE.search(text):
+        _encodable(value, where)
+    return value
+
+
+def json_lines(
+    path: Path, expected: str, progress: Progress | None = None
+) -> Iterator[tuple[Any, Where]]:
+    """(value, place) of every line that is not blank, read as they are asked for.
+
+    Raises:
+      RecordError: no file, broken gzip, bytes that are not UTF-8, lines that are not
+        JSON; `expected` says what the file should have been.
+    """
+    number = 0
+    with _opened(path, expected) as (file, disk):
+        try:
+            for number, raw in enumerate(file, start=1):
+                if raw.strip():
+                    where = Where(path, number)
+                    yield _value(raw, where), where
+                if progress is not None:
+                    progress(disk.tell())
+        except _GZIP_ERRORS as error:
+            raise _bad_gzip(Where(path, number + 1), error) from None
+
+
+def holds_array(path: Path, expected: str) -> bool:
+    """Whether the file's first sign is `[`: one JSON array, not JSON lines."""
+    with _opened(path, expected) as (file, _):
+        try:
+            return file.read(_CHUNK).lstrip()[:1] == b"["
+        except _GZIP_ERRORS:
+            return False  # json_lines names the line
+
+
+class _Text:
+    """Text of a file, read on demand; `where` is the line that it has come to."""
+
+    def __init__(self, path: Path, file: Any):
+        self._path, self._file, self._text, self._at, self._line = path, file, "", 0, 1
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+
+    @property
+    def where(self) -> Where:
+        return Where(self._path, self._line)
+
+    def _more(self) -> bool:
+        """Read as much again as is not yet understood; False at the end of the file."""
+        left = self._text[self._at :]
+        try:
+            raw = self._file.read(max(len(left), _CHUNK))
+            self._text, self._at = left + self._decode(raw, final=not raw), 0
+        except UnicodeDecodeError as error:
+            got = error.object[error.start :][:40]
+            raise self.where.error(f"UTF-8 ({error.reason})", got) from None
+        except _GZIP_ERRORS as error:
+            raise _bad_gzip(self.where, error) from None
+        return bool(raw)
+
+    def _pass(self, end: int) -> None:
+        self._line += self._text.count("\n", self._at, end)
+        self._at = end
+
+    def shown(self) -> str:
+        """A few of the next signs, for a message."""
+        return self._text[self._at : self._at + 40]
+
+    def sign(self) -> str:
+        """The next sign that is not blank; "" at the end of the file."""
+        while True:
+            self._pass(_BLANKS.match(self._text, self._at).end())  # type: ignore
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, wanted: str) -> str:
+        """Read over one of these signs, which has to come next."""
+        sign = self.sign()
+        if not sign or sign not in wanted:
+            cut = "" if sign else " (the file ends inside it)"
+            raise self.where.error(
+                f"a JSON array{cut}; one of {' '.join(wanted)} next", self.shown()
+            )
+        self._pass(self._at + 1)
+        return sign
+
+    def item(self) -> tuple[Any, Where]:
+        """The next JSON value, and where it begins."""
+        self.sign()
+        where = self.where
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+                break
+            except (ValueError, RecursionError) as error:
+                if not isinstance(error, json.JSONDecodeError) or not self._more():
+                    told = f"a JSON object in the array; {_told(error)}"
+                    raise where.error(told, self.shown()) from None
+        if _SURROGATE.search(self._text, self._at, end):
+            _encodable(value, where)
+        self._pass(end)
+        return value, where
+
+
+def json_array(
+    path: Path, expected: str, progress: Progress | None = None
+) -> Iterator[tuple[Any, Where]]:
+    """(value, place) of every item of a file that is one JSON array, as json_lines.
+
+    The place is the line that the item begins at.
+    """
+    with _opened(path, expected) as (file, disk):
+        text = _Text(path, file)
+        text.take("[")
+        sign = text.take("]") if text.sign() == "]" else ","
+        while sign == ",":
+            yield text.item()
+            sign = text.take(",]")
+            if progress is not None:
+                progress(disk.tell())
+        if text.sign():
+            raise text.where.error("nothing after the JSON array", text.shown())
