@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldmodel import completion
 from worldmodel.backbone.generate import Grammar, Sampled, generate
 from worldmodel.backbone.model import Model
 from worldmodel.memory import ReplayMemory
@@ -24,6 +25,8 @@ from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")
+SAMPLED = 1000
+"""Attempts from here on are samples beside the answer, under noise of their own."""
 
 
 class Query(NamedTuple):
@@ -223,6 +226,64 @@ class LocalExperience:
             self._answers.update(zip(todo, answers, strict=True))
         return [self._answers[k] for k in keys]
 
+    def _contexts(self, queries: Sequence[Query]) -> list[list[int]]:
+        c = self.config
+        demos = self.memory.search(
+            [(q.task.id, q.state, q.action) for q in queries], c.demos
+        )
+        return [
+            prompts.query_ids(
+                self.tokenizer, q.task, q.past, d, q.state, q.action, history=c.history
+            )
+            for q, d in zip(queries, demos, strict=True)
+        ]
+
+    def signals(
+        self, queries: Sequence[Query], *, samples: int = 3
+    ) -> dict[str, list[float]]:
+        """What speaks for each answer, larger for those more likely right.
+
+        token: the answer's own confidence; nearest: the similarity of the nearest
+        stored transition of another task; agreement: the share of `samples` answers
+        under other noise that say the same.
+        """
+        answers = self.predict(queries)
+        asked = [(q.task.id, q.state, q.action) for q in queries]
+        near = self.memory.nearest(asked, 1)
+        same = np.zeros(len(queries))
+        for number in range(samples):
+            attempt = SAMPLED + number
+            again = self._compute(queries, attempt, [True] * len(queries))
+            same += [a[:3] == b[:3] for a, b in zip(answers, again, strict=True)]
+        return {
+            "token": [a.confidence for a in answers],
+            "nearest": [found[-1][0] if found else 0.0 for found in near],
+            "agreement": (same / samples).tolist(),
+        }
+
+    def likelihood(
+        self, queries: Sequence[Query], transitions: Sequence[Transition]
+    ) -> list[float]:
+        """p(real next state | query, the reasoning of this model's own answer).
+
+        One sample of the reasoning stands for all of them; every token counts, whatever
+        the grammar forbids: a lower estimate.
+        """
+        tok, texts, starts = self.tokenizer, [], []
+        pairs = zip(
+            self._contexts(queries), self.predict(queries), transitions, strict=True
+        )
+        for context, answer, t in pairs:
+            effect = prompts.effect_ids(tok, t.state, t.next_state)
+            before = [*context, *tok.encode(answer.reasoning), effect[0]]
+            texts.append([*before, *effect[1:], tok.control("reward")])
+            starts.append(len(before))
+        scored = completion.score(self.model, texts)
+        return [
+            float(np.exp(sum(found.logp[start:])))
+            for found, start in zip(scored, starts, strict=True)
+        ]
+
     def _compute(
         self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
     ) -> list[Prediction]:
@@ -230,15 +291,7 @@ class LocalExperience:
         if not queries:
             return []
         c, tok = self.config, self.tokenizer
-        demos = self.memory.search(
-            [(q.task.id, q.state, q.action) for q in queries], c.demos
-        )
-        contexts = [
-            prompts.query_ids(
-                tok, q.task, q.past, d, q.state, q.action, history=c.history
-            )
-            for q, d in zip(queries, demos, strict=True)
-        ]
+        contexts = self._contexts(queries)
         # The noise leaves history out: a group of rollouts that comes to one place
         # by two ways finds the same there.
         seeds = [

@@ -19,13 +19,15 @@ def add(commands: Any) -> None:
         "quickstart": "all stages, then the table",
         "collect": "real episodes as JSONL",
         "pretrain": "fit the experience model to the episodes",
-        "fidelity": "score the experience model on dev games",
         "warmstart": "behaviour cloning, IWM and SR: the policy before any reward",
         "train": "GRPO in the dream with the curriculum",
         "evaluate": "success of each policy on real test games",
         "transfer": "real fine-tuning (s2r) and its controls, then the table",
     }
     for name in ("quickstart", *STAGES):
+        if name == "fidelity":
+            _fidelity_command(commands)
+            continue
         command = commands.add_parser(name, help=texts[name])
         _run_options(command)
         command.set_defaults(body=_stages)
@@ -45,6 +47,45 @@ def add(commands: Any) -> None:
     show = commands.add_parser("report", help="print the table of a finished run")
     show.add_argument("run_dir", type=Path)
     show.set_defaults(body=_report)
+
+
+def _fidelity_command(commands: Any) -> None:
+    command = commands.add_parser(
+        "fidelity", help="how far a run's experience model can be trusted",
+        description="Compare the experience model of RUN with real episodes, step by "
+        "step and let run freely: a table here, a page with plots in RUN/scorecard/. "
+        "Without --episodes its own dev games are taken.",
+    )  # fmt: skip
+    add = command.add_argument
+    add("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
+    add("--episodes", type=Path, metavar="FILE", help="real episodes (JSONL) to ask of")
+    add("--limit", type=int, metavar="N", help="transitions at most (the run's own)")
+    add("--mesh", default="", help=MESH_HELP)
+    add("--json", action="store_true", help="the whole card as one JSON object")
+    command.set_defaults(body=_fidelity)
+
+
+def _fidelity(args: argparse.Namespace) -> None:
+    from dreamgym.evaluation import scorecard
+    from dreamgym.pipeline import fidelity
+    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.pipeline.run import Run
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+    from worldmodel.text.records import read_episodes
+
+    if args.limit is not None and args.limit < 1:
+        raise ValueError(f"--limit must be >= 1, got {args.limit}")
+    if args.episodes is not None:
+        read_episodes(args.episodes)  # a bad file is said before anything is loaded
+    tune_process()
+    run = Run.open(
+        args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
+    )
+    run.require("pretrain")
+    card, page = fidelity.scored(run, args.episodes, args.limit)
+    print(json.dumps(card) if args.json else scorecard.table(card))
+    if not args.json:
+        print(f"\npage: {page}")
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What a person looks at: the final table, learning curves, fidelity bars."""
+"""What a person looks at after a run: the final table, success and curves."""
 
 import json
 from pathlib import Path
@@ -69,25 +69,6 @@ def _save(figure: Any, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def plot_fidelity(card: dict[str, Any], path: Path) -> None:
-    """Exact next states by kind, beside the copy-the-state baseline."""
-    kinds = list(card["exact"])
-    figure, axis = plt.subplots(figsize=(6, 3.5))
-    for offset, key, label in ((-0.2, "exact", "experience model"),
-                               (0.2, "copy", "copy the state")):  # fmt: skip
-        heights = [card[key][k]["mean"] or 0.0 for k in kinds]
-        axis.bar([i + offset for i in range(len(kinds))], heights, 0.4, label=label)
-    counts = [card["exact"][k]["count"] for k in kinds]
-    axis.set_xticks(
-        range(len(kinds)), [f"{k}\nn={n}" for k, n in zip(kinds, counts, strict=True)]
-    )
-    axis.set_ylabel("next state exact")
-    axis.set_ylim(0, 1)
-    axis.legend(frameon=False)
-    axis.set_title("fidelity on held-out real transitions")
-    _save(figure, path)
 
 
 def plot_success(results: dict[str, Any], path: Path) -> None:

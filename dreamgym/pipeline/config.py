@@ -7,6 +7,7 @@ plain frozen data, hashed into the run's manifest.
 import dataclasses
 import hashlib
 import json
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,22 @@ class RunConfig:
         if self.episodes:
             digest.update(Path(self.episodes).read_bytes())
         return digest.hexdigest()[:16]
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """A value of `asdict` as the dataclass, tuple or plain value of its type again.
+
+    Raises:
+      ValueError: a field that the dataclass does not have; the message names it.
+    """
+    if typing.get_origin(kind) is tuple:
+        return tuple(value)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return value
+    hints = typing.get_type_hints(kind)
+    if unknown := set(value) - set(hints):
+        raise ValueError(f"{kind.__name__} has no {sorted(unknown)}")
+    return kind(**{k: restored(hints[k], v) for k, v in value.items()})
 
 
 def _fit(steps: int, *, every: int, context: float) -> FitConfig:

@@ -1,14 +1,13 @@
-"""Stage 2: the experience model, its tokenizer and memory; then its fidelity."""
+"""Stage 2: the experience model, its tokenizer and memory."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dreamgym.evaluation import report
 from dreamgym.pipeline.config import MODELS
 from dreamgym.pipeline.run import Run, RunError, bar
-from worldmodel import fidelity, pretrain
+from worldmodel import pretrain
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
@@ -105,30 +104,3 @@ def load_experience(run: Run) -> LocalExperience:
         model, tok, memory, run.config.experience, seed=run.config.seed,
         forms=pretrain.forms_of(train),
     )  # fmt: skip
-
-
-def fidelity_stage(run: Run) -> dict[str, Any]:
-    """Score the experience model on dev games; writes fidelity.json and its plot."""
-    experience = load_experience(run)
-    _, dev = episodes_of(run)
-    limit = run.config.evaluate.fidelity
-    with bar(limit, "fidelity", "transition") as show:
-        card = fidelity.score(
-            experience, dev, limit=limit, progress=lambda done, _: show(done)
-        )
-    card["families"] = {
-        family: fidelity.score(
-            experience, [e for e in dev if e.task.family == family], limit=limit // 2
-        )
-        for family in sorted({e.task.family for e in dev})
-    }
-    run.write_json("fidelity.json", card)
-    report.plot_fidelity(card, run.path("plots/fidelity.png"))
-    return {
-        "transitions": card["transitions"],
-        **{f"exact_{k}": v["mean"] for k, v in card["exact"].items()},
-        "copy_all": card["copy"]["all"]["mean"],
-        "reward": card["reward"]["accuracy"]["mean"],
-        "reward_false_positives": card["reward"]["false_positives"]["mean"],
-        "done": card["done"]["accuracy"]["mean"],
-    }

@@ -11,6 +11,7 @@ import jax
 from dreamgym.pipeline import (
     collect,
     evaluate,
+    fidelity,
     pretrain,
     train,
     transfer,
@@ -23,7 +24,7 @@ from worldmodel.backbone.mesh import MeshConfig, make_mesh
 STAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
     "collect": collect.stage,
     "pretrain": pretrain.stage,
-    "fidelity": pretrain.fidelity_stage,
+    "fidelity": fidelity.stage,
     "warmstart": warmstart.stage,
     "train": train.stage,
     "evaluate": evaluate.stage,

@@ -18,7 +18,7 @@ from typing import Any
 from jax.sharding import Mesh
 from tqdm import tqdm
 
-from dreamgym.pipeline.config import RunConfig
+from dreamgym.pipeline.config import RunConfig, restored
 from worldmodel.text.records import replacing
 
 SCHEMA = "dreamgym.run/1"
@@ -77,6 +77,22 @@ class Run:
                     "versions": versions(),
                 },
             )
+
+    @classmethod
+    def open(cls, directory: str | Path, mesh: Mesh | None = None) -> "Run":
+        """The run that stands in a directory, with the settings it was made with.
+
+        Raises:
+          RunError: no run there, or one of another version.
+        """
+        path = Path(directory) / "manifest.json"
+        if not path.is_file():
+            raise RunError(f"{directory}: no run there (no manifest.json)")
+        try:
+            config = restored(RunConfig, json.loads(path.read_text())["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: not the settings of a run ({error})") from None
+        return cls(directory, config, mesh)
 
     def _check(self, path: Path) -> None:
         try:

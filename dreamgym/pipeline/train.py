@@ -1,4 +1,4 @@
-"""Stage 4: trust-region training in the dream, checkpointed after every update."""
+"""Stage 5: trust-region training in the dream, checkpointed after every update."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Stage 5b: real fine-tuning and its controls, then results.json and the report.
+"""Stage 7: real fine-tuning and its controls, then results.json and the report.
 
 s2r: the loop on the real environment from dream. real_only: the same from warmstart.
 real_only_total: from warmstart, with the collected transitions as extra budget.

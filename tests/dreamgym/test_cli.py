@@ -46,7 +46,9 @@ def test_every_command_has_help(command, capsys):
     assert stop.value.code == 0
     told = capsys.readouterr().out
     assert f"dreamgym {command}" in told
-    if command not in ("check", "report"):
+    if command == "fidelity":
+        assert "RUN/scorecard/" in told
+    elif command not in ("check", "report"):
         for option in ("--run-dir", "--preset", "--seed", "--env", "--model"):
             assert option in told
 
@@ -227,8 +229,8 @@ def test_a_stage_runs_alone_and_once(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("stage", "needs"),
     [
-        ("pretrain", "collect"), ("fidelity", "pretrain"), ("warmstart", "pretrain"),
-        ("train", "warmstart"), ("evaluate", "train"), ("transfer", "evaluate"),
+        ("pretrain", "collect"), ("warmstart", "pretrain"), ("train", "warmstart"),
+        ("evaluate", "train"), ("transfer", "evaluate"),
     ],
 )  # fmt: skip
 def test_a_stage_too_early_says_what_comes_first(stage, needs, capsys):
@@ -237,6 +239,20 @@ def test_a_stage_too_early_says_what_comes_first(stage, needs, capsys):
     )
     assert f"stage '{needs}' has not been run" in error
     assert f"dreamgym {needs} --run-dir" in error
+
+
+def test_fidelity_needs_a_run_that_is_fitted(capsys, tmp_path):
+    assert "no run there" in refused(capsys, "fidelity", "r")
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    capsys.readouterr()
+    error = refused(capsys, "fidelity", "r")
+    assert "stage 'pretrain' has not been run" in error
+    assert "--limit must be >= 1, got 0" in refused(
+        capsys, "fidelity", "r", "--limit", "0"
+    )
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    error = refused(capsys, "fidelity", "r", "--episodes", "bad.jsonl")
+    assert "bad.jsonl:1" in error
 
 
 def test_other_settings_and_foreign_directories_are_refused(capsys, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from tests import helpers
 from worldmodel import experience
 from worldmodel.backbone.generate import Sampled
+from worldmodel.backbone.model import forward
 from worldmodel.experience import ExperienceConfig, LocalExperience, Query
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
@@ -393,3 +394,47 @@ def test_content_seed_is_a_hash_of_the_words():
 def test_a_wrong_config_is_an_error(change, message):
     with pytest.raises(ValueError, match=message):
         ExperienceConfig(**change)
+
+
+# --- what is said of doubt ---------------------------------------------------
+
+
+def test_signals_leave_answers_as_they_are(tok, text_model):
+    model, plain = others(tok, text_model), others(tok, text_model)
+    found = model.signals(QUERIES[:3], samples=2)
+    assert model.predict(QUERIES[:3]) == plain.predict(QUERIES[:3])
+    assert found["token"] == [p.confidence for p in plain.predict(QUERIES[:3])]
+    assert set(found["agreement"]) <= {0.0, 0.5, 1.0}
+    assert found["nearest"][0] == pytest.approx(1.0)  # the same state and action
+    assert found["nearest"][3 - 1] < 0.9
+    empty = LocalExperience(text_model, tok, ReplayMemory(), SHAPE)
+    assert empty.signals(QUERIES[:1])["nearest"] == [0.0]
+
+
+def test_without_noise_every_sample_agrees(tok, text_model):
+    greedy = dataclasses.replace(SHAPE, temperature=0.0)
+    found = others(tok, text_model, greedy).signals(QUERIES[:3])
+    assert found["agreement"] == [1.0] * 3
+
+
+def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
+    model = others(tok, text_model)
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
+    (got,) = model.likelihood([QUERIES[0]], [t])
+    (answer,) = model.predict([QUERIES[0]])
+    (demos,) = model.memory.search([("t1", HERE, "press lamp")], 1)
+    context = [
+        *prompts.query_ids(tok, task(), (), demos, HERE, "press lamp", history=2),
+        *tok.encode(answer.reasoning), tok.control("next"),
+    ]  # fmt: skip
+    effect = [*prompts.effect_ids(tok, HERE, t.next_state)[1:], tok.control("reward")]
+    logp = 0.0
+    for i, token in enumerate(effect):
+        row = np.array([[*context, *effect[:i]]], np.int32)
+        logits = forward(
+            text_model.definition, text_model.params, row,
+            np.arange(row.shape[1])[None], np.ones_like(row),
+        )[0, -1]  # fmt: skip
+        logp += float(jax.nn.log_softmax(logits)[token])
+    assert got == pytest.approx(np.exp(logp), rel=1e-3)
+    assert 0 < got < 1

@@ -39,18 +39,23 @@ def test_kind_of_by_hand():
     lit = helpers.transition()
     assert fidelity.kind_of(same, "") == "same"
     assert fidelity.kind_of(lit, "") == "reveal"  # "on" was never seen
-    assert fidelity.kind_of(lit, "switch it on") == "changed"
-    assert fidelity.kind_of(lit, "", ["it was on before"]) == "changed"
+    assert fidelity.kind_of(lit, "switch it on") == "one_line"
+    assert fidelity.kind_of(lit, "", ["it was on before"]) == "one_line"
 
 
 def test_the_truth_scores_one():
     card = fidelity.score(Truth([SEED]), [SEED], limit=99)
     assert card["transitions"] == 3
     # Steps: lamp off -> on (reveal), nothing (same), shut -> open (reveal).
-    assert card["share"] == {"same": 1 / 3, "changed": 0.0, "reveal": 2 / 3}
+    assert card["share"] == {
+        "same": 1 / 3, "one_line": 0.0, "many_lines": 0.0, "reveal": 2 / 3,
+        "changed": 0.0,
+    }  # fmt: skip
+    none = {"mean": None, "count": 0}
     assert card["exact"] == {
         "all": {"mean": 1.0, "count": 3}, "same": {"mean": 1.0, "count": 1},
-        "changed": {"mean": None, "count": 0}, "reveal": {"mean": 1.0, "count": 2},
+        "changed": none, "one_line": none, "many_lines": none,
+        "reveal": {"mean": 1.0, "count": 2},
     }  # fmt: skip
     assert card["copy"]["all"] == {"mean": 1 / 3, "count": 3}
     assert card["copy"]["same"]["mean"] == 1.0
@@ -59,6 +64,7 @@ def test_the_truth_scores_one():
         "accuracy": {"mean": 1.0, "count": 3},
         "false_positives": {"mean": 0.0, "count": 1},
         "recall": {"mean": 1.0, "count": 2},
+        "near_misses": {"mean": None, "count": 0, "recorded": 0},
     }
     assert card["done"]["accuracy"] == {"mean": 1.0, "count": 3}
     assert card["done"]["recall"] == {"mean": 1.0, "count": 1}
@@ -71,7 +77,8 @@ def test_what_was_seen_before_is_no_reveal():
     steps = [helpers.transition(off, "x", on), helpers.transition(on, "x", off)]
     e = helpers.episode("e", SEED.task, steps)
     card = fidelity.score(Truth([e]), [e], limit=9)
-    assert card["share"] == {"same": 0.0, "changed": 1 / 2, "reveal": 1 / 2}
+    assert card["share"]["reveal"] == card["share"]["changed"] == 1 / 2
+    assert card["share"]["one_line"] == 1 / 2
 
 
 def test_a_model_that_copies_scores_as_the_baseline():
@@ -142,3 +149,75 @@ def test_no_episodes_are_no_numbers():
     card = fidelity.score(Truth([]), [], limit=5)
     assert card["transitions"] == 0
     assert card["exact"]["all"] == {"mean": None, "count": 0}
+
+
+# --- what is said of doubt ---------------------------------------------------
+
+TOLD = dataclasses.replace(
+    SEED, task=dataclasses.replace(SEED.task, instruction="lamp on door open")
+)
+
+
+def test_confidence_is_compared_with_what_is_right():
+    def doubting(p, state):
+        sure = state == TOLD.transitions[0].state
+        return p._replace(
+            confidence=0.9 if sure else 0.2, reward=p.reward if sure else 7.0
+        )
+
+    told = fidelity.score(Truth([TOLD], doubting), [TOLD], limit=9)["confidence"]
+    assert (told["count"], told["right"], told["auroc"]) == (3, 1 / 3, 1.0)
+    # One right at 0.9, two wrong at 0.2: gaps 0.1 and 0.2.
+    assert told["calibration_error"] == pytest.approx((0.1 + 2 * 0.2) / 3)
+
+
+def test_an_unknown_confidence_is_no_number():
+    model = Truth([TOLD], lambda p, _: p._replace(confidence=float("nan")))
+    told = fidelity.score(model, [TOLD], limit=9)["confidence"]
+    assert (told["count"], told["auroc"], told["bins"]) == (0, None, [])
+
+
+def test_inventions_are_told_from_mistakes():
+    def at(name):
+        model = Truth([TOLD], lambda p, _: p._replace(next_state=(name,)))
+        return fidelity.score(model, [TOLD], limit=9)["invented"]["mean"]
+
+    assert at("the lamp is open") == 0.0  # wrong, but of known words
+    assert at("a dragon") == 1.0
+
+
+def test_reveals_are_weighed_against_the_real_ones():
+    model = Truth([SEED], lambda p, _: p._replace(next_state=("nothing",)))
+    poor = fidelity.score(model, [SEED], limit=9)["reveals"]
+    same = fidelity.score(Truth([SEED]), [SEED], limit=9)["reveals"]
+    assert same == {"informativeness": 1.0, "diversity": 1.0}
+    assert poor["diversity"] == 1 / 2  # one state for both reveals
+
+
+class Doubt(Truth):
+    """Knows itself: its signals are its hits, its mass is half."""
+
+    def signals(self, queries):
+        return {"oracle": [float(q.past == ()) for q in queries], "agreement": [
+            0.5 for _ in queries]}  # fmt: skip
+
+    def likelihood(self, queries, transitions):
+        assert len(queries) == len(transitions)
+        return [0.25 if q.past else 1.0 for q in queries]
+
+
+def test_signals_are_compared_as_detectors():
+    def wrong_later(p, state):
+        first = state == TOLD.transitions[0].state
+        return p if first else p._replace(reward=7.0)
+
+    model = Doubt([TOLD], wrong_later)
+    card = fidelity.score(model, [TOLD], limit=9, deep=True)
+    assert card["detectors"] == {"oracle": 1.0, "agreement": 0.5}
+    assert card["consistency"] == 0.5
+    assert card["lost_mass"]["all"] == {"mean": pytest.approx(0.5), "count": 3}
+    assert card["lost_mass"]["reveal"] == {"mean": None, "count": 0}
+    assert card["open_loop"]["episodes"] == 1
+    plain = fidelity.score(Truth([TOLD]), [TOLD], limit=9, deep=True)
+    assert "detectors" not in plain
+    assert "open_loop" in plain

@@ -1,39 +1,39 @@
-"""How far the experience model can be trusted: agreement with held-out transitions.
+"""The scorecard: agreement with held-out transitions, told apart by what was asked.
 
-Teacher-forced: each query holds the real task, history, state and action; the answer is
-the one that the dream would give, by the same decoding. Beside it stands the baseline
-that copies the state and predicts no reward.
+Teacher-forced rows hold the real task, history, state and action; the answer is the one
+that the dream would give, by the same decoding. Beside it stands the baseline that
+copies the state and predicts no reward. What only some backends can tell (signals of
+doubt, the mass on the true state) is left out for the others.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from worldmodel.experience import ExperienceModel, Query
+import numpy as np
+
+from worldmodel.experience import ExperienceModel, Prediction, Query
+from worldmodel.fidelity import measures, rows
+from worldmodel.fidelity.measures import Rate
+from worldmodel.fidelity.openloop import drift
+from worldmodel.fidelity.rows import KINDS, Row
 from worldmodel.reasoning import reveals
 from worldmodel.text.prompts import outcome_of
 from worldmodel.text.records import Episode, Transition
 
 
-@dataclasses.dataclass
-class _Rate:
-    hits: int = 0
-    count: int = 0
+@runtime_checkable
+class Doubting(Protocol):
+    """A backend that can say more of its answers than one confidence."""
 
-    def add(self, hit: bool) -> None:
-        self.hits, self.count = self.hits + bool(hit), self.count + 1
+    def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
+        """Signals of trust by name, larger for answers more likely right."""
+        ...
 
-    def json(self) -> dict[str, Any]:
-        return {"mean": self.hits / self.count if self.count else None,
-                "count": self.count}  # fmt: skip
-
-
-def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) -> str:
-    """same, changed, or reveal: what the next state asks of a predictor."""
-    if t.next_state == t.state:
-        return "same"
-    fresh = reveals((*t.state, *past_states), t.action, instruction, t.next_state)
-    return "reveal" if fresh else "changed"
+    def likelihood(
+        self, queries: Sequence[Query], transitions: Sequence[Transition]
+    ) -> list[float]:
+        """The probability it gives to the real next states."""
+        ...
 
 
 def score(
@@ -43,67 +43,200 @@ def score(
     limit: int,
     progress: Callable[[int, int], None] | None = None,
     batch: int = 64,
+    deep: bool = False,
 ) -> dict[str, Any]:
     """The scorecard on at most `limit` distinct transitions.
 
     exact: share of next states right in every line, for all transitions and by kind
-    (same, changed, reveal), with shares and the copy-the-state baseline.
-    reward: accuracy, false positives among unrewarded, recall among rewarded.
-    done: accuracy of the three-way outcome (go, lose, win).
+    (same, changed: one_line and many_lines, reveal), with shares and the copy-the-state
+    baseline. lines: precision and recall of the lines that changed.
+    reward: accuracy, false positives among unrewarded, recall among rewarded, and false
+    positives of near misses. done: accuracy of the three-way outcome (go, lose, win).
+    confidence: its calibration and how well it tells right answers from wrong ones,
+    reveals left out. invented: answers that name what no one mentioned.
+    With `deep` also: open-loop drift, and what a Doubting backend tells.
     """
-    rows = _distinct(episodes, limit)
-    exact = {k: _Rate() for k in ("all", "same", "changed", "reveal")}
-    copy = {k: _Rate() for k in exact}
-    reward, false_positive, recall = _Rate(), _Rate(), _Rate()
-    done, ended, malformed = _Rate(), _Rate(), _Rate()
-    for at in range(0, len(rows), batch):
-        part = rows[at : at + batch]
-        answers = model.predict([q for q, _, _ in part])
-        for (_, t, kind), answer in zip(part, answers, strict=True):
-            for key in ("all", kind):
-                exact[key].add(answer.next_state == t.next_state)
-                copy[key].add(t.state == t.next_state)
-            right = abs(answer.reward - t.reward) < 5e-4
-            reward.add(right)
-            (recall if t.reward else false_positive).add(
-                right if t.reward else answer.reward != 0
-            )
-            done.add(answer.outcome == outcome_of(t))
-            if t.terminated:
-                ended.add(answer.outcome == outcome_of(t))
-            malformed.add(answer.problem is not None)
+    asked = rows.distinct(episodes, limit)
+    answers: list[Prediction] = []
+    for at in range(0, len(asked), batch):
+        part = asked[at : at + batch]
+        answers += model.predict([r.query for r in part])
         if progress is not None:
-            progress(min(at + batch, len(rows)), len(rows))
-    total = max(len(rows), 1)
+            progress(len(answers), len(asked))
+    total = max(len(asked), 1)
+    kinds = {k: sum(r.kind == k for r in asked) / total for k in KINDS}
+    kinds["changed"] = kinds["one_line"] + kinds["many_lines"]
+    card = {
+        "transitions": len(asked),
+        **_states(asked, answers),
+        "share": kinds,
+        "reward": _rewards(asked, answers)
+        | {"near_misses": _near_misses(model, episodes, limit)},
+        "done": _ends(asked, answers),
+        "malformed": _share(a.problem is not None for a in answers),
+        "confidence": _confidence(asked, answers),
+        **_content(asked, answers),
+    }
+    if deep:
+        card["open_loop"] = drift(model, episodes)
+        if isinstance(model, Doubting):
+            card |= _doubts(model, asked, answers)
+    return card
+
+
+def right(row: Row, answer: Prediction) -> bool:
+    """Next state, reward and outcome are the real ones."""
+    t = row.transition
+    return (
+        answer.problem is None
+        and answer.next_state == t.next_state
+        and abs(answer.reward - t.reward) < 5e-4
+        and answer.outcome == outcome_of(t)
+    )
+
+
+def _share(cases: Any) -> dict[str, Any]:
+    found = Rate()
+    for case in cases:
+        found.add(case)
+    return found.json()
+
+
+def _states(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
+    names = ("all", "same", "changed", *KINDS[1:])
+    exact, copy = ({k: Rate() for k in names} for _ in range(2))
+    precision, recall = Rate(), Rate()
+    for (query, t, kind), answer in zip(asked, answers, strict=True):
+        more = ("changed",) if kind in ("one_line", "many_lines") else ()
+        for key in ("all", kind, *more):
+            exact[key].add(answer.next_state == t.next_state)
+            copy[key].add(t.state == t.next_state)
+        if kind != "reveal":
+            both, said, true = measures.overlap(
+                query.state, t.next_state, answer.next_state
+            )
+            precision.add(both, said)
+            recall.add(both, true)
     return {
-        "transitions": len(rows),
         "exact": {k: r.json() for k, r in exact.items()},
         "copy": {k: r.json() for k, r in copy.items()},
-        "share": {k: exact[k].count / total for k in ("same", "changed", "reveal")},
-        "reward": {
-            "accuracy": reward.json(),
-            "false_positives": false_positive.json(),
-            "recall": recall.json(),
-        },
-        "done": {"accuracy": done.json(), "recall": ended.json()},
-        "malformed": malformed.json(),
+        "lines": {"precision": precision.json(), "recall": recall.json()},
     }
 
 
-def _distinct(
-    episodes: Sequence[Episode], limit: int
-) -> list[tuple[Query, Transition, str]]:
-    """Distinct (task, state, action), taken in turn from the episodes."""
-    rows: dict[tuple, tuple[Query, Transition, str]] = {}
-    longest = max((len(e.transitions) for e in episodes), default=0)
-    for step in range(longest):
-        for e in episodes:
-            if step >= len(e.transitions) or len(rows) >= limit:
-                continue
-            t = e.transitions[step]
-            past = tuple(x.action for x in e.transitions[:step])
-            seen = [line for x in e.transitions[:step] for line in x.state]
-            kind = kind_of(t, e.task.instruction, seen)
-            query = Query(e.task, past, t.state, t.action)
-            rows.setdefault((e.task.id, t.state, t.action), (query, t, kind))
-    return list(rows.values())
+def _rewards(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
+    accuracy, false_positive, recall = Rate(), Rate(), Rate()
+    for (_, t, _), answer in zip(asked, answers, strict=True):
+        hit = abs(answer.reward - t.reward) < 5e-4
+        accuracy.add(hit)
+        (recall if t.reward else false_positive).add(
+            hit if t.reward else answer.reward != 0
+        )
+    return {
+        "accuracy": accuracy.json(),
+        "false_positives": false_positive.json(),
+        "recall": recall.json(),
+    }
+
+
+def _near_misses(
+    model: ExperienceModel, episodes: Sequence[Episode], limit: int
+) -> dict[str, Any]:
+    """How often a winning action is rewarded one step too early."""
+    cases = rows.near_misses(episodes, limit)
+    answers = model.predict([c.query for c in cases]) if cases else []
+    wrong = Rate()
+    for answer in answers:
+        wrong.add(answer.reward > 0 or answer.outcome == "win")
+    return wrong.json() | {"recorded": sum(c.recorded for c in cases)}
+
+
+def _ends(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
+    done, ended = Rate(), Rate()
+    for (_, t, _), answer in zip(asked, answers, strict=True):
+        hit = answer.outcome == outcome_of(t)
+        done.add(hit)
+        if t.terminated:
+            ended.add(hit)
+    return {"accuracy": done.json(), "recall": ended.json()}
+
+
+def _confidence(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
+    """Of the answers that can be right: reveals cannot, a confidence may be unknown."""
+    kept = [
+        (a.confidence, right(r, a))
+        for r, a in zip(asked, answers, strict=True)
+        if r.kind != "reveal" and np.isfinite(a.confidence)
+    ]
+    said = np.array([c for c, _ in kept], float)
+    hits = np.array([h for _, h in kept], bool)
+    bins = measures.reliability(said, hits)
+    return {
+        "count": len(kept),
+        "right": float(hits.mean()) if kept else None,
+        "auroc": measures.auroc(said, hits),
+        "calibration_error": measures.calibration_error(bins),
+        "bins": bins,
+    }
+
+
+def _content(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
+    """What is said: inventions where nothing is new, and the wealth of reveals.
+
+    invented: share of answers, reveals left out, with a word found neither in task,
+    history, state, action nor real next state. reveals: words the dream makes up and
+    distinct states it reveals, each by the real number; 1 is as rich as the real one.
+    """
+    invented, words = Rate(), [0, 0]
+    states: tuple[set, set] = set(), set()
+    for (q, t, kind), a in zip(asked, answers, strict=True):
+        known = (*q.state, *q.past, *q.task.initial_state)
+        if kind != "reveal":
+            seen = (*known, *t.next_state)
+            invented.add(
+                bool(reveals(seen, q.action, q.task.instruction, a.next_state))
+            )
+            continue
+        for i, said in enumerate((a.next_state, t.next_state)):
+            words[i] += len(reveals(known, q.action, q.task.instruction, said))
+            states[i].add(said)
+    return {
+        "invented": invented.json(),
+        "reveals": {
+            "informativeness": words[0] / words[1] if words[1] else None,
+            "diversity": len(states[0]) / len(states[1]) if states[1] else None,
+        },
+    }
+
+
+def _doubts(
+    model: Doubting, asked: Sequence[Row], answers: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Signals as detectors of wrong answers, and the mass missing from the truth.
+
+    lost_mass: E[1 - p(real next state)], on the rows given: where those are a policy's
+    own visits, a sample of what bounds its loss (DreamGym, Theorem 1); reveals apart.
+    """
+    sure = [i for i, r in enumerate(asked) if r.kind != "reveal"]
+    hits = np.array([right(asked[i], answers[i]) for i in sure], bool)
+    found = model.signals([asked[i].query for i in sure]) if sure else {}
+    mass = np.array(
+        model.likelihood([r.query for r in asked], [r.transition for r in asked])
+    )
+    reveal = np.array([r.kind == "reveal" for r in asked], bool)
+
+    def lost(chosen: np.ndarray) -> dict[str, Any]:
+        count = int(chosen.sum())
+        mean = float((1 - mass[chosen]).mean()) if count else None
+        return {"mean": mean, "count": count}
+
+    consistency = found.get("agreement")
+    return {
+        "detectors": {
+            name: measures.auroc(np.array(values), hits)
+            for name, values in found.items()
+        },
+        "consistency": None if not consistency else float(np.mean(consistency)),
+        "lost_mass": {"all": lost(np.ones(len(asked), bool)), "sure": lost(~reveal),
+                      "reveal": lost(reveal)},
+    }  # fmt: skip

@@ -92,18 +92,3 @@ def test_the_success_plot_shows_the_numbers(tmp_path, first):
     a, b = picture(tmp_path / "a.png"), picture(tmp_path / "b.png")
     assert a.shape == b.shape
     assert np.abs(a - b).max() > 0.1
-
-
-def test_fidelity_bars_stand_beside_the_baseline(tmp_path):
-    def rate(mean, count):
-        return {"mean": mean, "count": count}
-
-    card = {
-        "exact": {"all": rate(0.8, 9), "reveal": rate(None, 0)},
-        "copy": {"all": rate(0.1, 9), "reveal": rate(None, 0)},
-    }
-    report.plot_fidelity(card, tmp_path / "deep/f.png")
-    one = picture(tmp_path / "deep/f.png")
-    card["copy"]["all"] = rate(0.7, 9)
-    report.plot_fidelity(card, tmp_path / "deep/g.png")
-    assert np.abs(one - picture(tmp_path / "deep/g.png")).max() > 0.1

@@ -142,3 +142,26 @@ def test_the_bar_takes_positions_notes_and_too_much():
     with bar(3, "x") as show:
         for done in (1, 3, 9):
             show(done, {"loss": 0.5, "step": done})
+
+
+def test_a_run_is_opened_with_the_settings_it_was_made_with(tmp_path):
+    config = preset("tiny", seed=3, env="a:B", shuffled=True)
+    made = Run(tmp_path / "r", config)
+    opened = Run.open(tmp_path / "r")
+    assert opened.config == config
+    assert opened.config.digest() == made.config.digest()
+
+
+def test_what_is_no_run_is_not_opened(tmp_path):
+    with pytest.raises(RunError, match="no run there"):
+        Run.open(tmp_path)
+    Run(tmp_path / "r", preset("tiny"))
+    path = tmp_path / "r/manifest.json"
+    told = json.loads(path.read_text())
+    told["config"]["pretrain"]["speed"] = 9
+    path.write_text(json.dumps(told))
+    with pytest.raises(RunError, match=r"FitConfig has no \['speed'\]"):
+        Run.open(tmp_path / "r")
+    path.write_text("[]")
+    with pytest.raises(RunError, match="not the settings of a run"):
+        Run.open(tmp_path / "r")

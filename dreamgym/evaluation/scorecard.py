@@ -1,0 +1,190 @@
+"""The fidelity scorecard for people: a table in the terminal, and a page with plots."""
+
+import base64
+import html
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from dreamgym.evaluation.statistics import wilson
+from worldmodel.text.records import replacing
+
+
+def _rate(found: dict[str, Any] | None) -> str:
+    """A rate with its Wilson interval and number of cases."""
+    if found is None or found["mean"] is None:
+        return "-"
+    count = round(found["count"])
+    low, high = wilson(round(found["mean"] * count), count)
+    return f"{found['mean']:6.1%} [{low:.1%}, {high:.1%}] n={count}"
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(what, value with interval) of everything on a card, in reading order."""
+    exact, share = card["exact"], card["share"]
+    yield "next state exact", _rate(exact["all"])
+    for kind, label in (
+        ("same", "nothing changes"), ("changed", "something changes"),
+        ("one_line", "... one line"), ("many_lines", "... many lines"),
+        ("reveal", "reveals"),
+    ):  # fmt: skip
+        yield f"  {label} ({share[kind]:.0%} of all)", _rate(exact[kind])
+    yield "copying the state instead", _rate(card["copy"]["all"])
+    yield "changed lines: precision", _rate(card["lines"]["precision"])
+    yield "changed lines: recall", _rate(card["lines"]["recall"])
+    reward = card["reward"]
+    yield "reward right", _rate(reward["accuracy"])
+    yield "rewarded where nothing is earned", _rate(reward["false_positives"])
+    yield "rewards found", _rate(reward["recall"])
+    yield "rewarded one step too early", _rate(reward["near_misses"])
+    yield "end right", _rate(card["done"]["accuracy"])
+    yield "replies without sense", _rate(card["malformed"])
+    yield "names what no one mentioned", _rate(card["invented"])
+    reveals = card["reveals"]
+    yield "reveals: new words, of the real number", _plain(reveals["informativeness"])
+    yield "reveals: distinct states, of the real number", _plain(reveals["diversity"])
+    sure = card["confidence"]
+    yield "confidence: calibration error", _plain(sure["calibration_error"])
+    for name, value in card.get("detectors", {"confidence": sure["auroc"]}).items():
+        yield f"wrong answers told by {name} (AUROC)", _plain(value)
+    if card.get("consistency") is not None:
+        yield "consistency under other noise", _plain(card["consistency"])
+    if "lost_mass" in card:
+        for name, found in card["lost_mass"].items():
+            yield f"1 - p(true next state), {name}", _plain(found["mean"])
+    if "open_loop" in card:
+        yield from _open_loop(card["open_loop"])
+
+
+def _open_loop(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, label in (("exact", "all"), ("predictable", "before a reveal")):
+        for step in (1, 4, 8, 16):
+            if step <= len(found[name]):
+                yield (
+                    f"open loop, {label}: exact after {step}",
+                    _rate(found[name][step - 1]),
+                )
+    yield "open loop: success as in reality", _rate(found["outcomes"]["agree"])
+    yield (
+        "open loop: lost episodes that the dream wins",
+        _rate(found["outcomes"]["over_optimistic"]),
+    )
+
+
+def table(card: dict[str, Any]) -> str:
+    """Everything on a card, a line each; then the exact rates by family."""
+    lines = [f"{card['transitions']} held-out transitions, 95 % intervals", ""]
+    found = list(rows(card))
+    width = max(len(what) for what, _ in found)
+    lines += [f"{what:<{width}}  {value}" for what, value in found]
+    for family, part in card.get("families", {}).items():
+        lines += [
+            "", f"{family or '(no family)'}: exact {_rate(part['exact']['all'])}, "
+            f"changed {_rate(part['exact']['changed'])}",
+        ]  # fmt: skip
+    if card.get("seen_tasks"):
+        lines += ["", f"{card['seen_tasks']} of its tasks were in the training data"]
+    return "\n".join(lines)
+
+
+# --- plots -------------------------------------------------------------------
+
+
+def _bars(axis: Any, card: dict[str, Any]) -> None:
+    kinds = list(card["exact"])
+    for offset, key, label in ((-0.2, "exact", "experience model"),
+                               (0.2, "copy", "copy the state")):  # fmt: skip
+        heights = [card[key][k]["mean"] or 0.0 for k in kinds]
+        axis.bar([i + offset for i in range(len(kinds))], heights, 0.4, label=label)
+    names = [f"{k.replace('_', chr(10))}\nn={card['exact'][k]['count']}" for k in kinds]
+    axis.set_xticks(range(len(kinds)), names, fontsize=8)
+    axis.set_ylabel("next state exact")
+    axis.set_ylim(0, 1)
+    axis.legend(frameon=False)
+
+
+def plot_states(card: dict[str, Any], path: Path) -> None:
+    """Exact next states by kind, beside the copy-the-state baseline."""
+    figure, axis = plt.subplots(figsize=(7, 3.6))
+    _bars(axis, card)
+    axis.set_title("fidelity on held-out real transitions")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _reliability(axis: Any, card: dict[str, Any]) -> None:
+    bins = card["confidence"]["bins"]
+    axis.plot([0, 1], [0, 1], color="0.7", lw=1)
+    axis.plot([b["confidence"] for b in bins], [b["right"] for b in bins], "o-")
+    axis.set_xlabel("confidence")
+    axis.set_ylabel("share right")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(0, 1)
+    axis.set_title("calibration, reveals left out")
+
+
+def _drift(axis: Any, card: dict[str, Any]) -> None:
+    for name, label in (("exact", "all"), ("predictable", "before a reveal")):
+        found = card["open_loop"][name]
+        axis.plot(range(1, len(found) + 1), [x["mean"] for x in found], "o-",
+                  label=label)  # fmt: skip
+    axis.set_xlabel("steps on dreamed states")
+    axis.set_ylabel("state still the real one")
+    axis.set_ylim(0, 1)
+    axis.legend(frameon=False)
+    axis.set_title("open-loop drift")
+
+
+def _picture(card: dict[str, Any]) -> str:
+    """All plots of a card as one PNG, as a data URL."""
+    parts = [_bars, _reliability] + ([_drift] if "open_loop" in card else [])
+    figure, axes = plt.subplots(1, len(parts), figsize=(5.4 * len(parts), 3.8))
+    for axis, draw in zip(axes, parts, strict=True):
+        draw(axis, card)
+    figure.tight_layout()
+    with io.BytesIO() as file:
+        figure.savefig(file, dpi=110, format="png")
+        plt.close(figure)
+        return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+_STYLE = """body{font:15px/1.45 system-ui,sans-serif;max-width:75rem;margin:2rem auto;
+padding:0 1rem;color:#222}table{border-collapse:collapse}td{padding:.15rem .8rem
+.15rem 0;border-bottom:1px solid #eee;white-space:pre}img{max-width:100%}
+h2{margin-top:2rem}"""
+
+
+def write_page(card: dict[str, Any], path: Path) -> None:
+    """One HTML file that needs nothing else: every number, and the plots."""
+    body = [f"<h1>Fidelity</h1><p>{html.escape(card.get('episodes', ''))}</p>"]
+    if card.get("seen_tasks"):
+        body.append(f"<p><b>{card['seen_tasks']} of its tasks were in the training "
+                    "data.</b></p>")  # fmt: skip
+    for title, part in [("All families", card), *card.get("families", {}).items()]:
+        if not part["transitions"]:
+            continue
+        cells = "".join(
+            f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>"
+            for a, b in rows(part)
+        )
+        body.append(
+            f"<h2>{html.escape(title)}: {part['transitions']} transitions</h2>"
+            f"<img alt='plots' src='{_picture(part)}'><table>{cells}</table>"
+        )
+    with replacing(path) as file:
+        file.write(
+            "<!doctype html><html lang='en'><meta charset='utf-8'><title>Fidelity"
+            f"</title><style>{_STYLE}</style>{''.join(body)}</html>\n"
+        )

@@ -1,0 +1,81 @@
+"""Stage 3: how far the experience model can be trusted, on unseen games.
+
+The stage takes dev games and what every run needs to know; `scored` takes any episodes
+and asks everything.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.evaluation import scorecard
+from dreamgym.pipeline.pretrain import episodes_of, load_experience
+from dreamgym.pipeline.run import Run, bar
+from worldmodel import fidelity
+from worldmodel.experience import ExperienceModel
+from worldmodel.text.records import Episode, read_episodes
+
+
+def stage(run: Run) -> dict[str, Any]:
+    """Score the experience model on dev games; writes fidelity.json and its plot."""
+    experience = load_experience(run)
+    _, dev = episodes_of(run)
+    limit = run.config.evaluate.fidelity
+    with bar(limit, "fidelity", "transition") as show:
+        card = by_family(experience, dev, limit, lambda done, _: show(done))
+    run.write_json("fidelity.json", card)
+    scorecard.plot_states(card, run.path("plots/fidelity.png"))
+    return {
+        "transitions": card["transitions"],
+        **{f"exact_{k}": v["mean"] for k, v in card["exact"].items()},
+        "copy_all": card["copy"]["all"]["mean"],
+        "reward": card["reward"]["accuracy"]["mean"],
+        "reward_false_positives": card["reward"]["false_positives"]["mean"],
+        "near_misses_rewarded": card["reward"]["near_misses"]["mean"],
+        "done": card["done"]["accuracy"]["mean"],
+    }
+
+
+def by_family(
+    model: ExperienceModel,
+    episodes: Sequence[Episode],
+    limit: int,
+    progress: Callable[[int, int], None],
+    *,
+    deep: bool = False,
+) -> dict[str, Any]:
+    """The scorecard of all episodes, with those of each family in `families`."""
+    card = fidelity.score(model, episodes, limit=limit, progress=progress, deep=deep)
+    card["families"] = {
+        family: fidelity.score(
+            model, [e for e in episodes if e.task.family == family], limit=limit // 2,
+            deep=deep,
+        )
+        for family in sorted({e.task.family for e in episodes})
+    }  # fmt: skip
+    return card
+
+
+def scored(run: Run, path: Path | None, limit: int | None) -> tuple[dict, Path]:
+    """The whole scorecard of a run on the episodes of a file, or on its dev games.
+
+    Writes scorecard/NAME.json, NAME.html and its plots into the run; returns the card
+    and the page's path. Episodes of tasks that the model was fitted to are counted in
+    `seen_tasks`: what is measured on those is not on unseen games.
+    """
+    experience = load_experience(run)
+    train, dev = episodes_of(run)
+    episodes = dev if path is None else read_episodes(path)
+    known = {e.task.id for e in train}
+    limit = run.config.evaluate.fidelity if limit is None else limit
+    with bar(limit, "fidelity", "transition") as show:
+        card = by_family(
+            experience, episodes, limit, lambda done, _: show(done), deep=True
+        )
+    card["episodes"] = str(run.path("dev.jsonl") if path is None else path)
+    card["seen_tasks"] = len({e.task.id for e in episodes} & known)
+    name = "dev" if path is None else path.name.split(".")[0]
+    run.write_json(f"scorecard/{name}.json", card)
+    page = run.path(f"scorecard/{name}.html")
+    scorecard.write_page(card, page)
+    return card, page

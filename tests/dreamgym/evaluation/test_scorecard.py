@@ -1,0 +1,73 @@
+"""The scorecard as a table and as a page."""
+
+import matplotlib.image
+import numpy as np
+
+from dreamgym.evaluation import scorecard
+from tests import helpers
+from worldmodel import fidelity
+from worldmodel.experience import Prediction
+from worldmodel.text.prompts import outcome_of
+
+
+class Half:
+    """Right wherever the lamp is still off."""
+
+    def predict(self, queries):
+        truth = {(t.state, t.action): t for t in helpers.lamp_and_door().transitions}
+        out = []
+        for i, q in enumerate(queries):
+            t = truth[q.state, q.action]
+            after = t.next_state if i == 0 else ("fog",)
+            out.append(
+                Prediction(after, t.reward, outcome_of(t), "", 0.25 * (i + 1), None)
+            )
+        return out
+
+    def vary(self, tasks, *, key):
+        del key
+        return [None] * len(tasks)
+
+
+def card(**more):
+    episode = helpers.lamp_and_door()
+    one = fidelity.score(Half(), [episode], limit=9)
+    return one | {"families": {"<b>lamps": one}} | more
+
+
+def test_the_table_says_rates_with_intervals_and_cases():
+    told = scorecard.table(card())
+    assert "3 held-out transitions" in told
+    row = next(x for x in told.splitlines() if x.startswith("next state exact"))
+    assert "33.3% [6.1%, 79.2%] n=3" in row  # Wilson, one of three
+    assert "changed lines: precision" in told
+    assert "of its tasks were in the training data" not in told
+    assert "2 of its tasks were in the training data" in scorecard.table(
+        card(seen_tasks=2)
+    )
+    # Nothing of that kind was asked: no number is shown.
+    many = next(x for x in told.splitlines() if "many lines" in x)
+    assert many.split()[-1] == "-"
+
+
+def test_the_page_holds_every_number_and_quotes_names(tmp_path):
+    found = card(episodes="<i>mine", seen_tasks=1)
+    scorecard.write_page(found, tmp_path / "deep/card.html")
+    page = (tmp_path / "deep/card.html").read_text()
+    for _, value in scorecard.rows(found):
+        assert value.strip() in page
+    assert "&lt;b&gt;lamps" in page
+    assert "&lt;i&gt;mine" in page
+    assert "<b>lamps" not in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page  # it needs nothing else
+
+
+def test_bars_stand_beside_the_baseline(tmp_path):
+    found = card()
+    scorecard.plot_states(found, tmp_path / "deep/f.png")
+    one = matplotlib.image.imread(tmp_path / "deep/f.png")
+    found["copy"]["all"]["mean"] = 0.9
+    scorecard.plot_states(found, tmp_path / "deep/g.png")
+    other = matplotlib.image.imread(tmp_path / "deep/g.png")
+    assert np.abs(one - other).max() > 0.1

@@ -1,0 +1,6 @@
+"""How far an experience model can be trusted: agreement with held-out transitions."""
+
+from worldmodel.fidelity.card import score
+from worldmodel.fidelity.rows import kind_of
+
+__all__ = ["kind_of", "score"]
