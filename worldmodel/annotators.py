@@ -1,0 +1,222 @@
+"""Who writes the reasoning traces that the experience model learns from.
+
+episodes -> an annotator -> the same episodes, every transition with its reasoning: by a
+rule, or by a teacher behind a chat server who sees the whole episode with its outcome
+(papers.md 1.4, C.1). Traces that are there already are kept.
+
+Unlike the paper the teacher's plan, success mode and failure mode are only thought, in
+front of the explanations: no record has a place for them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from worldmodel import reasoning
+from worldmodel.chat_client import ChatClient
+from worldmodel.chat_protocol import (
+    ChatError,
+    ChatReply,
+    ChatRequest,
+    ChatUnavailable,
+    ChatUsage,
+    json_object,
+    quote,
+)
+from worldmodel.experience import content_seed
+from worldmodel.prompted import unanswered
+from worldmodel.prompting import QUOTING, numbered, schema
+from worldmodel.text.chat import Message
+from worldmodel.text.prompts import number_text, outcome_of
+from worldmodel.text.records import Episode
+
+_MODES = ("overall_plan", "success_mode", "failure_mode")
+_TEXT = {"type": "string"}
+TEACHER_SCHEMA = schema(
+    **dict.fromkeys(_MODES, _TEXT), explanations={"type": "array", "items": _TEXT}
+)
+
+_TEACHER = f"""\
+You explain episodes of an agent in a text environment to a student who has to learn
+what actions lead to. You see the task, every state, every action and how it ended. A
+state is a list of lines; the number before a line is not part of it.
+{QUOTING}
+Answer with one JSON object and nothing else:
+{{"overall_plan": "...", "success_mode": "...", "failure_mode": "...", \
+"explanations": ["...", "..."]}}
+overall_plan: how the task is solved, in one or two sentences.
+success_mode: what makes an attempt at it succeed, and where this episode did so.
+failure_mode: what makes an attempt fail or waste steps, and where this episode did so.
+explanations: one for each step, in order. Each says in one short sentence why this
+action in this state leads to this next state and reward, such that the next state could
+be foretold from it. Name things as the states do. Say nothing of later steps."""
+
+
+@runtime_checkable
+class Annotator(Protocol):
+    """Anything that writes reasoning traces."""
+
+    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """The episodes, in order, with a trace wherever there is none."""
+        ...
+
+
+def _filled(episode: Episode, traces: Sequence[str] | None) -> Episode:
+    """The episode with these traces where it has none; None: those of the rule."""
+    told = traces or [reasoning.explain(t) for t in episode.transitions]
+    steps = tuple(
+        t if t.reasoning is not None else dataclasses.replace(t, reasoning=trace)
+        for t, trace in zip(episode.transitions, told, strict=True)
+    )
+    return dataclasses.replace(episode, transitions=steps)
+
+
+class RuleAnnotator:
+    """Traces by rule: no model, no cost."""
+
+    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """See Annotator."""
+        return [_filled(e, None) for e in episodes]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+    """How many characters a teacher is shown of a state and may say of a step.
+
+    An answer that makes no sense is asked for again with another seed, `retries` times.
+    """
+
+    state_chars: int = 4000
+    trace_chars: int = 240
+    retries: int = 2
+
+    def __post_init__(self):
+        if min(self.state_chars, self.trace_chars) < 1 or self.retries < 0:
+            raise ValueError(
+                "state_chars and trace_chars must be >= 1, retries >= 0, got "
+                f"{dataclasses.astuple(self)}"
+            )
+
+
+class AnnotationReport(NamedTuple):
+    """Episodes by whose traces they got; why the rule's where it was not the teacher.
+
+    Episodes that had all their traces are in neither number.
+    """
+
+    annotated: int
+    fallbacks: int
+    problems: tuple[str, ...]
+    usage: ChatUsage
+
+
+class TeacherAnnotator:
+    """Traces by a model behind a chat server, one question an episode.
+
+    Resumable where the client has a cache: what was answered is not asked again. An
+    episode without a sensible answer gets the rule's traces and is counted.
+    """
+
+    def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
+        self.client, self.config, self._seed = client, config, seed
+        self.report = AnnotationReport(0, 0, (), ChatUsage())
+
+    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """See Annotator; `report` tells of the last call.
+
+        Raises:
+          ChatUnavailable: the server is gone; with a cache, call again to go on.
+          ChatError: the server answered for none of the episodes.
+        """
+        before = self.client.usage
+        todo = [
+            i
+            for i, e in enumerate(episodes)
+            if any(t.reasoning is None for t in e.transitions)
+        ]
+        asked, found, problems = list(todo), {}, {}
+        for attempt in range(self.config.retries + 1):
+            replies = self.client.ask(
+                [self._request(episodes[i], attempt) for i in asked]
+            )
+            failures = unanswered(replies)
+            gone = [x for x in failures if isinstance(x, ChatUnavailable)]
+            if gone or (failures and len(failures) == len(todo)):
+                raise [*gone, *failures][0]
+            again = []
+            for i, reply in zip(asked, replies, strict=True):
+                traces = self._read(episodes[i], reply)
+                if isinstance(traces, str):
+                    problems[i] = f"episode {episodes[i].id!r}: {traces}"
+                    again += [] if unanswered([reply]) else [i]
+                else:
+                    found[i] = traces
+            asked = again
+        self.report = AnnotationReport(
+            len(found), len(todo) - len(found),
+            tuple(problems[i] for i in todo if i not in found),
+            self.client.usage.since(before),
+        )  # fmt: skip
+        return [_filled(e, found.get(i)) for i, e in enumerate(episodes)]
+
+    def _request(self, episode: Episode, attempt: int) -> ChatRequest:
+        seed = content_seed(self._seed, attempt, episode.id)
+        messages = teacher_messages(episode, state_chars=self.config.state_chars)
+        return ChatRequest(messages, seed, TEACHER_SCHEMA)
+
+    def _read(
+        self, episode: Episode, reply: ChatReply | ChatError
+    ) -> tuple[str, ...] | str:
+        """The traces, or what is wrong."""
+        if isinstance(reply, ChatError):
+            return str(reply)
+        return read_explanations(
+            reply.text, len(episode.transitions), most=self.config.trace_chars
+        )
+
+
+def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ...]:
+    """The question: task, whether it succeeded, all states, actions and rewards."""
+    scored = {True: "success", False: "failure", None: "not scored"}[episode.success]
+    parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {scored}"]
+    first = episode.transitions[0].state if episode.transitions else ()
+    parts.append(f"STATE\n{numbered(first, state_chars)}")
+    for i, t in enumerate(episode.transitions):
+        parts.append(
+            f"STEP {i + 1}\naction {quote(t.action)}\n"
+            f"reward {number_text(t.reward)}\noutcome {outcome_of(t)}\n"
+            f"next state\n{numbered(t.next_state, state_chars)}"
+        )
+    parts.append(f"Explain each of the {len(episode.transitions)} steps.")
+    return Message("system", _TEACHER), Message("user", "\n\n".join(parts))
+
+
+def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | str:
+    """As many one-line traces of at most `most` characters, or what is wrong.
+
+    Never raises.
+    """
+    try:
+        row = json_object(text, (*_MODES, "explanations"))
+        for name in _MODES:
+            if not isinstance(row[name], str):
+                raise ValueError(f"{name} must be text")
+        told = row["explanations"]
+        if not isinstance(told, list) or len(told) != count:
+            got = len(told) if isinstance(told, list) else type(told).__name__
+            raise ValueError(f"{count} explanations were asked for, got {got}")
+        return tuple(_one_line(x, most) for x in told)
+    except (ValueError, RecursionError) as error:
+        return f"malformed: {error}"
+
+
+def _one_line(value: object, most: int) -> str:
+    """In one line, cut between words where there is a place to cut."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("an explanation must be text")
+    value.encode()  # half a surrogate pair is a ValueError
+    text = " ".join(value.split())
+    if len(text) <= most:
+        return text
+    head = text[: most + 1].rpartition(" ")[0]
+    return head or text[:most]

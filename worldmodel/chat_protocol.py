@@ -1,0 +1,286 @@
+"""What is said to a chat server and what comes back: errors, records, text, JSON.
+
+ChatConfig, ChatRequest -> body_of -> a server -> read_answer -> ChatReply or ChatError.
+Text from outside goes into prompts through `quote`; answers are read by `json_object`.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import httpx
+
+from worldmodel.text.chat import Message
+
+
+class ChatError(Exception):
+    """Why a request has no answer; `kind` begins the text."""
+
+    kind = "failed"
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {super().__str__()}"
+
+
+class ChatTimeout(ChatError):
+    """The server took longer than the limits allow."""
+
+    kind = "timeout"
+
+
+class ChatUnavailable(ChatError):
+    """No server, a connection that broke, or an error of the server's own (5xx)."""
+
+    kind = "unavailable"
+
+
+class ChatRefused(ChatError):
+    """The server does not take the request (4xx)."""
+
+    kind = "refused"
+
+    def __init__(self, told: str, status: int):
+        super().__init__(told)
+        self.status = status
+
+
+class ChatMalformed(ChatError):
+    """An answer, but not one that can be used: no JSON, no text, cut short."""
+
+    kind = "malformed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """Which server and model, how long to wait for it, and what it costs.
+
+    `api_key_env` names the environment variable that holds the key. Seconds:
+    `read_timeout` between two pieces of an answer, `deadline` for a request with all
+    its tries. After `give_up` requests in a row without an answer, the rest of a batch
+    is not tried. Prices are for a million tokens.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    connect_timeout: float = 10.0
+    read_timeout: float = 120.0
+    deadline: float = 600.0
+    retries: int = 4
+    backoff: float = 0.5
+    give_up: int = 4
+    concurrency: int = 8
+    max_tokens: int = 1024
+    temperature: float = 0.7
+    price_in: float = 0.0
+    price_out: float = 0.0
+
+    def __post_init__(self):
+        try:
+            url = httpx.URL(self.base_url)
+        except (httpx.InvalidURL, TypeError):
+            raise ValueError("base_url is not a URL") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError(f"base_url must be http(s)://host..., got {url!r}")
+        if url.userinfo or url.query or url.fragment:
+            raise ValueError(  # not quoted: it may hold a secret
+                "base_url must have no user, query or fragment; "
+                "a key belongs in the variable that api_key_env names"
+            )
+        name = self.api_key_env
+        if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError("api_key_env must be the name of a variable, not a key")
+        waits = (self.connect_timeout, self.read_timeout, self.deadline)
+        if not all(0 < x < float("inf") for x in waits):
+            raise ValueError(
+                "connect_timeout, read_timeout and deadline must be > 0 and finite, "
+                f"got {waits}"
+            )
+        if min(self.concurrency, self.max_tokens, self.give_up) < 1:
+            raise ValueError("concurrency, max_tokens and give_up must be >= 1")
+        rest = (self.retries, self.backoff, self.temperature)
+        if min(*rest, self.price_in, self.price_out) < 0:
+            raise ValueError(
+                "retries, backoff, temperature and prices must be >= 0, got "
+                f"{(*rest, self.price_in, self.price_out)}"
+            )
+
+
+class ChatRequest(NamedTuple):
+    """One question. `schema` (a JSON schema) asks for JSON, `logprobs` for tokens."""
+
+    messages: tuple[Message, ...]
+    seed: int | None = None
+    schema: Mapping[str, Any] | None = None
+    logprobs: bool = False
+
+
+class Token(NamedTuple):
+    """A token of a reply: how many bytes of text, and its log-probability."""
+
+    size: int
+    logp: float
+
+
+class ChatReply(NamedTuple):
+    """An answer. `tokens` is None where the server did not tell them."""
+
+    text: str
+    tokens: tuple[Token, ...] | None = None
+    cached: bool = False
+
+
+class ChatUsage(NamedTuple):
+    """What was asked: requests, those not sent, tries after the first, tokens, cost.
+
+    `cached` stood in the cache or twice in one batch. Tokens are those that the server
+    counted; what is cached has none.
+    """
+
+    requests: int = 0
+    cached: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+    def plus(self, other: "ChatUsage") -> "ChatUsage":
+        """The sum of both."""
+        return ChatUsage._make(a + b for a, b in zip(self, other, strict=True))
+
+    def since(self, earlier: "ChatUsage") -> "ChatUsage":
+        """What came after `earlier`."""
+        return ChatUsage._make(a - b for a, b in zip(self, earlier, strict=True))
+
+
+def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
+    """The JSON that is posted; all that can change the answer stands in it."""
+    out: dict[str, Any] = {
+        "model": config.model,
+        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "temperature": config.temperature,
+        "max_tokens": config.max_tokens,
+    }
+    if request.seed is not None:
+        out["seed"] = request.seed
+    if request.schema is not None:
+        form = {"name": "reply", "strict": True, "schema": request.schema}
+        out["response_format"] = {"type": "json_schema", "json_schema": form}
+    if request.logprobs:
+        out["logprobs"] = True
+    return out
+
+
+def read_answer(
+    raw: bytes, *, whole: bool, quoted: Callable[[str], str]
+) -> tuple[ChatReply | ChatMalformed, tuple[int, int]]:
+    """The answer in a reply's body, and the tokens (read, written) it is said to cost.
+
+    Args:
+      whole: an answer cut short is of no use.
+      quoted: how foreign text is shown in an error.
+    """
+
+    def broken(why: str) -> tuple[ChatMalformed, tuple[int, int]]:
+        return ChatMalformed(f"{why}: {quoted(raw.decode(errors='replace'))}"), (0, 0)
+
+    try:
+        row = json.loads(raw)
+    except (ValueError, RecursionError):
+        return broken("the answer is not JSON")
+    try:
+        choice = row["choices"][0]
+        text, why = choice["message"]["content"], choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return broken("no choice with a message in the answer")
+    used = row.get("usage")
+    used = used if isinstance(used, dict) else {}
+    read, written = (
+        n if isinstance(n := used.get(k), int) and n > 0 else 0
+        for k in ("prompt_tokens", "completion_tokens")
+    )
+    found: ChatReply | ChatMalformed
+    if not isinstance(text, str):
+        found = ChatMalformed(f"the answer is no text but {type(text).__name__}")
+    elif whole and why == "length":
+        found = ChatMalformed("cut at max_tokens")
+    else:
+        found = ChatReply(text, _tokens(choice, text))
+    return found, (read, written)
+
+
+def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
+    """Sizes and log-probabilities, where the tokens are those of the text."""
+    try:
+        rows = choice["logprobs"]["content"]
+        pieces = [
+            bytes(raw) if isinstance(raw := token.get("bytes"), list)
+            else token["token"].encode()
+            for token in rows
+        ]  # fmt: skip
+        logps = [min(float(token["logprob"]), 0.0) for token in rows]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    if not b"".join(pieces).startswith(text.encode(errors="replace")):
+        return None
+    return tuple(Token(len(p), x) for p, x in zip(pieces, logps, strict=True))
+
+
+# --- text in prompts and replies ----------------------------------------------
+
+_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# What chat templates mark turns with: <|im_end|>, </s>, <start_of_turn>, [INST].
+_MARKS = re.compile(r"<(?=[^\s\d=])|\[(?=/?[A-Z_]+\])")
+_FENCED = re.compile(r"```(?:json|JSON)?[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
+
+
+def quote(text: str) -> str:
+    """Text from outside as a JSON string in one line, in which nothing ends the string.
+
+    What could be a chat template's own mark is escaped: many servers read such marks
+    in the content of a message too.
+    """
+    said = json.dumps(text, ensure_ascii=False)
+    return _MARKS.sub(_escaped, _BREAKS.sub(_escaped, said))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
+    """The object that the whole text is, a Markdown fence around it aside.
+
+    Raises:
+      ValueError: no JSON object, a number that is none, text that is no Unicode, or
+        other fields than those; nothing else is ever raised.
+    """
+    body = text.strip()
+    fenced = _FENCED.fullmatch(body)
+    try:
+        found = json.loads(
+            fenced[1] if fenced else body,
+            parse_constant=_no_number, object_pairs_hook=_once,
+        )  # fmt: skip
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"a JSON object was asked for, not {type(found).__name__}")
+    if found.keys() != set(fields):
+        missing = sorted(set(fields) - found.keys())
+        extra = sorted(x[:20] for x in found.keys() - set(fields))[:4]
+        raise ValueError(f"fields missing: {missing}, too many: {extra}")
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _once(rows: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(rows)
+    if len(out) < len(rows):
+        raise ValueError("a field is given twice")
+    return out
