@@ -22,7 +22,10 @@ from gymnasium import spaces
 
 from worldmodel.text.records import State, Task, lines
 
-ENVIRONMENTS = {"textworld": "dreamgym.envs.textworld:TextWorldExpress"}
+ENVIRONMENTS = {
+    "textcraft": "dreamgym.envs.textcraft:TextCraft",
+    "textworld": "dreamgym.envs.textworld:TextWorldExpress",
+}
 SPLITS = ("train", "dev", "test")
 
 
