@@ -6,6 +6,7 @@ environment, no file.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -155,6 +156,8 @@ def learn(
         "unchanged": _mean([x.state == x.next_state for x in steps]),
         "used_turns": float(use.mean()),
     }
+    reasons = Counter(t.error.partition(":")[0] for t in trajectories if t.error)
+    row |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
     return state, row
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from worldmodel import experience, reasoning
-from worldmodel.backbone.model import Model, Readout
+from worldmodel.backbone import lora
+from worldmodel.backbone.model import LoraConfig, Model, Readout
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
 from worldmodel.fitting.learner import (
+    ComputeConfig,
     Learner,
     OptimizerConfig,
     TrainState,
@@ -41,6 +43,9 @@ Progress = Callable[[int, dict[str, float | int]], None]
 class FitConfig:
     """One supervised fit: how many updates of how many rows of how many tokens.
 
+    With `lora` low-rank additions are trained in place of the model's own parameters
+    (and what `compute` names beside them), and merged into it at the end.
+
     `context_weight` is the weight of the context's own tokens in the loss (0: targets
     alone, as Eq. 5 has it). For a model from scratch predicting the context too lowers
     the loss of the targets (docs/LOG.md, 2026-11-21, one seed).
@@ -52,6 +57,8 @@ class FitConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     eval_every: int = 100
     context_weight: float = 0.0
+    compute: ComputeConfig = ComputeConfig()
+    lora: LoraConfig | None = None
 
     def __post_init__(self):
         if min(self.steps, self.rows, self.width, self.eval_every) < 1:
@@ -205,7 +212,9 @@ def fit(
     tokens = pack(examples, config.width)
     held = pack(held_out, config.width) if held_out else None
     optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
-    learner = Learner(model, optimizer, supervised_loss)
+    if config.lora is not None:
+        model = lora.attach(model, config.lora, seed=seed)
+    learner = Learner(model, optimizer, supervised_loss, config.compute)
     state, curve, best = learner.init(), [], float("inf")
     best_params = copied(state.params)  # updates take buffers over
     found = checkpoint.restore(directory, (state, best_params))
@@ -236,7 +245,7 @@ def fit(
         if progress is not None:
             progress(step, row)
     params = best_params if keep_best and held is not None else state.params
-    return model._replace(params=params), curve
+    return lora.merge(model._replace(params=params)), curve
 
 
 def with_context(example: Example, config: FitConfig) -> Example:

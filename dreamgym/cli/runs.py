@@ -8,7 +8,9 @@ from typing import Any
 from dreamgym.cli.options import MESH_HELP
 
 _NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
-_ENV_HELP = 'a registered id (textworld) or "module:Class" (default: textworld)'
+_ENV_HELP = (
+    'a registered id (textworld, textcraft) or "module:Class" (default: textworld)'
+)
 
 
 def add(commands: Any) -> None:
@@ -105,6 +107,13 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--mesh", default="", help=MESH_HELP)
     add(
+        "--lora", type=int, default=0, metavar="RANK",
+        help="fits train low-rank additions and the embeddings only (0: all)",
+    )  # fmt: skip
+    add("--remat", action="store_true", help="fits compute layers again: less memory")
+    add("--dtype", default="float32", choices=["float32", "bfloat16"],
+        help="of the fits' passes; parameters stay float32")  # fmt: skip
+    add(
         "--episodes", type=Path,
         help="a JSONL file of episodes to use in place of collecting; without --env "
         "the real stages are skipped",
@@ -113,8 +122,10 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 def _config(args: argparse.Namespace) -> Any:
     from dreamgym.envs.base import parse_spec
-    from dreamgym.pipeline.config import MODELS, preset
+    from dreamgym.pipeline.config import MODELS, fitted, preset
     from dreamgym.pipeline.pretrain import check_model
+    from worldmodel.backbone.model import LoraConfig
+    from worldmodel.fitting.learner import ComputeConfig
     from worldmodel.text.records import read_episodes
 
     changes: dict[str, Any] = {"seed": args.seed}
@@ -128,6 +139,12 @@ def _config(args: argparse.Namespace) -> Any:
     if args.command == "control":
         changes["shuffled"] = True
     config = preset(args.preset, **changes)
+    if args.lora or args.remat or args.dtype != "float32":
+        beside = ("embed",) if args.lora else ()
+        config = fitted(
+            config, lora=LoraConfig(rank=args.lora) if args.lora else None,
+            compute=ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside),
+        )  # fmt: skip
     if config.env:
         parse_spec(config.env)
     check_model(config.model)

@@ -5,27 +5,60 @@ and outcomes. A batch of many episodes with a single-environment view; what is a
 sees no difference from a real environment.
 """
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.envs.base import Step, TextEnv, VectorEnv
-from worldmodel.experience import ExperienceModel, Query
+from worldmodel.experience import ExperienceModel, Prediction, Query
 from worldmodel.text.records import State, Task
+
+UNTRUSTED = "untrusted"
+"""How the reason begins for which a trajectory was cut by the trust gate."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trust:
+    """How far answers are believed.
+
+    A trajectory is cut at an answer whose confidence is below `threshold`; its outcome
+    is not known, so it is not scored. `pessimism` times the missing confidence is taken
+    off each reward, as a component `doubt` (MOReL and MOPO take such penalties).
+    """
+
+    threshold: float = 0.0
+    pessimism: float = 0.0
+
+    def __post_init__(self):
+        if not 0 <= self.threshold <= 1 or self.pessimism < 0:
+            raise ValueError(
+                "threshold must be in [0, 1] and pessimism >= 0, got "
+                f"{self.threshold} and {self.pessimism}"
+            )
 
 
 class DreamVectorEnv(VectorEnv):
     """Many dreamed episodes at once.
 
-    A reply that makes no sense ends its trajectory with a reason, unscored. A step
-    limit is a scored failure (`truncated`).
+    A reply that makes no sense, or one that is not trusted, ends its trajectory with a
+    reason, unscored. A step limit is a scored failure (`truncated`).
     """
 
-    def __init__(self, model: ExperienceModel, size: int, *, max_steps: int):
+    def __init__(
+        self,
+        model: ExperienceModel,
+        size: int,
+        *,
+        max_steps: int,
+        trust: Trust | None = None,
+    ):
         if size < 1 or max_steps < 1:
             raise ValueError(
                 f"size and max_steps must be >= 1, got {size}, {max_steps}"
             )
         self.size, self.model, self._max_steps = size, model, max_steps
+        self._trust = Trust() if trust is None else trust
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
         self._past: list[tuple[str, ...]] = [()] * size
@@ -64,21 +97,28 @@ class DreamVectorEnv(VectorEnv):
             slots, queries, self.model.predict(queries), strict=True
         ):
             self._past[i] = (*self._past[i], query.action)
-            self._states[i] = answer.next_state
             self.transitions += 1
-            ended = answer.outcome != "go"
-            late = not ended and len(self._past[i]) >= self._max_steps
-            if answer.problem is not None:
-                out[i] = Step(
-                    query.state, {}, False, True, False, f"dream: {answer.problem}"
-                )
-            else:
-                out[i] = Step(
-                    answer.next_state, {"dream": answer.reward}, ended, late,
-                    answer.outcome == "win",
-                )  # fmt: skip
-            self._live[i] = not (ended or late or answer.problem is not None)
+            out[i] = step = self._step(query, answer, len(self._past[i]))
+            self._states[i] = step.state
+            self._live[i] = not (step.terminated or step.truncated)
         return out
+
+    def _step(self, query: Query, answer: Prediction, number: int) -> Step:
+        trust, broken = self._trust, None
+        # A backend may not know how sure it is: that is no confidence at all.
+        sure = 0.0 if math.isnan(answer.confidence) else answer.confidence
+        if answer.problem is not None:
+            broken = f"dream: {answer.problem}"
+        elif sure < trust.threshold:
+            broken = f"{UNTRUSTED}: {sure:.3g} is below {trust.threshold:.3g}"
+        if broken is not None:
+            return Step(query.state, {}, False, True, False, broken)
+        rewards = {"dream": answer.reward}
+        if trust.pessimism:
+            rewards["doubt"] = -trust.pessimism * (1 - sure)
+        ended = answer.outcome != "go"
+        late = not ended and number >= self._max_steps
+        return Step(answer.next_state, rewards, ended, late, answer.outcome == "win")
 
 
 class DreamEnv(TextEnv):

@@ -7,6 +7,7 @@ plain frozen data, hashed into the run's manifest.
 import dataclasses
 import hashlib
 import json
+import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,9 @@ from dreamgym.agent.policy import PolicyConfig
 from dreamgym.rl.update import GrpoConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
+from worldmodel.backbone.model import LoraConfig
 from worldmodel.experience import ExperienceConfig
-from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.fitting.learner import ComputeConfig, OptimizerConfig
 from worldmodel.pretrain import FitConfig
 
 
@@ -133,6 +135,27 @@ class EvaluateConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TrustConfig:
+    """How far the dream is believed while a policy trains in it.
+
+    `gate` is the share of good dev answers (right, or of a reveal, which nobody can
+    know) that may be cut; it decides the confidence below which a rollout ends
+    unscored. 0 believes all. `pessimism` times the missing confidence is taken
+    off rewards.
+    """
+
+    gate: float = 0.0
+    pessimism: float = 0.0
+
+    def __post_init__(self):
+        if not 0 <= self.gate < 1 or self.pessimism < 0:
+            raise ValueError(
+                "gate must be in [0, 1) and pessimism >= 0, got "
+                f"{self.gate} and {self.pessimism}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A whole run. Everything here enters the settings hash.
 
@@ -157,6 +180,7 @@ class RunConfig:
     transfer: LoopConfig
     transfer_budget: int = 3000
     enrich: int = 64
+    trust: TrustConfig = TrustConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 
     def __post_init__(self):
@@ -186,6 +210,9 @@ def restored(kind: Any, value: Any) -> Any:
     """
     if typing.get_origin(kind) is tuple:
         return tuple(value)
+    if typing.get_origin(kind) is types.UnionType:  # a part or None
+        (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
+        return None if value is None else restored(kind, value)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return value
     hints = typing.get_type_hints(kind)
@@ -264,6 +291,19 @@ def small() -> RunConfig:
         transfer=dataclasses.replace(loop, updates=200),
         transfer_budget=6000,
         evaluate=EvaluateConfig(games=320, fidelity=1000),
+    )
+
+
+def fitted(
+    config: RunConfig, *, compute: ComputeConfig, lora: LoraConfig | None
+) -> RunConfig:
+    """The run with every supervised fit computed so; for large models."""
+    parts = {"compute": compute, "lora": lora}
+    warm = dataclasses.replace(config.warmstart.fit, **parts)
+    return dataclasses.replace(
+        config,
+        pretrain=dataclasses.replace(config.pretrain, **parts),
+        warmstart=dataclasses.replace(config.warmstart, fit=warm),
     )
 
 

@@ -23,6 +23,9 @@ def stage(run: Run) -> dict[str, Any]:
     limit = run.config.evaluate.fidelity
     with bar(limit, "fidelity", "transition") as show:
         card = by_family(experience, dev, limit, lambda done, _: show(done))
+    card["threshold"] = fidelity.threshold(
+        experience, dev, limit=limit, gate=run.config.trust.gate
+    )
     run.write_json("fidelity.json", card)
     scorecard.plot_states(card, run.path("plots/fidelity.png"))
     return {

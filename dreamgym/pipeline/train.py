@@ -11,7 +11,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import VectorEnv
-from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.dream import UNTRUSTED, DreamVectorEnv, Trust
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from dreamgym.pipeline.warmstart import load_policy, save_policy
@@ -134,6 +134,22 @@ def reinforce(
     return result, progress
 
 
+def _share(curve: Sequence[dict[str, Any]], name: str, loop: LoopConfig) -> float:
+    """A count of the curve as a share of all rollouts."""
+    return sum(row.get(name, 0.0) for row in curve) / (
+        max(len(curve), 1) * loop.tasks * loop.group_size
+    )
+
+
+def trust_of(run: Run) -> Trust:
+    """The trust that the run's settings ask for, by what was measured on dev games."""
+    c, threshold = run.config.trust, 0.0
+    if c.gate:
+        run.require("fidelity")
+        threshold = run.read_json("fidelity.json")["threshold"]
+    return Trust(threshold=threshold, pessimism=c.pessimism)
+
+
 def stage(run: Run) -> dict[str, Any]:
     """Train from the warm start in the dream; writes policies/dream."""
     run.require("warmstart")
@@ -143,8 +159,9 @@ def stage(run: Run) -> dict[str, Any]:
     tasks = list({e.task.id: e.task for e in train_episodes}.values())
     loop = run.config.dream
     envs = DreamVectorEnv(
-        experience, loop.tasks * loop.group_size, max_steps=run.config.max_steps
-    )
+        experience, loop.tasks * loop.group_size, max_steps=run.config.max_steps,
+        trust=trust_of(run),
+    )  # fmt: skip
     _, progress = reinforce(
         run, "dream", warm, warm, envs, tasks, loop, experience=experience
     )
@@ -155,6 +172,7 @@ def stage(run: Run) -> dict[str, Any]:
         "success_first": first["success"],
         "success_last": last["success"],
         "kl": last.get("kl", 0.0),
+        "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}", loop),
         "computed_share": experience.computed / max(experience.asked, 1),
         "generated_tasks": sum(e.generated for e in progress.pool.entries.values()),
         "retired_tasks": sum(e.retired for e in progress.pool.entries.values()),

@@ -221,3 +221,24 @@ def test_signals_are_compared_as_detectors():
     plain = fidelity.score(Truth([TOLD]), [TOLD], limit=9, deep=True)
     assert "detectors" not in plain
     assert "open_loop" in plain
+
+
+def test_the_threshold_spares_what_is_worth_keeping():
+    def by_step(p, state):
+        first = state == TOLD.transitions[0].state
+        wrong = p.outcome == "win"
+        return p._replace(
+            confidence=0.8 if first else 0.1 if wrong else 0.4,
+            reward=9.0 if wrong else p.reward,
+        )
+
+    model = Truth([TOLD], by_step)
+    at = {
+        g: fidelity.threshold(model, [TOLD], limit=9, gate=g) for g in (0.0, 0.5, 0.99)
+    }
+    # Right answers have 0.4 and 0.8; the wrong one does not count.
+    assert at[0.0] == 0.0
+    assert at[0.5] == pytest.approx(0.6)
+    assert at[0.99] == pytest.approx(0.796)
+    wrong = Truth([TOLD], lambda p, _: p._replace(reward=9.0))
+    assert fidelity.threshold(wrong, [TOLD], limit=9, gate=0.1) == 0.0

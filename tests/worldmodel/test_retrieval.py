@@ -32,7 +32,9 @@ def filled(vectors, owners) -> Index:
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000), n=st.integers(1, 150), k=st.sampled_from([1, 5, 20]))
+@given(
+    seed=st.integers(0, 10_000), n=st.integers(1, 150), k=st.sampled_from([1, 5, 20])
+)
 def test_search_is_a_full_comparison(seed, n, k):
     # Whole numbers: scores are exact and most of them tie.
     rng = np.random.default_rng(seed)

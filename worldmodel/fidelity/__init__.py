@@ -1,6 +1,6 @@
 """How far an experience model can be trusted: agreement with held-out transitions."""
 
-from worldmodel.fidelity.card import score
+from worldmodel.fidelity.card import score, threshold
 from worldmodel.fidelity.rows import kind_of
 
-__all__ = ["kind_of", "score"]
+__all__ = ["kind_of", "score", "threshold"]

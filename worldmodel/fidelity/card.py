@@ -84,6 +84,24 @@ def score(
     return card
 
 
+def threshold(
+    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int, gate: float
+) -> float:
+    """The confidence below which lies a share `gate` of the answers worth keeping.
+
+    Those are the right ones, and all that answer a reveal: nobody can be right there,
+    and without them nothing is found. 0 where gate is 0 or nothing is worth keeping.
+    """
+    asked = rows.distinct(episodes, limit) if gate else []
+    answers = model.predict([r.query for r in asked]) if asked else []
+    kept = [
+        a.confidence
+        for r, a in zip(asked, answers, strict=True)
+        if (r.kind == "reveal" and a.problem is None) or right(r, a)
+    ]
+    return float(np.quantile(kept, gate)) if kept else 0.0
+
+
 def right(row: Row, answer: Prediction) -> bool:
     """Next state, reward and outcome are the real ones."""
     t = row.transition

@@ -112,13 +112,15 @@ class ComputeConfig:
     `dtype` is that of forward and backward pass (norms, softmax and losses stay
     float32); with `remat` a backward pass computes each layer again, in less memory.
     `frozen` names parameters by the start of their dotted path ("embed", "layers.0");
-    of a model with LoRA only the additions train. With `ema` above 0 the state keeps
-    an average of the parameters, of that decay an update.
+    of a model with LoRA only the additions train, and what is named in `beside` (new
+    tokens need their embeddings). With `ema` above 0 the state keeps an average of the
+    parameters, of that decay an update.
     """
 
     dtype: str = "float32"
     remat: bool = False
     frozen: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     ema: float = 0.0
 
     def __post_init__(self):
@@ -131,24 +133,26 @@ class ComputeConfig:
 
 
 def trained(
-    params: nnx.State, model: Model, frozen: Sequence[str]
+    params: nnx.State, model: Model, frozen: Sequence[str], beside: Sequence[str] = ()
 ) -> tuple[nnx.State, nnx.State]:
-    """(trained, fixed) parameters.
+    """(trained, fixed) parameters, as ComputeConfig says.
 
     Raises:
-      ValueError: a name in `frozen` that fits no parameter, or nothing left to train.
+      ValueError: a name that fits no parameter, or nothing left to train.
     """
     names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
-    for start in frozen:
-        if not any(_under(name, start) for name in names):
-            raise ValueError(f"frozen: no parameter begins with {start!r}")
+    for said, starts in (("frozen", frozen), ("beside", beside)):
+        for start in starts:
+            if not any(_under(name, start) for name in names):
+                raise ValueError(f"{said}: no parameter begins with {start!r}")
 
     def trains(path: tuple[Any, ...], leaf: Any) -> bool:
         del leaf
         name = ".".join(map(str, path))
         if any(_under(name, start) for start in frozen):
             return False
-        return model.lora is None or is_adapter(path)
+        kept = any(_under(name, start) for start in beside)
+        return model.lora is None or is_adapter(path) or kept
 
     mine, fixed = nnx.split_state(params, trains, ...)
     if not jax.tree.leaves(mine):
@@ -176,7 +180,9 @@ class Learner:
         compute = ComputeConfig() if compute is None else compute
         self._averages = compute.ema > 0
         self.model, self._tx, self._mesh = model, optimizer(config), model.mesh
-        self._split = functools.partial(trained, model=model, frozen=compute.frozen)
+        self._split = functools.partial(
+            trained, model=model, frozen=compute.frozen, beside=compute.beside
+        )
         passes = functools.partial(_metrics, model.definition, loss, compute)
         self._grad = jax.jit(
             functools.partial(_gradient, passes, self._split),
@@ -247,9 +253,16 @@ class Learner:
         return self._grad(params, self._placed(batch), **loss_args)
 
     def scratch(self, params: nnx.State, batch: Tokens, **loss_args: Any) -> int:
-        """Bytes that `gradient` holds beside the parameters and the gradient."""
+        """Bytes that `gradient` holds beside the parameters and the gradient.
+
+        Raises:
+          RuntimeError: the backend's compiler does not tell.
+        """
         lowered = self._grad.lower(params, self._placed(batch), **loss_args)
-        return lowered.compile().memory_analysis().temp_size_in_bytes
+        found = lowered.compile().memory_analysis()
+        if found is None:
+            raise RuntimeError("this backend's compiler does not tell its memory")
+        return found.temp_size_in_bytes
 
     def added(self, grads: Any, more: Any) -> Any:
         """The gradients of both microbatches together; the first is used up."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.envs.dream import DreamEnv, DreamVectorEnv
+from dreamgym.envs.dream import DreamEnv, DreamVectorEnv, Trust
 from tests import doubles
 from worldmodel.text.records import Task
 
@@ -132,3 +132,60 @@ def test_the_single_view_draws_a_task_by_seed_and_tells_its_splits():
     assert len(set(draws)) > 1
     assert env.tasks("dev") == list(doubles.tasks("dev")[:2])
     assert env.tasks("test") == []
+
+
+# --- trust -------------------------------------------------------------------
+
+
+class Unsure(doubles.RuleModel):
+    """The rules, with a confidence for each action."""
+
+    def __init__(self, confidence):
+        super().__init__(())
+        self.confidence = confidence
+
+    def predict(self, queries):
+        return [
+            p._replace(confidence=self.confidence[q.action])
+            for p, q in zip(super().predict(queries), queries, strict=True)
+        ]
+
+
+def unsure(confidence, **trust):
+    envs = DreamVectorEnv(Unsure(confidence), 2, max_steps=5, trust=Trust(**trust))
+    envs.reset(options={"tasks": TASKS[:2]})
+    return envs
+
+
+def test_an_answer_below_the_threshold_cuts_its_trajectory_unscored():
+    envs = unsure({"go right": 0.4, "go left": 0.2}, threshold=0.3)
+    kept, cut = envs.step(["go right", "go left"])
+    assert kept.error is None
+    assert kept.state[0] == "at 1"
+    assert cut.error == "untrusted: 0.2 is below 0.3"
+    assert (cut.terminated, cut.truncated, cut.success) == (False, True, False)
+    assert (cut.state, cut.rewards) == (TASKS[1].initial_state, {})
+    assert envs.step(["go right", "go right"])[1] is None  # it has ended
+
+
+@pytest.mark.parametrize(("threshold", "cut"), [(0.0, False), (0.1, True)])
+def test_an_unknown_confidence_is_none(threshold, cut):
+    envs = unsure({"go right": float("nan")}, threshold=threshold, pessimism=0.5)
+    step, _ = envs.step(["go right", "go right"])
+    assert (step.error is not None) == cut
+    if not cut:
+        assert step.rewards == {"dream": 0.0, "doubt": -0.5}
+
+
+def test_pessimism_takes_the_missing_confidence_off():
+    envs = unsure({"go right": 0.75, "go left": 1.0}, pessimism=2.0)
+    one, two = envs.step(["go right", "go left"])
+    assert one.rewards == {"dream": 0.0, "doubt": -0.5}
+    assert two.rewards == {"dream": 0.0, "doubt": 0.0}
+    assert sum(one.rewards.values()) == -0.5
+
+
+@pytest.mark.parametrize("bad", [{"threshold": 1.5}, {"pessimism": -1.0}])
+def test_trust_is_checked(bad):
+    with pytest.raises(ValueError, match="threshold must be in"):
+        Trust(**bad)

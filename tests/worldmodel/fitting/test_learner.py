@@ -370,3 +370,17 @@ def test_ema_by_hand():
         {"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([3.0, 2.0])}, 0.9
     )
     np.testing.assert_allclose(average["w"], [1.2, 2.0], rtol=1e-6)
+
+
+def test_beside_the_additions_what_is_named_trains(small_model, packed):
+    model = lora.attach(small_model, LoraConfig(rank=2), seed=0)
+    subject = learner_of(model, beside=("embed",))
+    state = subject.init()
+    before = learner.copied(state.params)
+    state, _ = subject.update(state, [packed])
+    names = changed(before, state.params)
+    assert "embed" in names
+    assert any(n.endswith("lora_b") for n in names)
+    assert not any(n.endswith("kernel") or n.endswith("scale") for n in names)
+    with pytest.raises(ValueError, match="beside: no parameter begins with 'hat'"):
+        learner_of(model, beside=("hat",)).init()
