@@ -259,8 +259,8 @@ def tiny() -> RunConfig:
 def default() -> RunConfig:
     """9:25 minutes on 2 cores, compilation included, and 2.2 GB.
 
-    Seed 0, 120 games: bc 38 %, warmstart 42 %, dream 45 %; dream minus warmstart
-    +0.033 [-0.058, +0.125] (docs/LOG.md, 2026-11-21).
+    Seed 0, 120 games: bc 45 %, warmstart 42 %, dream 41 %; dream minus warmstart
+    -0.017 [-0.100, +0.067] (docs/LOG.md, 2026-11-22).
     """
     loop = LoopConfig(updates=10, tasks=12)
     return RunConfig(
@@ -276,8 +276,8 @@ def default() -> RunConfig:
 def small() -> RunConfig:
     """26 minutes on 2 cores, 19 without transfer; the dream beats warmstart and bc.
 
-    Three seeds, 960 games: bc 36 %, warmstart 44 %, dream 54 %; dream minus warmstart
-    +0.102 [+0.070, +0.134] (docs/LOG.md, 2026-11-21).
+    Three seeds, 960 games: bc 40 %, warmstart 46 %, dream 50 %; dream minus warmstart
+    +0.043 [+0.007, +0.079] (docs/LOG.md, 2026-11-22).
     """
     loop = LoopConfig(updates=30)
     return RunConfig(
