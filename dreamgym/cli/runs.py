@@ -33,6 +33,13 @@ def add(commands: Any) -> None:
         command = commands.add_parser(name, help=texts[name])
         _run_options(command)
         command.set_defaults(body=_stages)
+        if name == "pretrain":
+            command.add_argument(
+                "--from", dest="source", type=Path, metavar="RUN",
+                help="go on from RUN's experience model with its episodes and those of "
+                "--episodes, under RUN's settings; both models are scored on the same "
+                "unseen games (default --run-dir: RUN-refit)",
+            )  # fmt: skip
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
     control = commands.add_parser("control", help="a control that must not gain")
@@ -153,6 +160,24 @@ def _config(args: argparse.Namespace) -> Any:
     return config
 
 
+def _refit(args: argparse.Namespace) -> None:
+    from dreamgym.evaluation import scorecard
+    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.pipeline.refit import refit
+    from dreamgym.pipeline.run import Run, RunError
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+
+    if args.episodes is None:
+        raise RunError("--from needs --episodes FILE: what is there to learn anew?")
+    tune_process()
+    mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
+    source = Run.open(args.source, mesh)
+    root = args.run_dir or args.source.with_name(f"{args.source.name}-refit")
+    told = refit(source, args.episodes, root)
+    print(scorecard.beside({k: told[k] for k in ("before", "after")}))
+    print(f"\nthe new run: {root}")
+
+
 def _stages(args: argparse.Namespace) -> None:
     from dreamgym.evaluation import report
     from dreamgym.pipeline import transfer
@@ -160,6 +185,8 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.pipeline.run import Run
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
+    if args.command == "pretrain" and args.source is not None:
+        return _refit(args)
     config, mesh = _config(args), parse_mesh(args.mesh) if args.mesh else None
     suffix = "-shuffled" if config.shuffled else ""
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"

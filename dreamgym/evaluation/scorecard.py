@@ -97,6 +97,19 @@ def table(card: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def beside(cards: dict[str, dict[str, Any]]) -> str:
+    """Cards on the same rows, a column each."""
+    columns = {name: dict(rows(card)) for name, card in cards.items()}
+    what = list(dict.fromkeys(w for found in columns.values() for w in found))
+    left = max(map(len, what))
+    width = 2 + max(len(v) for found in columns.values() for v in found.values())
+    lines = [" " * left + "  " + "".join(f"{name:<{width}}" for name in columns)]
+    for row in what:
+        cells = "".join(f"{c.get(row, '-'):<{width}}" for c in columns.values())
+        lines.append(f"{row:<{left}}  {cells}".rstrip())
+    return "\n".join(lines)
+
+
 # --- plots -------------------------------------------------------------------
 
 

@@ -29,6 +29,8 @@ SOURCES = ("expert", "noisy", "random")
 
 def stage(run: Run) -> dict[str, Any]:
     """Write episodes.jsonl (train) and dev.jsonl into the run."""
+    if run.config.refit:
+        return _write(run, *joined(Run.open(run.config.refit), run.config.episodes))
     if run.config.episodes:
         return _from_file(run)
     if not run.config.env:
@@ -70,6 +72,50 @@ def split_by_task(
             if e.task.id in held
         ],
     )
+
+
+def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
+    """(train, dev) episodes of a source run and of a file of new ones.
+
+    A task keeps the side it had in the source; of the tasks it did not know, those
+    that say `dev` and, where none does, a tenth are held out.
+    """
+    train = read_episodes(source.path("episodes.jsonl"))
+    dev = read_episodes(source.path("dev.jsonl"))
+    sides = {e.task.id: "train" for e in train} | {e.task.id: "dev" for e in dev}
+    taken = {e.id for e in (*train, *dev)}
+    fresh = []
+    for e in read_episodes(path):
+        side = sides.get(e.task.id, e.task.split)
+        fresh.append(_renamed(_moved(e, side), taken))
+        taken.add(fresh[-1].id)
+    unknown = [e for e in fresh if e.task.id not in sides]
+    held = [e for e in unknown if e.task.split == "dev"]
+    if not held and len({e.task.id for e in unknown}) > 1:
+        _, held = split_by_task(unknown, share=0.1)
+    out = {e.id for e in held}
+    dev += [e for e in fresh if sides.get(e.task.id) == "dev"] + held
+    train += [
+        _moved(e, "train")
+        for e in fresh
+        if sides.get(e.task.id) != "dev" and e.id not in out
+    ]
+    return train, dev
+
+
+def _moved(episode: Episode, split: str) -> Episode:
+    return dataclasses.replace(
+        episode, task=dataclasses.replace(episode.task, split=split)
+    )
+
+
+def _renamed(episode: Episode, taken: set[str]) -> Episode:
+    """The episode under an id that is free: two collections may number alike."""
+    name, number = episode.id, 1
+    while name in taken:
+        number += 1
+        name = f"{episode.id}#{number}"
+    return dataclasses.replace(episode, id=name)
 
 
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:

@@ -160,14 +160,16 @@ class RunConfig:
     """A whole run. Everything here enters the settings hash.
 
     `model` is a shape of MODELS or a Hugging Face directory; `env` a registered id,
-    "module:Class", or "" where only `episodes` (a JSONL file) are at hand; `enrich`
-    dreamed transitions enter the replay memory after each update.
+    "module:Class", or "" where only `episodes` (a JSONL file) are at hand; `refit` is a
+    run whose model, tokenizer and episodes this one goes on from; `enrich` dreamed
+    transitions enter the replay memory after each update.
     """
 
     preset: str
     env: str = "textworld"
     model: str = "micro"
     episodes: str = ""
+    refit: str = ""
     seed: int = 0
     max_steps: int = 16
     collect: CollectConfig = CollectConfig()
@@ -297,8 +299,14 @@ def small() -> RunConfig:
 def fitted(
     config: RunConfig, *, compute: ComputeConfig, lora: LoraConfig | None
 ) -> RunConfig:
-    """The run with every supervised fit computed so; for large models."""
-    parts = {"compute": compute, "lora": lora}
+    """The run with every supervised fit computed so; for large models.
+
+    Low-rank additions train by AdamW: to orthogonalise hundreds of small matrices costs
+    minutes of compilation and nothing asks for it.
+    """
+    parts: dict[str, Any] = {"compute": compute, "lora": lora}
+    if lora is not None:
+        parts["optimizer"] = OptimizerConfig(learning_rate=1e-3)
     warm = dataclasses.replace(config.warmstart.fit, **parts)
     return dataclasses.replace(
         config,

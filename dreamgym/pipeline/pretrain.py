@@ -33,6 +33,8 @@ def blank_model(run: Run) -> tuple[Model, TextTokenizer]:
       RunError: neither a known shape nor a model directory.
     """
     name = run.config.model
+    if run.config.refit:
+        return load_model(Path(run.config.refit) / "experience", mesh=run.mesh)
     if name not in MODELS:
         check_model(name)
         return load_model(name, mesh=run.mesh)
@@ -57,7 +59,7 @@ def stage(run: Run) -> dict[str, Any]:
     told = train
     if c.shuffled:
         told = [pretrain.annotate(e) for e in pretrain.shuffled(train, seed=c.seed)]
-    if c.model in MODELS:
+    if c.model in MODELS and not c.refit:
         size = MODELS[c.model].vocab_size
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
     model, tok = blank_model(run)

@@ -314,3 +314,22 @@ def test_report_prints_the_table_of_a_finished_run(capsys, tmp_path):
     assert "skipped: why" in capsys.readouterr().out
     (tmp_path / "r/results.json").write_text("{")
     refused(capsys, "report", "r")
+
+
+def test_a_refit_needs_a_run_and_episodes(capsys):
+    error = refused(capsys, "pretrain", "--from", "r")
+    assert "--from needs --episodes" in error
+    error = refused(capsys, "pretrain", "--from", "r", "--episodes", "e.jsonl")
+    assert "no run there" in error
+
+
+def test_settings_of_large_models_reach_every_fit(tmp_path):
+    from dreamgym.pipeline.run import Run
+
+    args = ["--env", CORRIDOR, "--lora", "4", "--remat", "--dtype", "bfloat16"]
+    assert tiny("collect", *args) == 0
+    config = Run.open(tmp_path / "r").config
+    for fit in (config.pretrain, config.warmstart.fit):
+        assert (fit.lora.rank, fit.compute.remat) == (4, True)
+        assert (fit.compute.dtype, fit.compute.beside) == ("bfloat16", ("embed",))
+        assert fit.optimizer.kind == "adamw"

@@ -1,0 +1,54 @@
+"""A run that goes on from another: old and fresh real episodes, one more fit.
+
+source run + new episodes -> a new run whose experience model starts at the source's
+weights and tokenizer -> both models scored on the same unseen games. The new run is a
+run like any other: its later stages train policies in the dream that was mended.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.pipeline import collect, pretrain
+from dreamgym.pipeline.fidelity import by_family
+from dreamgym.pipeline.run import Run, bar
+from worldmodel.experience import ExperienceModel
+from worldmodel.text.records import Episode
+
+
+def refit(source: Run, episodes: Path, root: Path) -> dict[str, Any]:
+    """Collect and fit the new run at `root`; returns what refit.json holds.
+
+    before, after: the scorecards of the source's model and of the new one, each with
+    its own memory, on the new run's dev games, which neither was fitted to.
+
+    Raises:
+      RunError: the source is not pretrained, or `root` holds another run.
+      RecordError: bad episodes; the message names file and line.
+    """
+    source.require("pretrain")
+    config = dataclasses.replace(
+        source.config,
+        refit=str(source.root.resolve()),
+        episodes=str(episodes.resolve()),
+    )
+    run = Run(root, config, source.mesh)
+    run.stage("collect", lambda: collect.stage(run))
+    run.stage("pretrain", lambda: pretrain.stage(run))
+    _, dev = pretrain.episodes_of(run)
+    told = {
+        "source": run.config.refit,
+        "before": _card(pretrain.load_experience(source), dev, run, "before"),
+        "after": _card(pretrain.load_experience(run), dev, run, "after"),
+    }
+    run.write_json("refit.json", told)
+    return told
+
+
+def _card(
+    model: ExperienceModel, dev: Sequence[Episode], run: Run, name: str
+) -> dict[str, Any]:
+    limit = run.config.evaluate.fidelity
+    with bar(limit, name, "transition") as show:
+        return by_family(model, dev, limit, lambda done, _: show(done))
