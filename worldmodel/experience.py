@@ -76,6 +76,9 @@ class ExperienceConfig:
     (it moves a line that is not there, breaks the form of the family's states, or gives
     a reward that is no number) is sampled again, `retries` times at most. The last
     time a line that was not there may not be moved but has to be written.
+
+    Without `reasoning` the model is fitted to none and writes none; with `full_text` it
+    writes whole states in place of edits (and needs more `state_tokens`).
     """
 
     history: int = 2
@@ -86,6 +89,8 @@ class ExperienceConfig:
     min_p: float = 0.1
     state_min_p: float = 0.03
     retries: int = 3
+    reasoning: bool = True
+    full_text: bool = False
 
     def __post_init__(self):
         if min(self.history, self.demos, self.retries) < 0:
@@ -121,13 +126,17 @@ def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
     openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
     same = tokens("same")
     outcomes = tokens(*prompts.OUTCOMES)
+    thought = text if config.reasoning else tokens()
+    start = openers | tokens("reward")  # no edit: nothing changes
+    if config.full_text:
+        openers, same, start = tokens("full"), tokens(), tokens("full")
     allowed = [
-        text | tokens("next"),
+        thought | tokens("next"),
         text | openers | same | tokens("reward"),
         number | tokens("outcome"),
         outcomes,
     ]
-    first = [allowed[0], openers | tokens("reward"), number, outcomes]
+    first = [allowed[0], start, number, outcomes]
     close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
     t = config.temperature
     return Grammar(
@@ -274,7 +283,9 @@ class LocalExperience:
             self._contexts(queries), self.predict(queries), transitions, strict=True
         )
         for context, answer, t in pairs:
-            effect = prompts.effect_ids(tok, t.state, t.next_state)
+            effect = prompts.effect_ids(
+                tok, t.state, t.next_state, full=self.config.full_text
+            )
             before = [*context, *tok.encode(answer.reasoning), effect[0]]
             texts.append([*before, *effect[1:], tok.control("reward")])
             starts.append(len(before))

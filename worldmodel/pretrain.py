@@ -80,6 +80,12 @@ def annotate(episode: Episode) -> Episode:
     )
 
 
+def bare(episode: Episode) -> Episode:
+    """The episode without any reasoning trace: an ablation."""
+    steps = tuple(dataclasses.replace(t, reasoning="") for t in episode.transitions)
+    return dataclasses.replace(episode, transitions=steps)
+
+
 def texts_of(episodes: Sequence[Episode]) -> list[str]:
     """Every piece of text the models will read, for training a tokenizer."""
     out = []
@@ -149,7 +155,7 @@ def transition_examples(
         context = prompts.query_ids(
             tok, task, past, shown, t.state, t.action, history=config.history
         )
-        reply = prompts.reply_ids(tok, t)
+        reply = prompts.reply_ids(tok, t, full=config.full_text)
         out.append(_marked(context, reply, _reply_parts(tok, reply)))
     return out
 

@@ -53,6 +53,16 @@ def add(commands: Any) -> None:
     check = commands.add_parser("check", help="run the contract over an environment")
     check.add_argument("--env", default="textworld", help=_ENV_HELP)
     check.set_defaults(body=_check)
+    study = commands.add_parser(
+        "study", help="a grid of runs, and their table",
+        description="Run every cell of a grid (a TOML file, see "
+        "scripts/studies/) and print the table. Interrupted? The same command goes on; "
+        "cells that did not run are blank.",
+    )  # fmt: skip
+    study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
+    study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
+    study.add_argument("--table", action="store_true", help="run nothing, print only")
+    study.set_defaults(body=_study)
     show = commands.add_parser("report", help="print the table of a finished run")
     show.add_argument("run_dir", type=Path)
     show.set_defaults(body=_report)
@@ -202,6 +212,20 @@ def _stages(args: argparse.Namespace) -> None:
         results = quickstart(root, config, fine_tune=not args.no_transfer, mesh=mesh)
     print(report.table(results))
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
+
+
+def _study(args: argparse.Namespace) -> None:
+    from dreamgym.pipeline import study
+    from dreamgym.pipeline.quickstart import tune_process
+
+    grid = study.read_study(args.file)
+    root = args.root if args.root is not None else Path("runs") / args.file.stem
+    if not args.table:
+        tune_process()
+        for cell in study.cells(grid):
+            print("cell " + " ".join(f"{k}={v}" for k, v in cell.items()), flush=True)
+            study.compute(grid, cell, root)
+    print(study.table(grid, root))
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -161,7 +161,8 @@ class RunConfig:
 
     `model` is a shape of MODELS or a Hugging Face directory; `env` a registered id,
     "module:Class", or "" where only `episodes` (a JSONL file) are at hand; `refit` is a
-    run whose model, tokenizer and episodes this one goes on from; `enrich` dreamed
+    run whose model, tokenizer and episodes this one goes on from; `share` of the
+    episodes is what the experience model is fitted to and remembers; `enrich` dreamed
     transitions enter the replay memory after each update.
     """
 
@@ -175,6 +176,7 @@ class RunConfig:
     collect: CollectConfig = CollectConfig()
     experience: ExperienceConfig = ExperienceConfig()
     pretrain: FitConfig
+    share: float = 1.0
     shuffled: bool = False
     policy: PolicyConfig = PolicyConfig()
     warmstart: WarmstartConfig
@@ -190,6 +192,8 @@ class RunConfig:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
 
     def json(self) -> dict[str, Any]:
         """The settings as plain data."""

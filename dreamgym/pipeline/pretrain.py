@@ -45,10 +45,24 @@ def blank_model(run: Run) -> tuple[Model, TextTokenizer]:
 
 
 def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
-    """(train, dev) episodes of the run, with reasoning traces."""
+    """(train, dev) episodes of the run, with reasoning traces if it has any."""
     both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
-    train, dev = ([pretrain.annotate(e) for e in es] for es in both)
+    train, dev = ([_traced(run, e) for e in es] for es in both)
     return train, dev
+
+
+def _traced(run: Run, episode: Episode) -> Episode:
+    reasoned = run.config.experience.reasoning
+    return pretrain.annotate(episode) if reasoned else pretrain.bare(episode)
+
+
+def _told(run: Run, train: list[Episode]) -> list[Episode]:
+    """What the experience model is fitted to and remembers: a share, or a control."""
+    c = run.config
+    told = train[: max(round(c.share * len(train)), 1)]
+    if not c.shuffled:
+        return told
+    return [_traced(run, e) for e in pretrain.shuffled(told, seed=c.seed)]
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -56,9 +70,7 @@ def stage(run: Run) -> dict[str, Any]:
     run.require("collect")
     c = run.config
     train, dev = episodes_of(run)
-    told = train
-    if c.shuffled:
-        told = [pretrain.annotate(e) for e in pretrain.shuffled(train, seed=c.seed)]
+    told = _told(run, train)
     if c.model in MODELS and not c.refit:
         size = MODELS[c.model].vocab_size
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
@@ -99,9 +111,7 @@ def load_experience(run: Run) -> LocalExperience:
     run.require("pretrain")
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
     train, _ = episodes_of(run)
-    if run.config.shuffled:
-        train = pretrain.shuffled(train, seed=run.config.seed)
-    memory = pretrain.memory_of(train, capacity=50_000)
+    memory = pretrain.memory_of(_told(run, train), capacity=50_000)
     return LocalExperience(
         model, tok, memory, run.config.experience, seed=run.config.seed,
         forms=pretrain.forms_of(train),

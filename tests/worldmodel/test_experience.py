@@ -438,3 +438,27 @@ def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
         logp += float(jax.nn.log_softmax(logits)[token])
     assert got == pytest.approx(np.exp(logp), rel=1e-3)
     assert 0 < got < 1
+
+
+# --- ablations ---------------------------------------------------------------
+
+
+def test_without_reasoning_none_is_written(tok, text_model):
+    silent = dataclasses.replace(SHAPE, reasoning=False)
+    assert any(p.reasoning for p in others(tok, text_model).predict(QUERIES))
+    for p in others(tok, text_model, silent).predict(QUERIES):
+        assert p.reasoning == ""
+
+
+def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
+    whole = dataclasses.replace(SHAPE, full_text=True, state_tokens=30)
+    for p in others(tok, text_model, whole).predict(QUERIES):
+        # Nothing of the state before is kept by itself.
+        assert p.problem is None or "in a state of" not in p.problem
+    grammar = experience.reply_grammar(tok, whole)
+    assert np.flatnonzero(grammar.first[1]).tolist() == [tok.control("full")]
+    after = ("the lamp is on", "the door is shut")
+    t = helpers.transition(HERE, "press lamp", after)
+    ids = prompts.reply_ids(tok, t, full=True)
+    read = prompts.parse_reply(tok, ids, ("some other state",))
+    assert (read.next_state, read.problem) == (after, None)

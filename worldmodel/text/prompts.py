@@ -70,10 +70,12 @@ def _past(tok: TextTokenizer, past: Sequence[str], limit: int) -> list[int]:
     return [i for action in kept for i in _part(tok, "past", action)]
 
 
-def effect_ids(tok: TextTokenizer, before: State, after: State) -> list[int]:
-    """`next` and the edit script, or the full text where lines outnumber tokens."""
+def effect_ids(
+    tok: TextTokenizer, before: State, after: State, *, full: bool = False
+) -> list[int]:
+    """`next` and the edit script; the full text if `full` or lines outnumber tokens."""
     out = [tok.control("next")]
-    if len(before) > MAX_LINES:
+    if full or len(before) > MAX_LINES:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
         return out
     for index, new in edits.diff(before, after):
@@ -124,11 +126,13 @@ def query_ids(
     ]
 
 
-def reply_ids(tok: TextTokenizer, transition: Transition) -> list[int]:
+def reply_ids(
+    tok: TextTokenizer, transition: Transition, *, full: bool = False
+) -> list[int]:
     """The target of Eq. 5, reward and outcome included, after `think`."""
     return [
         *tok.encode(transition.reasoning or ""),
-        *effect_ids(tok, transition.state, transition.next_state),
+        *effect_ids(tok, transition.state, transition.next_state, full=full),
         *_part(tok, "reward", number_text(transition.reward)),
         tok.control("outcome"),
         tok.control(outcome_of(transition)),

@@ -1,0 +1,184 @@
+"""Studies: a grid of runs, one JSON a cell, a table that leaves blank what did not run.
+
+study.toml -> cells (one setting each of every axis) -> a run a cell, stage by stage,
+resumable -> cells/KEY.json -> the table. A cell is keyed by its whole configuration: a
+study can grow, be killed and go on, and never mixes numbers of different settings.
+
+    preset = "small"
+    until = "fidelity"                      # the last stage of each run
+    [set]                                   # the same in every cell
+    "pretrain.steps" = 2000
+    [grid]                                  # axes; seed is averaged over in the table
+    seed = [0, 1, 2]
+    model = ["micro", "mini"]
+    [variants.all]                          # one more axis: named groups of settings
+    [variants."no history"]
+    "experience.history" = 0
+    [columns]                               # FILE.path in the run's JSON files
+    exact = "fidelity.exact.all.mean"
+    seconds = "stages/pretrain.seconds"
+"""
+
+import dataclasses
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.pipeline.config import RunConfig, preset
+from dreamgym.pipeline.quickstart import STAGES
+from dreamgym.pipeline.run import Run, RunError
+from worldmodel.text.records import replacing
+
+VARIANT = "variant"
+Cell = dict[str, Any]
+"""The settings of a cell by their dotted names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell."""
+
+    preset: str
+    until: str
+    fixed: Mapping[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+    variants: Mapping[str, Mapping[str, Any]]
+    columns: Mapping[str, str]
+
+
+def read_study(path: Path) -> Study:
+    """The study of a TOML file, with every cell's configuration checked.
+
+    Raises:
+      RunError: no such file, bad TOML, unknown keys, stages or settings.
+    """
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: expected TOML, {error}") from None
+    known = {"preset", "until", "set", "grid", "variants", "columns"}
+    if unknown := sorted(told.keys() - known):
+        raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
+    until = told.get("until", "evaluate")
+    if until not in STAGES:
+        raise RunError(f"{path}: until {until!r}: expected one of {list(STAGES)}")
+    grid = told.get("grid", {})
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
+    study = Study(
+        preset=told.get("preset", "default"), until=until, fixed=told.get("set", {}),
+        grid=grid, variants=told.get("variants", {}), columns=told.get("columns", {}),
+    )  # fmt: skip
+    for cell in cells(study):
+        try:
+            config_of(study, cell)
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{path}: {error}") from None
+    return study
+
+
+def cells(study: Study) -> Iterator[Cell]:
+    """Every combination of the axes' values, the last axis fastest."""
+    axes = {VARIANT: list(study.variants)} if study.variants else {}
+    axes |= study.grid
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def changed(part: Any, name: str, value: Any) -> Any:
+    """A configuration with one setting, named by dots, replaced.
+
+    Raises:
+      ValueError: no such setting; the message lists those that are there.
+    """
+    first, _, rest = name.partition(".")
+    known = [f.name for f in dataclasses.fields(part)]
+    if first not in known:
+        raise ValueError(f"no setting {first!r} in {type(part).__name__}; have {known}")
+    if rest:
+        value = changed(getattr(part, first), rest, value)
+    elif dataclasses.is_dataclass(getattr(part, first)):
+        raise ValueError(f"{name!r} is a group of settings: name one of them")
+    elif isinstance(value, list):
+        value = tuple(value)
+    return dataclasses.replace(part, **{first: value})
+
+
+def config_of(study: Study, cell: Cell) -> RunConfig:
+    """The whole configuration of a cell."""
+    settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
+    config = preset(study.preset)
+    for name, value in settings.items():
+        if name != VARIANT:
+            config = changed(config, name, value)
+    return config
+
+
+def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:
+    """Run a cell to its last stage and write its JSON; returns that.
+
+    A finished cell is read again from its run, so that new columns cost nothing.
+    """
+    config = config_of(study, cell)
+    key = config.digest()
+    run = Run(root / "runs" / key, config)
+    for name, body in STAGES.items():
+        run.stage(name, lambda body=body: body(run))
+        if name == study.until:
+            break
+    told = {
+        "settings": cell, "digest": key,
+        "values": {c: _value(run, path) for c, path in study.columns.items()},
+    }  # fmt: skip
+    with replacing(root / "cells" / f"{key}.json") as file:
+        json.dump(told, file, indent=2)
+    return told
+
+
+def _value(run: Run, path: str) -> Any:
+    file, _, rest = path.partition(".")
+    if not run.path(f"{file}.json").is_file():
+        raise RunError(f"column {path!r}: the run has no {file}.json")
+    found = run.read_json(f"{file}.json")
+    for name in rest.split("."):
+        if not isinstance(found, dict) or name not in found:
+            raise RunError(f"column {path!r}: {file}.json has no {name!r} there")
+        found = found[name]
+    return found
+
+
+def table(study: Study, root: Path) -> str:
+    """A row for each setting but the seed; means over seeds, blanks where none ran."""
+    groups: dict[tuple, list[dict[str, Any] | None]] = {}
+    axes: list[str] = []
+    for cell in cells(study):
+        axes = [name for name in cell if name != "seed"]
+        path = root / "cells" / f"{config_of(study, cell).digest()}.json"
+        found = json.loads(path.read_text()) if path.is_file() else None
+        groups.setdefault(tuple(cell[a] for a in axes), []).append(found)
+    head = [*axes, "seeds", *study.columns]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for values, found in groups.items():
+        done = [f for f in found if f is not None]
+        shown = [str(v) for v in values] + [f"{len(done)} of {len(found)}"]
+        for column in study.columns:
+            numbers = [f["values"].get(column) for f in done]
+            shown.append(_cell([n for n in numbers if n is not None]))
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def _cell(numbers: Sequence[Any]) -> str:
+    """Mean and range over seeds; nothing where nothing ran."""
+    if not numbers or not all(isinstance(n, int | float) for n in numbers):
+        return " ".join(str(n) for n in numbers)
+    mean = sum(numbers) / len(numbers)
+    if len(numbers) == 1:
+        return f"{mean:.3g}"
+    return f"{mean:.3g} ({min(numbers):.3g} to {max(numbers):.3g})"

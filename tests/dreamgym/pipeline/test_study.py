@@ -1,0 +1,112 @@
+"""Grids of runs: cells, their keys, the table."""
+
+import json
+
+import pytest
+
+from dreamgym.pipeline import study
+from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.run import RunError
+
+TEXT = """
+preset = "tiny"
+until = "collect"
+[set]
+env = "tests.doubles:Corridor"
+[grid]
+seed = [0, 1]
+"collect.episodes" = [20, 30]
+[variants.all]
+[variants."no history"]
+"experience.history" = 0
+[columns]
+episodes = "stages/collect.numbers.episodes"
+"""
+
+
+def written(tmp_path, text=TEXT):
+    (tmp_path / "s.toml").write_text(text)
+    return tmp_path / "s.toml"
+
+
+def test_cells_are_every_combination(tmp_path):
+    grid = study.read_study(written(tmp_path))
+    found = list(study.cells(grid))
+    assert len(found) == 2 * 2 * 2
+    assert found[1] == {"variant": "all", "seed": 0, "collect.episodes": 30}
+    configs = [study.config_of(grid, c) for c in found]
+    assert len({c.digest() for c in configs}) == 8
+    last = configs[-1]
+    assert (last.seed, last.collect.episodes, last.experience.history) == (1, 30, 0)
+    assert (configs[0].env, configs[0].experience.history) == (
+        "tests.doubles:Corridor", preset("tiny").experience.history,
+    )  # fmt: skip
+
+
+def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
+    grid = study.read_study(written(tmp_path))
+    first, second = list(study.cells(grid))[:2]
+    told = study.compute(grid, first, tmp_path / "r")
+    assert told["values"] == {"episodes": 20}
+    study.compute(grid, second, tmp_path / "r")
+    lines = study.table(grid, tmp_path / "r").splitlines()
+    assert lines[0] == "| variant | collect.episodes | seeds | episodes |"
+    assert lines[2:] == [
+        "| all | 20 | 1 of 2 | 20 |", "| all | 30 | 1 of 2 | 30 |",
+        "| no history | 20 | 0 of 2 |  |", "| no history | 30 | 0 of 2 |  |",
+    ]  # fmt: skip
+    capsys.readouterr()
+    study.compute(grid, first, tmp_path / "r")
+    assert "done before" in capsys.readouterr().err
+
+
+def test_seeds_are_averaged_with_their_range(tmp_path):
+    grid = study.read_study(written(tmp_path))
+    for cell, value in zip(study.cells(grid), (1.0, 5.0, 2.0), strict=False):
+        key = study.config_of(grid, cell).digest()
+        path = tmp_path / f"r/cells/{key}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"values": {"episodes": value}}))
+    rows = study.table(grid, tmp_path / "r").splitlines()[2:]
+    # Cells in order: seed 0 with 20 and 30 episodes, seed 1 with 20.
+    assert rows[0] == "| all | 20 | 2 of 2 | 1.5 (1 to 2) |"
+    assert rows[1] == "| all | 30 | 1 of 2 | 5 |"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('preset = "tiny"', 'preset = "huge"', "unknown preset 'huge'"),
+        ('until = "collect"', 'until = "tea"', "until 'tea': expected one of"),
+        (
+            '"collect.episodes" = [20, 30]',
+            '"collect.speed" = [1]',
+            "no setting 'speed'",
+        ),
+        ('"collect.episodes" = [20, 30]', "collect = [1]", "is a group of settings"),
+        ('"collect.episodes" = [20, 30]', '"collect.episodes" = 20', "expected a list"),
+        ("[set]", "[sets]", r"unknown \['sets'\]"),
+        ("[columns]", "[columns", "expected TOML"),
+        ("seed = [0, 1]", "seed = [-1]", "--seed must be >= 0"),
+    ],
+)
+def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, told):
+    with pytest.raises(RunError, match=told):
+        study.read_study(written(tmp_path, TEXT.replace(old, new)))
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path):
+    text = TEXT.replace("numbers.episodes", "numbers.speed")
+    grid = study.read_study(written(tmp_path, text))
+    with pytest.raises(RunError, match=r"has no 'speed' there"):
+        study.compute(grid, next(study.cells(grid)), tmp_path / "r")
+    with pytest.raises(RunError, match="no such file"):
+        study.read_study(tmp_path / "none.toml")
+
+
+def test_the_study_of_the_world_model_can_be_run():
+    from pathlib import Path
+
+    root = Path(__file__).parents[3]
+    grid = study.read_study(root / "scripts/studies/worldmodel.toml")
+    assert len({study.config_of(grid, c).digest() for c in study.cells(grid)}) == 6
