@@ -13,8 +13,11 @@ examples:
   dreamgym quickstart --episodes mine.jsonl        your episodes, no environment
   dreamgym quickstart --env my_module:MyEnv        your environment
   dreamgym collect --run-dir runs/a                one stage; the next: pretrain,
-                                                   fidelity, warmstart, train, ...
+                                                   warmstart, train, ...
   dreamgym control shuffled --run-dir runs/a       the control that must not gain
+  dreamgym fidelity runs/default-0                 how far to trust its dream
+  dreamgym pretrain --from runs/a --episodes new.jsonl   refit with fresh episodes
+  dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong

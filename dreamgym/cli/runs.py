@@ -125,7 +125,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     add("--mesh", default="", help=MESH_HELP)
     add(
         "--lora", type=int, default=0, metavar="RANK",
-        help="fits train low-rank additions and the embeddings only (0: all)",
+        help="fits of a pretrained --model train low-rank additions and embeddings",
     )  # fmt: skip
     add("--remat", action="store_true", help="fits compute layers again: less memory")
     add("--dtype", default="float32", choices=["float32", "bfloat16"],
@@ -139,7 +139,12 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 def _config(args: argparse.Namespace) -> Any:
     from dreamgym.envs.base import parse_spec
-    from dreamgym.pipeline.config import MODELS, fitted, preset
+    from dreamgym.pipeline.config import (
+        MODELS,
+        for_pretrained,
+        preset,
+        with_fits,
+    )
     from dreamgym.pipeline.pretrain import check_model
     from worldmodel.backbone.model import LoraConfig
     from worldmodel.fitting.learner import ComputeConfig
@@ -156,12 +161,14 @@ def _config(args: argparse.Namespace) -> Any:
     if args.command == "control":
         changes["shuffled"] = True
     config = preset(args.preset, **changes)
-    if args.lora or args.remat or args.dtype != "float32":
-        beside = ("embed",) if args.lora else ()
-        config = fitted(
-            config, lora=LoraConfig(rank=args.lora) if args.lora else None,
-            compute=ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside),
-        )  # fmt: skip
+    lora = LoraConfig(rank=args.lora) if args.lora else None
+    if config.model not in MODELS:
+        config = for_pretrained(config, lora=lora)
+    elif lora is not None:
+        raise ValueError("--lora needs a pretrained --model DIR")
+    beside = ("embed",) if lora is not None else ()
+    compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
+    config = with_fits(config, compute=compute)
     if config.env:
         parse_spec(config.env)
     check_model(config.model)

@@ -20,7 +20,7 @@ from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.backbone.model import LoraConfig
 from worldmodel.experience import ExperienceConfig
-from worldmodel.fitting.learner import ComputeConfig, OptimizerConfig
+from worldmodel.fitting.learner import OptimizerConfig
 from worldmodel.pretrain import FitConfig
 
 
@@ -300,23 +300,32 @@ def small() -> RunConfig:
     )
 
 
-def fitted(
-    config: RunConfig, *, compute: ComputeConfig, lora: LoraConfig | None
-) -> RunConfig:
-    """The run with every supervised fit computed so; for large models.
-
-    Low-rank additions train by AdamW: to orthogonalise hundreds of small matrices costs
-    minutes of compilation and nothing asks for it.
-    """
-    parts: dict[str, Any] = {"compute": compute, "lora": lora}
-    if lora is not None:
-        parts["optimizer"] = OptimizerConfig(learning_rate=1e-3)
+def with_fits(config: RunConfig, **parts: Any) -> RunConfig:
+    """The run with fields of its supervised fits (pretrain and warm start) replaced."""
     warm = dataclasses.replace(config.warmstart.fit, **parts)
     return dataclasses.replace(
         config,
         pretrain=dataclasses.replace(config.pretrain, **parts),
         warmstart=dataclasses.replace(config.warmstart, fit=warm),
     )
+
+
+def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
+    """The run with the steps that a pretrained model takes.
+
+    The presets' are for a million parameters from scratch. Here AdamW takes 1e-4 (1e-3
+    on low-rank additions: to orthogonalise hundreds of small matrices would cost
+    minutes of compilation), reinforcement 1e-5. Customary sizes, not tuned.
+    """
+    optimizer = OptimizerConfig(learning_rate=1e-4 if lora is None else 1e-3)
+    config = with_fits(config, lora=lora, optimizer=optimizer)
+    loops = {"dream": _gentle(config.dream), "transfer": _gentle(config.transfer)}
+    return dataclasses.replace(config, **loops)
+
+
+def _gentle(loop: LoopConfig) -> LoopConfig:
+    update = dataclasses.replace(loop.update, learning_rate=1e-5)
+    return dataclasses.replace(loop, update=update)
 
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {

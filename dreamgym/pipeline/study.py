@@ -85,8 +85,8 @@ def read_study(path: Path) -> Study:
 
 def cells(study: Study) -> Iterator[Cell]:
     """Every combination of the axes' values, the last axis fastest."""
-    axes = {VARIANT: list(study.variants)} if study.variants else {}
-    axes |= study.grid
+    named = {VARIANT: list(study.variants)} if study.variants else {}
+    axes = {**named, **study.grid}
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 

@@ -323,13 +323,31 @@ def test_a_refit_needs_a_run_and_episodes(capsys):
     assert "no run there" in error
 
 
-def test_settings_of_large_models_reach_every_fit(tmp_path):
+def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):
     from dreamgym.pipeline.run import Run
 
-    args = ["--env", CORRIDOR, "--lora", "4", "--remat", "--dtype", "bfloat16"]
+    error = refused(
+        capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--lora", "4"
+    )
+    assert "--lora needs a pretrained --model DIR" in error
+    assert tiny("collect", "--env", CORRIDOR, "--remat", "--dtype", "bfloat16") == 0
+    config = Run.open(tmp_path / "r").config
+    for fit in (config.pretrain, config.warmstart.fit):
+        assert (fit.lora, fit.compute.remat) == (None, True)
+        assert (fit.compute.dtype, fit.compute.beside) == ("bfloat16", ())
+        assert fit.optimizer.kind == "muon"  # as the preset has it
+
+
+def test_a_pretrained_model_takes_gentler_steps(tmp_path, tok, text_model):
+    from dreamgym.pipeline.run import Run
+    from worldmodel.backbone.weights import save_model
+
+    save_model(tmp_path / "model", text_model, tok)
+    args = ["--env", CORRIDOR, "--model", "model", "--lora", "4"]
     assert tiny("collect", *args) == 0
     config = Run.open(tmp_path / "r").config
     for fit in (config.pretrain, config.warmstart.fit):
-        assert (fit.lora.rank, fit.compute.remat) == (4, True)
-        assert (fit.compute.dtype, fit.compute.beside) == ("bfloat16", ("embed",))
-        assert fit.optimizer.kind == "adamw"
+        assert (fit.lora.rank, fit.compute.beside) == (4, ("embed",))
+        assert (fit.optimizer.kind, fit.optimizer.learning_rate) == ("adamw", 1e-3)
+    assert config.dream.update.learning_rate == 1e-5
+    assert config.dream.tasks == 4
