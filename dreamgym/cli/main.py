@@ -49,11 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
     from dreamgym.pipeline.run import RunError
+    from worldmodel.chat_protocol import ChatError
     from worldmodel.text.records import RecordError
 
+    told = (RunError, RecordError, ChatError, AssertionError, ValueError, OSError)
     try:
         args.body(args)
-    except (RunError, RecordError, AssertionError, ValueError, OSError) as error:
+    except told as error:
         print(f"dreamgym {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

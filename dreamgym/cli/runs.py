@@ -81,6 +81,10 @@ def _fidelity_command(commands: Any) -> None:
     add("--limit", type=int, metavar="N", help="transitions at most (the run's own)")
     add("--mesh", default="", help=MESH_HELP)
     add("--json", action="store_true", help="the whole card as one JSON object")
+    add("--server", metavar="URL", help="ask an OpenAI-compatible server instead, with "
+        "the run's episodes as demonstrations (nothing is trained)")  # fmt: skip
+    add("--server-model", metavar="NAME", default="default", help="its model")
+    add("--server-key-env", metavar="VARIABLE", help="the variable that holds its key")
     command.set_defaults(body=_fidelity)
 
 
@@ -90,6 +94,7 @@ def _fidelity(args: argparse.Namespace) -> None:
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.run import Run
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
+    from worldmodel.chat_protocol import ChatConfig
     from worldmodel.text.records import read_episodes
 
     if args.limit is not None and args.limit < 1:
@@ -100,8 +105,13 @@ def _fidelity(args: argparse.Namespace) -> None:
     run = Run.open(
         args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     )
-    run.require("pretrain")
-    card, page = fidelity.scored(run, args.episodes, args.limit)
+    server = None
+    if args.server is not None:
+        server = ChatConfig(
+            base_url=args.server, model=args.server_model, temperature=0.0,
+            api_key_env=args.server_key_env,
+        )  # fmt: skip
+    card, page = fidelity.scored(run, args.episodes, args.limit, server)
     print(json.dumps(card) if args.json else scorecard.table(card))
     if not args.json:
         print(f"\npage: {page}")

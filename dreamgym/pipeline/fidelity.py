@@ -12,7 +12,11 @@ from dreamgym.evaluation import scorecard
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
+from worldmodel.chat_client import ChatClient
+from worldmodel.chat_protocol import ChatConfig
 from worldmodel.experience import ExperienceModel
+from worldmodel.pretrain import forms_of, memory_of
+from worldmodel.prompted import PromptedConfig, PromptedExperience
 from worldmodel.text.records import Episode, read_episodes
 
 
@@ -59,14 +63,33 @@ def by_family(
     return card
 
 
-def scored(run: Run, path: Path | None, limit: int | None) -> tuple[dict, Path]:
+def prompted(run: Run, server: ChatConfig) -> PromptedExperience:
+    """A chat server in the place of the run's model, with the run's memory.
+
+    Its answers are kept in scorecard/answers.sqlite: asked again, they cost nothing.
+    """
+    run.require("collect")
+    train, _ = episodes_of(run)
+    client = ChatClient(server, run.path("scorecard/answers.sqlite"))
+    return PromptedExperience(
+        client, memory_of(train, capacity=50_000), PromptedConfig(),
+        seed=run.config.seed, forms=forms_of(train),
+    )  # fmt: skip
+
+
+def scored(
+    run: Run, path: Path | None, limit: int | None, server: ChatConfig | None = None
+) -> tuple[dict, Path]:
     """The whole scorecard of a run on the episodes of a file, or on its dev games.
 
-    Writes scorecard/NAME.json, NAME.html and its plots into the run; returns the card
-    and the page's path. Episodes of tasks that the model was fitted to are counted in
+    With a `server` it is asked in the place of the run's own model. Writes
+    scorecard/NAME.json, NAME.html and its plots into the run; returns the card and the
+    page's path. Episodes of tasks that the model was fitted to are counted in
     `seen_tasks`: what is measured on those is not on unseen games.
     """
-    experience = load_experience(run)
+    experience: ExperienceModel = (
+        load_experience(run) if server is None else prompted(run, server)
+    )
     train, dev = episodes_of(run)
     episodes = dev if path is None else read_episodes(path)
     known = {e.task.id for e in train}
@@ -78,6 +101,10 @@ def scored(run: Run, path: Path | None, limit: int | None) -> tuple[dict, Path]:
     card["episodes"] = str(run.path("dev.jsonl") if path is None else path)
     card["seen_tasks"] = len({e.task.id for e in episodes} & known)
     name = "dev" if path is None else path.name.split(".")[0]
+    if isinstance(experience, PromptedExperience):
+        name += "-server"
+        card["usage"] = experience.client.usage._asdict()
+        experience.client.close()
     run.write_json(f"scorecard/{name}.json", card)
     page = run.path(f"scorecard/{name}.html")
     scorecard.write_page(card, page)

@@ -1,3 +1,6 @@
+import math
+
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -259,3 +262,23 @@ def test_malformed_variations_are_none(tok):
         [*good, c("line1"), *text],  # text after the end
     ):
         assert prompts.parse_variation(tok, bad) is None
+
+
+def test_ten_thousand_replies_of_any_tokens_are_read(tok):
+    # Any ids in any order: half of them control tokens, so that parts nest wrongly.
+    rng = np.random.default_rng(0)
+    controls = [i for i in range(tok.vocab_size) if tok.name(i) is not None]
+    before = ("the lamp is off", "the door is shut")
+    problems = 0
+    for _ in range(10_000):
+        size = int(rng.integers(1, 24))
+        free = rng.integers(0, tok.vocab_size, size)
+        ids = np.where(rng.random(size) < 0.5, rng.choice(controls, size), free)
+        reply = prompts.parse_reply(
+            tok, ids.tolist(), before, distinct=bool(rng.integers(2))
+        )
+        problems += reply.problem is not None
+        assert math.isfinite(reply.reward)
+        assert reply.outcome in prompts.OUTCOMES
+        assert all(isinstance(x, str) and x.strip() for x in reply.next_state)
+    assert 5_000 < problems < 10_000

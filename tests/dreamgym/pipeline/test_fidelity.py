@@ -1,0 +1,56 @@
+"""The scorecard of a run, by its own model or by a server."""
+
+import json
+
+import pytest
+
+from dreamgym import cli
+from dreamgym.pipeline import collect
+from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.run import Run
+from tests import chat_server
+from worldmodel.text.records import read_episodes
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    made = Run(tmp_path / "r", preset("tiny", env="tests.doubles:Corridor"))
+    made.stage("collect", lambda: collect.stage(made))
+    return made
+
+
+def saying(state):
+    """A server that tells the same state whatever is asked."""
+    told = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
+    return chat_server.ok(json.dumps(told))
+
+
+@pytest.mark.slow
+def test_a_server_is_scored_on_the_same_page(run, capsys):
+    state = list(read_episodes(run.path("dev.jsonl"))[0].task.initial_state)
+    with chat_server.serving(saying(state)) as server:
+        command = ["fidelity", str(run.root), "--limit", "12", "--server", server.url]
+        assert cli.main([*command, "--json"]) == 0
+        card = json.loads(capsys.readouterr().out)
+        asked = len(server.posts)
+        # Again: every answer is kept.
+        assert cli.main(command) == 0
+        assert len(server.posts) == asked > 0
+    told = capsys.readouterr().out
+    assert "dev-server.html" in told
+    assert card["transitions"] == 12
+    assert card["malformed"]["mean"] == 0.0
+    assert card["usage"]["prompt_tokens"] == 10 * asked
+    assert "detectors" not in card  # a server tells one confidence, or none
+    assert card["open_loop"]["episodes"] > 0
+    page = (run.root / "scorecard/dev-server.html").read_text()
+    assert "12 transitions" in page
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_an_error_and_no_card(run, capsys):
+    with chat_server.serving(saying([])) as server:
+        url = server.url
+    assert cli.main(["fidelity", str(run.root), "--server", url]) == 2
+    assert "fidelity:" in capsys.readouterr().err
+    assert not (run.root / "scorecard/dev-server.json").exists()
