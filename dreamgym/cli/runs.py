@@ -63,6 +63,14 @@ def add(commands: Any) -> None:
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
     study.add_argument("--table", action="store_true", help="run nothing, print only")
     study.set_defaults(body=_study)
+    beside = commands.add_parser(
+        "show", help="a dreamed episode beside the real one",
+        description="Play a dev episode of RUN in its dream, action by action: states, "
+        "reasoning, confidence and what was retrieved; here and as a page.",
+    )  # fmt: skip
+    beside.add_argument("run_dir", type=Path, metavar="RUN")
+    beside.add_argument("--episode", metavar="ID", help="of RUN/dev.jsonl (the first)")
+    beside.set_defaults(body=_show)
     show = commands.add_parser("report", help="print the table of a finished run")
     show.add_argument("run_dir", type=Path)
     show.set_defaults(body=_report)
@@ -243,6 +251,16 @@ def _study(args: argparse.Namespace) -> None:
             print("cell " + " ".join(f"{k}={v}" for k, v in cell.items()), flush=True)
             study.compute(grid, cell, root)
     print(study.table(grid, root))
+
+
+def _show(args: argparse.Namespace) -> None:
+    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.pipeline.run import Run
+    from dreamgym.pipeline.show import shown
+
+    tune_process()
+    told, page = shown(Run.open(args.run_dir), args.episode)
+    print(f"{told}\n\npage: {page}")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -108,12 +108,26 @@ class Run:
                 f"{path}: made under schema {manifest.get('schema')!r}, this version "
                 f"reads {SCHEMA!r}; choose another --run-dir"
             )
-        if manifest.get("settings") != self.config.digest():
+        if not self._same(manifest):
             changed = _changes(manifest.get("config", {}), self.config.json())
             raise RunError(
                 f"{path}: made with other settings ({'; '.join(changed)}); repeat them "
                 "or choose another --run-dir"
             )
+
+    def _same(self, manifest: dict[str, Any]) -> bool:
+        """Whether the run was made with these settings.
+
+        A version before may not have had all of them: then it did what defaults do.
+        What an episodes file held is only in the digest.
+        """
+        if manifest.get("settings") == self.config.digest():
+            return True
+        try:
+            made = restored(RunConfig, manifest.get("config"))
+        except (ValueError, TypeError):
+            return False
+        return made == self.config and not self.config.episodes
 
     def path(self, name: str) -> Path:
         """A path inside the run."""

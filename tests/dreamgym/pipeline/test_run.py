@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.config import TrustConfig, preset
 from dreamgym.pipeline.run import SCHEMA, Run, RunError, bar
 
 TINY = preset("tiny")
@@ -165,3 +165,16 @@ def test_what_is_no_run_is_not_opened(tmp_path):
     path.write_text("[]")
     with pytest.raises(RunError, match="not the settings of a run"):
         Run.open(tmp_path / "r")
+
+
+def test_a_run_of_before_a_setting_did_what_its_default_does(tmp_path):
+    Run(tmp_path / "r", TINY)
+    path = tmp_path / "r/manifest.json"
+    told = json.loads(path.read_text())
+    del told["config"]["trust"]  # as a version before would have written it
+    path.write_text(json.dumps(told | {"settings": "another"}))
+    assert Run.open(tmp_path / "r").config == TINY
+    Run(tmp_path / "r", TINY)
+    doubting = preset("tiny", trust=TrustConfig(gate=0.1))
+    with pytest.raises(RunError, match="trust"):
+        Run(tmp_path / "r", doubting)

@@ -264,6 +264,7 @@ def test_malformed_variations_are_none(tok):
         assert prompts.parse_variation(tok, bad) is None
 
 
+@pytest.mark.slow
 def test_ten_thousand_replies_of_any_tokens_are_read(tok):
     # Any ids in any order: half of them control tokens, so that parts nest wrongly.
     rng = np.random.default_rng(0)

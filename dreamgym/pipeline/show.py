@@ -1,0 +1,47 @@
+"""One dev episode played in the dream, by the actions that were really taken."""
+
+from pathlib import Path
+
+from dreamgym.evaluation import beside
+from dreamgym.evaluation.beside import Moment
+from dreamgym.pipeline.pretrain import episodes_of, load_experience
+from dreamgym.pipeline.run import Run, RunError
+from worldmodel.experience import LocalExperience, Query
+from worldmodel.text.records import Episode
+
+
+def shown(run: Run, name: str | None) -> tuple[str, Path]:
+    """(text for the terminal, path of the page) of an episode: `name`, or the first.
+
+    Raises:
+      RunError: no dev episode of that name; the message says some that are there.
+    """
+    experience = load_experience(run)
+    _, dev = episodes_of(run)
+    found = {e.id: e for e in dev}
+    episode = dev[0] if name is None else found.get(name)
+    if episode is None:
+        raise RunError(
+            f"{run.path('dev.jsonl')}: no episode {name!r}; have {list(found)[:8]} ..."
+        )
+    moments = dreamed(experience, episode)
+    page = run.path(f"scorecard/episode-{list(found).index(episode.id)}.html")
+    beside.write_page(episode, moments, page)
+    return beside.text(episode, moments), page
+
+
+def dreamed(experience: LocalExperience, episode: Episode) -> list[Moment]:
+    """Every step of the episode, the dream going on from its own states."""
+    state, out, over = episode.transitions[0].state, [], False
+    for i, t in enumerate(episode.transitions):
+        if over:
+            out.append(Moment(t, state, None, ()))
+            continue
+        past = tuple(x.action for x in episode.transitions[:i])
+        (answer,) = experience.predict([Query(episode.task, past, state, t.action)])
+        query = (episode.task.id, state, t.action)
+        (near,) = experience.memory.nearest([query], experience.config.demos)
+        out.append(Moment(t, state, answer, tuple(near[::-1])))
+        over = answer.problem is not None or answer.outcome != "go"
+        state = answer.next_state
+    return out
