@@ -61,22 +61,12 @@ class Annotator(Protocol):
         ...
 
 
-def _filled(episode: Episode, traces: Sequence[str] | None) -> Episode:
-    """The episode with these traces where it has none; None: those of the rule."""
-    told = traces or [reasoning.explain(t) for t in episode.transitions]
-    steps = tuple(
-        t if t.reasoning is not None else dataclasses.replace(t, reasoning=trace)
-        for t, trace in zip(episode.transitions, told, strict=True)
-    )
-    return dataclasses.replace(episode, transitions=steps)
-
-
 class RuleAnnotator:
     """Traces by rule: no model, no cost."""
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator."""
-        return [_filled(e, None) for e in episodes]
+        return [reasoning.annotate(e) for e in episodes]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +147,7 @@ class TeacherAnnotator:
             tuple(problems[i] for i in todo if i not in found),
             self.client.usage.since(before),
         )  # fmt: skip
-        return [_filled(e, found.get(i)) for i, e in enumerate(episodes)]
+        return [reasoning.annotate(e, found.get(i)) for i, e in enumerate(episodes)]
 
     def _request(self, episode: Episode, attempt: int) -> ChatRequest:
         seed = content_seed(self._seed, attempt, episode.id)

@@ -175,6 +175,15 @@ def content_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1
 
 
+def variation(task: Task, instruction: str, state: State) -> Task:
+    """A generated task of this wording and start, named by its content."""
+    return dataclasses.replace(
+        task, id=f"dream-{content_seed(instruction, state):08x}",
+        instruction=instruction, initial_state=state, options={}, split="generated",
+        lineage=(*task.lineage, task.id),
+    )  # fmt: skip
+
+
 class LocalExperience:
     """The experience model as a decoder of our own, with its replay memory.
 
@@ -354,16 +363,5 @@ class LocalExperience:
             if found is None:
                 out.append(None)
                 continue
-            name = f"dream-{content_seed(*found):08x}"
-            out.append(
-                dataclasses.replace(
-                    task,
-                    id=name,
-                    instruction=found[0],
-                    initial_state=found[1],
-                    options={},
-                    split="generated",
-                    lineage=(*task.lineage, task.id),
-                )
-            )
+            out.append(variation(task, *found))
         return out

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodel import experience, reasoning
+from worldmodel import experience
 from worldmodel.backbone import lora
 from worldmodel.backbone.model import LoraConfig, Model, Readout
 from worldmodel.fitting import checkpoint
@@ -65,25 +65,6 @@ class FitConfig:
             raise ValueError("steps, rows, width and eval_every must be >= 1")
         if self.context_weight < 0:
             raise ValueError(f"context_weight must be >= 0, got {self.context_weight}")
-
-
-def annotate(episode: Episode) -> Episode:
-    """The episode with a rule-based reasoning trace wherever there is none."""
-    return dataclasses.replace(
-        episode,
-        transitions=tuple(
-            t
-            if t.reasoning is not None
-            else dataclasses.replace(t, reasoning=reasoning.explain(t))
-            for t in episode.transitions
-        ),
-    )
-
-
-def bare(episode: Episode) -> Episode:
-    """The episode without any reasoning trace: an ablation."""
-    steps = tuple(dataclasses.replace(t, reasoning="") for t in episode.transitions)
-    return dataclasses.replace(episode, transitions=steps)
 
 
 def texts_of(episodes: Sequence[Episode]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from worldmodel import prompting
 from worldmodel.chat_client import ChatClient
 from worldmodel.chat_protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
-from worldmodel.experience import Prediction, Query, content_seed
+from worldmodel.experience import Prediction, Query, content_seed, variation
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.forms import Form, fault
 from worldmodel.text.records import Task, Transition
@@ -177,11 +177,7 @@ class PromptedExperience:
         found, form = prompting.read_variation(reply.text), self._forms.get(task.family)
         if found is None or (form is not None and fault(found.state, form)):
             return None
-        return dataclasses.replace(
-            task, id=f"dream-{content_seed(*found):08x}", instruction=found.instruction,
-            initial_state=found.state, options={}, split="generated",
-            lineage=(*task.lineage, task.id),
-        )  # fmt: skip
+        return variation(task, found.instruction, found.state)
 
 
 def _nothing(query: Query, problem: str) -> Prediction:

@@ -4,15 +4,34 @@ The explainer reads only the two states, the action and the outcome, so it works
 any environment whose states are lines.
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 from worldmodel.text import edits
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.records import State, Transition
+from worldmodel.text.records import Episode, State, Transition
 
 
 def reveals(state: State, action: str, instruction: str, after: State) -> set[str]:
     """Words of the next state found nowhere in task, state or action."""
     known = {w for text in (*state, action, instruction) for w in text.split()}
     return {w for line in after for w in line.split()} - known
+
+
+def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
+    """The episode with these traces where it has none; None: those of the rule."""
+    told = [explain(t) for t in episode.transitions] if traces is None else traces
+    steps = tuple(
+        t if t.reasoning is not None else dataclasses.replace(t, reasoning=trace)
+        for t, trace in zip(episode.transitions, told, strict=True)
+    )
+    return dataclasses.replace(episode, transitions=steps)
+
+
+def bare(episode: Episode) -> Episode:
+    """The episode without any reasoning trace: an ablation."""
+    steps = tuple(dataclasses.replace(t, reasoning="") for t in episode.transitions)
+    return dataclasses.replace(episode, transitions=steps)
 
 
 def explain(transition: Transition) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from dreamgym.pipeline.config import MODELS
 from dreamgym.pipeline.run import Run, RunError, bar
-from worldmodel import pretrain
+from worldmodel import pretrain, reasoning
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
@@ -53,7 +53,7 @@ def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
 
 def _traced(run: Run, episode: Episode) -> Episode:
     reasoned = run.config.experience.reasoning
-    return pretrain.annotate(episode) if reasoned else pretrain.bare(episode)
+    return reasoning.annotate(episode) if reasoned else reasoning.bare(episode)
 
 
 def _told(run: Run, train: list[Episode]) -> list[Episode]:

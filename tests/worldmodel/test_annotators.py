@@ -6,7 +6,7 @@ import pytest
 
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
-from worldmodel import pretrain
+from worldmodel import reasoning
 from worldmodel.annotators import (
     Annotator,
     RuleAnnotator,
@@ -57,7 +57,7 @@ def test_the_rule_is_that_of_pretraining():
     annotator = RuleAnnotator()
     assert isinstance(annotator, Annotator)
     found = annotator.annotate(EPISODES)
-    assert found == [pretrain.annotate(e) for e in EPISODES]
+    assert found == [reasoning.annotate(e) for e in EPISODES]
     assert traces(found[1])[1] == "mine"
     assert all(x for e in found for x in traces(e))
     assert annotator.annotate(found) == found
@@ -131,7 +131,7 @@ def test_what_makes_no_sense_is_asked_again_then_left_to_the_rule():
     with serving(answering(rule)) as server:
         annotator = teacher(server.url, retries=2)
         found = annotator.annotate(episodes)
-    assert traces(found[0]) == traces(pretrain.annotate(episodes[0]))
+    assert traces(found[0]) == traces(reasoning.annotate(episodes[0]))
     assert [traces(e) for e in found[1:]] == [TOLD, TOLD]
     assert {k: len(set(v)) for k, v in asked.items()} == {
         '"never"': 3, '"slow"': 3, '"fine"': 1,
@@ -153,7 +153,7 @@ def test_a_refused_episode_is_left_to_the_rule():
         annotator = teacher(server.url, retries=2)
         found = annotator.annotate(episodes)
         assert len(server.posts) == 2  # a refusal is final
-    assert traces(found[0]) == traces(pretrain.annotate(episodes[0]))
+    assert traces(found[0]) == traces(reasoning.annotate(episodes[0]))
     assert traces(found[1]) == TOLD
     assert annotator.report[:2] == (1, 1)
     assert "refused: " in annotator.report.problems[0]

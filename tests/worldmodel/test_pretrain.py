@@ -28,13 +28,13 @@ def test_annotate_fills_only_what_is_missing():
     first, *rest = helpers.lamp_and_door().transitions
     given = dataclasses.replace(first, reasoning="because I say so")
     e = dataclasses.replace(helpers.lamp_and_door(), transitions=(given, *rest))
-    got = [t.reasoning for t in pretrain.annotate(e).transitions]
+    got = [t.reasoning for t in reasoning.annotate(e).transitions]
     rule = [reasoning.explain(t) for t in rest]
     assert got == ["because I say so", *rule]
 
 
 def test_the_tokenizer_sees_every_kind_of_text():
-    e = pretrain.annotate(helpers.lamp_and_door())
+    e = reasoning.annotate(helpers.lamp_and_door())
     texts = pretrain.texts_of([e])
     for one in (
         e.task.instruction, "the lamp is off", "the door is open", "pull door",
@@ -54,7 +54,7 @@ def test_memory_of_keeps_the_task_of_each_step():
 
 
 def test_an_example_is_context_and_reply(tok):
-    episodes = [pretrain.annotate(e) for e in EPISODES]
+    episodes = [reasoning.annotate(e) for e in EPISODES]
     memory = pretrain.memory_of(episodes, capacity=100)
     out = pretrain.transition_examples(tok, episodes, memory, SHAPE)
     assert len(out) == 9
@@ -393,7 +393,7 @@ def rooms() -> list:
 
 def exact_after_fit(episodes, truth, directory) -> dict:
     config = ExperienceConfig(demos=0, temperature=0.0)
-    episodes = [pretrain.annotate(e) for e in episodes]
+    episodes = [reasoning.annotate(e) for e in episodes]
     tok = TextTokenizer.train(pretrain.texts_of(episodes) * 5, 400)
     memory = ReplayMemory()
     examples = pretrain.transition_examples(tok, episodes, memory, config)
