@@ -46,7 +46,8 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "reward right", _rate(reward["accuracy"])
     yield "rewarded where nothing is earned", _rate(reward["false_positives"])
     yield "rewards found", _rate(reward["recall"])
-    yield "rewarded one step too early", _rate(reward["near_misses"])
+    near = reward["near_misses"]
+    yield f"rewarded one step too early ({near['known']} verified)", _rate(near)
     yield "end right", _rate(card["done"]["accuracy"])
     yield "replies without sense", _rate(card["malformed"])
     yield "names what no one mentioned", _rate(card["invented"])

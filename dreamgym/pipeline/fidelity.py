@@ -4,20 +4,25 @@ The stage takes dev games and what every run needs to know; `scored` takes any e
 and asks everything.
 """
 
+import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
+from dreamgym.envs import base
 from dreamgym.evaluation import scorecard
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
 from worldmodel.chat_client import ChatClient
 from worldmodel.chat_protocol import ChatConfig
-from worldmodel.experience import ExperienceModel
+from worldmodel.experience import ExperienceModel, Query
 from worldmodel.pretrain import forms_of, memory_of
 from worldmodel.prompted import PromptedConfig, PromptedExperience
-from worldmodel.text.records import Episode, read_episodes
+from worldmodel.text.records import Episode, lines, read_episodes
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -26,7 +31,9 @@ def stage(run: Run) -> dict[str, Any]:
     _, dev = episodes_of(run)
     limit = run.config.evaluate.fidelity
     with bar(limit, "fidelity", "transition") as show:
-        card = by_family(experience, dev, limit, lambda done, _: show(done))
+        card = by_family(
+            experience, dev, limit, lambda done, _: show(done), env=run.config.env
+        )
     card["threshold"] = fidelity.threshold(
         experience, dev, limit=limit, gate=run.config.trust.gate
     )
@@ -49,14 +56,69 @@ def by_family(
     limit: int,
     progress: Callable[[int, int], None],
     *,
+    env: str = "",
     deep: bool = False,
 ) -> dict[str, Any]:
-    """The scorecard of all episodes, with those of each family in `families`."""
-    card = fidelity.score(model, episodes, limit=limit, progress=progress, deep=deep)
+    """The scorecard of all episodes, with those of each family in `families`.
+
+    With the `env` they come from, near misses are tried there.
+    """
+    with contextlib.ExitStack() as stack:
+        replay = None
+        if env:
+            real = stack.enter_context(contextlib.closing(base.make(env)))
+            replay = _remembered(functools.partial(rewarded, real))
+        return _by_family(model, episodes, limit, progress, deep, replay)
+
+
+def _remembered(replay: Callable[[Query], bool | None]):
+    """Each query once: a family's card asks again what the whole one asked."""
+    known: dict[tuple, bool | None] = {}
+
+    def once(query: Query) -> bool | None:
+        key = (query.task.id, *query[1:])
+        if key not in known:
+            known[key] = replay(query)
+        return known[key]
+
+    return once
+
+
+def rewarded(env: gymnasium.Env, query: Query) -> bool | None:
+    """Whether the environment rewards a query's action, its past played again first.
+
+    None where the environment comes to another state (it is not deterministic) or
+    cannot take the task: then it is not the one that the query is of.
+    """
+    try:
+        seen, _ = env.reset(options={"task": query.task})
+        for action in query.past:
+            seen, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                return None
+        if lines(seen) != query.state:
+            return None
+        _, reward, _, _, info = env.step(query.action)
+    except Exception:  # an environment may raise anything
+        return None
+    return float(reward) > 0 or bool(info.get("success"))
+
+
+def _by_family(
+    model: ExperienceModel,
+    episodes: Sequence[Episode],
+    limit: int,
+    progress: Callable[[int, int], None],
+    deep: bool,
+    replay: Callable[[Query], bool | None] | None,
+) -> dict[str, Any]:
+    card = fidelity.score(
+        model, episodes, limit=limit, progress=progress, deep=deep, replay=replay
+    )
     card["families"] = {
         family: fidelity.score(
             model, [e for e in episodes if e.task.family == family], limit=limit // 2,
-            deep=deep,
+            deep=deep, replay=replay,
         )
         for family in sorted({e.task.family for e in episodes})
     }  # fmt: skip
@@ -96,8 +158,9 @@ def scored(
     limit = run.config.evaluate.fidelity if limit is None else limit
     with bar(limit, "fidelity", "transition") as show:
         card = by_family(
-            experience, episodes, limit, lambda done, _: show(done), deep=True
-        )
+            experience, episodes, limit, lambda done, _: show(done), deep=True,
+            env=run.config.env,
+        )  # fmt: skip
     card["episodes"] = str(run.path("dev.jsonl") if path is None else path)
     card["seen_tasks"] = len({e.task.id for e in episodes} & known)
     name = "dev" if path is None else path.name.split(".")[0]

@@ -51,4 +51,6 @@ def _card(
 ) -> dict[str, Any]:
     limit = run.config.evaluate.fidelity
     with bar(limit, name, "transition") as show:
-        return by_family(model, dev, limit, lambda done, _: show(done))
+        return by_family(
+            model, dev, limit, lambda done, _: show(done), env=run.config.env
+        )

@@ -64,7 +64,7 @@ def test_the_truth_scores_one():
         "accuracy": {"mean": 1.0, "count": 3},
         "false_positives": {"mean": 0.0, "count": 1},
         "recall": {"mean": 1.0, "count": 2},
-        "near_misses": {"mean": None, "count": 0, "recorded": 0},
+        "near_misses": {"mean": None, "count": 0, "known": 0},
     }
     assert card["done"]["accuracy"] == {"mean": 1.0, "count": 3}
     assert card["done"]["recall"] == {"mean": 1.0, "count": 1}

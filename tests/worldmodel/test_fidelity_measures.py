@@ -94,7 +94,7 @@ def test_a_near_miss_is_the_winning_action_one_step_early():
     assert case.query.state == ("start",)
     assert case.query.action == "take coin"
     assert case.query.past == ()
-    assert not case.recorded
+    assert not case.known
 
 
 def test_what_the_records_say_of_a_near_miss_counts():
@@ -102,7 +102,7 @@ def test_what_the_records_say_of_a_near_miss_counts():
     fails = helpers.transition(("start",), "take coin", ("start",), reward=0.0)
     known = helpers.episode("k", e.task, [fails])
     (case,) = rows.near_misses([e, known], 9)
-    assert case.recorded
+    assert case.known
     # It wins there as well: no near miss.
     wins = won(("start", "take coin"), name="w")
     assert rows.near_misses([e, wins], 9) == []
@@ -199,3 +199,19 @@ def test_predictable_steps_end_at_a_reveal():
     assert [r["count"] for r in drift(Scripted([told]), [told])["predictable"]] == [
         1, 1, 1,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("real", "kept"), [(True, []), (False, [True]), (None, [False])]
+)
+def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
+    e, asked = won(("start", "walk"), ("room", "take coin")), []
+
+    def replay(query):
+        asked.append(query)
+        return real
+
+    assert [c.known for c in rows.near_misses([e, e], 9, replay)] == kept
+    assert {(q.past, q.state, q.action) for q in asked} == {
+        ((), ("start",), "take coin")
+    }

@@ -44,6 +44,7 @@ def score(
     progress: Callable[[int, int], None] | None = None,
     batch: int = 64,
     deep: bool = False,
+    replay: rows.Replay | None = None,
 ) -> dict[str, Any]:
     """The scorecard on at most `limit` distinct transitions.
 
@@ -51,7 +52,8 @@ def score(
     (same, changed: one_line and many_lines, reveal), with shares and the copy-the-state
     baseline. lines: precision and recall of the lines that changed.
     reward: accuracy, false positives among unrewarded, recall among rewarded, and false
-    positives of near misses. done: accuracy of the three-way outcome (go, lose, win).
+    positives of near misses (`known`: how many of those are known to earn nothing, by
+    the records or by `replay`). done: accuracy of the outcome (go, lose, win).
     confidence: its calibration and how well it tells right answers from wrong ones,
     reveals left out. invented: answers that name what no one mentioned.
     With `deep` also: open-loop drift, and what a Doubting backend tells.
@@ -63,6 +65,7 @@ def score(
         answers += model.predict([r.query for r in part])
         if progress is not None:
             progress(len(answers), len(asked))
+    near = rows.near_misses(episodes, limit, replay)
     total = max(len(asked), 1)
     kinds = {k: sum(r.kind == k for r in asked) / total for k in KINDS}
     kinds["changed"] = kinds["one_line"] + kinds["many_lines"]
@@ -70,8 +73,7 @@ def score(
         "transitions": len(asked),
         **_states(asked, answers),
         "share": kinds,
-        "reward": _rewards(asked, answers)
-        | {"near_misses": _near_misses(model, episodes, limit)},
+        "reward": _rewards(asked, answers) | {"near_misses": _near_misses(model, near)},
         "done": _ends(asked, answers),
         "malformed": _share(a.problem is not None for a in answers),
         "confidence": _confidence(asked, answers),
@@ -158,15 +160,14 @@ def _rewards(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, A
 
 
 def _near_misses(
-    model: ExperienceModel, episodes: Sequence[Episode], limit: int
+    model: ExperienceModel, cases: Sequence[rows.NearMiss]
 ) -> dict[str, Any]:
     """How often a winning action is rewarded one step too early."""
-    cases = rows.near_misses(episodes, limit)
     answers = model.predict([c.query for c in cases]) if cases else []
     wrong = Rate()
     for answer in answers:
         wrong.add(answer.reward > 0 or answer.outcome == "win")
-    return wrong.json() | {"recorded": sum(c.recorded for c in cases)}
+    return wrong.json() | {"known": sum(c.known for c in cases)}
 
 
 def _ends(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:

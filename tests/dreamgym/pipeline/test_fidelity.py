@@ -1,15 +1,17 @@
 """The scorecard of a run, by its own model or by a server."""
 
+import dataclasses
 import json
 
 import pytest
 
 from dreamgym import cli
-from dreamgym.pipeline import collect
+from dreamgym.pipeline import collect, fidelity
 from dreamgym.pipeline.config import preset
 from dreamgym.pipeline.run import Run
-from tests import chat_server
-from worldmodel.text.records import read_episodes
+from tests import chat_server, doubles
+from worldmodel.experience import Query
+from worldmodel.text.records import lines, read_episodes
 
 
 @pytest.fixture
@@ -23,6 +25,35 @@ def saying(state):
     """A server that tells the same state whatever is asked."""
     told = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
     return chat_server.ok(json.dumps(told))
+
+
+def test_a_query_is_tried_in_the_real_environment():
+    env, task = doubles.Corridor(), doubles.task(0, 1, 2)
+    take = Query(task, ("go right",), after(env, task, ["go right"]), "take coin")
+    assert fidelity.rewarded(env, take) is True
+    assert fidelity.rewarded(env, take._replace(action="go left")) is False
+    assert fidelity.rewarded(env, take._replace(state=("a cat",))) is None
+    assert fidelity.rewarded(env, take._replace(past=("take coin",) * 99)) is None
+    foreign = dataclasses.replace(task, options={"no": "such"})
+    assert fidelity.rewarded(env, take._replace(task=foreign)) is None
+
+
+def test_a_query_is_tried_once():
+    tried = []
+    replay = fidelity._remembered(lambda q: tried.append(q) or False)
+    task = doubles.task(0, 1, 2)  # its options are a dict
+    query = Query(task, (), task.initial_state, "go right")
+    assert [replay(query), replay(query), replay(query._replace(past=("x",)))] == [
+        False, False, False,
+    ]  # fmt: skip
+    assert len(tried) == 2
+
+
+def after(env, task, actions):
+    seen, _ = env.reset(options={"task": task})
+    for action in actions:
+        seen, *_ = env.step(action)
+    return lines(seen)
 
 
 @pytest.mark.slow
