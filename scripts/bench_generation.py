@@ -51,16 +51,20 @@ def row(
     mine, theirs = found["dreamgym"], found[name]
     first = median([a["first"] for a in theirs])
     rest = median([a["total"] - a["first"] for a in theirs])
-    prefill, decode = batch * args.prompt / first, batch * (args.new - 1) / rest
-    steps = (args.new - 1) / rest
+    prefill = batch * args.prompt / first
+    # None: too short to be told from the noise of two calls.
+    steps = (args.new - 1) / rest if rest > 0 else None
     ratios = [b["total"] / a["total"] for a, b in zip(mine, theirs, strict=True)]
     return {
         "engine": name, "batch": batch,
         "tokens/s": batch * args.new / median([a["total"] for a in theirs]),
-        "prefill/s": prefill, "decode/s": decode, "ratio": median(ratios),
+        "prefill/s": prefill, "decode/s": None if steps is None else batch * steps,
+        "ratio": median(ratios),
         "of matrix": prefill * 2 * about["multiplied"] / rates["matrix_flops"],
-        "of copy": steps * about["bytes"] / (rates["copy_bytes"] / 2),
-        "of read": steps * about["bytes"] / rates["read_bytes"],
+        "of copy": None if steps is None else 2 * steps * about["bytes"]
+        / rates["copy_bytes"],
+        "of read": None if steps is None else steps * about["bytes"]
+        / rates["read_bytes"],
     }  # fmt: skip
 
 
