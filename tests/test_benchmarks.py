@@ -36,7 +36,7 @@ def test_sampling_is_measured():
         assert row["prefill/s"] > 0
         # One round on a busy machine may not tell a decode this short.
         assert row["decode/s"] is None or row["decode/s"] > 0
-        assert row["of matrix"] > 0
+        assert 0 < row["of matrix"] < 2
         assert row["ratio"] > 0
     assert [r["ratio"] for r in rows if r["engine"] == "dreamgym"] == [1.0, 1.0]
 
