@@ -18,7 +18,7 @@ import faiss
 import numpy as np
 from bench_common import median, table
 
-from worldmodel.retrieval import Index
+from worldmodel.memory.retrieval import Index
 
 
 def measured(

@@ -13,7 +13,10 @@ IDS = [str(p.relative_to(ROOT)) for p in FILES]
 TEXT = {"worldmodel.text"}
 BACKBONE = {"worldmodel.backbone"} | TEXT
 FITTING = {"worldmodel.fitting"} | BACKBONE
-WORLDMODEL = {"worldmodel"} | FITTING
+MEMORY = {"worldmodel.memory"} | BACKBONE
+SERVED = {"worldmodel.served", "worldmodel.experience"} | MEMORY
+REASONING = {"worldmodel.reasoning"} | SERVED
+WORLDMODEL = {"worldmodel"} | REASONING | FITTING
 ENVS = {"dreamgym.envs"} | WORLDMODEL
 AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
@@ -24,6 +27,10 @@ ALLOWED = {
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
     "worldmodel.fitting": FITTING,
+    "worldmodel.memory": MEMORY,
+    "worldmodel.experience": {"worldmodel.experience"} | MEMORY,
+    "worldmodel.served": SERVED,
+    "worldmodel.reasoning": REASONING,
     "worldmodel": WORLDMODEL,
     "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
     "dreamgym.envs": ENVS,
@@ -73,7 +80,7 @@ def test_the_imports_of_a_function_are_seen():
     source = "def f():\n    from dreamgym.envs import base\n    import curriculum.pool"
     assert imports(source) == {"dreamgym.envs.base", "curriculum.pool"}
     assert room("dreamgym.envs.base") == "dreamgym.envs"
-    assert room("worldmodel.memory.ReplayMemory") == "worldmodel"
+    assert room("worldmodel.memory.ReplayMemory") == "worldmodel.memory"
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)

@@ -1,9 +1,7 @@
-"""The experience model: (task, history, demos, state, action) -> what happens next.
+"""What an experience model is: (task, history, state, action) -> what happens next.
 
-query -> retrieve k demonstrations -> prompt -> grammar-shaped decoding -> Prediction
-(papers.md Eq. 4). The noise of an answer is keyed by the content of its query: the
-same task, history, memory, state and action have the same answer, while a reveal, which
-no model can know, is sampled and not averaged into its most common value.
+Here stands what everything above reads: questions, answers, the interface, and what
+its backends share. `local` answers by a decoder of our own, `served` by a chat server.
 """
 
 import dataclasses
@@ -12,21 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from worldmodel import completion
-from worldmodel.backbone.generate import Grammar, Sampled, generate
-from worldmodel.backbone.model import Model
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.forms import Form, fault
+from worldmodel.text.forms import Form
 from worldmodel.text.records import State, Task, Transition
-from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
-
-PARTS = ("reasoning", "state", "reward", "outcome", "variation")
-SAMPLED = 1000
-"""Attempts from here on are samples beside the answer, under noise of their own."""
 
 
 class Query(NamedTuple):
@@ -66,109 +54,6 @@ class ExperienceModel(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperienceConfig:
-    """How the experience model is asked.
-
-    `min_p` cuts the reasoning, in which it is decided whether something is revealed;
-    `state_min_p` the state, where what is revealed has many names, each of them rare: a
-    cut would leave the names that are there already. A reply that makes no sense
-    (it moves a line that is not there, breaks the form of the family's states, or gives
-    a reward that is no number) is sampled again, `retries` times at most. The last
-    time a line that was not there may not be moved but has to be written.
-
-    Without `reasoning` the model is fitted to none and writes none; with `full_text` it
-    writes whole states in place of edits (and needs more `state_tokens`).
-    """
-
-    history: int = 2
-    demos: int = 1
-    reasoning_tokens: int = 24
-    state_tokens: int = 72
-    temperature: float = 1.0
-    min_p: float = 0.1
-    state_min_p: float = 0.03
-    retries: int = 3
-    reasoning: bool = True
-    full_text: bool = False
-
-    def __post_init__(self):
-        if min(self.history, self.demos, self.retries) < 0:
-            raise ValueError(
-                "history, demos and retries must be >= 0, got "
-                f"{self.history}, {self.demos} and {self.retries}"
-            )
-        if min(self.reasoning_tokens, self.state_tokens) < 1:
-            raise ValueError("reasoning_tokens and state_tokens must be >= 1")
-        if self.temperature < 0 or not (
-            0 <= self.min_p <= 1 and 0 <= self.state_min_p <= 1
-        ):
-            raise ValueError(
-                "temperature must be >= 0, min_p and state_min_p in [0, 1], got "
-                f"{self.temperature}, {self.min_p} and {self.state_min_p}"
-            )
-
-
-def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
-    """reasoning next edits reward number outcome.
-
-    The form always parses; a reward such as `1-1` is no number and makes the reply a
-    problem (parse_reply).
-    """
-    c, size = tok.control, tok.vocab_size
-    text, number = tok.text_mask(), tok.number_mask()
-
-    def tokens(*names: str) -> np.ndarray:
-        mask = np.zeros(size, bool)
-        mask[[c(n) for n in names]] = True
-        return mask
-
-    openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
-    same = tokens("same")
-    outcomes = tokens(*prompts.OUTCOMES)
-    thought = text if config.reasoning else tokens()
-    start = openers | tokens("reward")  # no edit: nothing changes
-    if config.full_text:
-        openers, same, start = tokens("full"), tokens(), tokens("full")
-    allowed = [
-        thought | tokens("next"),
-        text | openers | same | tokens("reward"),
-        number | tokens("outcome"),
-        outcomes,
-    ]
-    first = [allowed[0], start, number, outcomes]
-    close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
-    t = config.temperature
-    return Grammar(
-        np.stack(allowed), np.stack(first), np.stack(close),
-        np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
-        np.array([config.reasoning_tokens, config.state_tokens, 8, 1], np.int32),
-        np.array([t, t, 0.0, 0.0], np.float32),
-        np.array([config.min_p, config.state_min_p, 0.0, 0.0], np.float32),
-    )  # fmt: skip
-
-
-def variation_grammar(
-    tok: TextTokenizer, config: ExperienceConfig, most: int
-) -> Grammar:
-    """instruction state lines end, in `most` tokens."""
-    c, size = tok.control, tok.vocab_size
-    text = tok.text_mask()
-    allowed, first = np.stack([text, text]), np.zeros((2, size), bool)
-    close = np.zeros((2, size), bool)
-    allowed[0, c("state")] = close[0, c("state")] = True
-    allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
-    close[1, c("end")] = True
-    first[0], first[1, c("line0")] = text, True
-    return Grammar(
-        allowed, first, close,
-        np.array([c("state"), c("end")], np.int32),
-        np.array([most // 3, most - most // 3 - 2], np.int32),
-        np.full(2, config.temperature, np.float32),
-        np.full(2, config.min_p, np.float32),
-    )  # fmt: skip
-
-
 def content_seed(*parts: object) -> int:
     """A 31-bit seed of what the parts say, the same in every process."""
     text = "\x1f".join(map(repr, parts)).encode()
@@ -184,27 +69,27 @@ def variation(task: Task, instruction: str, state: State) -> Task:
     )  # fmt: skip
 
 
-class LocalExperience:
-    """The experience model as a decoder of our own, with its replay memory.
+class Remembering:
+    """What backends share: a replay memory, and answers remembered until it changes.
 
-    Answers are remembered until the memory changes (`refresh`), so a group of rollouts
-    that walks the same way pays once.
+    So a group of rollouts that walks the same way pays once, and whoever comes back to
+    a state and does the same there finds the same.
     """
 
     def __init__(
         self,
-        model: Model,
-        tokenizer: TextTokenizer,
         memory: ReplayMemory,
-        config: ExperienceConfig,
         *,
+        history: int,
         seed: int = 0,
         forms: Mapping[str, Form] | None = None,
     ):
-        """`forms`: of the states of a family, by its name; others are not checked."""
-        self.model, self.tokenizer, self.memory = model, tokenizer, memory
-        self.config, self._seed, self._forms = config, seed, forms or {}
-        self._grammar = reply_grammar(tokenizer, config)
+        """`history`: how many past actions are read.
+
+        `forms`: of the states of a family, by its name; others are not checked.
+        """
+        self.memory, self._history = memory, history
+        self._seed, self._forms = seed, forms or {}
         self._answers: dict[tuple, Prediction] = {}
         self.asked = self.computed = 0
 
@@ -217,151 +102,16 @@ class LocalExperience:
 
     def _content(self, query: Query) -> tuple:
         """The part of a query that the model reads."""
-        past = query.past[-self.config.history :] if self.config.history else ()
+        past = prompts.last(query.past, self._history)
         return (
             query.task.id, query.task.instruction, past, query.state, query.action,
         )  # fmt: skip
 
-    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
-        """One prediction a query; equal queries are computed once."""
+    def _new(self, queries: Sequence[Query]) -> tuple[list[tuple], dict[tuple, Query]]:
+        """The key of each query, and those not answered yet, equal ones once."""
         keys = [self._content(q) for q in queries]
         todo = {
             k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers
         }
         self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
-        if todo:
-            asked = list(todo.values())
-            answers = self._compute(asked, 0, [True] * len(asked))
-            for attempt in range(1, self.config.retries + 1):
-                bad = {i: a.problem for i, a in enumerate(answers) if a.problem}
-                may_move = [
-                    attempt < self.config.retries or not p.startswith(prompts.NO_LINE)
-                    for p in bad.values()
-                ]
-                again = self._compute([asked[i] for i in bad], attempt, may_move)
-                for i, answer in zip(bad, again, strict=True):
-                    answers[i] = answer
-            self._answers.update(zip(todo, answers, strict=True))
-        return [self._answers[k] for k in keys]
-
-    def _contexts(self, queries: Sequence[Query]) -> list[list[int]]:
-        c = self.config
-        demos = self.memory.search(
-            [(q.task.id, q.state, q.action) for q in queries], c.demos
-        )
-        return [
-            prompts.query_ids(
-                self.tokenizer, q.task, q.past, d, q.state, q.action, history=c.history
-            )
-            for q, d in zip(queries, demos, strict=True)
-        ]
-
-    def signals(
-        self, queries: Sequence[Query], *, samples: int = 3
-    ) -> dict[str, list[float]]:
-        """What speaks for each answer, larger for those more likely right.
-
-        token: the answer's own confidence; nearest: the similarity of the nearest
-        stored transition of another task; agreement: the share of `samples` answers
-        under other noise that say the same.
-        """
-        answers = self.predict(queries)
-        asked = [(q.task.id, q.state, q.action) for q in queries]
-        near = self.memory.nearest(asked, 1)
-        same = np.zeros(len(queries))
-        for number in range(samples):
-            attempt = SAMPLED + number
-            again = self._compute(queries, attempt, [True] * len(queries))
-            same += [a[:3] == b[:3] for a, b in zip(answers, again, strict=True)]
-        return {
-            "token": [a.confidence for a in answers],
-            "nearest": [found[-1][0] if found else 0.0 for found in near],
-            "agreement": (same / samples).tolist(),
-        }
-
-    def likelihood(
-        self, queries: Sequence[Query], transitions: Sequence[Transition]
-    ) -> list[float]:
-        """p(real next state | query, the reasoning of this model's own answer).
-
-        One sample of the reasoning stands for all of them; every token counts, whatever
-        the grammar forbids: a lower estimate.
-        """
-        tok, texts, starts = self.tokenizer, [], []
-        pairs = zip(
-            self._contexts(queries), self.predict(queries), transitions, strict=True
-        )
-        for context, answer, t in pairs:
-            effect = prompts.effect_ids(
-                tok, t.state, t.next_state, full=self.config.full_text
-            )
-            before = [*context, *tok.encode(answer.reasoning), effect[0]]
-            texts.append([*before, *effect[1:], tok.control("reward")])
-            starts.append(len(before))
-        scored = completion.score(self.model, texts)
-        return [
-            float(np.exp(sum(found.logp[start:])))
-            for found, start in zip(scored, starts, strict=True)
-        ]
-
-    def _compute(
-        self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
-    ) -> list[Prediction]:
-        """Answers; each attempt has noise of its own."""
-        if not queries:
-            return []
-        c, tok = self.config, self.tokenizer
-        contexts = self._contexts(queries)
-        # The noise leaves history out: a group of rollouts that comes to one place
-        # by two ways finds the same there.
-        seeds = [
-            content_seed(self._seed, attempt, q.task.id, q.state, q.action)
-            for q in queries
-        ]
-        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        most = c.reasoning_tokens + c.state_tokens + 12
-        banned = np.stack([tok.beyond(len(q.state)) for q in queries])
-        banned[:, tok.control("same")] = ~np.array(may_move)
-        replies = generate(
-            self.model, contexts, self._grammar, keys, most=most, banned=banned
-        )
-        return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
-
-    def _read(self, query: Query, sampled: Sampled) -> Prediction:
-        n, form = int(sampled.length[0]), self._forms.get(query.task.family)
-        reply = prompts.parse_reply(
-            self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
-            distinct=form is not None and form.distinct,
-        )  # fmt: skip
-        counted = sampled.logp[0, :n][sampled.phase[0, :n] > 0]
-        problem = reply.problem
-        if problem is None and not reply.next_state:
-            problem = "the next state is empty"
-        if problem is None and form is not None:
-            problem = fault(reply.next_state, form)
-        return Prediction(
-            reply.next_state, reply.reward, reply.outcome, reply.reasoning,
-            float(np.exp(counted.sum())), problem,
-        )  # fmt: skip
-
-    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """One variation a task (Eq. 6: the task model shares these parameters)."""
-        if not tasks:
-            return []
-        tok = self.tokenizer
-        most = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
-        most = -(-most // 32) * 32
-        grammar = variation_grammar(tok, self.config, most)
-        contexts = [prompts.variation_ids(tok, t) for t in tasks]
-        keys = jax.random.split(key, len(tasks))
-        out: list[Task | None] = []
-        for task, sampled in zip(
-            tasks, generate(self.model, contexts, grammar, keys, most=most), strict=True
-        ):
-            ids = sampled.ids[0, : int(sampled.length[0])].tolist()
-            found = prompts.parse_variation(tok, ids)
-            if found is None:
-                out.append(None)
-                continue
-            out.append(variation(task, *found))
-        return out
+        return keys, todo

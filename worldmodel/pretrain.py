@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodel import experience
+from worldmodel import local
 from worldmodel.backbone import lora
 from worldmodel.backbone.model import LoraConfig, Model, Readout
 from worldmodel.fitting import checkpoint
@@ -33,7 +33,7 @@ from worldmodel.text.forms import Form, form_of
 from worldmodel.text.records import Episode, State, Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
-CONTEXT = len(experience.PARTS)
+CONTEXT = len(local.PARTS)
 """The part of context tokens, which no target's loss counts."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
@@ -119,14 +119,14 @@ def transition_examples(
     tok: TextTokenizer,
     episodes: Sequence[Episode],
     memory: ReplayMemory,
-    config: experience.ExperienceConfig,
+    config: local.ExperienceConfig,
 ) -> list[Example]:
     """Eq. 5 for every transition; exact repeats within a task are kept once."""
     where: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
     for e in episodes:
         past: tuple[str, ...] = ()
         for t in e.transitions:
-            shown = past[-config.history :] if config.history else ()
+            shown = prompts.last(past, config.history)
             where.setdefault((e.task.id, shown, t.state, t.action), (e.task, shown, t))
             past = (*past, t.action)
     rows = list(where.values())
@@ -167,8 +167,8 @@ def supervised_loss(readout: Readout, batch: Tokens) -> tuple[Ratio, dict[str, R
     """Cross-entropy on the targets, with the loss of each part beside it."""
     logp = read_logp(readout, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
-    parts = parts_cross_entropy(logp, batch.mask, batch.part, len(experience.PARTS))
-    names = experience.PARTS
+    parts = parts_cross_entropy(logp, batch.mask, batch.part, len(local.PARTS))
+    names = local.PARTS
     return loss, {f"loss/{n}": p for n, p in zip(names, parts, strict=True)}
 
 

@@ -100,7 +100,7 @@ def bc_examples(
         past: tuple[str, ...] = ()
         for t in e.transitions:
             thought = t.thought if thoughts else None
-            shown = past[-policy.config.history :] if policy.config.history else ()
+            shown = prompts.last(past, policy.config.history)
             rows.setdefault(
                 (e.task.id, shown, t.state, t.action),
                 turn_example(policy, e.task, past, t.state, t.action, thought),

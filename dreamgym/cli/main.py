@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
     from dreamgym.pipeline.run import RunError
-    from worldmodel.chat_protocol import ChatError
+    from worldmodel.served.protocol import ChatError
     from worldmodel.text.records import RecordError
 
     told = (RunError, RecordError, ChatError, AssertionError, ValueError, OSError)

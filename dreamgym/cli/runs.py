@@ -102,7 +102,7 @@ def _fidelity(args: argparse.Namespace) -> None:
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.run import Run
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
-    from worldmodel.chat_protocol import ChatConfig
+    from worldmodel.served.protocol import ChatConfig
     from worldmodel.text.records import read_episodes
 
     if args.limit is not None and args.limit < 1:

@@ -19,8 +19,8 @@ from dreamgym.rl.update import GrpoConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.backbone.model import LoraConfig
-from worldmodel.experience import ExperienceConfig
 from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.local import ExperienceConfig
 from worldmodel.pretrain import FitConfig
 
 

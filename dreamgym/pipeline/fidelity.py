@@ -17,11 +17,11 @@ from dreamgym.evaluation import scorecard
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
-from worldmodel.chat_client import ChatClient
-from worldmodel.chat_protocol import ChatConfig
 from worldmodel.experience import ExperienceModel, Query
 from worldmodel.pretrain import forms_of, memory_of
-from worldmodel.prompted import PromptedConfig, PromptedExperience
+from worldmodel.served.client import ChatClient
+from worldmodel.served.prompted import PromptedConfig, PromptedExperience
+from worldmodel.served.protocol import ChatConfig
 from worldmodel.text.records import Episode, lines, read_episodes
 
 

@@ -11,7 +11,7 @@ from worldmodel import pretrain, reasoning
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.experience import LocalExperience
+from worldmodel.local import LocalExperience
 from worldmodel.text import prompts
 from worldmodel.text.records import Episode, read_episodes
 from worldmodel.text.tokenizer import TextTokenizer

@@ -6,7 +6,8 @@ from dreamgym.evaluation import beside
 from dreamgym.evaluation.beside import Moment
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel.experience import LocalExperience, Query
+from worldmodel.experience import Query
+from worldmodel.local import LocalExperience
 from worldmodel.text.records import Episode
 
 

@@ -18,8 +18,9 @@ from dreamgym.pipeline.warmstart import load_policy, save_policy
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from worldmodel import pretrain
-from worldmodel.experience import LocalExperience, content_seed
+from worldmodel.experience import content_seed
 from worldmodel.fitting import checkpoint
+from worldmodel.local import LocalExperience
 from worldmodel.text.records import Task, Transition
 
 

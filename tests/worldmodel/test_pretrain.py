@@ -8,10 +8,10 @@ import pytest
 from tests import helpers
 from worldmodel import fidelity, pretrain, reasoning
 from worldmodel.backbone.model import create
-from worldmodel.experience import PARTS, ExperienceConfig, LocalExperience
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.local import PARTS, ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.records import Task

@@ -65,9 +65,13 @@ def _part(tok: TextTokenizer, name: str, text: str) -> list[int]:
     return [tok.control(name), *tok.encode(text)]
 
 
+def last(past: Sequence[str], most: int) -> tuple[str, ...]:
+    """The last `most` actions."""
+    return tuple(past[-most:]) if most else ()
+
+
 def _past(tok: TextTokenizer, past: Sequence[str], limit: int) -> list[int]:
-    kept = past[-limit:] if limit else []
-    return [i for action in kept for i in _part(tok, "past", action)]
+    return [i for action in last(past, limit) for i in _part(tok, "past", action)]
 
 
 def effect_ids(

@@ -10,7 +10,7 @@ from dreamgym.pipeline.config import TrustConfig, preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.train import trust_of
 from tests import helpers
-from worldmodel.experience import ExperienceConfig
+from worldmodel.local import ExperienceConfig
 from worldmodel.text.records import write_episodes
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodel.encoders import Encoder, Lexical
-from worldmodel.retrieval import Index
+from worldmodel.memory.encoders import Encoder, Lexical
+from worldmodel.memory.retrieval import Index
 from worldmodel.text.records import (
     Episode,
     RecordError,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests import chat_server
 from tests.chat_server import at_most, ok, serving, status
-from worldmodel.chat_client import CacheError, ChatClient
-from worldmodel.chat_protocol import (
+from worldmodel.served.client import CacheError, ChatClient
+from worldmodel.served.protocol import (
     ChatConfig,
     ChatError,
     ChatMalformed,
@@ -395,8 +395,8 @@ def test_a_spoilt_row_is_told(tmp_path):
 CHILD = """
     import sys
     from pathlib import Path
-    from worldmodel.chat_client import ChatClient
-    from worldmodel.chat_protocol import ChatConfig, ChatRequest
+    from worldmodel.served.client import ChatClient
+    from worldmodel.served.protocol import ChatConfig, ChatRequest
     from worldmodel.text.chat import Message
     config = ChatConfig(base_url=sys.argv[1], model="m", concurrency=1)
     requests = [ChatRequest((Message("user", str(i)),)) for i in range(6)]

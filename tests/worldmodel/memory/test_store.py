@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
-from worldmodel.encoders import Lexical
 from worldmodel.memory import ReplayMemory
+from worldmodel.memory.encoders import Lexical
 from worldmodel.text.records import RecordError
 
 

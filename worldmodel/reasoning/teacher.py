@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from worldmodel import reasoning
-from worldmodel.chat_client import ChatClient
-from worldmodel.chat_protocol import (
+from worldmodel.experience import content_seed
+from worldmodel.served.client import ChatClient
+from worldmodel.served.prompted import unanswered
+from worldmodel.served.prompting import QUOTING, numbered, schema
+from worldmodel.served.protocol import (
     ChatError,
     ChatReply,
     ChatRequest,
@@ -23,9 +26,6 @@ from worldmodel.chat_protocol import (
     json_object,
     quote,
 )
-from worldmodel.experience import content_seed
-from worldmodel.prompted import unanswered
-from worldmodel.prompting import QUOTING, numbered, schema
 from worldmodel.text.chat import Message
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.records import Episode

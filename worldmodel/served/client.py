@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from worldmodel.chat_protocol import (
+from worldmodel.served.protocol import (
     ChatConfig,
     ChatError,
     ChatMalformed,

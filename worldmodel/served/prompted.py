@@ -12,13 +12,19 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from worldmodel import prompting
-from worldmodel.chat_client import ChatClient
-from worldmodel.chat_protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
-from worldmodel.experience import Prediction, Query, content_seed, variation
+from worldmodel.experience import (
+    Prediction,
+    Query,
+    Remembering,
+    content_seed,
+    variation,
+)
 from worldmodel.memory import ReplayMemory
+from worldmodel.served import prompting
+from worldmodel.served.client import ChatClient
+from worldmodel.served.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
 from worldmodel.text.forms import Form, fault
-from worldmodel.text.records import Task, Transition
+from worldmodel.text.records import Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,7 @@ class PromptedConfig:
             )
 
 
-class PromptedExperience:
+class PromptedExperience(Remembering):
     """An ExperienceModel that asks a chat server, with demonstrations in the prompt.
 
     Answers are remembered until the memory changes (`refresh`). A query that the server
@@ -57,25 +63,8 @@ class PromptedExperience:
         seed: int = 0,
         forms: Mapping[str, Form] | None = None,
     ):
-        """`forms`: of the states of a family, by its name; others are not checked."""
-        self.client, self.memory, self.config = client, memory, config
-        self._seed, self._forms = seed, forms or {}
-        self._answers: dict[tuple, Prediction] = {}
-        self.asked = self.computed = 0
-
-    def refresh(
-        self, task_ids: Sequence[str] = (), fresh: Sequence[Transition] = ()
-    ) -> None:
-        """Enrich the memory between rollouts; earlier answers are forgotten."""
-        self.memory.add(task_ids, fresh)
-        self._answers.clear()
-
-    def _content(self, query: Query) -> tuple:
-        """The part of a query that the model reads."""
-        past = prompting.last(query.past, self.config.history)
-        return (
-            query.task.id, query.task.instruction, past, query.state, query.action,
-        )  # fmt: skip
+        super().__init__(memory, history=config.history, seed=seed, forms=forms)
+        self.client, self.config = client, config
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are asked once.
@@ -83,11 +72,7 @@ class PromptedExperience:
         Raises:
           ChatError: the server answered none of the queries that it was asked.
         """
-        keys = [self._content(q) for q in queries]
-        todo = {
-            k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers
-        }
-        self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
+        keys, todo = self._new(queries)
         found = dict(zip(todo, self._compute(list(todo.values())), strict=True))
         failures = [x for x in found.values() if isinstance(x, ChatError)]
         known = {k: x for k, x in found.items() if isinstance(x, Prediction)}

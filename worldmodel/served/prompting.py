@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from worldmodel.chat_protocol import ChatReply, json_object, quote
 from worldmodel.experience import Query
+from worldmodel.served.protocol import ChatReply, json_object, quote
 from worldmodel.text.chat import Message
-from worldmodel.text.prompts import OUTCOMES, Reply, number_text, outcome_of
+from worldmodel.text.prompts import OUTCOMES, Reply, last, number_text, outcome_of
 from worldmodel.text.records import State, Task, Transition
 
 _FIELDS = ("reasoning", "next_state", "reward", "outcome")
@@ -68,11 +68,6 @@ Answer with one JSON object and nothing else:
 
 
 # --- prompts -------------------------------------------------------------------
-
-
-def last(past: Sequence[str], most: int) -> tuple[str, ...]:
-    """The last `most` actions."""
-    return tuple(past[-most:]) if most else ()
 
 
 def numbered(state: State, most: int | None = None) -> str:

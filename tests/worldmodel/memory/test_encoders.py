@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel.backbone.model import read
-from worldmodel.encoders import Hidden, Lexical
+from worldmodel.memory.encoders import Hidden, Lexical
 from worldmodel.text import prompts
 
 PAIRS = [

@@ -7,7 +7,7 @@ import pytest
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel import reasoning
-from worldmodel.annotators import (
+from worldmodel.reasoning.teacher import (
     Annotator,
     RuleAnnotator,
     TeacherAnnotator,
@@ -15,8 +15,8 @@ from worldmodel.annotators import (
     read_explanations,
     teacher_messages,
 )
-from worldmodel.chat_client import ChatClient
-from worldmodel.chat_protocol import ChatConfig, ChatRefused, ChatUnavailable
+from worldmodel.served.client import ChatClient
+from worldmodel.served.protocol import ChatConfig, ChatRefused, ChatUnavailable
 
 MODES = {"overall_plan": "light, then out", "success_mode": "a", "failure_mode": "b"}
 TOLD = ("pressing lights the lamp", "nothing happens", "pulling opens the door")

@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from dreamgym.envs.dream import DreamVectorEnv
 from tests import chat_server, helpers
 from tests.chat_server import answering, at_most, ok, serving
-from worldmodel import prompting
-from worldmodel.chat_client import ChatClient
-from worldmodel.chat_protocol import (
+from worldmodel.experience import ExperienceModel, Query
+from worldmodel.memory import ReplayMemory
+from worldmodel.served import prompting
+from worldmodel.served.client import ChatClient
+from worldmodel.served.prompted import PromptedConfig, PromptedExperience
+from worldmodel.served.protocol import (
     ChatConfig,
     ChatRefused,
     ChatReply,
     ChatUnavailable,
     Token,
 )
-from worldmodel.experience import ExperienceModel, Query
-from worldmodel.memory import ReplayMemory
-from worldmodel.prompted import PromptedConfig, PromptedExperience
 from worldmodel.text.forms import form_of
 from worldmodel.text.prompts import OUTCOMES
 from worldmodel.text.records import Task

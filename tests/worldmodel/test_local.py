@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests import helpers
-from worldmodel import experience
+from worldmodel import local
 from worldmodel.backbone.generate import Sampled
 from worldmodel.backbone.model import forward
-from worldmodel.experience import ExperienceConfig, LocalExperience, Query
+from worldmodel.experience import Query, content_seed
+from worldmodel.local import ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import form_of
@@ -57,14 +58,14 @@ def test_every_answer_has_a_form(tok, text_model):
 
 def test_each_part_is_cut_as_its_setting_says_and_numbers_are_greedy(tok):
     config = dataclasses.replace(SHAPE, min_p=0.2, state_min_p=0.4, temperature=0.7)
-    grammar = experience.reply_grammar(tok, config)
+    grammar = local.reply_grammar(tok, config)
     np.testing.assert_allclose(grammar.min_p, [0.2, 0.4, 0.0, 0.0])
     np.testing.assert_allclose(grammar.temperature, [0.7, 0.7, 0.0, 0.0])
 
 
 def test_a_reward_that_is_no_number_is_a_problem_and_earns_nothing(tok):
     # The grammar can write "--", "1-" or "1 1": told, and never taken for a reward.
-    grammar = experience.reply_grammar(tok, SHAPE)
+    grammar = local.reply_grammar(tok, SHAPE)
     more = np.array(grammar.allowed[2])
     more[tok.control("outcome")] = False
     read = {True: 0, False: 0}
@@ -92,7 +93,7 @@ def phases_of(tok, ids):
 
 
 def test_replies_keep_to_the_grammar(tok, text_model):
-    grammar = experience.reply_grammar(tok, SHAPE)
+    grammar = local.reply_grammar(tok, SHAPE)
     n = 16
     context = prompts.query_ids(tok, task(), (), [], HERE, "press lamp", history=2)
     keys = jax.random.split(jax.random.key(0), n)
@@ -102,7 +103,7 @@ def test_replies_keep_to_the_grammar(tok, text_model):
         tok.control("full"),
     }
     same = {tok.control("same")}
-    for out in experience.generate(text_model, [context] * n, grammar, keys, most=28):
+    for out in local.generate(text_model, [context] * n, grammar, keys, most=28):
         ids = out.ids[0, : out.length[0]].tolist()
         why, script, value, end = phases_of(tok, ids)
         assert 1 <= len(why) <= SHAPE.reasoning_tokens
@@ -145,10 +146,10 @@ def test_the_noise_leaves_history_out_but_the_context_does_not(
 
     def spy(model, contexts, grammar, keys, **settings):
         seen.append((contexts, jax.random.key_data(keys).tolist()))
-        return experience_generate(model, contexts, grammar, keys, **settings)
+        return real_generate(model, contexts, grammar, keys, **settings)
 
-    experience_generate = experience.generate
-    monkeypatch.setattr(experience, "generate", spy)
+    real_generate = local.generate
+    monkeypatch.setattr(local, "generate", spy)
     others(tok, text_model).predict([ask(), ask(past=("nothing",)), ask("pull door")])
     (contexts, keys), *_ = seen
     assert keys[0] == keys[1] != keys[2]
@@ -219,7 +220,7 @@ def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
     why, script, value, end = phases_of(tok, ids)
     rest = len(script) + len(value) + len(end)
     phase = [0] * len(why) + [1] * rest
-    monkeypatch.setattr(experience, "generate", scripted((ids, phase)))
+    monkeypatch.setattr(local, "generate", scripted((ids, phase)))
     (p,) = others(tok, text_model).predict([ask()])
     assert (p.next_state, p.reward, p.outcome) == (t.next_state, 0.5, "win")
     assert (p.reasoning, p.problem) == ("the lamp change", None)
@@ -229,7 +230,7 @@ def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
 
 def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
     ids = prompts.reply_ids(tok, helpers.transition(("a",), "x", ()))
-    monkeypatch.setattr(experience, "generate", scripted((ids, [1] * len(ids))))
+    monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
     (p,) = others(tok, text_model).predict([ask(state=("a",))])
     assert (p.next_state, p.problem) == ((), "the next state is empty")
 
@@ -253,7 +254,7 @@ def test_a_reply_without_sense_is_sampled_again(
         made = scripted(*texts)
         return made(model, contexts, grammar, keys, **settings)
 
-    monkeypatch.setattr(experience, "generate", generate)
+    monkeypatch.setattr(local, "generate", generate)
     config = dataclasses.replace(SHAPE, retries=retries)
     queries = [ask(a) for a in ("press lamp", "pull door", "wait")]
     found = others(tok, text_model, config).predict(queries)
@@ -278,7 +279,7 @@ def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypa
         ids = good if len(asked) == 3 else bad
         return scripted((ids, [1] * len(ids)))(model, contexts, grammar, keys)
 
-    monkeypatch.setattr(experience, "generate", generate)
+    monkeypatch.setattr(local, "generate", generate)
     model = LocalExperience(
         text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=2),
         forms={"room": form_of([HERE])},
@@ -301,7 +302,7 @@ def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
     ids = [tok.control("next"), tok.line(0), *tok.encode("hall south\nsaid no")]
     ids += [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     ids += [tok.control("go")]
-    monkeypatch.setattr(experience, "generate", scripted((ids, [1] * len(ids))))
+    monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
 
     def answer(forms):
         model = LocalExperience(
@@ -331,7 +332,7 @@ def test_a_variation_is_a_new_task_with_its_line(tok, text_model, monkeypatch):
     new = Task(id="?", instruction="go through the door", initial_state=("the end",))
     good = prompts.variation_reply_ids(tok, new)
     texts = [(good, [0] * len(good)), (good[:-1], [0] * (len(good) - 1))]
-    monkeypatch.setattr(experience, "generate", scripted(*texts))
+    monkeypatch.setattr(local, "generate", scripted(*texts))
     one, none = others(tok, text_model).vary(SEEDS, key=jax.random.key(0))
     assert none is None
     assert (one.instruction, one.initial_state) == (new.instruction, new.initial_state)
@@ -352,12 +353,10 @@ def test_random_variations_are_none_or_whole(tok, text_model):
 
 def test_variations_keep_to_the_grammar(tok, text_model):
     most = 32
-    grammar = experience.variation_grammar(tok, SHAPE, most)
+    grammar = local.variation_grammar(tok, SHAPE, most)
     context = prompts.variation_ids(tok, SEEDS[0])
     keys = jax.random.split(jax.random.key(2), 16)
-    for out in experience.generate(
-        text_model, [context] * 16, grammar, keys, most=most
-    ):
+    for out in local.generate(text_model, [context] * 16, grammar, keys, most=most):
         names = [tok.name(i) for i in out.ids[0, : out.length[0]].tolist()]
         assert names[0] is None
         at = names.index("state")
@@ -374,8 +373,8 @@ def test_content_seed_is_a_hash_of_the_words():
     text = b"'a'\x1f('b', 1)"
     digest = hashlib.blake2b(text, digest_size=4).digest()
     want = int.from_bytes(digest, "big") >> 1
-    assert experience.content_seed("a", ("b", 1)) == want
-    assert experience.content_seed("a", "b") != experience.content_seed("ab")
+    assert content_seed("a", ("b", 1)) == want
+    assert content_seed("a", "b") != content_seed("ab")
     assert 0 <= want < 2**31
 
 
@@ -455,7 +454,7 @@ def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
     for p in others(tok, text_model, whole).predict(QUERIES):
         # Nothing of the state before is kept by itself.
         assert p.problem is None or "in a state of" not in p.problem
-    grammar = experience.reply_grammar(tok, whole)
+    grammar = local.reply_grammar(tok, whole)
     assert np.flatnonzero(grammar.first[1]).tolist() == [tok.control("full")]
     after = ("the lamp is on", "the door is shut")
     t = helpers.transition(HERE, "press lamp", after)

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldmodel import retrieval
-from worldmodel.retrieval import Index
+from worldmodel.memory import retrieval
+from worldmodel.memory.retrieval import Index
 
 
 @pytest.fixture(autouse=True)

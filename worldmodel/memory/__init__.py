@@ -1,0 +1,5 @@
+"""Replay memory: an encoder phi, an exact index over its vectors, the store of both."""
+
+from worldmodel.memory.store import ReplayMemory
+
+__all__ = ["ReplayMemory"]

@@ -1,0 +1,1 @@
+"""An experience model behind a chat server: no training, all from the prompt."""
