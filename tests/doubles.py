@@ -123,7 +123,7 @@ class Corridor(TextEnv):
         truncated = not got.terminated and self.steps >= self.max_steps
         self.open = not (got.terminated or truncated)
         info = {"rewards": {"coin": got.reward}, "success": got.success,
-                "invalid": got.invalid}  # fmt: skip
+                "invalid": got.invalid, "reveals": False}  # fmt: skip
         return "\n".join(self.state), got.reward, got.terminated, truncated, info
 
     def tasks(self, split: str) -> list[Task]:

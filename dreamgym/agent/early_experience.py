@@ -85,7 +85,7 @@ def _at(
                 state=state, action=action, next_state=result.state,
                 rewards=result.rewards, terminated=result.terminated,
                 truncated=result.truncated, success=result.success,
-                invalid=result.invalid,
+                invalid=result.invalid, reveals=result.reveals,
             )
         )  # fmt: skip
     return out, used, True

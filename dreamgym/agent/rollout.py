@@ -124,6 +124,7 @@ def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
             truncated=step.truncated,
             success=step.success,
             invalid=step.invalid,
+            reveals=step.reveals,
             thought=turn.thought,
         )
     )

@@ -6,8 +6,9 @@ Task})`, five-value `step`. What it can do beyond that is declared by having the
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
   valid_actions() -> actions
 
-`info` may hold `rewards` (named components), `success`, `invalid`, `instruction`. A
-batch is a VectorEnv: the curriculum chooses each slot's next task, finished slots wait.
+`info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
+`instruction` (records.Transition and Task say what they mean). A batch is a VectorEnv:
+the curriculum chooses each slot's next task, finished slots wait.
 """
 
 import abc
@@ -72,6 +73,7 @@ class Step(NamedTuple):
     success: bool
     error: str | None = None
     invalid: bool | None = None
+    reveals: bool | None = None
 
 
 class VectorEnv(abc.ABC):
@@ -162,7 +164,7 @@ def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
     won = info.get("success", terminated and earned + float(reward) > 0)
     return Step(
         lines(obs), rewards, bool(terminated), bool(truncated), bool(won),
-        invalid=info.get("invalid"),
+        invalid=info.get("invalid"), reveals=info.get("reveals"),
     )  # fmt: skip
 
 

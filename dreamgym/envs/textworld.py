@@ -81,6 +81,10 @@ class _Mapping:
         self._ways: dict[str, list[tuple[str, str]]] = {}  # the last seen is the last
         self._things: dict[str, str] = {}
 
+    def known(self) -> int:
+        """How much of the map is known: places that were entered, or read of."""
+        return len(self._ways) + len(self._near)
+
     def read(self, info: dict[str, Any], action: str | None) -> State:
         look, said = info["look"], "ok"
         message = info["observation"].strip()
@@ -203,11 +207,13 @@ class TextWorldExpress(TextEnv):
         terminated = won or lost
         truncated = not terminated and self._steps >= self._max_steps
         self._open = not (terminated or truncated)
+        known = self._mapping.known()
         state = self._mapping.read(info, action)
         told = {
             "rewards": {"score": float(reward)},
             "success": won,
             "invalid": state[-1].startswith("said unknown action "),
+            "reveals": self._mapping.known() > known,
         }
         return "\n".join(state), float(reward), terminated, truncated, told
 

@@ -34,6 +34,7 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     exact, share = card["exact"], card["share"]
     yield "next state exact", _rate(exact["all"])
     for kind, label in (
+        ("known", "all but reveals"),
         ("same", "nothing changes"), ("changed", "something changes"),
         ("one_line", "... one line"), ("many_lines", "... many lines"),
         ("reveal", "reveals"),

@@ -254,6 +254,7 @@ def play(
                     rewards=step.rewards, terminated=step.terminated,
                     truncated=step.truncated or (last and not step.terminated),
                     success=step.success, invalid=step.invalid,
+                    reveals=step.reveals,
                 )
             )  # fmt: skip
             state, earned = step.state, earned + sum(step.rewards.values())

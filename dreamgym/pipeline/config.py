@@ -59,6 +59,7 @@ class ModelShape:
 MODELS = {
     "nano": ModelShape(vocab_size=448, hidden_size=32, heads=1, intermediate_size=64),
     "micro": ModelShape(),
+    "milli": ModelShape(vocab_size=1024, layers=(CONVOLUTION, ATTENTION) * 2),
     "mini": ModelShape(
         vocab_size=1024,
         hidden_size=192,

@@ -142,19 +142,20 @@ def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:
 
 
 def _value(run: Run, path: str) -> Any:
+    """A value of the run's JSON files; None where there is none of that name."""
     file, _, rest = path.partition(".")
-    if not run.path(f"{file}.json").is_file():
-        raise RunError(f"column {path!r}: the run has no {file}.json")
-    found = run.read_json(f"{file}.json")
+    found = run.read_json(f"{file}.json") if run.path(f"{file}.json").is_file() else {}
     for name in rest.split("."):
-        if not isinstance(found, dict) or name not in found:
-            raise RunError(f"column {path!r}: {file}.json has no {name!r} there")
-        found = found[name]
+        found = found.get(name) if isinstance(found, dict) else None
     return found
 
 
 def table(study: Study, root: Path) -> str:
-    """A row for each setting but the seed; means over seeds, blanks where none ran."""
+    """A row for each setting but the seed; means over seeds, blanks where none ran.
+
+    A column without a value in any finished cell is named below: families differ, but
+    a name may be wrong too.
+    """
     groups: dict[tuple, list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
@@ -171,6 +172,12 @@ def table(study: Study, root: Path) -> str:
             numbers = [f["values"].get(column) for f in done]
             shown.append(_cell([n for n in numbers if n is not None]))
         lines.append("| " + " | ".join(shown) + " |")
+    done = [f["values"] for found in groups.values() for f in found if f is not None]
+    lines += [
+        f"column {column!r}: no finished cell has a value at {path!r}"
+        for column, path in study.columns.items()
+        if done and all(values.get(column) is None for values in done)
+    ]
     return "\n".join(lines)
 
 

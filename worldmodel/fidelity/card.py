@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from worldmodel.experience import ExperienceModel, Prediction, Query
+from worldmodel.experience import ExperienceModel, Prediction, Query, right
 from worldmodel.fidelity import measures, rows
 from worldmodel.fidelity.measures import Rate
 from worldmodel.fidelity.openloop import drift
@@ -49,8 +49,8 @@ def score(
     """The scorecard on at most `limit` distinct transitions.
 
     exact: share of next states right in every line, for all transitions and by kind
-    (same, changed: one_line and many_lines, reveal), with shares and the copy-the-state
-    baseline. lines: precision and recall of the lines that changed.
+    (known: same and changed, which is one_line and many_lines; reveal), with shares and
+    the copy-the-state baseline. lines: precision and recall of the lines that changed.
     reward: accuracy, false positives among unrewarded, recall among rewarded, and false
     positives of near misses (`known`: how many of those are known to earn nothing, by
     the records or by `replay`). done: accuracy of the outcome (go, lose, win).
@@ -69,6 +69,7 @@ def score(
     total = max(len(asked), 1)
     kinds = {k: sum(r.kind == k for r in asked) / total for k in KINDS}
     kinds["changed"] = kinds["one_line"] + kinds["many_lines"]
+    kinds["known"] = kinds["same"] + kinds["changed"]
     card = {
         "transitions": len(asked),
         **_states(asked, answers),
@@ -93,26 +94,24 @@ def threshold(
 
     Those are the right ones, and all that answer a reveal: nobody can be right there,
     and without them nothing is found. 0 where gate is 0 or nothing is worth keeping.
+    A confidence that is unknown (NaN) counts as 0, as in the dream.
+
+    Raises:
+      ValueError: none of their confidences is known.
     """
     asked = rows.distinct(episodes, limit) if gate else []
     answers = model.predict([r.query for r in asked]) if asked else []
     kept = [
         a.confidence
         for r, a in zip(asked, answers, strict=True)
-        if (r.kind == "reveal" and a.problem is None) or right(r, a)
+        if (r.kind == "reveal" and a.problem is None) or right(a, r.transition)
     ]
-    return float(np.quantile(kept, gate)) if kept else 0.0
-
-
-def right(row: Row, answer: Prediction) -> bool:
-    """Next state, reward and outcome are the real ones."""
-    t = row.transition
-    return (
-        answer.problem is None
-        and answer.next_state == t.next_state
-        and abs(answer.reward - t.reward) < 5e-4
-        and answer.outcome == outcome_of(t)
-    )
+    if kept and np.isnan(kept).all():
+        raise ValueError(
+            f"a gate of {gate:g} needs to know how sure an answer is, and none of the "
+            f"{len(kept)} that are worth keeping says it: set it to 0"
+        )
+    return float(np.quantile(np.nan_to_num(kept), gate)) if kept else 0.0
 
 
 def _share(cases: Any) -> dict[str, Any]:
@@ -123,11 +122,12 @@ def _share(cases: Any) -> dict[str, Any]:
 
 
 def _states(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
-    names = ("all", "same", "changed", *KINDS[1:])
+    names = ("all", "known", "same", "changed", *KINDS[1:])
     exact, copy = ({k: Rate() for k in names} for _ in range(2))
     precision, recall = Rate(), Rate()
     for (query, t, kind), answer in zip(asked, answers, strict=True):
-        more = ("changed",) if kind in ("one_line", "many_lines") else ()
+        more = () if kind == "reveal" else ("known",)
+        more += ("changed",) if kind in ("one_line", "many_lines") else ()
         for key in ("all", kind, *more):
             exact[key].add(answer.next_state == t.next_state)
             copy[key].add(t.state == t.next_state)
@@ -183,7 +183,7 @@ def _ends(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]
 def _confidence(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
     """Of the answers that can be right: reveals cannot, a confidence may be unknown."""
     kept = [
-        (a.confidence, right(r, a))
+        (a.confidence, right(a, r.transition))
         for r, a in zip(asked, answers, strict=True)
         if r.kind != "reveal" and np.isfinite(a.confidence)
     ]
@@ -237,7 +237,7 @@ def _doubts(
     own visits, a sample of what bounds its loss (DreamGym, Theorem 1); reveals apart.
     """
     sure = [i for i, r in enumerate(asked) if r.kind != "reveal"]
-    hits = np.array([right(asked[i], answers[i]) for i in sure], bool)
+    hits = np.array([right(answers[i], asked[i].transition) for i in sure], bool)
     found = model.signals([asked[i].query for i in sure]) if sure else {}
     mass = np.array(
         model.likelihood([r.query for r in asked], [r.transition for r in asked])

@@ -32,11 +32,17 @@ Replay = Callable[[Query], bool | None]
 def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) -> str:
     """same, one_line, many_lines or reveal: what the next state asks of a predictor.
 
-    A change of one line is one that left the state, one that came, or both.
+    What reveals something the environment knows best; where it does not say, it is a
+    word that nobody said before. A change of one line is one that left the state, one
+    that came, or both.
     """
     if t.next_state == t.state:
         return "same"
-    if reveals((*t.state, *past_states), t.action, instruction, t.next_state):
+    reveal = t.reveals
+    if reveal is None:
+        known = (*t.state, *past_states)
+        reveal = bool(reveals(known, t.action, instruction, t.next_state))
+    if reveal:
         return "reveal"
     gone, come = _less(t.state, t.next_state), _less(t.next_state, t.state)
     return "one_line" if max(gone, come) <= 1 else "many_lines"

@@ -94,8 +94,9 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
             "rewards": {"reward": reward},
             "terminated": typed(ended[i], bool, where.at(f"terminations[{i}]")),
             "truncated": typed(cut[i], bool, where.at(f"truncations[{i}]")),
-            "invalid": _told(infos, "invalid", i, count, where.at("infos")),
         }  # fmt: skip
+        for flag in ("invalid", "reveals"):
+            step[flag] = _told(infos, flag, i, count, where.at("infos"))
         if (step["terminated"] or step["truncated"]) and i + 1 < count:
             raise where.at(f"actions[{i + 1}]").error(
                 "no action after the episode ended", action

@@ -51,7 +51,9 @@ class Task:
 class Transition:
     """One step: state, action, next state, named rewards and how it ended.
 
-    `invalid` says that the environment could not take the action; None: it did not say.
+    `invalid` says that the environment could not take the action, `reveals` that the
+    next state tells what nobody could know before (what lies behind a door that was
+    never opened); None: the environment did not say.
     """
 
     state: State
@@ -62,6 +64,7 @@ class Transition:
     truncated: bool = False
     success: bool = False
     invalid: bool | None = None
+    reveals: bool | None = None
     thought: str | None = None
     reasoning: str | None = None
 
@@ -144,6 +147,7 @@ def _transition(row: Any, where: Where) -> Transition:
         truncated=field(row, "truncated", bool, where, False),
         success=field(row, "success", bool, where, False),
         invalid=field(row, "invalid", bool, where, None),
+        reveals=field(row, "reveals", bool, where, None),
         thought=field(row, "thought", str, where, None),
         reasoning=field(row, "reasoning", str, where, None),
     )

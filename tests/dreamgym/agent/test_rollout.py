@@ -77,6 +77,7 @@ def test_a_step_limit_is_a_scored_failure():
     ends = [(x.terminated, x.truncated) for x in t.episode.transitions]
     assert ends == [(False, False), (False, False), (False, True)]
     assert [x.invalid for x in t.episode.transitions] == [True] * 3
+    assert [x.reveals for x in t.episode.transitions] == [False] * 3
 
 
 def test_a_dream_without_sense_is_not_scored_and_hurts_nobody_else():

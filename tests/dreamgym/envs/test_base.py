@@ -101,10 +101,12 @@ def test_success_is_told_or_a_positive_return_at_the_end(answer, earned, won):
 
 
 def test_take_keeps_names_of_rewards_and_the_two_ends_apart():
-    told = {"rewards": {"a": 1, "b": -0.25}, "invalid": True}
+    told = {"rewards": {"a": 1, "b": -0.25}, "invalid": True, "reveals": False}
     step = base.take(Fixed(0.75, False, True, told), "a")
     assert step.rewards == {"a": 1.0, "b": -0.25}
     assert (step.terminated, step.truncated, step.invalid) == (False, True, True)
+    assert step.reveals is False
+    assert base.take(Fixed(0.75, True, False, {}), "a").reveals is None
     assert base.take(Fixed(0.75, True, False, {}), "a").rewards == {"reward": 0.75}
     with pytest.raises(FloatingPointError, match="nan"):
         base.take(Fixed(math.nan, False, False, {}), "a")

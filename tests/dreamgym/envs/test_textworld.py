@@ -175,7 +175,16 @@ def test_a_room_is_unseen_until_the_agent_has_been_there(family):
             named |= {room for _, room in exits(state)}
             assert unseen(state) == named - been
             moves = [a for a in env.valid_actions() if a.startswith("move")]
-            state = lines(env.step(rng.choice(moves))[0])
+            text, *_, info = env.step(rng.choice(moves))
+            state = lines(text)
+            assert info["reveals"] is (status(state)[3] not in been)
+
+
+def test_a_map_reveals_what_is_near_once():
+    env, _, _ = start("mapreader", 0)
+    told = [env.step("read map")[-1]["reveals"] for _ in range(2)]
+    assert told == [True, False]
+    assert env.step("dance")[-1]["reveals"] is False
 
 
 def test_two_copies_do_not_disturb_each_other():

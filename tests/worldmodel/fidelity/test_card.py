@@ -41,6 +41,11 @@ def test_kind_of_by_hand():
     assert fidelity.kind_of(lit, "") == "reveal"  # "on" was never seen
     assert fidelity.kind_of(lit, "switch it on") == "one_line"
     assert fidelity.kind_of(lit, "", ["it was on before"]) == "one_line"
+    # The environment knows best, but where nothing changes nothing is revealed.
+    told = {x: dataclasses.replace(lit, reveals=x) for x in (True, False)}
+    assert fidelity.kind_of(told[False], "") == "one_line"
+    assert fidelity.kind_of(told[True], "switch it on") == "reveal"
+    assert fidelity.kind_of(dataclasses.replace(same, reveals=True), "") == "same"
 
 
 def test_the_truth_scores_one():
@@ -49,11 +54,12 @@ def test_the_truth_scores_one():
     # Steps: lamp off -> on (reveal), nothing (same), shut -> open (reveal).
     assert card["share"] == {
         "same": 1 / 3, "one_line": 0.0, "many_lines": 0.0, "reveal": 2 / 3,
-        "changed": 0.0,
+        "changed": 0.0, "known": 1 / 3,
     }  # fmt: skip
     none = {"mean": None, "count": 0}
     assert card["exact"] == {
-        "all": {"mean": 1.0, "count": 3}, "same": {"mean": 1.0, "count": 1},
+        "all": {"mean": 1.0, "count": 3}, "known": {"mean": 1.0, "count": 1},
+        "same": {"mean": 1.0, "count": 1},
         "changed": none, "one_line": none, "many_lines": none,
         "reveal": {"mean": 1.0, "count": 2},
     }  # fmt: skip

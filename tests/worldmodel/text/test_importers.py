@@ -305,6 +305,7 @@ def test_a_recording_by_hand():
         [{"success": False}, {}, {"success": True, "invalid": True}],
         {"success": [False, None, True], "invalid": [None, None, True]},
         {"success": [False, True], "invalid": [None, True]},
+        {"success": [False, True], "invalid": [None, True], "reveals": [False, None]},
     ],
 )
 def test_infos_of_each_shape(infos):
@@ -312,6 +313,8 @@ def test_infos_of_each_shape(infos):
     assert episode.success is True
     assert episode.transitions[-1].success
     assert [t.invalid for t in episode.transitions] == [None, True]
+    told = False if "reveals" in infos else None
+    assert [t.reveals for t in episode.transitions] == [told, None]
     assert gym(infos=infos, success=False).success is False  # the row counts first
 
 
