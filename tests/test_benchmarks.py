@@ -2,13 +2,25 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dreamgym.pipeline import collect
+from dreamgym.pipeline.config import MODELS, preset
+from dreamgym.pipeline.run import Run
+from tests import chat_server
+from worldmodel import pretrain
+from worldmodel.backbone.model import create
+from worldmodel.backbone.weights import save_model
+from worldmodel.text.records import read_episodes
+from worldmodel.text.tokenizer import TextTokenizer
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+CORRIDOR = "tests.doubles:Corridor"
 
 
 def run(script: str, *args: str) -> list[dict]:
@@ -72,3 +84,53 @@ def test_the_memory_finds_what_faiss_finds():
     assert [row["queries"] for row in found] == [1, 16, 64, 256]
     assert all(row["agree"] > 0.999 for row in found)
     assert all(row["ratio"] > 0 for row in found)
+
+
+@pytest.fixture
+def unfitted(tmp_path) -> Run:
+    """A run whose experience model has learned nothing, which is as fast."""
+    run = Run(tmp_path / "r", preset("tiny", env=CORRIDOR))
+    run.stage("collect", lambda: collect.stage(run))
+    texts = pretrain.texts_of(read_episodes(run.path("episodes.jsonl")))
+    tok = TextTokenizer.train(texts, 448)
+    model = create(MODELS["nano"].model(tok.vocab_size), seed=0)
+    save_model(run.path("experience"), model, tok)
+    run.stage("pretrain", lambda: {"tokens_per_transition": 9.5})
+    return run
+
+
+def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
+    state = ["at 0", "goal 1", "end 2", "said ok"]
+    said = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
+    file = tmp_path / "found.json"
+    with chat_server.serving(chat_server.ok(json.dumps(said))) as server:
+        done = subprocess.run(
+            [
+                sys.executable, SCRIPTS / "bench_dream.py", str(unfitted.root),
+                "--slots", "2,4", "--steps", "8", "--rounds", "1", "--seconds", "0.05",
+                "--processes", "1", "--envs", f"{CORRIDOR},miniwob", "--python-for",
+                "miniwob=/no/such/python", "--server", server.url, "--queries", "3",
+                "--json", str(file),
+            ],
+            cwd=SCRIPTS.parent, capture_output=True, text=True, check=False,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+        assert len(server.posts) == 3
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    rows = {row["what"]: row for row in found["rows"]}
+    assert all(line in done.stdout for line in found["sentences"])
+    for slots in (2, 4):
+        row = rows[f"dream, {slots} slots"]
+        assert 0 < row["computed"] <= row["asked"] == 8
+        assert 0 < row["least"] <= row["steps/s"]
+    real = rows[f"real {CORRIDOR}"]
+    assert real["steps alone/s"] > real["steps/s"] > 100
+    best = max(rows[f"dream, {n} slots"]["steps/s"] for n in (2, 4))
+    assert real["dream x"] == pytest.approx(best / real["steps/s"])
+    assert rows["prompted, 4 at once"]["asked"] == 3
+    # What is missing is blank, and how to get it is told.
+    assert rows["real miniwob"].keys() == {"what"}
+    assert rows["dream, 4 groups of 4"].keys() == {"what"}
+    assert "pip install miniwob" in done.stdout
+    assert "dreaming does not pay in time here" in done.stdout

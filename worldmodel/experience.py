@@ -6,6 +6,7 @@ its backends share. `local` answers by a decoder of our own, `served` by a chat 
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -30,7 +31,8 @@ class Prediction(NamedTuple):
     """The model's answer. `problem` is None unless the reply made no sense.
 
     `confidence` is the probability the model gave to the state, reward and outcome
-    it wrote.
+    it wrote, `earns` that of a reward other than 0, `ends` that of the episode's end
+    (each for what was written before it); NaN where a backend cannot tell.
     """
 
     next_state: State
@@ -39,6 +41,8 @@ class Prediction(NamedTuple):
     reasoning: str
     confidence: float
     problem: str | None
+    earns: float = math.nan
+    ends: float = math.nan
 
 
 @runtime_checkable
@@ -52,6 +56,16 @@ class ExperienceModel(Protocol):
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """One variation a task, with its initial state; None where it is malformed."""
         ...
+
+
+def right(answer: Prediction, transition: Transition) -> bool:
+    """Next state, reward and outcome are the real ones."""
+    return (
+        answer.problem is None
+        and answer.next_state == transition.next_state
+        and abs(answer.reward - transition.reward) < 5e-4
+        and answer.outcome == prompts.outcome_of(transition)
+    )
 
 
 def content_seed(*parts: object) -> int:
@@ -69,7 +83,7 @@ def variation(task: Task, instruction: str, state: State) -> Task:
     )  # fmt: skip
 
 
-class Remembering:
+class Remembering(ExperienceModel):
     """What backends share: a replay memory, and answers remembered until it changes.
 
     So a group of rollouts that walks the same way pays once, and whoever comes back to

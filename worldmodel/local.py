@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from worldmodel import completion
 from worldmodel.backbone.generate import Grammar, Sampled, generate
 from worldmodel.backbone.model import Model
+from worldmodel.calibration import Calibration
 from worldmodel.experience import (
     Prediction,
     Query,
@@ -26,10 +28,15 @@ from worldmodel.experience import (
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import Form, fault
-from worldmodel.text.records import Task, Transition
+from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")
+REWARD, OUTCOME = 2, 3
+"""Phases of a reply's grammar."""
+SIGNALS = ("token", "nearest", "agreement", "ensemble")
+"""What an answer may be trusted by; see LocalExperience.signals."""
+SAMPLES = 3
 SAMPLED = 1000
 """Attempts from here on are samples beside the answer, under noise of their own."""
 
@@ -45,12 +52,16 @@ class ExperienceConfig:
     a reward that is no number) is sampled again, `retries` times at most. The last
     time a line that was not there may not be moved but has to be written.
 
+    A question holds at most `room` tokens of past actions and demonstrations; task,
+    state and action are never cut (prompts.query_ids).
+
     Without `reasoning` the model is fitted to none and writes none; with `full_text` it
     writes whole states in place of edits (and needs more `state_tokens`).
     """
 
     history: int = 2
     demos: int = 1
+    room: int = 160
     reasoning_tokens: int = 24
     state_tokens: int = 72
     temperature: float = 1.0
@@ -61,10 +72,10 @@ class ExperienceConfig:
     full_text: bool = False
 
     def __post_init__(self):
-        if min(self.history, self.demos, self.retries) < 0:
+        if min(self.history, self.demos, self.room, self.retries) < 0:
             raise ValueError(
-                "history, demos and retries must be >= 0, got "
-                f"{self.history}, {self.demos} and {self.retries}"
+                "history, demos, room and retries must be >= 0, got "
+                f"{self.history}, {self.demos}, {self.room} and {self.retries}"
             )
         if min(self.reasoning_tokens, self.state_tokens) < 1:
             raise ValueError("reasoning_tokens and state_tokens must be >= 1")
@@ -140,7 +151,7 @@ def variation_grammar(
 class LocalExperience(Remembering):
     """The experience model as a decoder of our own, with its replay memory.
 
-    See Remembering for `memory`, `seed` and `forms`.
+    An answer's confidence is one of SIGNALS.
     """
 
     def __init__(
@@ -152,8 +163,28 @@ class LocalExperience(Remembering):
         *,
         seed: int = 0,
         forms: Mapping[str, Form] | None = None,
+        calibration: Calibration | None = None,
+        members: Sequence[Model] = (),
+        trust: str = "token",
     ):
+        """See Remembering; and:
+
+        Args:
+          calibration: scales the chances; None: they stay as the model gives them.
+          members: an ensemble beside the model (worldmodel.ensemble).
+          trust: which of SIGNALS is the confidence of an answer.
+
+        Raises:
+          ValueError: an unknown signal, or the ensemble's without members.
+        """
+        if trust not in SIGNALS or (trust == "ensemble" and not members):
+            raise ValueError(
+                f"trust must be one of {SIGNALS} (ensemble: with members), got "
+                f"{trust!r} and {len(members)} members"
+            )
         super().__init__(memory, history=config.history, seed=seed, forms=forms)
+        self._calibration, self._trust = calibration, trust
+        self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._grammar = reply_grammar(tokenizer, config)
 
@@ -172,6 +203,7 @@ class LocalExperience(Remembering):
                 again = self._compute([asked[i] for i in bad], attempt, may_move)
                 for i, answer in zip(bad, again, strict=True):
                     answers[i] = answer
+            answers = self._believed(asked, answers)
             self._answers.update(zip(todo, answers, strict=True))
         return [self._answers[k] for k in keys]
 
@@ -182,33 +214,66 @@ class LocalExperience(Remembering):
         )
         return [
             prompts.query_ids(
-                self.tokenizer, q.task, q.past, d, q.state, q.action, history=c.history
+                self.tokenizer, q.task, q.past, d, q.state, q.action,
+                history=c.history, room=c.room,
             )
             for q, d in zip(queries, demos, strict=True)
-        ]
+        ]  # fmt: skip
 
-    def signals(
-        self, queries: Sequence[Query], *, samples: int = 3
-    ) -> dict[str, list[float]]:
+    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
+        """Reply `number` to each query, under noise of its own, taken as it comes.
+
+        None of them is the answer: that is `predict`'s.
+        """
+        return self._compute(queries, SAMPLED + number, [True] * len(queries))
+
+    def _believed(
+        self, queries: Sequence[Query], answers: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The answers with the confidence this model goes by, and honest chances."""
+        if self._trust != "token":
+            found = self._signal(self._trust, queries, answers)
+            pairs = zip(answers, found, strict=True)
+            answers = [a._replace(confidence=float(x)) for a, x in pairs]
+        scale = self._calibration
+        return list(answers) if scale is None else [scale(a) for a in answers]
+
+    def _signal(
+        self, name: str, queries: Sequence[Query], answers: Sequence[Prediction]
+    ) -> Float[np.ndarray, " N"]:
+        """One of SIGNALS, larger for answers more likely right."""
+        if name == "nearest":
+            asked = [(q.task.id, q.state, q.action) for q in queries]
+            near = self.memory.nearest(asked, 1)
+            return np.array([found[-1][0] if found else 0.0 for found in near], float)
+        if name == "agreement":
+            same = np.zeros(len(queries))
+            for number in range(SAMPLES):
+                again = self.sample(queries, number)
+                same += [a[:3] == b[:3] for a, b in zip(answers, again, strict=True)]
+            return same / SAMPLES
+        said = [
+            (a.next_state, prompts.verdict_ids(self.tokenizer, a.reward, a.outcome))
+            for a in answers
+        ]
+        each = [self._mass(m, queries, answers, said) for m in self.members]
+        return np.min(np.array(each), axis=0)
+
+    def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
         """What speaks for each answer, larger for those more likely right.
 
-        token: the answer's own confidence; nearest: the similarity of the nearest
-        stored transition of another task; agreement: the share of `samples` answers
-        under other noise that say the same.
+        token: the probability of what was written; nearest: the similarity of the
+        nearest stored transition of another task; agreement: the share of SAMPLES
+        replies under other noise that say the same; ensemble, where there are members:
+        the least probability that one of them gives to the answer. The confidence that
+        the model goes by stands under its own name.
         """
         answers = self.predict(queries)
-        asked = [(q.task.id, q.state, q.action) for q in queries]
-        near = self.memory.nearest(asked, 1)
-        same = np.zeros(len(queries))
-        for number in range(samples):
-            attempt = SAMPLED + number
-            again = self._compute(queries, attempt, [True] * len(queries))
-            same += [a[:3] == b[:3] for a, b in zip(answers, again, strict=True)]
-        return {
-            "token": [a.confidence for a in answers],
-            "nearest": [found[-1][0] if found else 0.0 for found in near],
-            "agreement": (same / samples).tolist(),
-        }
+        own = {self._trust: [a.confidence for a in answers]}
+        others = [n for n in ("nearest", "agreement") if n != self._trust]
+        if self.members and self._trust != "ensemble":
+            others.append("ensemble")
+        return own | {n: self._signal(n, queries, answers).tolist() for n in others}
 
     def likelihood(
         self, queries: Sequence[Query], transitions: Sequence[Transition]
@@ -218,22 +283,29 @@ class LocalExperience(Remembering):
         One sample of the reasoning stands for all of them; every token counts, whatever
         the grammar forbids: a lower estimate.
         """
+        reward = [self.tokenizer.control("reward")]
+        real = [(t.next_state, reward) for t in transitions]
+        return self._mass(self.model, queries, self.predict(queries), real).tolist()
+
+    def _mass(
+        self,
+        model: Model,
+        queries: Sequence[Query],
+        answers: Sequence[Prediction],
+        said: Sequence[tuple[State, list[int]]],
+    ) -> Float[np.ndarray, " N"]:
+        """p of `model` to (a next state, the ids after it), given each reasoning."""
         tok, texts, starts = self.tokenizer, [], []
-        pairs = zip(
-            self._contexts(queries), self.predict(queries), transitions, strict=True
-        )
-        for context, answer, t in pairs:
+        rows = zip(queries, self._contexts(queries), answers, said, strict=True)
+        for query, context, answer, (state, tail) in rows:
             effect = prompts.effect_ids(
-                tok, t.state, t.next_state, full=self.config.full_text
+                tok, query.state, state, full=self.config.full_text
             )
             before = [*context, *tok.encode(answer.reasoning), effect[0]]
-            texts.append([*before, *effect[1:], tok.control("reward")])
+            texts.append([*before, *effect[1:], *tail])
             starts.append(len(before))
-        scored = completion.score(self.model, texts)
-        return [
-            float(np.exp(sum(found.logp[start:])))
-            for found, start in zip(scored, starts, strict=True)
-        ]
+        pairs = zip(completion.score(model, texts), starts, strict=True)
+        return np.array([np.exp(sum(found.logp[at:])) for found, at in pairs], float)
 
     def _compute(
         self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
@@ -264,7 +336,8 @@ class LocalExperience(Remembering):
             self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
             distinct=form is not None and form.distinct,
         )  # fmt: skip
-        counted = sampled.logp[0, :n][sampled.phase[0, :n] > 0]
+        logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
+        paid, ended = (float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME))
         problem = reply.problem
         if problem is None and not reply.next_state:
             problem = "the next state is empty"
@@ -272,7 +345,9 @@ class LocalExperience(Remembering):
             problem = fault(reply.next_state, form)
         return Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
-            float(np.exp(counted.sum())), problem,
+            float(np.exp(logp[phase > 0].sum())), problem,
+            paid if reply.reward else 1 - paid,
+            1 - ended if reply.outcome == "go" else ended,
         )  # fmt: skip
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:

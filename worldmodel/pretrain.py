@@ -6,6 +6,7 @@ by their own schedule, checkpointed and resumable bit for bit.
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,6 +36,9 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 CONTEXT = len(local.PARTS)
 """The part of context tokens, which no target's loss counts."""
+
+WIDEST = 8
+"""How many times wider than asked for rows may be, for examples that need it."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
 
@@ -120,8 +124,14 @@ def transition_examples(
     episodes: Sequence[Episode],
     memory: ReplayMemory,
     config: local.ExperienceConfig,
+    *,
+    balance: float = 0.0,
 ) -> list[Example]:
-    """Eq. 5 for every transition; exact repeats within a task are kept once."""
+    """Eq. 5 for every transition; exact repeats within a task are kept once.
+
+    `balance`: rewards and ends, where they are rarer than this share of the
+    transitions, weigh in the loss of their own tokens as if they were not.
+    """
     where: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
     for e in episodes:
         past: tuple[str, ...] = ()
@@ -131,14 +141,31 @@ def transition_examples(
             past = (*past, t.action)
     rows = list(where.values())
     demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
+    paid = _boost([t.reward != 0 for _, _, t in rows], balance)
+    ended = _boost([t.terminated for _, _, t in rows], balance)
     out = []
     for (task, past, t), shown in zip(rows, demos, strict=True):
         context = prompts.query_ids(
-            tok, task, past, shown, t.state, t.action, history=config.history
-        )
+            tok, task, past, shown, t.state, t.action,
+            history=config.history, room=config.room,
+        )  # fmt: skip
         reply = prompts.reply_ids(tok, t, full=config.full_text)
-        out.append(_marked(context, reply, _reply_parts(tok, reply)))
+        example = _marked(context, reply, _reply_parts(tok, reply))
+        weigh = {2: paid if t.reward else 1.0, 3: ended if t.terminated else 1.0}
+        if set(weigh.values()) != {1.0}:
+            part = np.where(example.mask, example.part, CONTEXT)
+            weight = [weigh.get(int(p), 1.0) for p in part]
+            example = example._replace(weight=weight)
+        out.append(example)
     return out
+
+
+def _boost(rare: Sequence[bool], share: float) -> float:
+    """The weight under which the rare ones make up `share` of all; never below 1."""
+    count = sum(rare)
+    if not 0 < count < share * len(rare):
+        return 1.0
+    return share / (1 - share) * (len(rare) - count) / count
 
 
 def variation_examples(
@@ -194,10 +221,12 @@ def fit(
     """
     if not examples:
         raise ValueError("nothing to fit: no examples")
+    width = row_width([*examples, *held_out], config.width)
+    examples, held_out = held_by(examples, width), held_by(held_out, width)
     if config.context_weight:
-        examples = [with_context(e, config) for e in examples]
-    tokens = pack(examples, config.width)
-    held = pack(held_out, config.width) if held_out else None
+        examples = [with_context(e, config.context_weight) for e in examples]
+    tokens = pack(examples, width)
+    held = pack(held_out, width) if held_out else None
     optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
     if config.lora is not None:
         model = lora.attach(model, config.lora, seed=seed)
@@ -235,22 +264,38 @@ def fit(
     return lora.merge(model._replace(params=params)), curve
 
 
-def with_context(example: Example, config: FitConfig) -> Example:
-    """The example with its context trained on too, at a weight of its own.
+def row_width(examples: Sequence[Example], width: int) -> int:
+    """`width`, or what the longest example needs: so nothing is cut, no state either.
+
+    In steps of 64, and at most WIDEST times as wide.
+    """
+    longest = max((len(e.ids) for e in examples), default=0)
+    return width if longest <= width else min(-(-longest // 64) * 64, WIDEST * width)
+
+
+def held_by(examples: Sequence[Example], width: int) -> list[Example]:
+    """The examples that rows of this width hold whole; the others are counted aloud.
 
     Raises:
-      ValueError: targets that do not fit a row.
+      ValueError: there are examples, and none of them fits.
     """
-    cut = max(len(example.ids) - config.width, 0)
+    kept = [e for e in examples if len(e.ids) <= width]
+    if len(kept) == len(examples):
+        return kept
+    left = f"{len(examples) - len(kept)} of {len(examples)} examples are longer than"
+    if not kept:
+        raise ValueError(f"{left} {width} tokens: shorten the states or widen the rows")
+    print(f"fit: {left} {width} tokens and left out", file=sys.stderr)
+    return kept
+
+
+def with_context(example: Example, weight: float | int) -> Example:
+    """The example with its context trained on too, at a weight of its own."""
     mask = np.asarray(example.mask)
-    if cut and mask[: cut + 1].any():
-        raise ValueError(f"targets do not fit a row of {config.width} tokens")
-    part = np.where(mask, example.part, CONTEXT)
     return example._replace(
-        ids=example.ids[cut:],
-        mask=[True] * (len(mask) - cut),
-        part=part[cut:].tolist(),
-        weight=np.where(mask, 1.0, config.context_weight)[cut:].tolist(),
+        mask=[True] * len(mask),
+        part=np.where(mask, example.part, CONTEXT).tolist(),
+        weight=np.where(mask, example.weight, weight).tolist(),
     )
 
 

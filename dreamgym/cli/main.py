@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dreamgym.cli import data, engine, runs
+from dreamgym.cli import annotate, data, engine, runs
 
 _EPILOG = """\
 examples:
@@ -21,9 +21,11 @@ examples:
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
+  dreamgym annotate mine.jsonl --to traced.jsonl --by rule   reasoning traces
 
   dreamgym fetch smollm2                           a pretrained model, offline
   dreamgym quickstart --model models/smollm2       ... as policy and dream
+  dreamgym quickstart --server http://127.0.0.1:8080/v1   a chat server as the dream
   dreamgym generate --model models/smollm2 --prompt "Once upon a time"
   dreamgym score --model models/smollm2 lines.txt  log-probabilities as JSON lines
 
@@ -40,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (runs, data, engine):
+    for group in (runs, data, annotate, engine):
         group.add(commands)
     return parser
 
@@ -49,10 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
     from dreamgym.pipeline.run import RunError
+    from worldmodel.served.client import CacheError
     from worldmodel.served.protocol import ChatError
     from worldmodel.text.records import RecordError
 
-    told = (RunError, RecordError, ChatError, AssertionError, ValueError, OSError)
+    told = (RunError, RecordError, ChatError, CacheError)
+    told += (AssertionError, ValueError, OSError)
     try:
         args.body(args)
     except told as error:

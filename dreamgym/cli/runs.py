@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import MESH_HELP
+from dreamgym.cli.options import MESH_HELP, add_server, server_of
 
 _NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 _ENV_HELP = (
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     texts = {
         "quickstart": "all stages, then the table",
         "collect": "real episodes as JSONL",
-        "pretrain": "fit the experience model to the episodes",
+        "pretrain": "fit the experience model to the episodes (of a --server: nothing)",
         "warmstart": "behaviour cloning, IWM and SR: the policy before any reward",
         "train": "GRPO in the dream with the curriculum",
         "evaluate": "success of each policy on real test games",
@@ -89,10 +89,7 @@ def _fidelity_command(commands: Any) -> None:
     add("--limit", type=int, metavar="N", help="transitions at most (the run's own)")
     add("--mesh", default="", help=MESH_HELP)
     add("--json", action="store_true", help="the whole card as one JSON object")
-    add("--server", metavar="URL", help="ask an OpenAI-compatible server instead, with "
-        "the run's episodes as demonstrations (nothing is trained)")  # fmt: skip
-    add("--server-model", metavar="NAME", default="default", help="its model")
-    add("--server-key-env", metavar="VARIABLE", help="the variable that holds its key")
+    add_server(command)
     command.set_defaults(body=_fidelity)
 
 
@@ -102,23 +99,19 @@ def _fidelity(args: argparse.Namespace) -> None:
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.run import Run
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
-    from worldmodel.served.protocol import ChatConfig
     from worldmodel.text.records import read_episodes
 
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit must be >= 1, got {args.limit}")
+    server = server_of(args)
+    if server is not None and args.mesh:
+        raise ValueError("--mesh places a model of ours, and a --server has its own")
     if args.episodes is not None:
         read_episodes(args.episodes)  # a bad file is said before anything is loaded
     tune_process()
     run = Run.open(
         args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     )
-    server = None
-    if args.server is not None:
-        server = ChatConfig(
-            base_url=args.server, model=args.server_model, temperature=0.0,
-            api_key_env=args.server_key_env,
-        )  # fmt: skip
     card, page = fidelity.scored(run, args.episodes, args.limit, server)
     print(json.dumps(card) if args.json else scorecard.table(card))
     if not args.json:
@@ -153,6 +146,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="a JSONL file of episodes to use in place of collecting; without --env "
         "the real stages are skipped",
     )  # fmt: skip
+    add_server(parser)
 
 
 def _config(args: argparse.Namespace) -> Any:
@@ -168,7 +162,7 @@ def _config(args: argparse.Namespace) -> Any:
     from worldmodel.fitting.learner import ComputeConfig
     from worldmodel.text.records import read_episodes
 
-    changes: dict[str, Any] = {"seed": args.seed}
+    changes: dict[str, Any] = {"seed": args.seed, "server": server_of(args)}
     if args.episodes is not None:
         changes |= {"episodes": str(args.episodes.resolve()), "env": args.env or ""}
     elif args.env is not None:
@@ -204,6 +198,8 @@ def _refit(args: argparse.Namespace) -> None:
 
     if args.episodes is None:
         raise RunError("--from needs --episodes FILE: what is there to learn anew?")
+    if args.server is not None:
+        raise RunError("--from fits a model of ours again; a --server is not fitted")
     tune_process()
     mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     source = Run.open(args.source, mesh)
@@ -223,7 +219,7 @@ def _stages(args: argparse.Namespace) -> None:
     if args.command == "pretrain" and args.source is not None:
         return _refit(args)
     config, mesh = _config(args), parse_mesh(args.mesh) if args.mesh else None
-    suffix = "-shuffled" if config.shuffled else ""
+    suffix = "-shuffled" if config.shuffled else "-server" if config.server else ""
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
     if args.command in STAGES:

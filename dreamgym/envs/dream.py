@@ -8,7 +8,7 @@ sees no difference from a real environment.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dreamgym.envs.base import Step, TextEnv, VectorEnv
 from worldmodel.experience import ExperienceModel, Prediction, Query
@@ -38,8 +38,16 @@ class Trust:
             )
 
 
+class Snapshot(NamedTuple):
+    """All there is of a dreamed episode at one moment: it can go on from here again."""
+
+    task: Task
+    past: tuple[str, ...]
+    state: State
+
+
 class DreamVectorEnv(VectorEnv):
-    """Many dreamed episodes at once.
+    """Many dreamed episodes at once, each of which can be forked and revisited.
 
     A reply that makes no sense, or one that is not trusted, ends its trajectory with a
     reason, unscored. A step limit is a scored failure (`truncated`).
@@ -82,6 +90,27 @@ class DreamVectorEnv(VectorEnv):
             self._past[i], self._live[i] = (), True
             out[i] = task.initial_state
         return out
+
+    def snapshot(self, slot: int) -> Snapshot:
+        """Where the episode of a slot stands.
+
+        Raises:
+          ValueError: no episode runs there.
+        """
+        task = self._tasks[slot]
+        if task is None or not self._live[slot]:
+            raise ValueError(f"no episode runs in slot {slot}: nothing to fork")
+        return Snapshot(task, self._past[slot], self._states[slot])
+
+    def restore(self, slot: int, snapshot: Snapshot) -> State:
+        """Let a slot go on from a snapshot, of this slot or any other, of any batch.
+
+        Whoever does the same there finds the same, as long as the model's memory stays:
+        answers are a function of task, history, state and action.
+        """
+        self._tasks[slot], self._past[slot], self._states[slot] = snapshot
+        self._live[slot] = True
+        return snapshot.state
 
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
         """See VectorEnv."""
@@ -132,9 +161,20 @@ class DreamEnv(TextEnv):
         super().__init__()
         if not tasks:
             raise ValueError("a dream needs at least one task with an initial state")
-        self._all = list(tasks)
+        self._all, self._max_steps = list(tasks), max_steps
         self._batch = DreamVectorEnv(model, 1, max_steps=max_steps)
         self._open = False
+
+    def fork(self) -> "DreamEnv":
+        """Another dream of the same model that goes on from here.
+
+        Raises:
+          ValueError: no episode runs.
+        """
+        other = DreamEnv(self._batch.model, self._all, max_steps=self._max_steps)
+        other._batch.restore(0, self._batch.snapshot(0))
+        other._open = True
+        return other
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -1,6 +1,7 @@
 """A dreamed episode beside the real one, for the same actions: text and page."""
 
 import html
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,8 @@ def _says(moment: Moment) -> list[str]:
     answer = moment.dreamed
     assert answer is not None
     out = [f"because {answer.reasoning}"] if answer.reasoning else []
-    out.append(f"confidence {answer.confidence:.3f}")
+    known = not math.isnan(answer.confidence)
+    out.append(f"confidence {answer.confidence:.3f}" if known else "confidence unknown")
     if answer.problem is not None:
         out.append(f"makes no sense: {answer.problem}")
     for score, t in moment.recalled:

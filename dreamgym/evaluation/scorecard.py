@@ -57,6 +57,13 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "reveals: distinct states, of the real number", _plain(reveals["diversity"])
     sure = card["confidence"]
     yield "confidence: calibration error", _plain(sure["calibration_error"])
+    for name, label in (("earns", "it earns something"), ("ends", "it ends")):
+        found = card["chances"][name]
+        yield (
+            f"chance that {label}: calibration error, scaled",
+            f"{_plain(found['calibration_error'])}, "
+            f"{_plain(found['calibrated_error'])}",
+        )
     for name, value in card.get("detectors", {"confidence": sure["auroc"]}).items():
         yield f"wrong answers told by {name} (AUROC)", _plain(value)
     if card.get("consistency") is not None:
@@ -84,16 +91,19 @@ def _open_loop(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def table(card: dict[str, Any]) -> str:
-    """Everything on a card, a line each; then the exact rates by family."""
+    """Everything on a card, a line each; then the exact rates by family and actor."""
     lines = [f"{card['transitions']} held-out transitions, 95 % intervals", ""]
     found = list(rows(card))
     width = max(len(what) for what, _ in found)
     lines += [f"{what:<{width}}  {value}" for what, value in found]
-    for family, part in card.get("families", {}).items():
+    for key, label in (("families", "family"), ("sources", "who acted")):
+        parts = card.get(key, {})
+        lines += ["", f"by {label}"] if parts else []
         lines += [
-            "", f"{family or '(no family)'}: exact {_rate(part['exact']['all'])}, "
-            f"changed {_rate(part['exact']['changed'])}",
-        ]  # fmt: skip
+            f"{name or '(none)'}: all but reveals {_rate(part['exact']['known'])}, "
+            f"changed {_rate(part['exact']['changed'])}"
+            for name, part in parts.items()
+        ]
     if card.get("seen_tasks"):
         lines += ["", f"{card['seen_tasks']} of its tasks were in the training data"]
     return "\n".join(lines)

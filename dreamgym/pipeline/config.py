@@ -19,9 +19,12 @@ from dreamgym.rl.update import GrpoConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.backbone.model import LoraConfig
+from worldmodel.ensemble import EnsembleConfig
 from worldmodel.fitting.learner import OptimizerConfig
-from worldmodel.local import ExperienceConfig
+from worldmodel.local import SIGNALS, ExperienceConfig
 from worldmodel.pretrain import FitConfig
+from worldmodel.served.prompted import PromptedConfig
+from worldmodel.served.protocol import ChatConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,11 +145,12 @@ class TrustConfig:
     `gate` is the share of good dev answers (right, or of a reveal, which nobody can
     know) that may be cut; it decides the confidence below which a rollout ends
     unscored. 0 believes all. `pessimism` times the missing confidence is taken
-    off rewards.
+    off rewards. `signal` is what answers are trusted by (worldmodel.local.SIGNALS).
     """
 
     gate: float = 0.0
     pessimism: float = 0.0
+    signal: str = "token"
 
     def __post_init__(self):
         if not 0 <= self.gate < 1 or self.pessimism < 0:
@@ -154,6 +158,19 @@ class TrustConfig:
                 "gate must be in [0, 1) and pessimism >= 0, got "
                 f"{self.gate} and {self.pessimism}"
             )
+        if self.signal not in SIGNALS:
+            raise ValueError(f"signal must be one of {SIGNALS}, got {self.signal!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """A chat server as the experience model: who is asked, and what it is shown.
+
+    `chat` holds the name of the variable of the key, never the key.
+    """
+
+    chat: ChatConfig
+    prompt: PromptedConfig = PromptedConfig()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,8 +180,11 @@ class RunConfig:
     `model` is a shape of MODELS or a Hugging Face directory; `env` a registered id,
     "module:Class", or "" where only `episodes` (a JSONL file) are at hand; `refit` is a
     run whose model, tokenizer and episodes this one goes on from; `share` of the
-    episodes is what the experience model is fitted to and remembers; `enrich` dreamed
-    transitions enter the replay memory after each update.
+    episodes is what the experience model is fitted to and remembers; rewards and ends
+    that are rarer than `balance` weigh as if they made up that share; `enrich` dreamed
+    transitions enter the replay memory after each update. With a `server` the dream is
+    what it answers: nothing is fitted to the episodes, they are its demonstrations, and
+    policies begin at the model as it is before any fit.
     """
 
     preset: str
@@ -176,8 +196,11 @@ class RunConfig:
     max_steps: int = 16
     collect: CollectConfig = CollectConfig()
     experience: ExperienceConfig = ExperienceConfig()
+    server: ServerConfig | None = None
     pretrain: FitConfig
     share: float = 1.0
+    balance: float = 0.0
+    ensemble: EnsembleConfig = EnsembleConfig()
     shuffled: bool = False
     policy: PolicyConfig = PolicyConfig()
     warmstart: WarmstartConfig
@@ -195,6 +218,21 @@ class RunConfig:
             raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if self.trust.signal == "ensemble" and not self.ensemble.members:
+            raise ValueError("trust.signal = ensemble needs ensemble.members > 0")
+        if not 0 <= self.balance < 1:
+            raise ValueError(f"balance must be in [0, 1), got {self.balance}")
+        fitted = {
+            "shuffled": self.shuffled, "refit": self.refit, "balance": self.balance,
+            "ensemble": self.ensemble.members,
+            "trust.signal": self.trust.signal != "token",
+        }  # fmt: skip
+        about = [name for name, set_ in fitted.items() if set_]
+        if self.server is not None and about:
+            raise ValueError(
+                f"{about[0]} is about a fitted experience model, and the one of a "
+                "server is not fitted: drop one of them"
+            )
 
     def json(self) -> dict[str, Any]:
         """The settings as plain data."""
@@ -202,11 +240,15 @@ class RunConfig:
 
     def digest(self) -> str:
         """A hash of all settings, and of the episodes' content where given."""
-        text = json.dumps(self.json(), sort_keys=True)
-        digest = hashlib.sha256(text.encode())
-        if self.episodes:
-            digest.update(Path(self.episodes).read_bytes())
-        return digest.hexdigest()[:16]
+        return digest_of(self.json(), self.episodes)
+
+
+def digest_of(settings: dict[str, Any], episodes: str) -> str:
+    """The hash of settings as plain data, of this version or of one before."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    if episodes:
+        digest.update(Path(episodes).read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def restored(kind: Any, value: Any) -> Any:

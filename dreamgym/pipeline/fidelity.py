@@ -14,29 +14,37 @@ import gymnasium
 
 from dreamgym.envs import base
 from dreamgym.evaluation import scorecard
+from dreamgym.pipeline import served
+from dreamgym.pipeline.config import ServerConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
 from worldmodel.experience import ExperienceModel, Query
-from worldmodel.pretrain import forms_of, memory_of
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedConfig, PromptedExperience
-from worldmodel.served.protocol import ChatConfig
+from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text.records import Episode, lines, read_episodes
 
 
 def stage(run: Run) -> dict[str, Any]:
     """Score the experience model on dev games; writes fidelity.json and its plot."""
-    experience = load_experience(run)
+    experience = load_experience(run, stage="fidelity")
+    with served.asking(experience):
+        return _measured(run, experience)
+
+
+def _measured(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     _, dev = episodes_of(run)
+    served.check_trust(run, experience, dev)
     limit = run.config.evaluate.fidelity
     with bar(limit, "fidelity", "transition") as show:
         card = by_family(
             experience, dev, limit, lambda done, _: show(done), env=run.config.env
         )
-    card["threshold"] = fidelity.threshold(
-        experience, dev, limit=limit, gate=run.config.trust.gate
-    )
+    scale = fidelity.calibrated(experience, dev, limit=limit)
+    card["calibration"] = scale.json()
+    gate = run.config.trust.gate
+    least = fidelity.threshold(experience, dev, limit=limit, gate=gate)
+    # The gate reads calibrated chances: so its threshold is one. 0 believes all.
+    card["threshold"] = scale.confidence(least) if least else 0.0
     run.write_json("fidelity.json", card)
     scorecard.plot_states(card, run.path("plots/fidelity.png"))
     return {
@@ -47,6 +55,7 @@ def stage(run: Run) -> dict[str, Any]:
         "reward_false_positives": card["reward"]["false_positives"]["mean"],
         "near_misses_rewarded": card["reward"]["near_misses"]["mean"],
         "done": card["done"]["accuracy"]["mean"],
+        **served.spent(experience),
     }
 
 
@@ -60,6 +69,8 @@ def by_family(
     deep: bool = False,
 ) -> dict[str, Any]:
     """The scorecard of all episodes, with those of each family in `families`.
+
+    With `deep` also those of each source (who acted) in `sources`.
 
     With the `env` they come from, near misses are tried there.
     """
@@ -115,32 +126,26 @@ def _by_family(
     card = fidelity.score(
         model, episodes, limit=limit, progress=progress, deep=deep, replay=replay
     )
-    card["families"] = {
-        family: fidelity.score(
-            model, [e for e in episodes if e.task.family == family], limit=limit // 2,
-            deep=deep, replay=replay,
-        )
-        for family in sorted({e.task.family for e in episodes})
-    }  # fmt: skip
+
+    def parts(name_of: Callable[[Episode], str]) -> dict[str, Any]:
+        groups: dict[str, list[Episode]] = {}
+        for e in episodes:
+            groups.setdefault(name_of(e), []).append(e)
+        return {
+            name: fidelity.score(
+                model, group, limit=limit // 2, deep=deep, replay=replay
+            )
+            for name, group in sorted(groups.items())
+        }
+
+    card["families"] = parts(lambda e: e.task.family)
+    if deep:
+        card["sources"] = parts(lambda e: e.source)
     return card
 
 
-def prompted(run: Run, server: ChatConfig) -> PromptedExperience:
-    """A chat server in the place of the run's model, with the run's memory.
-
-    Its answers are kept in scorecard/answers.sqlite: asked again, they cost nothing.
-    """
-    run.require("collect")
-    train, _ = episodes_of(run)
-    client = ChatClient(server, run.path("scorecard/answers.sqlite"))
-    return PromptedExperience(
-        client, memory_of(train, capacity=50_000), PromptedConfig(),
-        seed=run.config.seed, forms=forms_of(train),
-    )  # fmt: skip
-
-
 def scored(
-    run: Run, path: Path | None, limit: int | None, server: ChatConfig | None = None
+    run: Run, path: Path | None, limit: int | None, server: ServerConfig | None = None
 ) -> tuple[dict, Path]:
     """The whole scorecard of a run on the episodes of a file, or on its dev games.
 
@@ -149,14 +154,12 @@ def scored(
     page's path. Episodes of tasks that the model was fitted to are counted in
     `seen_tasks`: what is measured on those is not on unseen games.
     """
-    experience: ExperienceModel = (
-        load_experience(run) if server is None else prompted(run, server)
-    )
+    experience = load_experience(run, server=server)
     train, dev = episodes_of(run)
     episodes = dev if path is None else read_episodes(path)
     known = {e.task.id for e in train}
     limit = run.config.evaluate.fidelity if limit is None else limit
-    with bar(limit, "fidelity", "transition") as show:
+    with served.asking(experience), bar(limit, "fidelity", "transition") as show:
         card = by_family(
             experience, episodes, limit, lambda done, _: show(done), deep=True,
             env=run.config.env,
@@ -167,7 +170,6 @@ def scored(
     if isinstance(experience, PromptedExperience):
         name += "-server"
         card["usage"] = experience.client.usage._asdict()
-        experience.client.close()
     run.write_json(f"scorecard/{name}.json", card)
     page = run.path(f"scorecard/{name}.html")
     scorecard.write_page(card, page)

@@ -1,17 +1,22 @@
-"""Stage 2: the experience model, its tokenizer and memory."""
+"""Stage 2: the experience model, its tokenizer and memory; a server's is not fitted."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dreamgym.pipeline.config import MODELS
+from dreamgym.pipeline import served
+from dreamgym.pipeline.config import MODELS, ServerConfig
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel import pretrain, reasoning
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.calibration import Calibration
+from worldmodel.ensemble import members
+from worldmodel.fitting.batches import Example
 from worldmodel.local import LocalExperience
+from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text import prompts
 from worldmodel.text.records import Episode, read_episodes
 from worldmodel.text.tokenizer import TextTokenizer
@@ -66,9 +71,14 @@ def _told(run: Run, train: list[Episode]) -> list[Episode]:
 
 
 def stage(run: Run) -> dict[str, Any]:
-    """Fit the experience model; writes experience/ and tokenizer/."""
+    """Fit the experience model; writes experience/ and tokenizer/.
+
+    Where a server is asked nothing is fitted: experience/ then holds the model as it is
+    before any fit, from which the policies start, and the numbers have no losses.
+    """
     run.require("collect")
     c = run.config
+    served.check_server(c)
     train, dev = episodes_of(run)
     told = _told(run, train)
     if c.model in MODELS and not c.refit:
@@ -76,7 +86,17 @@ def stage(run: Run) -> dict[str, Any]:
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
     model, tok = blank_model(run)
     memory = pretrain.memory_of(told, capacity=50_000)
-    examples = pretrain.transition_examples(tok, told, memory, c.experience)
+    sizes = {
+        "tokens_per_state": round(_state_tokens(tok, train), 1),
+        "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
+    }
+    if c.server is not None:
+        save_model(run.path("experience"), model, tok)
+        asked = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
+        return asked | sizes
+    examples = pretrain.transition_examples(
+        tok, told, memory, c.experience, balance=c.balance
+    )
     distinct = len(examples)
     tokens = pretrain.mean_tokens(examples)
     tasks = [e.task for e in train]
@@ -89,16 +109,42 @@ def stage(run: Run) -> dict[str, Any]:
             directory=run.path("checkpoints/pretrain"),
         )  # fmt: skip
     save_model(run.path("experience"), model, tok)
+    _ensemble(run, model, tok, examples)
     pretrain.write_curve(run.path("curves/pretrain.jsonl"), curve)
     run.drop("checkpoints/pretrain")
     return {
         "distinct_transitions": distinct,
         "tokens_per_transition": round(tokens, 1),
-        "tokens_per_state": round(_state_tokens(tok, train), 1),
-        "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
+        **sizes,
         "loss": curve[-1]["loss"],
         "dev_loss": curve[-1].get("held_out/loss"),
     }
+
+
+def _ensemble(
+    run: Run, model: Model, tok: TextTokenizer, examples: list[Example]
+) -> None:
+    """Fit the run's ensemble, if it has one; writes ensemble/NUMBER."""
+    c = run.config
+    if not c.ensemble.members:
+        return
+    work = run.path("checkpoints/ensemble")
+    with bar(c.ensemble.members, "ensemble", "member") as show:
+        for number, member in enumerate(
+            members(
+                model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work
+            )
+        ):
+            save_model(run.path(f"ensemble/{number}"), member, tok)
+            show(number + 1)
+    run.drop("checkpoints/ensemble")
+
+
+def _calibration(run: Run) -> Calibration | None:
+    """What the fidelity stage found, if it did; runs of older versions have none."""
+    found = run.read_json("fidelity.json") if run.done("fidelity") else {}
+    told = found.get("calibration")
+    return None if told is None else Calibration.parsed(told)
 
 
 def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
@@ -106,13 +152,33 @@ def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
     return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
 
 
-def load_experience(run: Run) -> LocalExperience:
-    """The run's experience model with its memory of real transitions."""
-    run.require("pretrain")
-    model, tok = load_model(run.path("experience"), mesh=run.mesh)
+def load_experience(
+    run: Run,
+    *,
+    stage: str | None = None,
+    server: ServerConfig | None = None,
+    scaled: bool = False,
+) -> LocalExperience | PromptedExperience:
+    """The run's experience model with its memory of real transitions.
+
+    Args:
+      stage: whose numbers will tell what was asked of a server (served.spent).
+      server: asked in the place of the run's own model.
+      scaled: its chances are those that the fidelity stage has calibrated.
+    """
+    run.require("pretrain" if server is None else "collect")
     train, _ = episodes_of(run)
     memory = pretrain.memory_of(_told(run, train), capacity=50_000)
+    forms = pretrain.forms_of(train)
+    server = run.config.server if server is None else server
+    scale = _calibration(run) if scaled else None
+    if server is not None:
+        return served.prompted(run, server, memory, forms, stage, scale)
+    model, tok = load_model(run.path("experience"), mesh=run.mesh)
+    c = run.config
+    paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
     return LocalExperience(
-        model, tok, memory, run.config.experience, seed=run.config.seed,
-        forms=pretrain.forms_of(train),
+        model, tok, memory, c.experience, seed=c.seed, forms=forms,
+        members=[load_model(p, mesh=run.mesh)[0] for p in paths],
+        trust=c.trust.signal, calibration=scale,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from dreamgym.pipeline import (
     evaluate,
     fidelity,
     pretrain,
+    served,
     train,
     transfer,
     warmstart,
@@ -70,7 +71,9 @@ def quickstart(
     Raises:
       RunError: a directory or setting that cannot be used.
       RecordError: bad episodes; the message names file and line.
+      ServerLost: the server that is the dream does not answer.
     """
+    served.check_server(config)
     tune_process()
     run = Run(run_dir, config, None if mesh is None else make_mesh(mesh))
     for name, body in STAGES.items():

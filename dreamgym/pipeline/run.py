@@ -18,7 +18,7 @@ from typing import Any
 from jax.sharding import Mesh
 from tqdm import tqdm
 
-from dreamgym.pipeline.config import RunConfig, restored
+from dreamgym.pipeline.config import RunConfig, digest_of, restored
 from worldmodel.text.records import replacing
 
 SCHEMA = "dreamgym.run/1"
@@ -119,15 +119,19 @@ class Run:
         """Whether the run was made with these settings.
 
         A version before may not have had all of them: then it did what defaults do.
-        What an episodes file held is only in the digest.
+        What an episodes file held is only in the digest, of what that version wrote.
         """
-        if manifest.get("settings") == self.config.digest():
+        digest = manifest.get("settings")
+        if digest == self.config.digest():
             return True
         try:
             made = restored(RunConfig, manifest.get("config"))
         except (ValueError, TypeError):
             return False
-        return made == self.config and not self.config.episodes
+        if made != self.config:
+            return False
+        episodes = self.config.episodes
+        return not episodes or digest == digest_of(manifest["config"], episodes)
 
     def path(self, name: str) -> Path:
         """A path inside the run."""

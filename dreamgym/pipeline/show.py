@@ -4,10 +4,12 @@ from pathlib import Path
 
 from dreamgym.evaluation import beside
 from dreamgym.evaluation.beside import Moment
+from dreamgym.pipeline import served
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.experience import Query
 from worldmodel.local import LocalExperience
+from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text.records import Episode
 
 
@@ -17,7 +19,7 @@ def shown(run: Run, name: str | None) -> tuple[str, Path]:
     Raises:
       RunError: no dev episode of that name; the message says some that are there.
     """
-    experience = load_experience(run)
+    experience = load_experience(run, scaled=True)
     _, dev = episodes_of(run)
     found = {e.id: e for e in dev}
     episode = dev[0] if name is None else found.get(name)
@@ -25,13 +27,16 @@ def shown(run: Run, name: str | None) -> tuple[str, Path]:
         raise RunError(
             f"{run.path('dev.jsonl')}: no episode {name!r}; have {list(found)[:8]} ..."
         )
-    moments = dreamed(experience, episode)
+    with served.asking(experience):
+        moments = dreamed(experience, episode)
     page = run.path(f"scorecard/episode-{list(found).index(episode.id)}.html")
     beside.write_page(episode, moments, page)
     return beside.text(episode, moments), page
 
 
-def dreamed(experience: LocalExperience, episode: Episode) -> list[Moment]:
+def dreamed(
+    experience: LocalExperience | PromptedExperience, episode: Episode
+) -> list[Moment]:
     """Every step of the episode, the dream going on from its own states."""
     state, out, over = episode.transitions[0].state, [], False
     for i, t in enumerate(episode.transitions):

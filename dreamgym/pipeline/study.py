@@ -1,7 +1,8 @@
 """Studies: a grid of runs, one JSON a cell, a table that leaves blank what did not run.
 
 study.toml -> cells (one setting each of every axis) -> a run a cell, stage by stage,
-resumable -> cells/KEY.json -> the table. A cell is keyed by its whole configuration: a
+resumable; early stages are shared by cells that agree on them -> cells/KEY.json -> the
+table. A cell is keyed by its whole configuration: a
 study can grow, be killed and go on, and never mixes numbers of different settings.
 
     preset = "small"
@@ -22,6 +23,8 @@ study can grow, be killed and go on, and never mixes numbers of different settin
 import dataclasses
 import itertools
 import json
+import shutil
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +36,22 @@ from dreamgym.pipeline.run import Run, RunError
 from worldmodel.text.records import replacing
 
 VARIANT = "variant"
+LATE = {"preset", "dream", "transfer", "transfer_budget", "enrich", "trust"}
+"""Settings that no shared stage reads."""
+POLICY = {"policy", "warmstart"}
+MODEL = {"model", "experience", "pretrain", "share", "balance", "ensemble"}
+SHARED = {
+    "collect": ((), LATE | POLICY | MODEL, ("episodes.jsonl", "dev.jsonl")),
+    "pretrain": (("collect",), LATE | POLICY, (
+        "tokenizer", "experience", "ensemble", "curves/pretrain.jsonl",
+    )),
+    "warmstart": (("pretrain",), LATE, (
+        "branches.jsonl", "branches.json", "policies/untrained", "policies/bc",
+        "policies/warmstart", "curves/bc.jsonl", "curves/iwm.jsonl",
+        "curves/warmstart.jsonl",
+    )),
+}  # fmt: skip
+"""Stages that cells share: what each goes on from, what it does not read, its files."""
 Cell = dict[str, Any]
 """The settings of a cell by their dotted names."""
 
@@ -128,6 +147,7 @@ def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:
     config = config_of(study, cell)
     key = config.digest()
     run = Run(root / "runs" / key, config)
+    share(run, sorted((root / "runs").glob("*/manifest.json")))
     for name, body in STAGES.items():
         run.stage(name, lambda body=body: body(run))
         if name == study.until:
@@ -139,6 +159,40 @@ def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:
     with replacing(root / "cells" / f"{key}.json") as file:
         json.dump(told, file, indent=2)
     return told
+
+
+def share(run: Run, manifests: Sequence[Path]) -> None:
+    """Take over finished stages of runs whose settings they read are the same.
+
+    Collecting, pretraining and the warm start cost most of a run, and cells that ask
+    about what comes later agree on them. A stage is the same function of the same
+    settings in every run, so its files are as good as computed anew.
+    """
+    for stage, (before, unread, files) in SHARED.items():
+        if run.done(stage) or not all(run.done(b) for b in before):
+            continue
+        for path in manifests:
+            other = Run.open(path.parent)
+            same = _without(other.config, unread) == _without(run.config, unread)
+            if other.root == run.root or not same or not other.done(stage):
+                continue
+            print(f"{stage}: as in {other.root}", file=sys.stderr)
+            for name in files:
+                _copy(other.path(name), run.path(name))
+            _copy(other.path(f"stages/{stage}.json"), run.path(f"stages/{stage}.json"))
+            break
+
+
+def _without(config: RunConfig, names: set[str]) -> dict[str, Any]:
+    return {k: v for k, v in config.json().items() if k not in names}
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    elif source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
 
 
 def _value(run: Run, path: str) -> Any:

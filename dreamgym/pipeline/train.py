@@ -12,15 +12,15 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import VectorEnv
 from dreamgym.envs.dream import UNTRUSTED, DreamVectorEnv, Trust
+from dreamgym.pipeline import served
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from dreamgym.pipeline.warmstart import load_policy, save_policy
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from worldmodel import pretrain
-from worldmodel.experience import content_seed
+from worldmodel.experience import Remembering, content_seed
 from worldmodel.fitting import checkpoint
-from worldmodel.local import LocalExperience
 from worldmodel.text.records import Task, Transition
 
 
@@ -30,7 +30,7 @@ class _Saver:
     def __init__(
         self,
         directory: Path,
-        experience: LocalExperience | None,
+        experience: Remembering | None,
         enrich: int,
         seed: int,
     ):
@@ -96,7 +96,7 @@ def reinforce(
     tasks: Sequence[Task],
     config: LoopConfig,
     *,
-    experience: LocalExperience | None = None,
+    experience: Remembering | None = None,
     budget: int | None = None,
 ) -> tuple[Policy, Progress]:
     """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
@@ -152,11 +152,21 @@ def trust_of(run: Run) -> Trust:
 
 
 def stage(run: Run) -> dict[str, Any]:
-    """Train from the warm start in the dream; writes policies/dream."""
+    """Train from the warm start in the dream; writes policies/dream.
+
+    A server's answers are kept on disk, so an update that was broken off is played
+    again without new questions. Where it answers none any more the stage stops.
+    """
     run.require("warmstart")
-    experience = load_experience(run)
+    experience = load_experience(run, stage="train", scaled=True)
+    with served.asking(experience):
+        return _dreamed(run, experience)
+
+
+def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
+    train_episodes, dev = episodes_of(run)
+    served.check_trust(run, experience, dev)
     warm = load_policy(run, "warmstart")
-    train_episodes, _ = episodes_of(run)
     tasks = list({e.task.id: e.task for e in train_episodes}.values())
     loop = run.config.dream
     envs = DreamVectorEnv(
@@ -177,4 +187,5 @@ def stage(run: Run) -> dict[str, Any]:
         "computed_share": experience.computed / max(experience.asked, 1),
         "generated_tasks": sum(e.generated for e in progress.pool.entries.values()),
         "retired_tasks": sum(e.retired for e in progress.pool.entries.values()),
+        **served.spent(experience),
     }

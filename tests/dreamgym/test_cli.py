@@ -51,6 +51,9 @@ def test_every_command_has_help(command, capsys):
     elif command not in ("check", "report"):
         for option in ("--run-dir", "--preset", "--seed", "--env", "--model"):
             assert option in told
+    if command not in ("check", "report"):
+        assert told.count("--server-key-env VARIABLE") >= 1
+        assert "answers.sqlite" in told
 
 
 def test_the_help_names_every_command(capsys):
@@ -78,6 +81,23 @@ def test_the_help_names_every_command(capsys):
         (["control", "stirred"], ["stirred", "shuffled"]),
         (["check", "--env", "chess"], ["chess", "textworld"]),
         (["report", "nowhere"], ["nowhere", "no finished run"]),
+        (["train", "--server", "localhost:8080"], ["--server", "http"]),
+        (["train", "--server-model", "m"], ["--server-model needs --server"]),
+        (["fidelity", "r", "--server-key-env", "K"], ["--server-key-env needs"]),
+        (
+            ["train", "--server", "http://h/v1", "--server-key-env", "sk-1"],
+            ["name of a variable"],
+        ),
+        (
+            ["quickstart", "--server", "http://h/v1", "--server-key-env", "NOT_SET"],
+            ["variable NOT_SET holds no API key"],
+        ),
+        (["fidelity", "r", "--server", "http://h/v1", "--mesh", "data=0"], ["--mesh"]),
+        (["control", "shuffled", "--server", "http://h/v1"], ["is not fitted"]),
+        (
+            ["pretrain", "--from", "r", "--episodes", "e", "--server", "http://h/v1"],
+            ["--from", "is not fitted"],
+        ),
     ],
 )
 def test_what_is_unknown_is_refused_with_the_known(args, told, capsys, tmp_path):
@@ -273,6 +293,24 @@ def test_the_default_directory_tells_preset_seed_and_control(capsys, tmp_path):
     assert run("collect", "--preset", "tiny", "--seed", "2", "--env", CORRIDOR) == 0
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["tiny-2"]
     capsys.readouterr()
+
+
+def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
+    from dreamgym.pipeline.run import Run
+
+    args = ["--preset", "tiny", "--env", CORRIDOR, "--server", "http://h/v1"]
+    assert run("collect", *args, "--server-key-env", "NOT_SET") == 0
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["tiny-0-server"]
+    server = Run.open(tmp_path / "runs/tiny-0-server").config.server
+    chat = server.chat
+    assert (chat.base_url, chat.model, chat.api_key_env) == (
+        "http://h/v1", "default", "NOT_SET",
+    )  # fmt: skip
+    assert chat.temperature > 0  # what cannot be known is sampled, not averaged
+    error = refused(capsys, "pretrain", *args, "--server-key-env", "NOT_SET")
+    assert "variable NOT_SET holds no API key" in error
+    error = refused(capsys, "pretrain", *args, "--run-dir", "runs/tiny-0-server")
+    assert "server.chat.api_key_env: 'NOT_SET' there, None here" in error
 
 
 # --- check and report --------------------------------------------------------

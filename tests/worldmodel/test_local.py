@@ -8,7 +8,8 @@ import pytest
 from tests import helpers
 from worldmodel import local
 from worldmodel.backbone.generate import Sampled
-from worldmodel.backbone.model import forward
+from worldmodel.backbone.model import create, forward
+from worldmodel.calibration import Calibration, Platt
 from worldmodel.experience import Query, content_seed
 from worldmodel.local import ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
@@ -228,6 +229,29 @@ def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
     np.testing.assert_allclose(p.confidence, 0.5**rest, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("change", "earns", "ends"),
+    [
+        ({}, 1 - 0.5**2, 0.5),
+        ({"terminated": True}, 1 - 0.5**2, 0.5),
+        ({"rewards": {"r": 1.0}}, 0.5**2, 0.5),
+        ({"rewards": {"r": 1.0}, "terminated": True}, 0.5**2, 0.5),
+    ],
+)
+def test_chances_to_earn_and_to_end_by_hand(
+    tok, text_model, monkeypatch, change, earns, ends
+):
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on",))
+    ids = prompts.reply_ids(tok, dataclasses.replace(t, **change))
+    why, script, value, end = phases_of(tok, ids)
+    assert (len(value), len(end)) == (2, 2)
+    # Each phase ends with the token that opens the next part: 2 is digit and `outcome`.
+    phase = [0] * (len(why) + 1) + [1] * len(script) + [2] * 2 + [3]
+    monkeypatch.setattr(local, "generate", scripted((ids, phase)))
+    (p,) = others(tok, text_model).predict([ask()])
+    np.testing.assert_allclose([p.earns, p.ends], [earns, ends], rtol=1e-4)
+
+
 def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
     ids = prompts.reply_ids(tok, helpers.transition(("a",), "x", ()))
     monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
@@ -381,9 +405,9 @@ def test_content_seed_is_a_hash_of_the_words():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"history": -1}, "must be >= 0, got -1, 1 and 3"),
-        ({"demos": -2}, "got 2, -2 and 3"),
-        ({"retries": -1}, "got 2, 1 and -1"),
+        ({"history": -1}, "must be >= 0, got -1, 1, 160 and 3"),
+        ({"demos": -2}, "got 2, -2, 160 and 3"),
+        ({"retries": -1}, "got 2, 1, 160 and -1"),
         ({"state_tokens": 0}, "must be >= 1"),
         ({"temperature": -0.1}, "got -0.1, 0.1 and 0.03"),
         ({"min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.03"),
@@ -400,14 +424,93 @@ def test_a_wrong_config_is_an_error(change, message):
 
 def test_signals_leave_answers_as_they_are(tok, text_model):
     model, plain = others(tok, text_model), others(tok, text_model)
-    found = model.signals(QUERIES[:3], samples=2)
+    found = model.signals(QUERIES[:3])
     assert model.predict(QUERIES[:3]) == plain.predict(QUERIES[:3])
     assert found["token"] == [p.confidence for p in plain.predict(QUERIES[:3])]
-    assert set(found["agreement"]) <= {0.0, 0.5, 1.0}
+    assert {round(3 * x) / 3 for x in found["agreement"]} == set(found["agreement"])
+    assert "ensemble" not in found
     assert found["nearest"][0] == pytest.approx(1.0)  # the same state and action
     assert found["nearest"][3 - 1] < 0.9
     empty = LocalExperience(text_model, tok, ReplayMemory(), SHAPE)
     assert empty.signals(QUERIES[:1])["nearest"] == [0.0]
+
+
+def test_a_sample_is_the_same_in_any_batch_and_another_for_another_number(
+    tok, text_model
+):
+    once = dataclasses.replace(SHAPE, retries=0)  # answers are as they came, too
+    model, again = (others(tok, text_model, once) for _ in range(2))
+    one, two = (model.sample(QUERIES, number) for number in (0, 1))
+    assert again.sample(QUERIES[::-1], 1)[::-1] == two
+    assert [again.sample([q], 0)[0] for q in QUERIES[:3]] == one[:3]
+    answers = again.predict(QUERIES)
+    for found, other in ((one, two), (one, answers), (two, answers)):
+        assert [p.reasoning for p in found] != [p.reasoning for p in other]
+    # They are not remembered: the answers are those of a model never sampled.
+    assert others(tok, text_model, once).predict(QUERIES) == answers
+    assert (model.asked, model.computed) == (0, 0)
+
+
+def test_signals_count_the_samples_that_agree(tok, text_model, monkeypatch):
+    model = others(tok, text_model)
+    (answer,) = model.predict(QUERIES[:1])
+    asked = []
+
+    def sample(queries, number):
+        asked.append(number)
+        return [answer._replace(reward=answer.reward + (number > 0)) for _ in queries]
+
+    monkeypatch.setattr(model, "sample", sample)
+    assert model.signals(QUERIES[:1])["agreement"] == [1 / 3]
+    assert asked == [0, 1, 2]
+
+
+def trusting(tok, model, trust="token", **settings):
+    memory = others(tok, model).memory
+    return LocalExperience(model, tok, memory, SHAPE, trust=trust, **settings)
+
+
+def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
+    two = create(text_model.config, seed=5)
+    found = {
+        name: trusting(tok, text_model, members=m).signals(QUERIES[:4])["ensemble"]
+        for name, m in (("a", [text_model]), ("b", [two]), ("ab", [text_model, two]))
+    }
+    np.testing.assert_allclose(found["ab"], np.minimum(found["a"], found["b"]))
+    assert found["a"] != found["b"]
+    # A member that is the model says what the model does of the same words.
+    answers = others(tok, text_model).predict(QUERIES[:1])
+    said = (answers[0].next_state, prompts.verdict_ids(
+        tok, answers[0].reward, answers[0].outcome))  # fmt: skip
+    mass = others(tok, text_model)._mass(text_model, QUERIES[:1], answers, [said])
+    np.testing.assert_allclose(found["a"][0], mass[0], rtol=1e-5)
+
+
+def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
+    members = [create(text_model.config, seed=5)]
+    plain = trusting(tok, text_model, members=members)
+    signals, answers = plain.signals(QUERIES), plain.predict(QUERIES)
+    for name, values in signals.items():
+        model = trusting(tok, text_model, name, members=members)
+        got = model.predict(QUERIES)
+        assert [p.confidence for p in got] == values
+        assert [p._replace(confidence=0.0) for p in got] == [
+            p._replace(confidence=0.0) for p in answers
+        ]
+        assert model.signals(QUERIES)[name] == values
+    assert len(set(signals)) == len(local.SIGNALS)
+    for wrong in ("ensemble", "hope"):
+        with pytest.raises(ValueError, match=f"got '{wrong}' and 0 members"):
+            trusting(tok, text_model, wrong)
+
+
+def test_chances_are_scaled_last(tok, text_model):
+    scale = Calibration(confidence=Platt(0.5, -1.0), ends=Platt(1.0, 2.0))
+    for trust in ("token", "agreement"):
+        raw = trusting(tok, text_model, trust).predict(QUERIES)
+        got = trusting(tok, text_model, trust, calibration=scale).predict(QUERIES)
+        assert got == [scale(p) for p in raw]
+        assert got != raw
 
 
 def test_without_noise_every_sample_agrees(tok, text_model):

@@ -253,30 +253,93 @@ def test_a_killed_fit_goes_on_bit_for_bit(
 
 def test_the_context_is_trained_on_at_its_own_weight():
     example = Example([5, 6, 7, 8], [False, False, True, True], [0, 0, 1, 2])
-    got = pretrain.with_context(example, fit_config(context_weight=0.25))
+    got = pretrain.with_context(example, 0.25)
     assert got.ids == [5, 6, 7, 8]
     assert got.part == [pretrain.CONTEXT, pretrain.CONTEXT, 1, 2]
     row = pretrain.pack([got], WIDTH)
     np.testing.assert_array_equal(row.mask[0, :4], [False, True, True, True])
     np.testing.assert_array_equal(row.weight[0, :4], [0.25, 0.25, 1.0, 1.0])
-    long = Example([*range(20)], [False] * 18 + [True] * 2, [0] * 20)
-    row = pretrain.pack([pretrain.with_context(long, fit_config())], WIDTH)
-    np.testing.assert_array_equal(row.ids[0], range(20 - WIDTH, 20))
     with pytest.raises(ValueError, match="context_weight must be >= 0, got -1"):
         fit_config(context_weight=-1.0)
 
 
-@pytest.mark.parametrize("context_weight", [0.0, 0.5])
-def test_targets_that_do_not_fit_a_row_are_an_error(
-    small_model, tmp_path, context_weight
-):
-    n = WIDTH + 3
-    long = Example([1] * n, [False] + [True] * (n - 1), [0] * n)
-    with pytest.raises(ValueError, match=f"do not fit a row of {WIDTH}"):
+def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
+    steps = [helpers.transition(("s",), f"do {i}", ("t",)) for i in range(10)]
+    steps[0] = dataclasses.replace(steps[0], rewards={"r": 1.0})
+    steps[3] = dataclasses.replace(steps[3], rewards={"r": 1.0}, terminated=True)
+    episode = helpers.episode("e", Task(id="a", instruction="go"), steps)
+
+    def weights(balance):
+        found = pretrain.transition_examples(
+            tok,
+            [episode],
+            pretrain.memory_of([episode], capacity=9),
+            SHAPE,
+            balance=balance,
+        )
+        return [
+            [np.broadcast_to(e.weight, len(e.ids))[np.array(e.mask)][where]
+             for where in (np.flatnonzero(np.array(e.part)[e.mask] == p)
+                           for p in range(4))]
+            for e in found
+        ]  # fmt: skip
+
+    for e in (*weights(0.0), *weights(0.1)):  # one of ten is not rarer than 0.1
+        assert all((part == 1).all() for part in e)
+    half = weights(0.5)
+    # 2 of 10 earn: 4 times; 1 of 10 ends: 9 times; states and reasoning never.
+    for i, (why, state, reward, outcome) in enumerate(half):
+        assert (why == 1).all()
+        assert (state == 1).all()
+        assert (reward == (4 if i in (0, 3) else 1)).all()
+        assert (outcome == (9 if i == 3 else 1)).all()
+    kept = pretrain.with_context(
+        Example([1, 2, 3], [False, True, True], [0, 2, 3], weight=[1.0, 4.0, 9.0]), 0.25
+    )
+    assert kept.weight == [0.25, 4.0, 9.0]
+
+
+def of_length(*lengths):
+    return [Example([1] * n, [False] * (n - 1) + [True], [0] * n) for n in lengths]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "wide", "kept"),
+    [
+        ((3, WIDTH), WIDTH, 2),
+        ((3, WIDTH + 1), 64, 2),
+        ((64, 3, 65), 8 * WIDTH, 3),
+        ((3, 8 * WIDTH, 8 * WIDTH + 1), 8 * WIDTH, 2),
+    ],
+)
+def test_rows_are_as_wide_as_the_longest_example_needs(lengths, wide, kept, capsys):
+    assert pretrain.row_width(of_length(*lengths), WIDTH) == wide
+    held = pretrain.held_by(of_length(*lengths), wide)
+    assert held == of_length(*lengths)[:kept]
+    said = f"1 of {len(lengths)} examples are longer than {wide} tokens"
+    assert (said in capsys.readouterr().err) == (kept < len(lengths))
+
+
+def test_an_example_that_fits_no_row_at_all_is_an_error(small_model, tmp_path):
+    with pytest.raises(ValueError, match=f"longer than {8 * WIDTH} tokens: shorten"):
         pretrain.fit(
-            small_model, [long], fit_config(context_weight=context_weight), seed=0,
-            directory=tmp_path,
-        )  # fmt: skip
+            small_model, of_length(999), fit_config(), seed=0, directory=tmp_path
+        )
+
+
+def test_a_fit_reads_long_examples_whole(small_model, tmp_path):
+    # The answer stands in the first id alone, far beyond a row's width.
+    def told(first):
+        n = WIDTH + 5
+        return Example([first] + [9] * (n - 2) + [first], [False] * (n - 1) + [True],
+                       [0] * n)  # fmt: skip
+
+    config = fit_config(steps=60, eval_every=60, rows=2)
+    _, curve = pretrain.fit(
+        small_model, [told(1), told(2)], config, seed=0, directory=tmp_path,
+        held_out=[told(1), told(2)],
+    )  # fmt: skip
+    assert curve[-1]["held_out/loss"] < 0.5 * np.log(2)
 
 
 def test_a_fit_with_context_learns_the_context(small_model, tmp_path):

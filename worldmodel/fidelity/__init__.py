@@ -1,6 +1,6 @@
 """How far an experience model can be trusted: agreement with held-out transitions."""
 
-from worldmodel.fidelity.card import score, threshold
+from worldmodel.fidelity.card import calibrated, score, threshold
 from worldmodel.fidelity.rows import kind_of
 
-__all__ = ["kind_of", "score", "threshold"]
+__all__ = ["calibrated", "kind_of", "score", "threshold"]

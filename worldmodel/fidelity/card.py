@@ -11,8 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.calibration import Calibration, calibration
 from worldmodel.experience import ExperienceModel, Prediction, Query, right
 from worldmodel.fidelity import measures, rows
+from worldmodel.fidelity.chances import chances
 from worldmodel.fidelity.measures import Rate
 from worldmodel.fidelity.openloop import drift
 from worldmodel.fidelity.rows import KINDS, Row
@@ -55,7 +57,8 @@ def score(
     positives of near misses (`known`: how many of those are known to earn nothing, by
     the records or by `replay`). done: accuracy of the outcome (go, lose, win).
     confidence: its calibration and how well it tells right answers from wrong ones,
-    reveals left out. invented: answers that name what no one mentioned.
+    reveals left out. chances: the same of the chances that it earns and that it ends,
+    as given and scaled on other tasks. invented: answers that name what nobody said.
     With `deep` also: open-loop drift, and what a Doubting backend tells.
     """
     asked = rows.distinct(episodes, limit)
@@ -78,6 +81,7 @@ def score(
         "done": _ends(asked, answers),
         "malformed": _share(a.problem is not None for a in answers),
         "confidence": _confidence(asked, answers),
+        "chances": chances(asked, answers),
         **_content(asked, answers),
     }
     if deep:
@@ -85,6 +89,18 @@ def score(
         if isinstance(model, Doubting):
             card |= _doubts(model, asked, answers)
     return card
+
+
+def calibrated(
+    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
+) -> Calibration:
+    """How the model's chances come true on at most `limit` held-out transitions.
+
+    Reveals are left out: no confidence can be earned there.
+    """
+    asked = [r for r in rows.distinct(episodes, limit) if r.kind != "reveal"]
+    answers = model.predict([r.query for r in asked]) if asked else []
+    return calibration(answers, [r.transition for r in asked])
 
 
 def threshold(

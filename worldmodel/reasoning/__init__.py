@@ -1,5 +1,8 @@
 """Reasoning traces: why this action in this state leads to the next one."""
 
+from worldmodel.reasoning.annotator import Annotator, Report, RuleAnnotator
 from worldmodel.reasoning.rule import annotate, bare, explain, reveals
 
-__all__ = ["annotate", "bare", "explain", "reveals"]
+__all__ = [
+    "Annotator", "Report", "RuleAnnotator", "annotate", "bare", "explain", "reveals",
+]  # fmt: skip

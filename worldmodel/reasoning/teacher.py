@@ -1,8 +1,7 @@
-"""Who writes the reasoning traces that the experience model learns from.
+"""Reasoning traces by a teacher, a large model behind a chat server.
 
-episodes -> an annotator -> the same episodes, every transition with its reasoning: by a
-rule, or by a teacher behind a chat server who sees the whole episode with its outcome
-(papers.md 1.4, C.1). Traces that are there already are kept.
+episode, with its outcome -> one question -> a plan, modes and one explanation a step
+(papers.md 1.4, C.1) -> the traces of its transitions that have none.
 
 Unlike the paper the teacher's plan, success mode and failure mode are only thought, in
 front of the explanations: no record has a place for them.
@@ -10,19 +9,20 @@ front of the explanations: no record has a place for them.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
-from worldmodel import reasoning
 from worldmodel.experience import content_seed
+from worldmodel.reasoning.annotator import Report, missing
+from worldmodel.reasoning.rule import annotate
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import unanswered
 from worldmodel.served.prompting import QUOTING, numbered, schema
 from worldmodel.served.protocol import (
     ChatError,
+    ChatRefused,
     ChatReply,
     ChatRequest,
     ChatUnavailable,
-    ChatUsage,
     json_object,
     quote,
 )
@@ -32,9 +32,6 @@ from worldmodel.text.records import Episode
 
 _MODES = ("overall_plan", "success_mode", "failure_mode")
 _TEXT = {"type": "string"}
-TEACHER_SCHEMA = schema(
-    **dict.fromkeys(_MODES, _TEXT), explanations={"type": "array", "items": _TEXT}
-)
 
 _TEACHER = f"""\
 You explain episodes of an agent in a text environment to a student who has to learn
@@ -52,21 +49,8 @@ action in this state leads to this next state and reward, such that the next sta
 be foretold from it. Name things as the states do. Say nothing of later steps."""
 
 
-@runtime_checkable
-class Annotator(Protocol):
-    """Anything that writes reasoning traces."""
-
-    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes, in order, with a trace wherever there is none."""
-        ...
-
-
-class RuleAnnotator:
-    """Traces by rule: no model, no cost."""
-
-    def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """See Annotator."""
-        return [reasoning.annotate(e) for e in episodes]
+# Refusals of who asks, not of the question: no key, no money, no such model, too often.
+_OF_THE_ASKER = (401, 402, 404, 429)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,50 +72,38 @@ class TeacherConfig:
             )
 
 
-class AnnotationReport(NamedTuple):
-    """Episodes by whose traces they got; why the rule's where it was not the teacher.
-
-    Episodes that had all their traces are in neither number.
-    """
-
-    annotated: int
-    fallbacks: int
-    problems: tuple[str, ...]
-    usage: ChatUsage
-
-
 class TeacherAnnotator:
     """Traces by a model behind a chat server, one question an episode.
 
     Resumable where the client has a cache: what was answered is not asked again. An
-    episode without a sensible answer gets the rule's traces and is counted.
+    episode without a sensible answer gets the rule's traces. Reports `annotated` and
+    `fallbacks`, in episodes; those that had all their traces are in neither number.
     """
 
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
-        self.report = AnnotationReport(0, 0, (), ChatUsage())
+        self.report = Report({"annotated": 0, "fallbacks": 0})
+        self._answered = False
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """See Annotator; `report` tells of the last call.
+        """See Annotator.
 
         Raises:
           ChatUnavailable: the server is gone; with a cache, call again to go on.
-          ChatError: the server answered for none of the episodes.
+          ChatRefused: it does not let us ask, or not any more.
+          ChatError: it answered for none of the episodes, nor ever before.
         """
-        before = self.client.usage
-        todo = [
-            i
-            for i, e in enumerate(episodes)
-            if any(t.reasoning is None for t in e.transitions)
-        ]
+        todo = [i for i, e in enumerate(episodes) if missing(e)]
         asked, found, problems = list(todo), {}, {}
         for attempt in range(self.config.retries + 1):
             replies = self.client.ask(
                 [self._request(episodes[i], attempt) for i in asked]
             )
             failures = unanswered(replies)
-            gone = [x for x in failures if isinstance(x, ChatUnavailable)]
-            if gone or (failures and len(failures) == len(todo)):
+            self._answered |= len(failures) < len(replies)
+            gone = [x for x in failures if _lasting(x)]
+            # Who answered before may refuse all of a few: they can be too long.
+            if gone or (failures and not self._answered):
                 raise [*gone, *failures][0]
             again = []
             for i, reply in zip(asked, replies, strict=True):
@@ -142,17 +114,16 @@ class TeacherAnnotator:
                 else:
                     found[i] = traces
             asked = again
-        self.report = AnnotationReport(
-            len(found), len(todo) - len(found),
+        self.report = Report(
+            {"annotated": len(found), "fallbacks": len(todo) - len(found)},
             tuple(problems[i] for i in todo if i not in found),
-            self.client.usage.since(before),
-        )  # fmt: skip
-        return [reasoning.annotate(e, found.get(i)) for i, e in enumerate(episodes)]
+        )
+        return [annotate(e, found.get(i)) for i, e in enumerate(episodes)]
 
     def _request(self, episode: Episode, attempt: int) -> ChatRequest:
         seed = content_seed(self._seed, attempt, episode.id)
         messages = teacher_messages(episode, state_chars=self.config.state_chars)
-        return ChatRequest(messages, seed, TEACHER_SCHEMA)
+        return ChatRequest(messages, seed, teacher_schema(len(episode.transitions)))
 
     def _read(
         self, episode: Episode, reply: ChatReply | ChatError
@@ -163,6 +134,18 @@ class TeacherAnnotator:
         return read_explanations(
             reply.text, len(episode.transitions), most=self.config.trace_chars
         )
+
+
+def _lasting(failure: ChatError) -> bool:
+    """Whether others would fail too: then the rule must not take over unseen."""
+    refused = isinstance(failure, ChatRefused) and failure.status in _OF_THE_ASKER
+    return refused or isinstance(failure, ChatUnavailable)
+
+
+def teacher_schema(count: int) -> dict[str, Any]:
+    """The JSON schema of an answer: small models do not count so many steps unaided."""
+    told = {"type": "array", "items": _TEXT, "minItems": count, "maxItems": count}
+    return schema(**dict.fromkeys(_MODES, _TEXT), explanations=told)
 
 
 def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ...]:
@@ -202,8 +185,8 @@ def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | 
 
 def _one_line(value: object, most: int) -> str:
     """In one line, cut between words where there is a place to cut."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("an explanation must be text")
+    if not isinstance(value, str) or not any(map(str.isalnum, value)):
+        raise ValueError("an explanation must be text")  # not the prompt's "..."
     value.encode()  # half a surrogate pair is a ValueError
     text = " ".join(value.split())
     if len(text) <= most:

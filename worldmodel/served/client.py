@@ -27,6 +27,7 @@ import httpx
 
 from worldmodel.served.protocol import (
     ChatConfig,
+    ChatCut,
     ChatError,
     ChatMalformed,
     ChatRefused,
@@ -39,6 +40,7 @@ from worldmodel.served.protocol import (
     body_of,
     read_answer,
 )
+from worldmodel.text.records import replacing
 
 MAX_BODY = 16 << 20
 MAX_PAUSE = 30.0
@@ -84,25 +86,34 @@ class _Line:
 class ChatClient:
     """Asks a server. Equal requests have one answer: a new seed asks anew.
 
+    Args:
+      cache: a file of answers, which are not asked for again.
+      spent: a file to which all that is asked is added as it is, so that `usage` tells
+        of earlier processes too.
+
     Raises:
       ValueError: the variable of the API key is not set or holds no key.
       CacheError: the cache is not one, or not of this version.
     """
 
-    def __init__(self, config: ChatConfig, cache: Path | None = None):
+    def __init__(
+        self, config: ChatConfig, cache: Path | None = None, spent: Path | None = None
+    ):
         self.config = config
         self._key = _api_key(config.api_key_env)
         self._url = f"{config.base_url.rstrip('/')}/chat/completions"
         self._cache = _Cache(cache) if cache is not None else None
         self._tls = httpx.create_ssl_context()
-        self._usage = ChatUsage()
+        self._spent, self._usage = spent, ChatUsage()
+        if spent is not None and spent.is_file():
+            self._usage = ChatUsage(**json.loads(spent.read_text()))
         # What this server does not take, by what was asked: schema and logprobs.
         self._dropped: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
     @property
     def usage(self) -> ChatUsage:
-        """All that was asked through this client."""
+        """All that was asked through this client, and before into its file."""
         return self._usage
 
     def close(self) -> None:
@@ -157,7 +168,8 @@ class ChatClient:
                         return line.dead
                     found = await self._bounded(http, line, request)
                     line.note(found)
-                if isinstance(found, ChatReply) and self._cache is not None:
+                answered = isinstance(found, ChatReply | ChatCut)
+                if answered and self._cache is not None:
                     self._cache.put(key, found)
                 return found
 
@@ -253,6 +265,9 @@ class ChatClient:
 
     def _count(self, **more: Any) -> None:
         self._usage = self._usage.plus(ChatUsage(**more))
+        if self._spent is not None:
+            with replacing(self._spent) as file:
+                json.dump(self._usage._asdict(), file)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -340,19 +355,23 @@ class _Cache:
                 "move the file away to begin a new one"
             ) from None
 
-    def get(self, key: str) -> ChatReply | None:
+    def get(self, key: str) -> ChatReply | ChatCut | None:
         with self._told():
             rows = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,))
             found = rows.fetchone()
             if found is None:
                 return None
             text, tokens = json.loads(found[0])
+            if text is None:
+                return ChatCut(cached=True)
             if tokens is not None:
                 tokens = tuple(Token(*t) for t in tokens)
             return ChatReply(text, tokens, cached=True)
 
-    def put(self, key: str, reply: ChatReply) -> None:
-        row = json.dumps([reply.text, reply.tokens])  # ASCII, whatever the text holds
+    def put(self, key: str, reply: ChatReply | ChatCut) -> None:
+        cut = isinstance(reply, ChatCut)
+        # ASCII, whatever the text holds.
+        row = json.dumps([None, None] if cut else [reply.text, reply.tokens])
         with self._told():
             self._db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, row))
 

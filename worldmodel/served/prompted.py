@@ -2,12 +2,13 @@
 
 query -> retrieve k demonstrations -> prompt (papers.md Eq. 4) -> chat client -> strict
 JSON -> Prediction. Without an answer of the server there is none of ours: a problem
-where some queries of a batch are left, an error where all are.
+where it refuses some queries of a batch or takes too long, an error where it is gone or
+answers none.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -22,7 +23,13 @@ from worldmodel.experience import (
 from worldmodel.memory import ReplayMemory
 from worldmodel.served import prompting
 from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
+from worldmodel.served.protocol import (
+    ChatError,
+    ChatMalformed,
+    ChatReply,
+    ChatRequest,
+    ChatUnavailable,
+)
 from worldmodel.text.forms import Form, fault
 from worldmodel.text.records import Task
 
@@ -62,23 +69,25 @@ class PromptedExperience(Remembering):
         *,
         seed: int = 0,
         forms: Mapping[str, Form] | None = None,
+        scale: Callable[[Prediction], Prediction] | None = None,
     ):
+        """See Remembering; `scale`: what makes of its chances those that come true."""
         super().__init__(memory, history=config.history, seed=seed, forms=forms)
-        self.client, self.config = client, config
+        self.client, self.config, self._scale = client, config, scale
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are asked once.
 
         Raises:
+          ChatUnavailable: the server is gone; what it answered is remembered.
           ChatError: the server answered none of the queries that it was asked.
         """
         keys, todo = self._new(queries)
-        found = dict(zip(todo, self._compute(list(todo.values())), strict=True))
-        failures = [x for x in found.values() if isinstance(x, ChatError)]
+        answers, alive = self._compute(list(todo.values()))
+        found = dict(zip(todo, answers, strict=True))
         known = {k: x for k, x in found.items() if isinstance(x, Prediction)}
         self._answers.update(known)
-        if failures and not known:
-            raise failures[0]
+        require_answers([x for x in answers if isinstance(x, ChatError)], alive)
         failed = {
             k: _nothing(todo[k], str(x))
             for k, x in found.items()
@@ -86,8 +95,10 @@ class PromptedExperience(Remembering):
         }
         return [failed[k] if k in failed else self._answers[k] for k in keys]
 
-    def _compute(self, queries: Sequence[Query]) -> list[Prediction | ChatError]:
-        """An answer each, however often it has to be asked for."""
+    def _compute(
+        self, queries: Sequence[Query]
+    ) -> tuple[list[Prediction | ChatError], bool]:
+        """An answer each, however often it is asked for; whether the server lives."""
         demos = self.memory.search(
             [(q.task.id, q.state, q.action) for q in queries], self.config.demos
         )
@@ -98,7 +109,7 @@ class PromptedExperience(Remembering):
             for q, d in zip(queries, demos, strict=True)
         ]
         out: dict[int, Prediction | ChatError] = {}
-        todo = list(range(len(queries)))
+        todo, alive = list(range(len(queries))), False
         for attempt in range(self.config.retries + 1):
             if not todo:
                 break
@@ -107,10 +118,12 @@ class PromptedExperience(Remembering):
                 ChatRequest(prompts[i], seed, prompting.PREDICT_SCHEMA, logprobs=True)
                 for i, seed in zip(todo, seeds, strict=True)
             ]
-            for i, reply in zip(todo, self.client.ask(requests), strict=True):
+            replies = self.client.ask(requests)
+            alive = alive or answered(replies)
+            for i, reply in zip(todo, replies, strict=True):
                 out[i] = self._read(queries[i], reply)
             todo = [i for i in todo if _malformed(out[i])]
-        return [out[i] for i in range(len(queries))]
+        return [out[i] for i in range(len(queries))], alive
 
     def _noise(self, query: Query, attempt: int) -> int:
         # History is left out: a group of rollouts that comes to one place by two ways
@@ -132,16 +145,18 @@ class PromptedExperience(Remembering):
             problem = fault(reply.next_state, form)
         if problem is not None:
             return _nothing(query, problem)._replace(reasoning=reply.reasoning)
-        return Prediction(
+        answer = Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
             prompting.confidence(found), None,
         )  # fmt: skip
+        return answer if self._scale is None else self._scale(answer)
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """One variation a task; None where it is malformed or was not answered.
 
         Raises:
-          ChatError: the server answered for none of the tasks.
+          ChatUnavailable: the server is gone.
+          ChatError: the server answered for none of the tasks that it was asked of.
         """
         if not tasks:
             return []
@@ -151,9 +166,7 @@ class PromptedExperience(Remembering):
             for task, seed in zip(tasks, seeds, strict=True)
         ]
         replies = self.client.ask(requests)
-        failures = unanswered(replies)
-        if len(failures) == len(replies):
-            raise failures[0]
+        require_answers(unanswered(replies), answered(replies))
         return [self._varied(t, r) for t, r in zip(tasks, replies, strict=True)]
 
     def _varied(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
@@ -171,6 +184,23 @@ def _nothing(query: Query, problem: str) -> Prediction:
 
 def _malformed(found: Prediction | ChatError) -> bool:
     return isinstance(found, Prediction) and found.problem is not None
+
+
+def require_answers(failures: Sequence[ChatError], alive: bool) -> None:
+    """Raise one of the failures where the server is gone, or answered nothing.
+
+    To go on would only lose rollouts, while what was answered is kept.
+    """
+    gone = [x for x in failures if isinstance(x, ChatUnavailable)]
+    if gone or (failures and not alive):
+        raise [*gone, *failures][0]
+
+
+def answered(replies: Sequence[ChatReply | ChatError]) -> bool:
+    """Whether the server itself has answered anything; a cache is not the server."""
+    return any(
+        isinstance(x, ChatReply | ChatMalformed) and not x.cached for x in replies
+    )
 
 
 def unanswered(found: Sequence[ChatReply | ChatError]) -> list[ChatError]:

@@ -5,6 +5,7 @@ Text from outside goes into prompts through `quote`; answers are read by `json_o
 """
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -50,6 +51,15 @@ class ChatMalformed(ChatError):
     """An answer, but not one that can be used: no JSON, no text, cut short."""
 
     kind = "malformed"
+    cached = False
+
+
+class ChatCut(ChatMalformed):
+    """An answer that ended at `max_tokens`: whole as the server goes, and paid for."""
+
+    def __init__(self, *, cached: bool = False):
+        super().__init__("cut at max_tokens")
+        self.cached = cached
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,14 +215,18 @@ def read_answer(
     if not isinstance(text, str):
         found = ChatMalformed(f"the answer is no text but {type(text).__name__}")
     elif whole and why == "length":
-        found = ChatMalformed("cut at max_tokens")
+        found = ChatCut()
     else:
         found = ChatReply(text, _tokens(choice, text))
     return found, (read, written)
 
 
 def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
-    """Sizes and log-probabilities, where the tokens are those of the text."""
+    """Sizes and log-probabilities, where the tokens are those of the text.
+
+    A server may strip what stood around it, a Markdown fence (llama.cpp): tokens in
+    front of the text are left out, those behind it end the answer.
+    """
     try:
         rows = choice["logprobs"]["content"]
         pieces = [
@@ -223,9 +237,15 @@ def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
         logps = [min(float(token["logprob"]), 0.0) for token in rows]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    if not b"".join(pieces).startswith(text.encode(errors="replace")):
+    at = b"".join(pieces).find(text.encode(errors="replace"))
+    if at < 0:
         return None
-    return tuple(Token(len(p), x) for p, x in zip(pieces, logps, strict=True))
+    ends = list(itertools.accumulate(map(len, pieces)))
+    return tuple(
+        Token(min(len(piece), end - at), logp)
+        for piece, end, logp in zip(pieces, ends, logps, strict=True)
+        if end > at or at == 0
+    )
 
 
 # --- text in prompts and replies ----------------------------------------------

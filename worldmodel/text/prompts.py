@@ -99,14 +99,24 @@ def _said(tok: TextTokenizer, said: Sequence[str]) -> list[int]:
     return tok.encode("\n".join(said)) if said else []
 
 
-def demo_ids(tok: TextTokenizer, demos: Sequence[Transition]) -> list[int]:
-    """Each demonstration as action, effect and reward."""
-    out: list[int] = []
-    for demo in demos:
-        out += _part(tok, "demo", demo.action)
-        out += effect_ids(tok, demo.state, demo.next_state)
-        out += _part(tok, "reward", number_text(demo.reward))
-    return out
+def demo_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
+    """A demonstration as action, effect and reward."""
+    return [
+        *_part(tok, "demo", demo.action),
+        *effect_ids(tok, demo.state, demo.next_state),
+        *_part(tok, "reward", number_text(demo.reward)),
+    ]
+
+
+def _newest(segments: Sequence[list[int]], room: float | int) -> list[int]:
+    """As many of the last segments, whole and in order, as the room holds."""
+    kept: list[list[int]] = []
+    for segment in reversed(segments):
+        room -= len(segment)
+        if room < 0:
+            break
+        kept.append(segment)
+    return [i for segment in reversed(kept) for i in segment]
 
 
 def query_ids(
@@ -118,16 +128,32 @@ def query_ids(
     action: str,
     *,
     history: int,
+    room: int | None = None,
 ) -> list[int]:
-    """The experience model's context, up to and with the action and `think`."""
+    """The experience model's context, up to and with the action and `think`.
+
+    `room`: at most as many ids of past actions and of demonstrations (the best stand
+    last), all of them where it is None. What does not fit is left out whole: first the
+    demonstrations that are least like the query, then the oldest actions. Task, state
+    and action are never cut.
+    """
+    left = math.inf if room is None else room
+    acted = _newest([_part(tok, "past", a) for a in last(past, history)], left)
+    shown = _newest([demo_ids(tok, d) for d in demos], left - len(acted))
     return [
-        *demo_ids(tok, demos),
+        *shown,
         *_part(tok, "task", task.instruction),
-        *_past(tok, past, history),
+        *acted,
         *state_ids(tok, state),
         *_part(tok, "action", action),
         tok.control("think"),
     ]
+
+
+def verdict_ids(tok: TextTokenizer, reward: float, outcome: str) -> list[int]:
+    """What a reply says after the state: the reward, and how it goes on."""
+    told = _part(tok, "reward", number_text(reward))
+    return [*told, tok.control("outcome"), tok.control(outcome)]
 
 
 def reply_ids(
@@ -137,9 +163,7 @@ def reply_ids(
     return [
         *tok.encode(transition.reasoning or ""),
         *effect_ids(tok, transition.state, transition.next_state, full=full),
-        *_part(tok, "reward", number_text(transition.reward)),
-        tok.control("outcome"),
-        tok.control(outcome_of(transition)),
+        *verdict_ids(tok, transition.reward, outcome_of(transition)),
     ]
 
 

@@ -189,3 +189,43 @@ def test_pessimism_takes_the_missing_confidence_off():
 def test_trust_is_checked(bad):
     with pytest.raises(ValueError, match="threshold must be in"):
         Trust(**bad)
+
+
+def test_a_fork_goes_its_own_way_and_leaves_its_source_alone():
+    envs, _ = batch()
+    envs.reset(options={"tasks": TASKS})
+    envs.step(["go right", None, None])
+    here = envs.snapshot(0)
+    assert (here.task, here.past, here.state[0]) == (TASKS[0], ("go right",), "at 1")
+    assert envs.restore(1, here) == here.state
+    one, two, _ = envs.step(["take coin", "go left", None])
+    assert (one.success, two.state[0]) == (True, "at 0")
+    # Back again after the end: the same action has the same answer.
+    assert envs.restore(0, here) == here.state
+    again, *_ = envs.step(["take coin", None, None])
+    assert again == one
+    with pytest.raises(ValueError, match="no episode runs in slot 0"):
+        envs.snapshot(0)
+
+
+def test_a_fork_counts_the_steps_of_its_past():
+    envs, _ = batch(1, max_steps=2)
+    envs.reset(options={"tasks": TASKS[:1]})
+    envs.step(["dance"])
+    here = envs.snapshot(0)
+    other, _ = batch(1, max_steps=2)
+    other.restore(0, here)
+    (step,) = other.step(["dance"])
+    assert (step.terminated, step.truncated) == (False, True)
+
+
+def test_the_single_view_can_be_forked():
+    env = DreamEnv(doubles.RuleModel(), TASKS, max_steps=5)
+    with pytest.raises(ValueError, match="nothing to fork"):
+        env.fork()
+    env.reset(options={"task": TASKS[0]})
+    env.step("go right")
+    other = env.fork()
+    assert env.step("go left")[0].startswith("at 0")
+    assert other.step("take coin")[4]["success"] is True
+    assert env.step("go right")[0].startswith("at 1")

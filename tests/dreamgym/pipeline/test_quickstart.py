@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym.pipeline import study
 from tests import doubles
 from worldmodel.text.records import read_episodes, write_episodes
 
@@ -156,6 +157,21 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
     assert start == dreamer  # all policies begin there
     assert (root / "policies/bc/model.safetensors").read_bytes() != start
     assert not any((root / "checkpoints").glob("*/*"))
+
+
+def test_studies_share_all_that_the_early_stages_write(corridor):
+    root, _ = corridor
+    listed = {f for _, _, files in study.SHARED.values() for f in files}
+    written = {p.name for p in root.iterdir()} - {"policies", "curves"}
+    for folder in ("policies", "curves"):
+        written |= {f"{folder}/{p.name}" for p in (root / folder).iterdir()}
+    late = {"dream", "s2r", "real_only", "real_only_total"}
+    others = {
+        "manifest.json", "stages", "checkpoints", "plots", "test", "fidelity.json",
+        "results.json", "table.md", *(f"policies/{n}" for n in late),
+        *(f"curves/{n}.jsonl" for n in late),
+    }  # fmt: skip
+    assert written - others == listed - {"ensemble"}  # it has none
 
 
 def test_the_whole_pipeline_on_the_real_environment(tmp_path):

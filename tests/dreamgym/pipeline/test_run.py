@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dreamgym.pipeline.config import TrustConfig, preset
+from dreamgym.pipeline.config import TrustConfig, digest_of, preset
 from dreamgym.pipeline.run import SCHEMA, Run, RunError, bar
 
 TINY = preset("tiny")
@@ -178,3 +178,19 @@ def test_a_run_of_before_a_setting_did_what_its_default_does(tmp_path):
     doubting = preset("tiny", trust=TrustConfig(gate=0.1))
     with pytest.raises(RunError, match="trust"):
         Run(tmp_path / "r", doubting)
+
+
+def test_a_run_of_before_a_setting_is_opened_with_its_episodes_and_no_others(tmp_path):
+    file = tmp_path / "e.jsonl"
+    file.write_text("one")
+    config = preset("tiny", episodes=str(file), env="")
+    made = Run(tmp_path / "r", config)
+    told = made.read_json("manifest.json")
+    del told["config"]["server"]  # as a version before would have written it
+    before = digest_of(told["config"], config.episodes)
+    assert before != told["settings"]
+    made.write_json("manifest.json", told | {"settings": before})
+    assert Run.open(tmp_path / "r").config == config
+    file.write_text("two")
+    with pytest.raises(RunError, match="the episodes file has changed"):
+        Run(tmp_path / "r", config)

@@ -1,6 +1,7 @@
 """Grids of runs: cells, their keys, the table."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -107,9 +108,71 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         study.read_study(tmp_path / "none.toml")
 
 
-def test_the_study_of_the_world_model_can_be_run():
-    from pathlib import Path
-
+@pytest.mark.parametrize(
+    ("name", "different"), [("worldmodel", 10), ("families", 6), ("trust", 15)]
+)
+def test_our_studies_can_be_run(name, different):
     root = Path(__file__).parents[3]
-    grid = study.read_study(root / "scripts/studies/worldmodel.toml")
-    assert len({study.config_of(grid, c).digest() for c in study.cells(grid)}) == 6
+    grid = study.read_study(root / f"scripts/studies/{name}.toml")
+    assert len({study.config_of(grid, c).digest() for c in study.cells(grid)}) == (
+        different
+    )
+
+
+LATER = """
+preset = "tiny"
+until = "warmstart"
+[set]
+env = "tests.doubles:Corridor"
+[variants.all]
+[variants.gate]
+"trust.gate" = 0.1
+[variants."less history"]
+"experience.history" = 1
+[variants."more experts"]
+"warmstart.experts" = 30
+"""
+
+
+def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
+    """Stages that only leave a mark: what is asked is which of them run."""
+    grid = study.read_study(written(tmp_path, LATER))
+    ran = []
+
+    def body(name):
+        def stage(run):
+            ran.append(name)
+            for file in study.SHARED.get(name, ((), (), ()))[2]:
+                path = run.path(file)
+                if "." not in file:
+                    path = path / "model"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(f"{name} {len(ran)}")
+            return {}
+
+        return stage
+
+    stages = {name: body(name) for name in study.STAGES}
+    monkeypatch.setattr(study, "STAGES", stages)
+    roots = []
+    expected = {
+        "all": ["collect", "pretrain", "fidelity", "warmstart"],
+        "gate": ["fidelity"],  # the gate's threshold is measured there
+        "less history": ["pretrain", "fidelity", "warmstart"],
+        "more experts": ["fidelity", "warmstart"],
+    }
+    for cell in study.cells(grid):
+        ran.clear()
+        found = study.compute(grid, cell, tmp_path / "r")
+        assert ran == expected[cell["variant"]]
+        roots.append(tmp_path / "r/runs" / found["digest"])
+        ran.clear()
+        study.compute(grid, cell, tmp_path / "r")
+        assert ran == []
+    for name, (_, _, files) in study.SHARED.items():
+        for file in files:
+            one, two = (
+                r / file if "." in file else r / file / "model" for r in roots[:2]
+            )
+            assert one.read_text() == two.read_text()
+            assert one.read_text().startswith(name)

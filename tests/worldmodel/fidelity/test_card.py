@@ -248,3 +248,20 @@ def test_the_threshold_spares_what_is_worth_keeping():
     assert at[0.99] == pytest.approx(0.796)
     wrong = Truth([TOLD], lambda p, _: p._replace(reward=9.0))
     assert fidelity.threshold(wrong, [TOLD], limit=9, gate=0.1) == 0.0
+
+
+def test_an_unknown_confidence_counts_as_none_and_nothing_else_is_no_threshold():
+    unknown = float("nan")
+
+    def by_step(p, state):
+        first = state == TOLD.transitions[0].state
+        sure = unknown if first else 0.8 if p.outcome == "win" else 0.4
+        return p._replace(confidence=sure)
+
+    model = Truth([TOLD], by_step)
+    found = [fidelity.threshold(model, [TOLD], limit=9, gate=g) for g in (0.25, 0.75)]
+    assert found == pytest.approx([0.2, 0.6])  # of 0, 0.4 and 0.8
+    silent = Truth([TOLD], lambda p, _: p._replace(confidence=unknown))
+    with pytest.raises(ValueError, match=r"gate of 0\.1.*none of the 3"):
+        fidelity.threshold(silent, [TOLD], limit=9, gate=0.1)
+    assert fidelity.threshold(silent, [TOLD], limit=9, gate=0.0) == 0.0

@@ -7,9 +7,8 @@ import pytest
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel import reasoning
+from worldmodel.reasoning import Annotator, RuleAnnotator
 from worldmodel.reasoning.teacher import (
-    Annotator,
-    RuleAnnotator,
     TeacherAnnotator,
     TeacherConfig,
     read_explanations,
@@ -69,14 +68,17 @@ def test_the_teacher_fills_what_is_missing():
         annotator = teacher(server.url)
         assert isinstance(annotator, Annotator)
         found = annotator.annotate(EPISODES)
+        form = server.posts[0]["response_format"]["json_schema"]["schema"]
+    told = form["properties"]["explanations"]
+    assert (told["minItems"], told["maxItems"]) == (3, 3)
     assert [traces(e) for e in found] == [TOLD, (TOLD[0], "mine", TOLD[2]), TOLD]
     bare = [dataclasses.replace(e, transitions=()) for e in found]
     assert bare == [dataclasses.replace(e, transitions=()) for e in EPISODES]
     for e, old in zip(found, EPISODES, strict=True):
         for t, u in zip(e.transitions, old.transitions, strict=True):
             assert dataclasses.replace(t, reasoning=u.reasoning) == u
-    assert annotator.report[:3] == (3, 0, ())
-    assert annotator.report.usage == (3, 0, 0, 30, 12, 30.0)
+    assert annotator.report == ({"annotated": 3, "fallbacks": 0}, ())
+    assert annotator.client.usage == (3, 0, 0, 30, 12, 30.0)
 
 
 def test_what_is_complete_is_not_asked():
@@ -85,8 +87,8 @@ def test_what_is_complete_is_not_asked():
         annotator = teacher(server.url)
         assert annotator.annotate(done) == done
         assert annotator.annotate([]) == []
-        assert annotator.report[:3] == (0, 0, ())
-        assert annotator.report.usage.requests == 0
+        assert annotator.report == ({"annotated": 0, "fallbacks": 0}, ())
+        assert annotator.client.usage.requests == 0
         assert server.posts == []
 
 
@@ -137,7 +139,7 @@ def test_what_makes_no_sense_is_asked_again_then_left_to_the_rule():
         '"never"': 3, '"slow"': 3, '"fine"': 1,
     }  # fmt: skip
     report = annotator.report
-    assert (report.annotated, report.fallbacks) == (2, 1)
+    assert report.counts == {"annotated": 2, "fallbacks": 1}
     (problem,) = report.problems
     assert problem.startswith("episode 'a-run': malformed: ")
 
@@ -155,10 +157,25 @@ def test_a_refused_episode_is_left_to_the_rule():
         assert len(server.posts) == 2  # a refusal is final
     assert traces(found[0]) == traces(reasoning.annotate(episodes[0]))
     assert traces(found[1]) == TOLD
-    assert annotator.report[:2] == (1, 1)
+    assert annotator.report.counts == {"annotated": 1, "fallbacks": 1}
     assert "refused: " in annotator.report.problems[0]
-    with serving(status(401)) as server, pytest.raises(ChatRefused):
-        teacher(server.url).annotate(EPISODES)
+    with serving(status(413)) as server, pytest.raises(ChatRefused):
+        teacher(server.url).annotate(EPISODES)  # nobody was ever answered
+
+
+def test_what_is_refused_last_is_left_to_the_rule_but_not_for_want_of_a_key():
+    with serving(ok(said()), status(413), status(401)) as server:
+        annotator = teacher(server.url)
+        annotator.annotate([room("a")])
+        (found,) = annotator.annotate([room("b")])
+        assert traces(found) == traces(reasoning.annotate(room("b")))
+        assert annotator.report.counts == {"annotated": 0, "fallbacks": 1}
+        with pytest.raises(ChatRefused, match="401"):
+            annotator.annotate([room("c")])
+    # One of a batch is enough: the others would be the rule's in silence.
+    rule = answering(lambda b: 429 if _task(b) == '"often"' else said())
+    with serving(rule) as server, pytest.raises(ChatRefused, match="429"):
+        teacher(server.url).annotate([room("a"), room("b", "often")])
 
 
 def test_a_server_that_goes_stops_the_work_and_it_resumes(tmp_path):
@@ -173,13 +190,13 @@ def test_a_server_that_goes_stops_the_work_and_it_resumes(tmp_path):
         annotator = teacher(server.url, cache)
         found = annotator.annotate(EPISODES)
         # Kept: the first episode, and the answer of no sense of the second.
-        assert annotator.report.usage.cached == 2
+        assert annotator.client.usage.cached == 2
         assert len(server.posts) == count + 2
         assert [traces(e)[0] for e in found] == [TOLD[0]] * 3
         again = teacher(server.url, cache)
         assert again.annotate(EPISODES) == found
         assert len(server.posts) == count + 2
-        assert again.report.usage.cost == 0.0
+        assert again.client.usage.cost == 0.0
 
 
 def test_a_trace_is_one_line_and_short():
@@ -195,7 +212,7 @@ def test_a_trace_is_one_line_and_short():
     "text",
     [
         "", "Sure!", said(TOLD[:2]), said((*TOLD, "more")), said(("a", "", "b")),
-        said(("a", 1, "b")), said(overall_plan=None),
+        said(("a", "...", "b")), said(("a", 1, "b")), said(overall_plan=None),
         json.dumps(MODES | {"explanations": "abc"}),
         said(("a", "\ud800", "b")), said(success_mode=["a"]), said(extra=1),
         json.dumps({"explanations": TOLD}), said()[:-1],

@@ -124,6 +124,10 @@ def logprobs(*rows):
         # A character in two tokens, then one after the end of the text.
         ([("a", 0.0, None), ("?", -1.0, [195]), ("?", -2.0, [169]), ("</s>", -3.0, [])],
          ((1, 0.0), (1, -1.0), (1, -2.0), (0, -3.0))),
+        # A fence that the server stripped, a token half of it.
+        ([("```", -9.0, None), ("\na", -1.0, None), ("é", -0.5, None),
+          ("\n```", -2.0, None), ("</s>", -3.0, [])],
+         ((1, -1.0), (2, -0.5), (4, -2.0), (0, -3.0))),
         ([("b", -1.0, None)], None),
         ([("aé", None, None)], None),
         ([("aé", -1.0, 10**12)], ((3, -1.0),)),
@@ -326,6 +330,16 @@ def test_a_cached_answer_is_not_asked_again(tmp_path):
         assert len(server.posts) == 1
 
 
+def test_what_was_cut_is_paid_for_once(tmp_path):
+    with serving(ok('{"a":', why="length"), ok("{}")) as server:
+        asked = client(server.url, tmp_path / "cache.db")
+        found = [one(asked, request(schema=SCHEMA)) for _ in range(2)]
+        assert len(server.posts) == 1
+        assert all(isinstance(x, ChatMalformed) for x in found)
+        assert {str(x) for x in found} == {"malformed: cut at max_tokens"}
+        assert asked.usage.cached == 1
+
+
 def test_whatever_changes_the_answer_is_in_the_key(tmp_path):
     path = tmp_path / "cache.db"
     with serving(ok("a")) as server:
@@ -400,15 +414,15 @@ CHILD = """
     from worldmodel.text.chat import Message
     config = ChatConfig(base_url=sys.argv[1], model="m", concurrency=1)
     requests = [ChatRequest((Message("user", str(i)),)) for i in range(6)]
-    ChatClient(config, Path(sys.argv[2])).ask(requests)
+    ChatClient(config, Path(sys.argv[2]), Path(sys.argv[3])).ask(requests)
 """
 
 
-def test_a_killed_process_keeps_what_was_answered(tmp_path):
-    path, good = tmp_path / "cache.db", ok("a")
+def test_a_killed_process_keeps_what_was_answered_and_what_it_cost(tmp_path):
+    path, spent, good = tmp_path / "cache.db", tmp_path / "spent.json", ok("a")
     with serving(good, good, good, chat_server.hang, good) as server:
         child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(CHILD), server.url, str(path)]
+            [sys.executable, "-c", textwrap.dedent(CHILD), server.url, path, spent]
         )
         try:
             for _ in range(600):
@@ -420,10 +434,12 @@ def test_a_killed_process_keeps_what_was_answered(tmp_path):
             child.wait(timeout=10)
         assert len(server.posts) == 4
         config = ChatConfig(base_url=server.url, model="m")
-        asked = ChatClient(config, path)
+        asked = ChatClient(config, path, spent)
+        assert asked.usage == (6, 0, 0, 30, 12, 0.0)
         found = asked.ask([request(str(i)) for i in range(6)])
         assert texts(found) == ["a"] * 6
-        assert asked.usage.cached == 3
+        assert asked.usage == (12, 3, 0, 60, 24, 0.0)
+        assert ChatClient(config, path).usage.requests == 0
         assert len(server.posts) == 7
 
 

@@ -256,6 +256,64 @@ def test_without_any_answer_the_run_stops():
         model.predict(queries)
 
 
+def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
+    silent = [False]
+
+    def behave(handler, body):
+        said = {"instruction": "go", "initial_state": ["a"]}
+        text = json.dumps(said if _varies(body) else GOOD)
+        if silent[0]:
+            chat_server.status(413)(handler, body)
+        elif "cut it" in _action(body):
+            ok(text, why="length")(handler, body)
+        else:
+            ok(text)(handler, body)
+
+    def model():
+        client = chat(server.url, tmp_path / "cache.db", retries=0)
+        return PromptedExperience(client, memory(), PromptedConfig(retries=0))
+
+    with serving(behave) as server:
+        first = model()
+        first.predict([ask(), ask("cut it")])
+        first.vary([task()], key=jax.random.key(0))
+        silent[0] = True
+        again = model()
+        good, cut = again.predict([ask(), ask("cut it")])
+        assert good.problem is None
+        assert cut.problem == "malformed: cut at max_tokens"
+        (kept,) = again.vary([task()], key=jax.random.key(0))
+        assert kept.initial_state == ("a",)
+        for other in (ask(), ask("cut it")):
+            with pytest.raises(ChatRefused):
+                model().predict([other, ask("pull door")])
+
+
+def _varies(body) -> bool:
+    return "ACTION\n" not in chat_server.user_text(body)
+
+
+def test_a_server_that_goes_in_the_middle_stops_the_run_and_what_it_said_is_kept():
+    gone = [True]
+
+    def rule(body):
+        lost = gone[0] and "door" in chat_server.user_text(body).rpartition("\n\n")[2]
+        said = {"instruction": "go", "initial_state": ["a"]}
+        return 503 if lost else json.dumps(said if _varies(body) else GOOD)
+
+    with serving(answering(rule)) as server:
+        model = dreaming(server)
+        with pytest.raises(ChatUnavailable, match="503"):
+            model.predict([ask(), ask("pull door")])
+        with pytest.raises(ChatUnavailable, match="503"):  # `door` is in its state
+            model.vary([task()], key=jax.random.key(0))
+        gone[0], posts = False, len(server.posts)
+        assert [a.problem for a in model.predict([ask(), ask("pull door")])] == [
+            None
+        ] * 2
+        assert len(server.posts) == posts + 1
+
+
 def test_a_dreamed_episode_without_an_answer_ends_unscored():
     rule = answering(lambda b: 413 if "door" in _action(b) else SAID)
     with serving(rule) as server:

@@ -80,6 +80,35 @@ def test_query_by_hand(tok):
     assert "<past>" not in named(tok, none)
 
 
+def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
+    e = helpers.lamp_and_door()
+    demos = [helpers.transition(reward=x) for x in (0.25, 0.5)]
+
+    def asked(room):
+        return prompts.query_ids(
+            tok, e.task, ("a", "b"), demos, ("x", "y"), "do", history=2, room=room
+        )
+
+    whole = asked(None)
+    core = asked(0)
+    assert named(tok, core) == [
+        "<task>", "go through the door", "<state>", "<line0>", "x", "<line1>", "y",
+        "<action>", "do", "<think>",
+    ]  # fmt: skip
+    extra = len(whole) - len(core)
+    assert asked(extra) == whole
+    one = asked(extra - 1)  # the demonstration least like the query stands first
+    assert one == whole[len(prompts.demo_ids(tok, demos[0])) :]
+    past = len(prompts.query_ids(tok, e.task, ("b",), [], ("x", "y"), "do", history=1))
+    last = named(tok, asked(past - len(core)))
+    assert last.count("<past>") == 1
+    assert last[last.index("<past>") + 1] == "b"
+    for room in range(extra + 1):
+        ids = asked(room)
+        assert len(ids) - len(core) <= room
+        assert named(tok, ids)[-6:] == named(tok, core)[-6:]
+
+
 def test_reply_by_hand(tok):
     t = helpers.transition(
         ("a", "b", "c"), "do", ("a", "c", "d", "e"), -1.0,

@@ -1,0 +1,190 @@
+"""The command that writes reasoning traces into episodes: annotate."""
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from dreamgym.cli.options import MESH_HELP, add_server, server_of
+
+_ABOUT = """\
+Write into episodes why each next state follows: the reasoning traces that
+an experience model learns to write before it answers. Traces that are there
+already are kept. `dreamgym quickstart --episodes OUT` reads the result.
+
+  --by rule      which lines change, for any states: no model, no cost. It is
+                 what a run does by itself with episodes that have no traces
+  --by teacher   a large model behind --server sees each episode whole, with
+                 its outcome, and explains every step
+  --by own       the experience model of --run is asked for each transition;
+                 its own reasoning is kept where the next state, the reward
+                 and the end it led to are right (rejection sampling)
+
+Where teacher and model fail the rule's trace stands, and is counted.
+Interrupted? The same command goes on; no answer is paid for twice."""
+
+_EXAMPLES = """\
+examples:
+  dreamgym annotate mine.jsonl --to traced.jsonl.gz --by rule
+  dreamgym annotate mine.jsonl --to traced.jsonl --by own --run runs/default-0
+  dreamgym annotate mine.jsonl --to traced.jsonl --by teacher \\
+      --server https://api.example.com/v1 --server-model large \\
+      --server-key-env EXAMPLE_KEY --price-in 0.5 --price-out 1.5
+"""
+_WAYS = {
+    "rule": (),
+    "teacher": ("server", "server_model", "server_key_env", "max_tokens", "price_in",
+                "price_out"),
+    "own": ("run", "samples", "mesh"),
+}  # fmt: skip
+_NEEDS = {"teacher": "--server URL", "own": "--run RUN"}
+_SAMPLES, _MAX_TOKENS = 4, 4096
+
+
+def add(commands: Any) -> None:
+    """The subcommand, with what it runs."""
+    command = commands.add_parser(
+        "annotate", help="write reasoning traces into episodes",
+        description=_ABOUT, epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    option = command.add_argument
+    option("file", type=Path, metavar="FILE", help="episodes (JSONL, gzip or not)")
+    option(
+        "--to", type=Path, required=True, metavar="OUT",
+        help="what to write: .jsonl, or .jsonl.gz; not to be there yet",
+    )  # fmt: skip
+    option("--by", required=True, choices=list(_WAYS), help="who writes the traces")
+    group = command.add_argument_group("--by own").add_argument
+    group("--run", type=Path, metavar="RUN", help="a run directory, pretrained")
+    group("--samples", type=int, metavar="N",
+          help=f"replies to a transition at most (default: {_SAMPLES})")  # fmt: skip
+    group("--mesh", help=MESH_HELP)
+    group = add_server(
+        command, "--by teacher",
+        "Any OpenAI-compatible server. Its answers are kept in OUT.answers.sqlite.",
+    ).add_argument  # fmt: skip
+    group("--max-tokens", type=int, metavar="N",
+          help=f"of an answer (default: {_MAX_TOKENS})")  # fmt: skip
+    for name, what in (("in", "read"), ("out", "written")):
+        group(f"--price-{name}", type=float, metavar="PRICE",
+              help=f"of a million tokens {what}, to tell the cost")  # fmt: skip
+    command.set_defaults(body=_annotate)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise ValueError where an option is missing, or of another way."""
+    for way, names in _WAYS.items():
+        given = [n for n in names if getattr(args, n) is not None]
+        if way == args.by:
+            if names and names[0] not in given:
+                raise ValueError(f"--by {way} needs {_NEEDS[way]}")
+        elif given:
+            name = given[0].replace("_", "-")
+            raise ValueError(f"--{name} is for --by {way}, not --by {args.by}")
+
+
+def _annotate(args: argparse.Namespace) -> None:
+    from dreamgym.pipeline import annotate
+    from worldmodel.reasoning import RuleAnnotator
+    from worldmodel.served.protocol import ChatError
+
+    _check(args)
+    chat, run, made = None, None, {"by": args.by}
+    if args.by == "teacher":
+        chat = _chat(args)
+        made |= {"server": chat.base_url, "model": chat.model}
+    elif args.by == "own":
+        run, samples = _run(args), _SAMPLES if args.samples is None else args.samples
+        made |= {"run": run.config.digest(), "samples": samples}
+    found, client = annotate.survey(args.file, args.to), None
+    if chat is not None:
+        annotator = annotate.teacher(chat, args.to)
+        client = annotator.client
+    elif run is not None:
+        annotator = annotate.own(run, made["samples"])
+    else:
+        annotator = RuleAnnotator()
+    try:
+        report = annotate.annotate(args.file, args.to, annotator, made, found)
+        print(_told(args, found, report))
+        if client is not None:
+            print(_usage(client))
+    except (ChatError, KeyboardInterrupt):
+        if client is not None:  # what is paid for is kept, and told
+            print(_usage(client), file=sys.stderr)
+        raise
+    finally:
+        if client is not None:
+            client.close()
+
+
+def _chat(args: argparse.Namespace) -> Any:
+    """The server's ChatConfig, patient: an answer comes when all of it is written."""
+    from worldmodel.served.client import ChatClient
+
+    server = server_of(args)
+    more = {
+        name: value
+        for name in ("price_in", "price_out")
+        if (value := getattr(args, name)) is not None
+    }
+    most = _MAX_TOKENS if args.max_tokens is None else args.max_tokens
+    chat = dataclasses.replace(
+        server.chat, max_tokens=most, read_timeout=600.0, deadline=1800.0, **more
+    )
+    ChatClient(chat)  # a key that is not there is told before a long file is read
+    return chat
+
+
+def _run(args: argparse.Namespace) -> Any:
+    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.pipeline.run import Run
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh
+
+    tune_process()
+    run = Run.open(args.run, make_mesh(parse_mesh(args.mesh)) if args.mesh else None)
+    run.require("pretrain")
+    return run
+
+
+def _usage(client: Any) -> str:
+    u, priced = client.usage, client.config.price_in or client.config.price_out
+    cost = f", cost {u.cost:.4g}" if priced else ""
+    return (
+        f"asked this time: {u.requests - u.cached:,} requests sent, {u.cached:,} known "
+        f"before, {u.retries:,} tried again; {u.prompt_tokens:,} tokens read, "
+        f"{u.completion_tokens:,} written{cost}"
+    )
+
+
+def _told(args: argparse.Namespace, found: Any, report: Any) -> str:
+    counts = report.counts
+    had = found.transitions - found.missing
+    out = [
+        f"{args.to}: {found.episodes:,} episodes, {found.transitions:,} transitions; "
+        f"{had:,} had a trace"
+    ]
+    if args.by == "rule":
+        out.append(f"{counts.get('written', 0):,} traces by rule")
+    elif args.by == "teacher":
+        out.append(
+            f"episodes: {counts.get('annotated', 0):,} by the teacher, "
+            f"{counts.get('fallbacks', 0):,} by rule"
+        )
+        out += [f"  {x}" for x in report.problems]
+    else:
+        kept, left = counts.get("kept", 0), counts.get("fallbacks", 0)
+        samples, tries = counts.get("samples", 0), counts.get("tries", 0)
+        out += [
+            f"traces: {kept:,} of the model's own, {left:,} by rule: no reply was right"
+            f" ({_share(kept, kept + left)} kept)",
+            f"replies: {samples:,}, {_share(kept, samples)} accepted; "
+            f"{tries / max(kept, 1):.2f} for a trace that was kept",
+        ]
+    return "\n".join(out)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.1f} %"
