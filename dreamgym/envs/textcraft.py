@@ -319,7 +319,10 @@ class TextCraft(TextEnv):
         truncated = not won and self._steps >= self._max_steps
         self._open = not (won or truncated)
         earned = {"goal": float(reward)}
-        told = {"rewards": earned, "success": won, "invalid": refused}
+        # Recipes, inventory and what can be got at all are the same in every task.
+        told = {
+            "rewards": earned, "success": won, "invalid": refused, "reveals": False,
+        }  # fmt: skip
         return "\n".join(self._state(said)), earned["goal"], won, truncated, told
 
     def _translated(self, action: str) -> str:

@@ -41,6 +41,8 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         yield f"  {label} ({share[kind]:.0%} of all)", _rate(exact[kind])
     yield "copying the state instead", _rate(card["copy"]["all"])
+    if "ceiling" in card:
+        yield "the real environment played again", _rate(card["ceiling"])
     yield "changed lines: precision", _rate(card["lines"]["precision"])
     yield "changed lines: recall", _rate(card["lines"]["recall"])
     reward = card["reward"]

@@ -20,6 +20,7 @@ from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
 from worldmodel.experience import ExperienceModel, Query
+from worldmodel.fidelity.measures import Rate
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text.records import Episode, lines, read_episodes
 
@@ -70,16 +71,41 @@ def by_family(
 ) -> dict[str, Any]:
     """The scorecard of all episodes, with those of each family in `families`.
 
-    With `deep` also those of each source (who acted) in `sources`.
-
-    With the `env` they come from, near misses are tried there.
+    With the `env` they come from, near misses are tried there. With `deep` also those
+    of each source (who acted) in `sources`, and what the environment played again
+    scores itself in `ceiling`.
     """
     with contextlib.ExitStack() as stack:
         replay = None
         if env:
             real = stack.enter_context(contextlib.closing(base.make(env)))
             replay = _remembered(functools.partial(rewarded, real))
-        return _by_family(model, episodes, limit, progress, deep, replay)
+        card = _by_family(model, episodes, limit, progress, deep, replay)
+        if env and deep:
+            card["ceiling"] = played_again(real, episodes)
+        return card
+
+
+def played_again(env: gymnasium.Env, episodes: Sequence[Episode]) -> dict[str, Any]:
+    """How often the environment itself comes to the recorded next state again.
+
+    What an experience model can reach at best: below 1 where the environment draws
+    lots. Episodes whose task it cannot take, or that begin elsewhere, are left out.
+    """
+    rate = Rate()
+    for e in episodes:
+        try:
+            seen, _ = env.reset(options={"task": e.task})
+            if lines(seen) != e.transitions[0].state:
+                continue
+            for t in e.transitions:
+                seen, _, terminated, truncated, _ = env.step(t.action)
+                rate.add(lines(seen) == t.next_state)
+                if terminated or truncated:
+                    break
+        except Exception:  # an environment may raise anything
+            continue
+    return rate.json()
 
 
 def _remembered(replay: Callable[[Query], bool | None]):

@@ -73,7 +73,12 @@ def test_a_game_by_hand():
         "have 3 oak sign", "said ok craft 3 oak sign",
     )  # fmt: skip
     assert (reward, terminated, truncated) == (1.0, True, False)
-    assert told == {"rewards": {"goal": 1.0}, "success": True, "invalid": False}
+    assert told == {
+        "rewards": {"goal": 1.0},
+        "success": True,
+        "invalid": False,
+        "reveals": False,
+    }
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,31 @@ def test_a_query_is_tried_once():
     assert len(tried) == 2
 
 
+class Moody(doubles.Corridor):
+    """Where a right step leads is drawn: every other time it says something else."""
+
+    number = 0
+
+    def step(self, action):
+        text, *rest = super().step(action)
+        self.number += 1
+        return (f"{text}\nit rains" if self.number % 2 else text, *rest)
+
+
+def test_the_environment_played_again_is_the_ceiling():
+    episodes = [
+        doubles.episode(doubles.task(0, 1, 2), ["dance", "go right", "take coin"]),
+        doubles.episode(doubles.task(0, 2, 4), ["go right"]),
+    ]
+    found = fidelity.played_again(doubles.Corridor(), episodes)
+    assert found == {"mean": 1.0, "count": 4}
+    assert fidelity.played_again(Moody(), episodes) == {"mean": 0.5, "count": 4}
+    task = dataclasses.replace(episodes[0].task, options={"no": "such"})
+    foreign = dataclasses.replace(episodes[0], task=task)
+    found = fidelity.played_again(doubles.Corridor(), [foreign, episodes[1]])
+    assert found == {"mean": 1.0, "count": 1}
+
+
 def after(env, task, actions):
     seen, _ = env.reset(options={"task": task})
     for action in actions:
