@@ -29,13 +29,19 @@ SHAPES = {
 
 
 class Engine:
-    """A process of bench_engines.py."""
+    """A process of a script that answers lines: bench_engines.py, if no other.
 
-    def __init__(self, name: str, python: str, directory: Path, dtype: str):
+    Raises:
+      OSError: no such Python.
+    """
+
+    def __init__(
+        self, name: str, python: str, *args: str, script: str = "bench_engines.py"
+    ):
         self.name = name
-        script = Path(__file__).with_name("bench_engines.py")
+        path = Path(__file__).with_name(script)
         self._process = subprocess.Popen(
-            [python, str(script), name, str(directory), dtype],
+            [python, str(path), name, *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.DEVNULL if name != "dreamgym" else None,
         )  # fmt: skip
@@ -57,9 +63,15 @@ class Engine:
         return json.loads(line)
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
+        """End the process; it has some seconds to end what it started itself."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
@@ -100,7 +112,7 @@ def engines(args: argparse.Namespace) -> Iterator[dict[str, Engine]]:
         running = {}
         for name in names:
             python = args.tunix_python if name == "tunix" else sys.executable
-            engine = Engine(name, python, directory, args.dtype)
+            engine = Engine(name, python, str(directory), args.dtype)
             stack.callback(engine.close)
             running[name] = engine
         yield running

@@ -1,0 +1,196 @@
+"""What bench_dream.py times of models: a run's dream, a chat server in its place."""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+from bench_common import median
+
+from dreamgym.agent.rollout import rollout
+from dreamgym.envs.base import Step, VectorEnv
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.pipeline.pretrain import episodes_of, load_experience
+from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.warmstart import load_policy
+from worldmodel.experience import Query
+from worldmodel.local import LocalExperience
+from worldmodel.pretrain import forms_of, memory_of
+from worldmodel.served.client import ChatClient
+from worldmodel.served.prompted import PromptedConfig, PromptedExperience
+from worldmodel.served.protocol import ChatConfig, ChatError
+from worldmodel.text.records import Episode, State, Task
+
+Row = dict[str, Any]
+
+
+class Tape(VectorEnv):
+    """Passes everything on and remembers what was asked, to ask it again."""
+
+    def __init__(self, env: VectorEnv):
+        self.env, self.size = env, env.size
+        self.orders: list[tuple[str, Any]] = []
+
+    def reset(self, *, options: dict[str, Any]) -> list[State | None]:
+        """See VectorEnv."""
+        self.orders.append(("reset", options))
+        return self.env.reset(options=options)
+
+    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
+        """See VectorEnv."""
+        self.orders.append(("step", list(actions)))
+        out = self.env.step(actions)
+        self.transitions = self.env.transitions
+        return out
+
+    def replay(self, env: VectorEnv) -> float:
+        """Seconds of the same orders in another batch."""
+        start = time.perf_counter()
+        for kind, given in self.orders:
+            if kind == "reset":
+                env.reset(options=given)
+            else:
+                env.step(given)
+        return time.perf_counter() - start
+
+
+def follow(env: VectorEnv, episodes: Iterable[Episode], batches: int) -> None:
+    """Take the actions of episodes; a slot that is done takes the next episode."""
+    following = itertools.cycle(episodes)
+    left: list[list[str]] = [[] for _ in range(env.size)]
+    for _ in range(batches):
+        fresh: list[Task | None] = [None] * env.size
+        for i, actions in enumerate(left):
+            if not actions:
+                episode = next(following)
+                fresh[i] = episode.task
+                left[i] = [t.action for t in episode.transitions]
+        if any(fresh):
+            mask = [task is not None for task in fresh]
+            env.reset(options={"tasks": fresh, "reset_mask": mask})
+        for i, step in enumerate(env.step([actions.pop(0) for actions in left])):
+            if step is None or step.terminated or step.truncated:
+                left[i] = []
+
+
+def dreamed(
+    what: str,
+    run: Run,
+    experience: LocalExperience,
+    size: int,
+    work: Callable[[VectorEnv], Any],
+    rounds: int,
+    *,
+    all_asked: bool = False,
+) -> tuple[Row, float]:
+    """A row, and by how much the first time took longer (it compiles)."""
+
+    def dream() -> DreamVectorEnv:
+        experience.refresh()  # no answer is known
+        return DreamVectorEnv(experience, size, max_steps=run.config.max_steps)
+
+    tape = Tape(dream())
+    start = time.perf_counter()
+    work(tape)
+    first = time.perf_counter() - start
+    seconds, before = [], (experience.asked, experience.computed)
+    for _ in range(rounds):
+        before = experience.asked, experience.computed
+        seconds.append(tape.replay(dream()))
+    asked, computed = experience.asked - before[0], experience.computed - before[1]
+    rates = [(asked if all_asked else computed) / s for s in seconds]
+    row = {
+        "what": what, "processes": 1, "steps/s": median(rates), "least": min(rates),
+        "asked": asked, "computed": computed,
+    }  # fmt: skip
+    return row, first - median(seconds)
+
+
+def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    """The dream at each number of slots, then a whole update's groups."""
+    experience = load_experience(run)
+    if not isinstance(experience, LocalExperience):
+        raise RunError(f"{run.root}: it asks a server; take another run, and --server")
+    train, dev = episodes_of(run)
+    dev = [e for e in dev if e.transitions and e.task.initial_state]
+    if not dev:
+        raise RunError(f"{run.root}: no dev episode with an initial state")
+    size = sum(x.size for x in jax.tree.leaves(experience.model.params))
+    marker = run.require("pretrain")["numbers"]
+    about = [
+        f"Experience model: {size:,} parameters, "
+        f"{marker['tokens_per_transition']} tokens a transition."
+    ]
+    rows = []
+    for slots in args.slots:
+        batches = -(-args.steps // slots)
+        row, extra = dreamed(
+            f"dream, {slots} slots", run, experience, slots,
+            lambda env, n=batches: follow(env, dev, n), args.rounds,
+        )  # fmt: skip
+        rows.append(row)
+        about.append(f"Compilation for {slots} slots: {max(extra, 0.0):.1f} s.")
+    loop = run.config.dream
+    name = f"dream, {loop.tasks} groups of {loop.group_size}"
+    if run.done("warmstart") is None:
+        why = "the run has no warm start: dreamgym warmstart"
+        return [*rows, {"what": name, "blank": why}], about
+    policy = load_policy(run, "warmstart")
+    tasks = list({e.task.id: e.task for e in train}.values())[: loop.tasks]
+    groups = [t for t in tasks for _ in range(loop.group_size)]
+
+    def update(env: VectorEnv) -> None:
+        rollout(
+            policy, env, groups, key=jax.random.key(0),
+            temperature=loop.update.temperature,
+        )  # fmt: skip
+
+    row, _ = dreamed(
+        name, run, experience, len(groups), update, args.rounds, all_asked=True
+    )
+    return [*rows, row], about
+
+
+def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
+    """A chat server in the model's place: other dev queries each round, no cache."""
+    what, n = f"prompted, {args.concurrency} at once", args.queries
+    if not args.server:
+        return {"what": what, "blank": "no --server given"}, []
+    train, dev = episodes_of(run)
+    every = [
+        Query(e.task, tuple(t.action for t in e.transitions[:i]), x.state, x.action)
+        for i in range(1, run.config.max_steps)
+        for e in dev
+        for x in e.transitions[i : i + 1]
+    ]
+    config = ChatConfig(
+        base_url=args.server, model=args.server_model, concurrency=args.concurrency,
+        max_tokens=args.server_tokens,
+    )  # fmt: skip
+    client = ChatClient(config)
+    model = PromptedExperience(
+        client, memory_of(train, capacity=50_000), PromptedConfig(),
+        seed=run.config.seed, forms=forms_of(train),
+    )  # fmt: skip
+    rates, bad = [], 0
+    try:
+        for number in range(args.rounds):
+            start = time.perf_counter()
+            answers = model.predict(every[number * n : (number + 1) * n])
+            rates.append(len(answers) / (time.perf_counter() - start))
+            bad += sum(a.problem is not None for a in answers)
+    except ChatError as error:
+        return {"what": what, "blank": str(error)}, []
+    row = {
+        "what": what, "processes": 1, "steps/s": median(rates), "least": min(rates),
+        "asked": n, "computed": n,
+    }  # fmt: skip
+    used, asked = client.usage, n * args.rounds
+    return row, [
+        f"Prompted: {used.requests / asked:.2f} requests a query, "
+        f"{used.prompt_tokens / used.requests:.0f} tokens read and "
+        f"{used.completion_tokens / used.requests:.0f} written each; "
+        f"{bad} of {asked} answers made no sense."
+    ]
