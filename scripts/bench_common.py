@@ -149,11 +149,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(k for row in rows for k in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
-        lines.append("| " + " | ".join(_cell(row.get(c)) for c in columns) + " |")
+        lines.append("| " + " | ".join(cell(row.get(c)) for c in columns) + " |")
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as the table has it."""
     if value is None:
         return ""
     if isinstance(value, float):

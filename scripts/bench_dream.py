@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from bench_common import Engine, median, table
+from bench_common import Engine, cell, median, table
 from bench_dream_models import dream_rows, prompted_row
 from bench_dream_peers import ENVIRONMENTS, INSTALL, LIMIT
 
@@ -45,6 +45,9 @@ from dreamgym.pipeline.run import Run, RunError
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 OWN = ("textworld", "textcraft")
+WARM = 4
+"""Rounds that a process plays before: Java compiles what is used often, for long."""
+
 Row = dict[str, Any]
 
 
@@ -79,7 +82,7 @@ def told(name: str, why: str) -> str:
 
 
 def played(engines: Sequence[Engine], args: argparse.Namespace) -> Row:
-    """Rates of some processes that play at once; a first round warms up.
+    """Rates of some processes that play at once, after WARM rounds in one.
 
     Raises:
       RuntimeError: one of them could not, and says why.
@@ -87,7 +90,8 @@ def played(engines: Sequence[Engine], args: argparse.Namespace) -> Row:
     rates, alone, resets = [], [], []
     with ThreadPoolExecutor(len(engines)) as pool:
         for number in range(args.rounds + 1):
-            found = list(pool.map(lambda e: e("play", seconds=args.seconds), engines))
+            seconds = args.seconds * (1 if number else WARM)
+            found = list(pool.map(lambda e, s=seconds: e("play", seconds=s), engines))
             failed = [x["failed"] for x in found if "failed" in x]
             if failed:
                 raise RuntimeError(failed[0])
@@ -116,10 +120,10 @@ def verdicts(rows: list[Row]) -> list[str]:
             count = row["processes"]
             where = row["what"] + f" in {count} processes" * (count > 1)
             if times >= 1:
-                out.append(f"The dream is {times:,.3g} times faster than {where}.")
+                out.append(f"The dream is {cell(times)} times faster than {where}.")
             else:
                 out.append(
-                    f"The dream is {1 / times:,.3g} times slower than {where}: "
+                    f"The dream is {cell(1 / times)} times slower than {where}: "
                     "dreaming does not pay in time here."
                 )
     return out

@@ -319,10 +319,8 @@ class TextCraft(TextEnv):
         truncated = not won and self._steps >= self._max_steps
         self._open = not (won or truncated)
         earned = {"goal": float(reward)}
-        # Recipes, inventory and what can be got at all are the same in every task.
-        told = {
-            "rewards": earned, "success": won, "invalid": refused, "reveals": False,
-        }  # fmt: skip
+        told = {"rewards": earned, "success": won, "invalid": refused}
+        told["reveals"] = False  # what is hidden is the same in every task
         return "\n".join(self._state(said)), earned["goal"], won, truncated, told
 
     def _translated(self, action: str) -> str:

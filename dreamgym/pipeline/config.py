@@ -146,11 +146,13 @@ class TrustConfig:
     know) that may be cut; it decides the confidence below which a rollout ends
     unscored. 0 believes all. `pessimism` times the missing confidence is taken
     off rewards. `signal` is what answers are trusted by (worldmodel.local.SIGNALS).
+    Dreamed transitions enter the replay memory at a confidence of `enrich` or more.
     """
 
     gate: float = 0.0
     pessimism: float = 0.0
     signal: str = "token"
+    enrich: float = 0.0
 
     def __post_init__(self):
         if not 0 <= self.gate < 1 or self.pessimism < 0:
@@ -158,6 +160,8 @@ class TrustConfig:
                 "gate must be in [0, 1) and pessimism >= 0, got "
                 f"{self.gate} and {self.pessimism}"
             )
+        if not 0 <= self.enrich <= 1:
+            raise ValueError(f"enrich must be in [0, 1], got {self.enrich}")
         if self.signal not in SIGNALS:
             raise ValueError(f"signal must be one of {SIGNALS}, got {self.signal!r}")
 

@@ -13,13 +13,14 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import VectorEnv
 from dreamgym.envs.dream import UNTRUSTED, DreamVectorEnv, Trust
 from dreamgym.pipeline import served
+from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from dreamgym.pipeline.warmstart import load_policy, save_policy
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from worldmodel import pretrain
-from worldmodel.experience import Remembering, content_seed
+from worldmodel.experience import Query, Remembering, content_seed
 from worldmodel.fitting import checkpoint
 from worldmodel.text.records import Task, Transition
 
@@ -31,11 +32,11 @@ class _Saver:
         self,
         directory: Path,
         experience: Remembering | None,
-        enrich: int,
-        seed: int,
+        config: RunConfig,
     ):
         self._directory, self._experience = directory, experience
-        self._enrich, self._seed = enrich, seed
+        self._enrich, self._least = config.enrich, config.trust.enrich
+        self._seed = config.seed
         self._fresh: list[tuple[str, dict[str, Any]]] = []
 
     def after_update(
@@ -54,14 +55,14 @@ class _Saver:
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None
-        rows = [
-            (t.episode.task.id, x)
-            for t in trajectories
-            if t.error is None
-            for x in t.episode.transitions
-        ]
+        rows = [row for t in trajectories if t.error is None for row in _asked(t)]
+        if self._least and rows:  # known answers: nothing is computed again
+            answers = self._experience.predict([query for query, _ in rows])
+            pairs = zip(rows, answers, strict=True)
+            rows = [row for row, a in pairs if a.confidence >= self._least]
         rng = np.random.default_rng((self._seed, update))
-        picked = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
+        chosen = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
+        picked = [(query.task.id, x) for query, x in chosen]
         self._fresh += [(task, dataclasses.asdict(x)) for task, x in picked]
         self._experience.refresh([t for t, _ in picked], [x for _, x in picked])
 
@@ -80,6 +81,16 @@ class _Saver:
             number, type(start.state)(*state), start.pool, host["transitions"],
             host["curve"],
         )  # fmt: skip
+
+
+def _asked(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
+    """Each dreamed transition with the question that it answers."""
+    episode = trajectory.episode
+    acted = tuple(x.action for x in episode.transitions)
+    return [
+        (Query(episode.task, acted[:i], x.state, x.action), x)
+        for i, x in enumerate(episode.transitions)
+    ]
 
 
 def _transition(row: dict[str, Any]) -> Transition:
@@ -102,9 +113,7 @@ def reinforce(
     """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
-    saver = _Saver(
-        run.path(f"checkpoints/{name}"), experience, run.config.enrich, run.config.seed
-    )
+    saver = _Saver(run.path(f"checkpoints/{name}"), experience, run.config)
     start = Progress(
         0, updater.learner.init(), pool_of(tasks, config.curriculum), 0, []
     )

@@ -1,20 +1,23 @@
 """The dream loop of a run: checkpoints, memory, and going on after an interruption."""
 
 import json
+import math
 
 import jax
 import numpy as np
 import pytest
 
 from curriculum.sampler import CurriculumConfig
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline import train
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.config import TrustConfig, preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl.update import GrpoConfig
 from dreamgym.training import LoopConfig
-from tests import doubles
+from tests import doubles, helpers
+from worldmodel.experience import Prediction, Remembering
 from worldmodel.memory import ReplayMemory
 
 TASKS = doubles.tasks("train")[4:40:9]  # their variations are new
@@ -108,3 +111,40 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     assert progress.pool.entries == progress_whole.pool.entries
     assert memory._transitions == memory_whole._transitions
     assert memory._tasks == memory_whole._tasks
+
+
+@pytest.mark.parametrize(
+    ("least", "kept"), [(0.0, {"a", "b", "c"}), (0.5, {"a", "c"}), (0.9, {"a"})]
+)
+def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
+    sure = {"a": 0.9, "b": math.nan, "c": 0.5}
+    asked, entered = [], []
+
+    class Known(Remembering):
+        def __init__(self):
+            super().__init__(ReplayMemory(), history=2)
+
+        def vary(self, tasks, *, key):
+            del tasks, key  # nothing is varied here
+
+        def predict(self, queries):
+            asked.extend(queries)
+            told = (sure[q.action] for q in queries)
+            return [Prediction(q.state, 0.0, "go", "", c, None)
+                    for q, c in zip(queries, told, strict=True)]  # fmt: skip
+
+        def refresh(self, tasks, fresh):
+            entered.extend(zip(tasks, (t.action for t in fresh), strict=True))
+
+    steps = [helpers.transition(("s",), x, ("s",)) for x in ("a", "b", "c")]
+    episode = helpers.episode("e", TASKS[0], steps)
+    broken = Trajectory(episode, (), "it broke")
+    config = preset("tiny", trust=TrustConfig(enrich=least))
+    saver = train._Saver(tmp_path, Known(), config)
+    saver._remember(1, [Trajectory(episode, (), None), broken])
+    assert {x for _, x in entered} == kept
+    assert {task for task, _ in entered} == {TASKS[0].id}
+    if least:
+        assert [q.past for q in asked] == [(), ("a",), ("a", "b")]
+    with pytest.raises(ValueError, match="enrich must be in"):
+        TrustConfig(enrich=1.5)
