@@ -40,6 +40,9 @@ CONTEXT = len(local.PARTS)
 WIDEST = 8
 """How many times wider than asked for rows may be, for examples that need it."""
 
+SHOWN = 10
+"""Updates between two signs of life."""
+
 Progress = Callable[[int, dict[str, float | int]], None]
 
 
@@ -244,6 +247,8 @@ def fit(
     for step in range(start + 1, config.steps + 1):
         state, metrics = learner.update(state, [next(batches)])
         window = metrics["loss"] if window is None else window + metrics["loss"]
+        if progress is not None and step % SHOWN == 0:
+            progress(step, curve[-1] if curve else {})
         if step % config.eval_every and step != config.steps:
             continue
         row = {"step": step, "loss": float(window.value())}
@@ -318,6 +323,22 @@ def evaluate(
 def mean_tokens(examples: Sequence[Example]) -> float:
     """Mean ids an example, context and target: what decides the cost."""
     return float(np.mean([len(e.ids) for e in examples]))
+
+
+def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
+    """Tokens that replies of these examples need: all of them but one in a thousand.
+
+    Returns reasoning_tokens and state_tokens, as ExperienceConfig counts them.
+    """
+    longest = {}
+    for part, name, marks in ((0, "reasoning", 0), (1, "state", 1)):
+        counts = [
+            int(np.sum(np.asarray(e.mask) & (np.asarray(e.part) == part)))
+            for e in examples
+        ]
+        most = int(np.quantile(counts or [0], 0.999, method="higher")) - marks
+        longest[f"{name}_tokens"] = max(most, 0)
+    return longest
 
 
 def write_curve(path: Path, curve: Sequence[dict[str, float | int]]) -> None:

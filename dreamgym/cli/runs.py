@@ -21,6 +21,7 @@ def add(commands: Any) -> None:
         "quickstart": "all stages, then the table",
         "collect": "real episodes as JSONL",
         "pretrain": "fit the experience model to the episodes (of a --server: nothing)",
+        "ensemble": "fit the members that ensemble.members asks for (0: nothing)",
         "warmstart": "behaviour cloning, IWM and SR: the policy before any reward",
         "train": "GRPO in the dream with the curriculum",
         "evaluate": "success of each policy on real test games",

@@ -2,12 +2,12 @@
 
 a goal -> a plan, the recipes it needs and some it does not -> lines of state:
   craft N ITEM using N ITEM N ITEM, a line for each recipe, the goal's first,
-  have N ITEM, a line for whatever was ever held, oldest first,
-  said MESSAGE of the last action: `ok get 2 bamboo`, `not enough`
+  said MESSAGE of the last action: `ok`, `not enough`, `no such recipe`, ...
+  ITEM N, a line for whatever was ever held and how much is, oldest first
 Names keep their spaces: the tokenizer splits at a hyphen, a token more, and `planks` is
-the same word in `oak planks`. Commas are left out, and accepted. What is used up stays
-as `have 0 ITEM`, and what is new stands in front of the message: an action edits the
-lines of the items it touches, and none ever goes or moves.
+the same word in `oak planks`. Commas are left out, and accepted. A line begins with
+what it is of, what is used up stays as `ITEM 0`, and what is new stands last: an action
+edits the lines of the items it touches, and none ever goes or moves.
 
 Unlike the release's, a state does not hold all recipes below the goal (62 for one goal)
 but those of the expert's plan and `distractors` others. All of them work, shown or not.
@@ -51,7 +51,7 @@ _REFUSALS = (
     ("Could not find a valid recipe", "no such recipe"),
     ("Could not find ", "cannot get"),
 )
-_DONE = {"Got": "get", "Crafted": "craft"}
+_DONE = ("Got ", "Crafted ", "Inventory")
 
 Input = tuple[tuple[str, ...], int]
 """The items that an ingredient stands for, `planks` for eight, and how many."""
@@ -284,7 +284,7 @@ class TextCraft(TextEnv):
         self._simulator.inventory, self._simulator.goal = {}, goal
         self._held, self._steps, self._open = {}, 0, True
         told = {"instruction": f"craft {item_id_to_str(goal)}", "success": False}
-        return "\n".join(self._state("ok have nothing")), told
+        return "\n".join(self._state("ok")), told
 
     def _shown(self, goal: str) -> tuple[Recipe, ...]:
         """The recipes of a state: the goal's first, the rest in order of their text."""
@@ -299,8 +299,8 @@ class TextCraft(TextEnv):
         have = self._simulator.inventory
         return (
             *map(_text, self._recipes),
-            *(f"have {have.get(i, 0)} {item_id_to_str(i)}" for i in self._held),
             f"said {said}",
+            *(f"{item_id_to_str(i)} {have.get(i, 0)}" for i in self._held),
         )
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -360,14 +360,11 @@ class TextCraft(TextEnv):
 
 def _said(message: str) -> tuple[str, bool]:
     """The simulator's message in few words, and whether it refused."""
-    if message.startswith("Inventory"):
-        return "ok inventory", False  # what it lists the state holds anyway
+    if message.startswith(_DONE):
+        return "ok", False  # what it lists the state holds anyway
     for start, said in _REFUSALS:
         if message.startswith(start):
             return said, True
-    word, _, what = item_id_to_str(message).partition(" ")
-    if word in _DONE:  # in the words of the action, which are easier to write
-        return f"ok {_DONE[word]} {what}", False
     return "unknown action", True
 
 

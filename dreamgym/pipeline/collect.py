@@ -1,4 +1,4 @@
-"""Stage 1: real episodes from train (and dev) games, as versioned JSONL.
+"""Stage: real episodes from train (and dev) games, as versioned JSONL.
 
 Experts, noisy experts and random actors play distinct games; success and failure both
 stay. With episodes from elsewhere this stage only checks, splits and copies them.

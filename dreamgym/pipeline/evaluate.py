@@ -1,4 +1,4 @@
-"""Stage 6: every policy on the same real test games."""
+"""Stage: every policy on the same real test games."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stage 3: how far the experience model can be trusted, on unseen games.
+"""Stage: how far the experience model can be trusted, on unseen games.
 
 The stage takes dev games and what every run needs to know; `scored` takes any episodes
 and asks everything.

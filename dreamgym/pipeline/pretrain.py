@@ -1,5 +1,6 @@
-"""Stage 2: the experience model, its tokenizer and memory; a server's is not fitted."""
+"""Stage: the experience model, its tokenizer and memory; a server's is not fitted."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.calibration import Calibration
-from worldmodel.ensemble import members
 from worldmodel.fitting.batches import Example
-from worldmodel.local import LocalExperience
+from worldmodel.local import ExperienceConfig, LocalExperience
+from worldmodel.memory import ReplayMemory
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text import prompts
 from worldmodel.text.records import Episode, read_episodes
 from worldmodel.text.tokenizer import TextTokenizer
+
+CAPACITY = 50_000
+"""Real transitions that the replay memory begins with, the newest, at most."""
 
 
 def check_model(name: str) -> None:
@@ -70,6 +74,28 @@ def _told(run: Run, train: list[Episode]) -> list[Episode]:
     return [_traced(run, e) for e in pretrain.shuffled(told, seed=c.seed)]
 
 
+def examples_of(run: Run, tok: TextTokenizer) -> list[Example]:
+    """What the run's experience model is fitted to: transitions, then variations."""
+    train, _ = episodes_of(run)
+    told = _told(run, train)
+    memory = pretrain.memory_of(told, capacity=CAPACITY)
+    return [*_transitions(run, tok, told, memory), *_variations(run, tok, train)]
+
+
+def _transitions(
+    run: Run, tok: TextTokenizer, told: list[Episode], memory: ReplayMemory
+) -> list[Example]:
+    c = run.config
+    return pretrain.transition_examples(
+        tok, told, memory, c.experience, balance=c.balance
+    )
+
+
+def _variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Example]:
+    tasks = [e.task for e in train]
+    return pretrain.variation_examples(tok, tasks, repeats=2, seed=run.config.seed)
+
+
 def stage(run: Run) -> dict[str, Any]:
     """Fit the experience model; writes experience/ and tokenizer/.
 
@@ -85,7 +111,7 @@ def stage(run: Run) -> dict[str, Any]:
         size = MODELS[c.model].vocab_size
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
     model, tok = blank_model(run)
-    memory = pretrain.memory_of(told, capacity=50_000)
+    memory = pretrain.memory_of(told, capacity=CAPACITY)
     sizes = {
         "tokens_per_state": round(_state_tokens(tok, train), 1),
         "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
@@ -94,13 +120,10 @@ def stage(run: Run) -> dict[str, Any]:
         save_model(run.path("experience"), model, tok)
         asked = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
         return asked | sizes
-    examples = pretrain.transition_examples(
-        tok, told, memory, c.experience, balance=c.balance
-    )
+    examples = _transitions(run, tok, told, memory)
     distinct = len(examples)
-    tokens = pretrain.mean_tokens(examples)
-    tasks = [e.task for e in train]
-    examples += pretrain.variation_examples(tok, tasks, repeats=2, seed=c.seed)
+    tokens, longest = pretrain.mean_tokens(examples), pretrain.reply_tokens(examples)
+    examples += _variations(run, tok, train)
     held = pretrain.transition_examples(tok, dev, memory, c.experience)
     held = held[: c.evaluate.fidelity]
     with bar(c.pretrain.steps, "pretrain", "update") as show:
@@ -109,35 +132,16 @@ def stage(run: Run) -> dict[str, Any]:
             directory=run.path("checkpoints/pretrain"),
         )  # fmt: skip
     save_model(run.path("experience"), model, tok)
-    _ensemble(run, model, tok, examples)
     pretrain.write_curve(run.path("curves/pretrain.jsonl"), curve)
     run.drop("checkpoints/pretrain")
     return {
         "distinct_transitions": distinct,
         "tokens_per_transition": round(tokens, 1),
         **sizes,
+        **longest,
         "loss": curve[-1]["loss"],
         "dev_loss": curve[-1].get("held_out/loss"),
     }
-
-
-def _ensemble(
-    run: Run, model: Model, tok: TextTokenizer, examples: list[Example]
-) -> None:
-    """Fit the run's ensemble, if it has one; writes ensemble/NUMBER."""
-    c = run.config
-    if not c.ensemble.members:
-        return
-    work = run.path("checkpoints/ensemble")
-    with bar(c.ensemble.members, "ensemble", "member") as show:
-        for number, member in enumerate(
-            members(
-                model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work
-            )
-        ):
-            save_model(run.path(f"ensemble/{number}"), member, tok)
-            show(number + 1)
-    run.drop("checkpoints/ensemble")
 
 
 def _calibration(run: Run) -> Calibration | None:
@@ -150,6 +154,22 @@ def _calibration(run: Run) -> Calibration | None:
 def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
     states = {t.state for e in episodes for t in e.transitions}
     return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
+
+
+def _roomy(run: Run) -> ExperienceConfig:
+    """How the model is asked, with room for replies as long as it was fitted to.
+
+    Runs of older versions did not count them: theirs have the room of the settings.
+    """
+    found = (run.done("pretrain") or {}).get("numbers", {})
+    config = run.config.experience
+    least = {
+        "reasoning_tokens": config.reasoning_tokens,
+        "state_tokens": config.state_tokens,
+    }
+    return dataclasses.replace(
+        config, **{k: max(n, found.get(k, 0)) for k, n in least.items()}
+    )
 
 
 def load_experience(
@@ -168,7 +188,7 @@ def load_experience(
     """
     run.require("pretrain" if server is None else "collect")
     train, _ = episodes_of(run)
-    memory = pretrain.memory_of(_told(run, train), capacity=50_000)
+    memory = pretrain.memory_of(_told(run, train), capacity=CAPACITY)
     forms = pretrain.forms_of(train)
     server = run.config.server if server is None else server
     scale = _calibration(run) if scaled else None
@@ -176,9 +196,11 @@ def load_experience(
         return served.prompted(run, server, memory, forms, stage, scale)
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
     c = run.config
+    if c.ensemble.members:
+        run.require("ensemble")
     paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
     return LocalExperience(
-        model, tok, memory, c.experience, seed=c.seed, forms=forms,
+        model, tok, memory, _roomy(run), seed=c.seed, forms=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
         trust=c.trust.signal, calibration=scale,
     )  # fmt: skip

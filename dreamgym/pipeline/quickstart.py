@@ -10,6 +10,7 @@ import jax
 
 from dreamgym.pipeline import (
     collect,
+    ensemble,
     evaluate,
     fidelity,
     pretrain,
@@ -25,6 +26,7 @@ from worldmodel.backbone.mesh import MeshConfig, make_mesh
 STAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
     "collect": collect.stage,
     "pretrain": pretrain.stage,
+    "ensemble": ensemble.stage,
     "fidelity": fidelity.stage,
     "warmstart": warmstart.stage,
     "train": train.stage,

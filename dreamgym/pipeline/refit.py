@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.pipeline import collect, pretrain
+from dreamgym.pipeline import collect, ensemble, pretrain
 from dreamgym.pipeline.fidelity import by_family
 from dreamgym.pipeline.run import Run, bar
 from worldmodel.experience import ExperienceModel
@@ -36,6 +36,7 @@ def refit(source: Run, episodes: Path, root: Path) -> dict[str, Any]:
     run = Run(root, config, source.mesh)
     run.stage("collect", lambda: collect.stage(run))
     run.stage("pretrain", lambda: pretrain.stage(run))
+    run.stage("ensemble", lambda: ensemble.stage(run))
     _, dev = pretrain.episodes_of(run)
     told = {
         "source": run.config.refit,

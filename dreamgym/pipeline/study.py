@@ -39,13 +39,15 @@ VARIANT = "variant"
 LATE = {"preset", "dream", "transfer", "transfer_budget", "enrich", "trust"}
 """Settings that no shared stage reads."""
 POLICY = {"policy", "warmstart"}
-MODEL = {"model", "experience", "pretrain", "share", "balance", "ensemble"}
+MODEL = {"model", "experience", "pretrain", "share", "balance"}
+ENSEMBLE = {"ensemble"}
 SHARED = {
-    "collect": ((), LATE | POLICY | MODEL, ("episodes.jsonl", "dev.jsonl")),
-    "pretrain": (("collect",), LATE | POLICY, (
-        "tokenizer", "experience", "ensemble", "curves/pretrain.jsonl",
+    "collect": ((), LATE | POLICY | MODEL | ENSEMBLE, ("episodes.jsonl", "dev.jsonl")),
+    "pretrain": (("collect",), LATE | POLICY | ENSEMBLE, (
+        "tokenizer", "experience", "curves/pretrain.jsonl",
     )),
-    "warmstart": (("pretrain",), LATE, (
+    "ensemble": (("pretrain",), LATE | POLICY, ("ensemble",)),
+    "warmstart": (("pretrain",), LATE | ENSEMBLE, (
         "branches.jsonl", "branches.json", "policies/untrained", "policies/bc",
         "policies/warmstart", "curves/bc.jsonl", "curves/iwm.jsonl",
         "curves/warmstart.jsonl",

@@ -1,4 +1,4 @@
-"""Stage 5: trust-region training in the dream, checkpointed after every update."""
+"""Stage: trust-region training in the dream, checkpointed after every update."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Stage 7: real fine-tuning and its controls, then results.json and the report.
+"""Stage: real fine-tuning and its controls, then results.json and the report.
 
 s2r: the loop on the real environment from dream. real_only: the same from warmstart.
 real_only_total: from warmstart, with the collected transitions as extra budget.
@@ -15,7 +15,8 @@ from dreamgym.pipeline.warmstart import load_policy
 
 STARTS = {"s2r": "dream", "real_only": "warmstart", "real_only_total": "warmstart"}
 STAGES = (
-    "collect", "pretrain", "fidelity", "warmstart", "train", "evaluate", "transfer",
+    "collect", "pretrain", "ensemble", "fidelity", "warmstart", "train", "evaluate",
+    "transfer",
 )  # fmt: skip
 
 

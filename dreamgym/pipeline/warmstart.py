@@ -1,4 +1,4 @@
-"""Stage 4: the policies before any reward: untrained, bc (the control), warmstart.
+"""Stage: the policies before any reward: untrained, bc (the control), warmstart.
 
 All begin at the experience model's weights: it knows the words and what actions do, and
 the control as much as the others. Untrained is that model, asked to act.

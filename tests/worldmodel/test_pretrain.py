@@ -166,9 +166,29 @@ def test_the_control_permutes_outcomes_within_families():
     assert pretrain.shuffled(episodes, seed=1) != out
 
 
+def test_the_room_that_replies_need_by_hand(tok):
+    episodes = [reasoning.annotate(e) for e in EPISODES]
+    memory = pretrain.memory_of(episodes, capacity=100)
+    examples = pretrain.transition_examples(tok, episodes, memory, SHAPE)
+    steps = [t for e in episodes for t in e.transitions]
+    found = pretrain.reply_tokens(examples)
+    # `next` closes the reasoning and `reward` the state: neither takes room in them.
+    assert found == {
+        "reasoning_tokens": max(len(tok.encode(t.reasoning)) for t in steps),
+        "state_tokens": max(
+            len(prompts.effect_ids(tok, t.state, t.next_state)) - 1 for t in steps
+        ),
+    }
+    # One in a thousand may be cut, one in a hundred may not.
+    long = Example([0] * 50, [True] * 50, [1] * 50)
+    assert pretrain.reply_tokens([*examples * 200, long]) == found
+    assert pretrain.reply_tokens([*examples * 10, long])["state_tokens"] == 49
+
+
 def test_small_helpers(tmp_path):
     examples = [Example([1, 2], [False, True], [0, 0]), Example([1] * 5, [], [])]
     assert pretrain.mean_tokens(examples) == 3.5
+    assert pretrain.reply_tokens([]) == {"reasoning_tokens": 0, "state_tokens": 0}
     curve = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
     pretrain.write_curve(tmp_path / "c.jsonl", curve)
     rows = (tmp_path / "c.jsonl").read_text().splitlines()

@@ -38,9 +38,9 @@ def explain(transition: Transition) -> str:
     """Where, what is done, what it leads to, which lines change, what it earns.
 
     The last words of the state and some of the action are said again, next to each
-    other, and then the new words of the last changed line, the last one first: to look
-    those up is what a small model finds hard, and meant to be easier from one place
-    than from two.
+    other, then the lines that the action names, and then the new words of the last
+    changed line, the last one first: to look those up is what a small model finds hard,
+    and meant to be easier from one place than from two.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -51,7 +51,7 @@ def explain(transition: Transition) -> str:
         what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
     where = t.state[-1].split()[-4:] if t.state else []
-    what = " ".join([*where, *t.action.split()[:6], what])
+    what = " ".join([*where, *t.action.split()[:6], *_recalled(t), what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
     end = {"go": "", "win": " and wins", "lose": " and loses"}[outcome_of(t)]
@@ -65,6 +65,20 @@ def _named(edit: edits.Edit) -> list[int | None]:
 
 def _head(state: State, index: int | None) -> str:
     return "new" if index is None else state[index].split()[0]
+
+
+def _recalled(t: Transition) -> list[str]:
+    """Lines like `bamboo 4` whose words, but the last, stand in the action.
+
+    Whether it can be done is often a matter of these alone.
+    """
+    action = f" {' '.join(t.action.split())} "
+    return [
+        line
+        for line in t.state
+        if (key := line.rpartition(" ")[0]) and f" {key} " in action
+        if f" {line} " not in action
+    ]
 
 
 def _new_words(t: Transition, edit: edits.Edit, most: int = 2) -> list[str]:

@@ -80,7 +80,10 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
         if tag in ("replace", "delete"):
             for i in range(i1, i2 - 1):
                 changed[i] = new[i - i1 : i - i1 + 1]
-            changed[i2 - 1] = new[i2 - 1 - i1 :]
+            rest = new[i2 - 1 - i1 :]
+            if i2 == len(before) and rest and _key(rest[0]) == _key(before[-1]):
+                tail, rest = rest[1:], rest[:1]  # what stands after it is new
+            changed[i2 - 1] = rest
         elif tag == "insert":
             if i1 == len(before):
                 tail = new

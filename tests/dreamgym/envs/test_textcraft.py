@@ -32,8 +32,12 @@ def start(goal, **settings):
 
 def have(state):
     """{item: amount} of the lines."""
-    words = [x.split(maxsplit=2) for x in state if x.startswith("have ")]
-    return {item: int(count) for _, count, item in words}
+    words = [x.rsplit(maxsplit=1) for x in state[said_at(state) + 1 :]]
+    return {item: int(count) for item, count in words}
+
+
+def said_at(state):
+    return next(i for i, x in enumerate(state) if x.startswith("said "))
 
 
 def every_task():
@@ -54,23 +58,20 @@ def test_a_game_by_hand():
         "craft 1 stick using 2 bamboo",
         "craft 4 oak planks using 1 oak logs",
     )
-    assert state == (*recipes, "said ok have nothing")
+    assert state == (*recipes, "said ok")
     state = lines(env.step("get 2 oak logs")[0])
-    assert state == (*recipes, "have 2 oak logs", "said ok get 2 oak logs")
+    assert state == (*recipes, "said ok", "oak logs 2")
     env.step("craft 4 oak planks using 1 oak logs")
     state = lines(env.step("craft 4 oak planks using 1 oak logs")[0])
-    # What is used up stays in its place; what is new stands in front of the message.
-    assert state == (
-        *recipes, "have 0 oak logs", "have 8 oak planks",
-        "said ok craft 4 oak planks",
-    )  # fmt: skip
+    # What is used up stays in its place; what is new stands last.
+    assert state == (*recipes, "said ok", "oak logs 0", "oak planks 8")
     # A recipe that is not shown, with oak planks as the planks it takes.
     env.step("craft 4 stick using 2 oak planks")
     action = "craft 3 oak sign using 6 oak planks 1 stick"
     obs, reward, terminated, truncated, told = env.step(action)
     assert lines(obs) == (
-        *recipes, "have 0 oak logs", "have 0 oak planks", "have 3 stick",
-        "have 3 oak sign", "said ok craft 3 oak sign",
+        *recipes, "said ok",
+        "oak logs 0", "oak planks 0", "stick 3", "oak sign 3",
     )  # fmt: skip
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert told == {
@@ -100,7 +101,8 @@ def test_a_refused_action_changes_nothing_but_the_message(action, said):
     env, _, _ = start("oak_sign")
     before = lines(env.step("get 3 bamboo")[0])
     obs, reward, terminated, truncated, told = env.step(action)
-    assert lines(obs) == (*before[:-1], f"said {said}")
+    assert before[-2:] == ("said ok", "bamboo 3")
+    assert lines(obs) == (*before[:-2], f"said {said}", "bamboo 3")
     assert told["invalid"] is True
     assert (reward, terminated, truncated) == (0.0, False, False)
     obs, _, _, _, told = env.step("craft 1 stick using 2 bamboo")
@@ -121,14 +123,14 @@ def test_spellings_of_one_action(action):
         env.step(before)
     obs, reward, *_ = env.step(action)
     assert reward == 1.0
-    assert lines(obs)[-1] == "said ok craft 3 oak sign"
+    assert lines(obs)[-1] == "oak sign 3"
 
 
 def test_the_inventory_is_known_already():
     env, _, _ = start("oak_sign")
     before = lines(env.step("get 3 bamboo")[0])
     obs, *_, told = env.step("inventory")
-    assert lines(obs) == (*before[:-1], "said ok inventory")
+    assert lines(obs) == before
     assert told["invalid"] is False
 
 
@@ -166,9 +168,9 @@ def test_the_lines_hold_what_the_simulator_holds():
             told_of = {x.split(":")[1].replace("_", " "): n
                        for x, n in env._simulator.inventory.items()}  # fmt: skip
             assert {i: n for i, n in have(now).items() if n} == told_of
-            # Nothing goes, nothing moves: what is new stands before the message.
+            # Nothing goes, nothing moves: what is new stands last.
             script = edits.diff(state, now)
-            assert all(e.lines and e.index is not None for e in script)
+            assert all(len(e.lines) == 1 or e.index is None for e in script)
             assert [*have(now)][: len(have(state))] == [*have(state)]
             assert len(now) <= MAX_LINES
             state = now
@@ -262,7 +264,7 @@ def test_no_game_changes_another_and_nothing_is_printed(capsys):
         two.step("get 3 bamboo")
         two.step("craft 1 stick using 3 bamboo")  # the release prints for this one
     obs, *_ = one.step("get 1 oak logs")
-    assert lines(obs)[:-2] == state[:-1]
+    assert lines(obs)[:-1] == state
     assert have(lines(obs)) == {"oak logs": 1}
     ours._game.cache_clear()
     assert start("oak_sign")[1] == state  # also when it is made again

@@ -21,7 +21,8 @@ CORRIDOR = "tests.doubles:Corridor"
 ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")
 POLICIES = (*ZERO_SHOT, "s2r", "real_only", "real_only_total")
 STAGES = (
-    "collect", "pretrain", "fidelity", "warmstart", "train", "evaluate", "transfer",
+    "collect", "pretrain", "ensemble", "fidelity", "warmstart", "train", "evaluate",
+    "transfer",
 )  # fmt: skip
 
 pytestmark = pytest.mark.slow  # each test runs every stage at least once: minutes

@@ -127,6 +127,8 @@ env = "tests.doubles:Corridor"
 [variants.all]
 [variants.gate]
 "trust.gate" = 0.1
+[variants.members]
+"ensemble.members" = 2
 [variants."less history"]
 "experience.history" = 1
 [variants."more experts"]
@@ -156,9 +158,10 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "STAGES", stages)
     roots = []
     expected = {
-        "all": ["collect", "pretrain", "fidelity", "warmstart"],
+        "all": ["collect", "pretrain", "ensemble", "fidelity", "warmstart"],
         "gate": ["fidelity"],  # the gate's threshold is measured there
-        "less history": ["pretrain", "fidelity", "warmstart"],
+        "members": ["ensemble", "fidelity"],
+        "less history": ["pretrain", "ensemble", "fidelity", "warmstart"],
         "more experts": ["fidelity", "warmstart"],
     }
     for cell in study.cells(grid):

@@ -38,7 +38,7 @@ def test_what_changes_what_is_new_and_what_it_earns(changes, ending):
 
 def test_a_line_word_is_named_once():
     t = helpers.transition(("lamp a", "lamp b"), "do", ("lamp b x", "lamp a x", "do"))
-    assert reasoning.explain(t) == "lamp b do do x as lamp change"
+    assert reasoning.explain(t) == "lamp b do do as lamp new change"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,23 @@ def test_a_long_line_and_action_are_said_in_part():
     assert reasoning.explain(t) == "three four five six a b c d e f nothing changes"
     empty = helpers.transition((), "go", ("x",))
     assert reasoning.explain(empty) == "go x as new change"
+
+
+@pytest.mark.parametrize(
+    ("action", "want"),
+    [
+        ("craft 1 stick using 2 bamboo", ["bamboo 4", "stick 0"]),
+        ("craft  4 oak planks using 1 oak log", []),  # `oak logs` is another word
+        ("burn oak logs", ["oak logs 2"]),
+        ("make bamboo 4 and oak", []),  # all of the line is said already
+        ("say", []),
+    ],
+)
+def test_lines_that_the_action_names_are_said_again(action, want):
+    state = ("craft 1 stick using 2 bamboo", "bamboo 4", "oak logs 2", "stick 0")
+    told = reasoning.explain(helpers.transition(state, action, state))
+    said = " ".join([state[-1], *action.split()[:6]])
+    assert told == " ".join([said, *want, "nothing changes"])
 
 
 def test_reveals_by_hand():

@@ -42,6 +42,8 @@ def test_each_line_is_edited_once_in_order(before, after):
         (("a", "b"), ("a", "b", "c", "d"), (Edit(None, ("c", "d")),)),
         (("b",), ("a", "b"), (Edit(0, ("a", 0)),)),
         (("a", "b"), ("a", "x", "b"), (Edit(0, (0, "x")),)),
+        # What stands after a last line that is still itself is new, and no part of it.
+        (("a", "b 1"), ("a", "b 2", "c"), (Edit(1, ("b 2",)), Edit(None, ("c",)))),
         (("a", "b"), ("x", "y", "z"), (Edit(0, ("x",)), Edit(1, ("y", "z")))),
         ((), ("a",), (Edit(None, ("a",)),)),
         # Lines that move are named, not written: c to the front, a to the end.

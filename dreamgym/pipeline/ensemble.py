@@ -1,0 +1,29 @@
+"""Stage: a small ensemble on the experience model, where the run is to have one."""
+
+from typing import Any
+
+from dreamgym.pipeline import pretrain
+from dreamgym.pipeline.run import Run, bar
+from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.ensemble import members
+
+
+def stage(run: Run) -> dict[str, Any]:
+    """Fit members to what the model was fitted to; writes ensemble/NUMBER.
+
+    A stage of its own, so that runs that differ in it share their experience model.
+    """
+    c = run.config
+    if not c.ensemble.members:
+        return {"members": 0}
+    run.require("pretrain")
+    model, tok = load_model(run.path("experience"), mesh=run.mesh)
+    examples = pretrain.examples_of(run, tok)
+    work = run.path("checkpoints/ensemble")
+    fits = members(model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work)
+    with bar(c.ensemble.members, "ensemble", "member") as show:
+        for number, member in enumerate(fits):
+            save_model(run.path(f"ensemble/{number}"), member, tok)
+            show(number + 1)
+    run.drop("checkpoints/ensemble")
+    return {"members": c.ensemble.members}

@@ -1,0 +1,47 @@
+"""A run with an ensemble, and the room that its replies have."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym.pipeline import collect, ensemble, pretrain
+from dreamgym.pipeline.config import TrustConfig, preset
+from dreamgym.pipeline.run import Run, RunError
+from tests import doubles
+from worldmodel.ensemble import EnsembleConfig
+from worldmodel.experience import Query
+
+
+def test_without_members_there_is_nothing_to_fit(tmp_path):
+    run = Run(tmp_path / "run", preset("tiny"))  # not even pretrained
+    assert ensemble.stage(run) == {"members": 0}
+    assert not run.path("ensemble").exists()
+
+
+@pytest.mark.slow
+def test_a_run_trusts_its_members_once_they_are_fitted(tmp_path):
+    config = preset(
+        "tiny", env="tests.doubles:Corridor", trust=TrustConfig(signal="ensemble"),
+        ensemble=EnsembleConfig(members=2, rank=2, steps=5),
+    )  # fmt: skip
+    shape = dataclasses.replace(config.experience, reasoning_tokens=1, state_tokens=1)
+    run = Run(tmp_path / "run", dataclasses.replace(config, experience=shape))
+    run.stage("collect", lambda: collect.stage(run))
+    numbers = run.stage("pretrain", lambda: pretrain.stage(run))["numbers"]
+    with pytest.raises(RunError, match="stage 'ensemble' has not been run"):
+        pretrain.load_experience(run)
+    run.stage("ensemble", lambda: ensemble.stage(run))
+    model = pretrain.load_experience(run)
+    task = doubles.task(2, 4, 6)
+    asked = [Query(task, (), task.initial_state, "right")]
+    (answer,) = model.predict(asked)
+    assert len(model.members) == 2
+    assert model.signals(asked)["ensemble"] == [answer.confidence]
+    # Replies have room for what was learned, whatever the settings say.
+    assert numbers["reasoning_tokens"] > 1
+    assert numbers["state_tokens"] > 1
+    assert model.config == dataclasses.replace(
+        shape,
+        reasoning_tokens=numbers["reasoning_tokens"],
+        state_tokens=numbers["state_tokens"],
+    )
