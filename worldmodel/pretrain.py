@@ -28,7 +28,7 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_logp
-from worldmodel.memory import ReplayMemory
+from worldmodel.memory import Encoder, ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import Form, form_of
 from worldmodel.text.records import Episode, State, Task, Transition, replacing
@@ -86,9 +86,11 @@ def texts_of(episodes: Sequence[Episode]) -> list[str]:
     return out
 
 
-def memory_of(episodes: Sequence[Episode], *, capacity: int) -> ReplayMemory:
+def memory_of(
+    episodes: Sequence[Episode], *, capacity: int, encoder: Encoder | None = None
+) -> ReplayMemory:
     """A replay memory seeded with real transitions."""
-    memory = ReplayMemory(capacity=capacity)
+    memory = ReplayMemory(capacity=capacity, encoder=encoder)
     ids = [e.task.id for e in episodes for _ in e.transitions]
     memory.add(ids, [t for e in episodes for t in e.transitions])
     return memory

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ _NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 _ENV_HELP = (
     'a registered id (textworld, textcraft) or "module:Class" (default: textworld)'
 )
+
+_OWN = {
+    **{n: f"--{n}" for n in ("preset", "seed", "env", "model", "episodes", "server")},
+    "refit": "pretrain --from", "shuffled": "dreamgym control shuffled",
+}  # fmt: skip
+"""Settings that have options of their own."""
 
 
 def add(commands: Any) -> None:
@@ -147,13 +154,36 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="a JSONL file of episodes to use in place of collecting; without --env "
         "the real stages are skipped",
     )  # fmt: skip
+    add(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other setting by its name in manifest.json, dots between: "
+        "--set experience.history=0 --set trust.gate=0.05",
+    )
     add_server(parser)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as TOML has it; a bare word is a string."""
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise ValueError(f"--set {text!r}: expected NAME=VALUE")
+    if name in _OWN:
+        raise ValueError(f"--set {text!r}: {name} is set by {_OWN[name]}")
+    try:
+        return name, tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return name, value
 
 
 def _config(args: argparse.Namespace) -> Any:
     from dreamgym.envs.base import parse_spec
     from dreamgym.pipeline.config import (
         MODELS,
+        changed,
         for_pretrained,
         preset,
         with_fits,
@@ -182,6 +212,8 @@ def _config(args: argparse.Namespace) -> Any:
     beside = ("embed",) if lora is not None else ()
     compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
     config = with_fits(config, compute=compute)
+    for name, value in map(_setting, args.settings):
+        config = changed(config, name, value)
     if config.env:
         parse_spec(config.env)
     check_model(config.model)

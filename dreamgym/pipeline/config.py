@@ -73,6 +73,10 @@ MODELS = {
 }
 
 
+RETRIEVALS = ("lexical", "hidden")
+"""By what demonstrations are found (worldmodel.memory.encoders)."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectConfig:
     """How many real episodes, from whom. Shares need not sum to one: they are weights.
@@ -186,7 +190,9 @@ class RunConfig:
     run whose model, tokenizer and episodes this one goes on from; `share` of the
     episodes is what the experience model is fitted to and remembers; rewards and ends
     that are rarer than `balance` weigh as if they made up that share; `enrich` dreamed
-    transitions enter the replay memory after each update. With a `server` the dream is
+    transitions enter the replay memory after each update. `retrieval` of demonstrations
+    is "lexical", or "hidden": by what the model that the fit starts from (a directory's
+    or a refit's) holds after state and action. With a `server` the dream is
     what it answers: nothing is fitted to the episodes, they are its demonstrations, and
     policies begin at the model as it is before any fit.
     """
@@ -198,6 +204,7 @@ class RunConfig:
     refit: str = ""
     seed: int = 0
     max_steps: int = 16
+    retrieval: str = "lexical"
     collect: CollectConfig = CollectConfig()
     experience: ExperienceConfig = ExperienceConfig()
     server: ServerConfig | None = None
@@ -224,6 +231,14 @@ class RunConfig:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
         if self.trust.signal == "ensemble" and not self.ensemble.members:
             raise ValueError("trust.signal = ensemble needs ensemble.members > 0")
+        if self.retrieval not in RETRIEVALS:
+            got = self.retrieval
+            raise ValueError(f"retrieval must be one of {RETRIEVALS}, got {got!r}")
+        if self.retrieval == "hidden" and self.model in MODELS and not self.refit:
+            raise ValueError(
+                "retrieval = hidden goes by a model that has read something: give a "
+                "model directory, or go on from a run"
+            )
         if not 0 <= self.balance < 1:
             raise ValueError(f"balance must be in [0, 1), got {self.balance}")
         fitted = {
@@ -253,6 +268,38 @@ def digest_of(settings: dict[str, Any], episodes: str) -> str:
     if episodes:
         digest.update(Path(episodes).read_bytes())
     return digest.hexdigest()[:16]
+
+
+def changed(part: Any, name: str, value: Any) -> Any:
+    """A configuration with one setting, named by dots, replaced.
+
+    Raises:
+      ValueError: no such setting, or a value of another kind; the message lists the
+        settings that are there, or says what was expected.
+    """
+    first, _, rest = name.partition(".")
+    known = [f.name for f in dataclasses.fields(part)]
+    if first not in known:
+        raise ValueError(f"no setting {first!r} in {type(part).__name__}; have {known}")
+    now = getattr(part, first)
+    if rest:
+        if not dataclasses.is_dataclass(now):
+            raise ValueError(f"{first!r} is {now!r} and has no settings, got {name!r}")
+        value = changed(now, rest, value)
+    elif dataclasses.is_dataclass(now):
+        raise ValueError(f"{name!r} is a group of settings: name one of them")
+    elif isinstance(value, list):
+        value = tuple(value)
+    if now is None:
+        raise ValueError(f"{first}: there is none here that could be changed")
+    if not rest:
+        kinds = (float, int) if type(now) is float else (type(now),)
+        if type(value) not in kinds:
+            raise ValueError(
+                f"{first}: expected {kinds[0].__name__}, like {now!r}, got {value!r}"
+            )
+        value = float(value) if type(now) is float else value
+    return dataclasses.replace(part, **{first: value})
 
 
 def restored(kind: Any, value: Any) -> Any:

@@ -16,7 +16,7 @@ from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.calibration import Calibration
 from worldmodel.fitting.batches import Example
 from worldmodel.local import ExperienceConfig, LocalExperience
-from worldmodel.memory import ReplayMemory
+from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text import prompts
 from worldmodel.text.records import Episode, read_episodes
@@ -74,11 +74,26 @@ def _told(run: Run, train: list[Episode]) -> list[Episode]:
     return [_traced(run, e) for e in pretrain.shuffled(told, seed=c.seed)]
 
 
+def remembered(run: Run, told: list[Episode]) -> ReplayMemory:
+    """The replay memory of a run, which finds by what its settings say.
+
+    Vectors of a model are dear: they stay in memory/.
+    """
+    if run.config.retrieval == "lexical":
+        return pretrain.memory_of(told, capacity=CAPACITY)
+    encoder, kept = Hidden(*blank_model(run)), run.path("memory")
+    if kept.is_dir():
+        return ReplayMemory.load(kept, encoder=encoder)
+    memory = pretrain.memory_of(told, capacity=CAPACITY, encoder=encoder)
+    memory.save(kept)
+    return memory
+
+
 def examples_of(run: Run, tok: TextTokenizer) -> list[Example]:
     """What the run's experience model is fitted to: transitions, then variations."""
     train, _ = episodes_of(run)
     told = _told(run, train)
-    memory = pretrain.memory_of(told, capacity=CAPACITY)
+    memory = remembered(run, told)
     return [*_transitions(run, tok, told, memory), *_variations(run, tok, train)]
 
 
@@ -111,7 +126,7 @@ def stage(run: Run) -> dict[str, Any]:
         size = MODELS[c.model].vocab_size
         TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
     model, tok = blank_model(run)
-    memory = pretrain.memory_of(told, capacity=CAPACITY)
+    memory = remembered(run, told)
     sizes = {
         "tokens_per_state": round(_state_tokens(tok, train), 1),
         "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
@@ -188,7 +203,7 @@ def load_experience(
     """
     run.require("pretrain" if server is None else "collect")
     train, _ = episodes_of(run)
-    memory = pretrain.memory_of(_told(run, train), capacity=CAPACITY)
+    memory = remembered(run, _told(run, train))
     forms = pretrain.forms_of(train)
     server = run.config.server if server is None else server
     scale = _calibration(run) if scaled else None

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.pipeline.config import RunConfig, preset
+from dreamgym.pipeline.config import RunConfig, changed, preset
 from dreamgym.pipeline.quickstart import STAGES
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.text.records import replacing
@@ -39,12 +39,12 @@ VARIANT = "variant"
 LATE = {"preset", "dream", "transfer", "transfer_budget", "enrich", "trust"}
 """Settings that no shared stage reads."""
 POLICY = {"policy", "warmstart"}
-MODEL = {"model", "experience", "pretrain", "share", "balance"}
+MODEL = {"model", "experience", "retrieval", "pretrain", "share", "balance"}
 ENSEMBLE = {"ensemble"}
 SHARED = {
     "collect": ((), LATE | POLICY | MODEL | ENSEMBLE, ("episodes.jsonl", "dev.jsonl")),
     "pretrain": (("collect",), LATE | POLICY | ENSEMBLE, (
-        "tokenizer", "experience", "curves/pretrain.jsonl",
+        "tokenizer", "experience", "memory", "curves/pretrain.jsonl",
     )),
     "ensemble": (("pretrain",), LATE | POLICY, ("ensemble",)),
     "warmstart": (("pretrain",), LATE | ENSEMBLE, (
@@ -110,25 +110,6 @@ def cells(study: Study) -> Iterator[Cell]:
     axes = {**named, **study.grid}
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
-
-
-def changed(part: Any, name: str, value: Any) -> Any:
-    """A configuration with one setting, named by dots, replaced.
-
-    Raises:
-      ValueError: no such setting; the message lists those that are there.
-    """
-    first, _, rest = name.partition(".")
-    known = [f.name for f in dataclasses.fields(part)]
-    if first not in known:
-        raise ValueError(f"no setting {first!r} in {type(part).__name__}; have {known}")
-    if rest:
-        value = changed(getattr(part, first), rest, value)
-    elif dataclasses.is_dataclass(getattr(part, first)):
-        raise ValueError(f"{name!r} is a group of settings: name one of them")
-    elif isinstance(value, list):
-        value = tuple(value)
-    return dataclasses.replace(part, **{first: value})
 
 
 def config_of(study: Study, cell: Cell) -> RunConfig:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 
 import pytest
 
@@ -311,6 +312,52 @@ def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
     assert "variable NOT_SET holds no API key" in error
     error = refused(capsys, "pretrain", *args, "--run-dir", "runs/tiny-0-server")
     assert "server.chat.api_key_env: 'NOT_SET' there, None here" in error
+
+
+def test_every_setting_can_be_set(tmp_path):
+    from dreamgym.pipeline.run import Run
+
+    said = {
+        "experience.history": 0, "experience.reasoning": False, "trust.gate": 0.05,
+        "trust.signal": "agreement", "share": 1, "pretrain.optimizer.kind": "adamw",
+    }  # fmt: skip
+    args = [x for k, v in said.items() for x in ("--set", f"{k}={json.dumps(v)}")]
+    assert tiny("collect", "--env", CORRIDOR, *args) == 0
+    config = Run.open(tmp_path / "r").config
+    for name, value in said.items():
+        assert operator.attrgetter(name)(config) == value
+    # A bare word is a string; what is asked of a server has settings too.
+    more = ["--set", "retrieval=lexical", "--set", "server.chat.max_tokens=64"]
+    args = ["--env", CORRIDOR, "--server", "http://h/v1", *more]
+    assert run("collect", "--preset", "tiny", "--run-dir", "s", *args) == 0
+    assert Run.open(tmp_path / "s").config.server.chat.max_tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("hope=1", "no setting 'hope' in RunConfig; have ['preset'"),
+        ("trust.hope=1", "no setting 'hope' in TrustConfig; have ['gate'"),
+        ("trust=1", "'trust' is a group of settings: name one of them"),
+        ("trust.gate.x=1", "'gate' is 0.0 and has no settings"),
+        ("trust.gate=much", "gate: expected float, like 0.0, got 'much'"),
+        ("trust.gate=2", "gate must be in [0, 1)"),
+        ("experience.history=1.5", "history: expected int, like 2, got 1.5"),
+        ("experience.history=true", "history: expected int, like 2, got True"),
+        ("experience.reasoning=0", "reasoning: expected bool, like True, got 0"),
+        ("server.chat.retries=1", "'server' is None and has no settings"),
+        ("seed=1", "seed is set by --seed"),
+        ("shuffled=true", "shuffled is set by dreamgym control shuffled"),
+        ("share", "expected NAME=VALUE"),
+        ("=1", "expected NAME=VALUE"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(setting, told, capsys, tmp_path):
+    error = refused(
+        capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--set", setting
+    )
+    assert told in error
+    assert not (tmp_path / "r").exists()
 
 
 # --- check and report --------------------------------------------------------
