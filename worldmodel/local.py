@@ -335,6 +335,7 @@ class LocalExperience(Remembering):
         reply = prompts.parse_reply(
             self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
             distinct=form is not None and form.distinct,
+            stems=form is not None and form.stems and not form.distinct,
         )  # fmt: skip
         logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
         paid, ended = (float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME))

@@ -30,7 +30,7 @@ from worldmodel.fitting.learner import (
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_logp
 from worldmodel.memory import Encoder, ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.forms import Form, form_of
+from worldmodel.text.forms import Form, by_stems, form_of
 from worldmodel.text.records import Episode, State, Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -42,6 +42,9 @@ WIDEST = 8
 
 SHOWN = 10
 """Updates between two signs of life."""
+
+LOOKED_AT = 2000
+"""Transitions of a family, at most, from which is told how its lines change."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
 
@@ -98,11 +101,17 @@ def memory_of(
 
 def forms_of(episodes: Sequence[Episode]) -> dict[str, Form]:
     """The form of each family's states, by its name."""
-    states: dict[str, list[State]] = {}
+    pairs: dict[str, list[tuple[State, State]]] = {}
     for e in episodes:
-        for t in e.transitions:
-            states.setdefault(e.task.family, []).extend((t.state, t.next_state))
-    return {family: form_of(found) for family, found in states.items()}
+        found = pairs.setdefault(e.task.family, [])
+        found += [(t.state, t.next_state) for t in e.transitions]
+    return {
+        family: form_of(x for pair in found for x in pair)._replace(
+            stems=by_stems(found[:: -(-len(found) // LOOKED_AT)])
+        )
+        for family, found in pairs.items()
+        if found
+    }
 
 
 def _marked(ids: list[int], reply: list[int], parts: list[int]) -> Example:

@@ -341,6 +341,24 @@ def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
     assert answer({}) == (("hall south", "said no", "said ok"), None)
 
 
+def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
+    tok, text_model, monkeypatch
+):
+    before = ("lamp 1", "door 2", "the lamp off")
+    ids = [tok.control("next"), tok.line(1), *tok.encode("lamp 0")]
+    ids += [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    ids += [tok.control("go")]
+    monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
+    form = form_of([before])
+    for stems, want in ((True, ("lamp 0", *before[1:])), (False, ("lamp 1", "lamp 0"))):
+        model = LocalExperience(
+            text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
+            forms={"room": form._replace(stems=stems, distinct=False)},
+        )  # fmt: skip
+        (found,) = model.predict([ask(state=before)])
+        assert found.next_state[: len(want)] == want
+
+
 # --- variations --------------------------------------------------------------
 
 SEEDS = [

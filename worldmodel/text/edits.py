@@ -94,11 +94,19 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
     return changed, tail
 
 
-def apply(before: State, script: tuple[Edit, ...], *, distinct: bool = False) -> State:
+def apply(
+    before: State,
+    script: tuple[Edit, ...],
+    *,
+    distinct: bool = False,
+    stems: bool = False,
+) -> State:
     """The state after the script.
 
     `distinct`: no two lines of such states begin with the same word, so that the first
     word is a key: a line that is written takes the place of the old one with its key.
+    `stems`: lines like `bamboo 4` change in their last word alone: a line that is
+    written stands where the one of its stem does, whatever line the script names.
 
     Raises:
       IndexError: an edit or one of its lines names a line that `before` does not have.
@@ -106,6 +114,8 @@ def apply(before: State, script: tuple[Edit, ...], *, distinct: bool = False) ->
     changed: dict[int, State] = {}
     tail: State = ()
     moved: set[int] = set()
+    if stems:
+        script = _at_stems(before, script)
 
     def known(index: int) -> int:
         if not 0 <= index < len(before):
@@ -130,6 +140,25 @@ def apply(before: State, script: tuple[Edit, ...], *, distinct: bool = False) ->
         for line in changed.get(i, (old,) if stays(i) else ())
     ]
     return (*kept, *tail)
+
+
+def _at_stems(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """The script with each written line where the one line of its stem stands."""
+    found: dict[str, list[int]] = {}
+    for i, line in enumerate(before):
+        found.setdefault(_stem(line), []).append(i)
+    out: dict[int | None, list[Piece]] = {}
+    for index, new in script:
+        if not new:
+            out.setdefault(index, [])
+        for line in new:
+            at = [] if isinstance(line, int) else found.get(_stem(line), [])
+            out.setdefault(at[0] if len(at) == 1 else index, []).append(line)
+    return tuple(Edit(i, tuple(lines)) for i, lines in out.items())
+
+
+def _stem(line: str) -> str:
+    return " ".join(line.split()[:-1])
 
 
 def _key(line: str) -> str:

@@ -1,26 +1,29 @@
 """The form of states: what all real states of a family share, and a dreamed one must.
 
 real states -> Form -> fault(state, form): what is wrong with it, or None. The first
-word of a line is its head.
+word of a line is its head, all words but the last are its stem.
 """
 
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from worldmodel.text import edits
 from worldmodel.text.records import State
 
 
 class Form(NamedTuple):
     """Heads of the first and last lines, the least number of lines, heads apart.
 
-    `distinct`: no two lines of one state have the same head.
+    `distinct`: no two lines of one state have the same head. `stems`: what changes in
+    place changes in the last word alone (edits.apply).
     """
 
     first: tuple[str, ...]
     last: tuple[str, ...]
     lines: int
     distinct: bool
+    stems: bool = False
 
 
 def form_of(states: Iterable[State]) -> Form:
@@ -32,6 +35,20 @@ def form_of(states: Iterable[State]) -> Form:
     last = _shared([x[::-1] for x in heads])[: lines - len(first)]
     distinct = all(len(set(x)) == len(x) for x in heads)
     return Form(first, last[::-1], lines, distinct)
+
+
+def by_stems(pairs: Iterable[tuple[State, State]]) -> bool:
+    """Whether lines that are written stand where their stem stood, in all (before,
+    after) of these, and in some of them do."""
+    some = False
+    for before, after in pairs:
+        script = edits.diff(before, after)
+        if edits.apply(before, script, stems=True) != after:
+            return False
+        # Of a script that names no line, stems alone find some.
+        lost = tuple(edits.Edit(None, e.lines) for e in script if e.lines)
+        some |= script != lost and edits.apply(before, lost, stems=True) == after
+    return some
 
 
 def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -223,11 +223,16 @@ def _lines(text: str) -> State:
 
 
 def parse_reply(
-    tok: TextTokenizer, ids: Sequence[int], before: State, *, distinct: bool = False
+    tok: TextTokenizer,
+    ids: Sequence[int],
+    before: State,
+    *,
+    distinct: bool = False,
+    stems: bool = False,
 ) -> Reply:
     """The reply after `think`. Never raises: what is wrong stands in `problem`.
 
-    `distinct`: see edits.apply.
+    `distinct`, `stems`: see edits.apply.
     """
     parts = _split(tok, ids)
     reasoning, script, full = "", [], None
@@ -262,7 +267,7 @@ def parse_reply(
     try:
         after = full
         if after is None:
-            after = edits.apply(before, tuple(script), distinct=distinct)
+            after = edits.apply(before, tuple(script), distinct=distinct, stems=stems)
     except IndexError as error:
         after, problem = before, str(error)
     if parts[-1][0] not in OUTCOMES:

@@ -119,3 +119,48 @@ def test_a_script_between_states_of_distinct_heads_is_the_same_either_way(
     a, b = (tuple(f"{x} {len(s)}" for x in dict.fromkeys(s)) for s in (before, after))
     script = edits.diff(a, b)
     assert edits.apply(a, script, distinct=True) == edits.apply(a, script) == b
+
+
+HELD = ("craft 1 stick using 2 bamboo", "said ok", "bamboo 4", "oak planks 2")
+
+
+@pytest.mark.parametrize(
+    ("script", "want"),
+    [
+        # Whatever line is named, a line stands where the one of its stem stood.
+        ((Edit(0, ("bamboo 2",)),), (*HELD[:2], "bamboo 2", HELD[3])),
+        ((Edit(3, ("bamboo 2",)),), (*HELD[:2], "bamboo 2", HELD[3])),
+        ((Edit(None, ("bamboo 2",)),), (*HELD[:2], "bamboo 2", HELD[3])),
+        ((Edit(9, ("bamboo 2",)),), (*HELD[:2], "bamboo 2", HELD[3])),
+        # Named rightly, nothing is different.
+        ((Edit(2, ("bamboo 2",)),), (*HELD[:2], "bamboo 2", HELD[3])),
+        ((Edit(1, ()),), (HELD[0], *HELD[2:])),
+        # Two lines, one of them new.
+        (
+            (Edit(2, ("oak planks 1", "oak log 1")),),
+            (*HELD[:2], "oak log 1", "oak planks 1"),
+        ),
+        ((Edit(None, ("stick 1",)),), (*HELD, "stick 1")),
+        # What is moved is the line itself.
+        ((Edit(3, (1, "bamboo 2")),), (HELD[0], "bamboo 2", "said ok")),
+    ],
+)
+def test_where_lines_change_in_their_last_word_a_line_finds_its_stem(script, want):
+    assert edits.apply(HELD, script, stems=True) == want
+
+
+def test_a_stem_that_two_lines_share_finds_neither():
+    twice = ("bamboo 4", "bamboo 5")
+    assert edits.apply(twice, (Edit(1, ("bamboo 6",)),), stems=True) == (
+        "bamboo 4", "bamboo 6",
+    )  # fmt: skip
+
+
+@given(script=st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.sampled_from([*HELD, "b 1", "c"]))),
+    max_size=3,
+))  # fmt: skip
+def test_stems_lose_no_line_that_was_written(script):
+    edits_ = tuple(Edit(i, tuple(x)) for i, x in dict(script).items())
+    found = edits.apply(HELD, edits_, stems=True)
+    assert {x for _, lines in edits_ for x in lines} <= set(found)

@@ -3,18 +3,18 @@
 import pytest
 
 from tests import doubles
-from worldmodel.text.forms import fault, form_of
+from worldmodel.text.forms import by_stems, fault, form_of
 
 HALL = ("carry nothing", "here box", "hall has box", "hall north attic", "at hall")
 ATTIC = ("carry map", "here nothing", "attic south hall", "at attic")
 
 
 def test_a_form_is_what_all_states_share():
-    assert form_of([HALL, ATTIC]) == (("carry", "here"), ("at",), 4, False)
-    assert form_of([ATTIC]) == (("carry", "here", "attic", "at"), (), 4, True)
+    assert form_of([HALL, ATTIC]) == (("carry", "here"), ("at",), 4, False, False)
+    assert form_of([ATTIC]) == (("carry", "here", "attic", "at"), (), 4, True, False)
     # A line is not counted from both ends.
-    assert form_of([("a", "b"), ("a", "c", "b")]) == (("a",), ("b",), 2, True)
-    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True)
+    assert form_of([("a", "b"), ("a", "c", "b")]) == (("a",), ("b",), 2, True, False)
+    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True, False)
     with pytest.raises(ValueError, match="at least one state"):
         form_of([])
 
@@ -46,3 +46,21 @@ def test_real_states_have_the_form_they_gave():
               for t in doubles.expert(task).transitions]  # fmt: skip
     form = form_of(states)
     assert [fault(s, form) for s in states] == [None] * len(states)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "want"),
+    [
+        ([(("said ok", "bamboo 4"), ("said ok", "bamboo 2"))], True),
+        # Lines that come and go do not tell, and do not speak against it.
+        ([(("said ok",), ("said ok", "bamboo 2"))], False),
+        ([(("a 1",), ("a 1", "b 2")), (("a 1", "b 2"), ("a 1", "b 3"))], True),
+        # Elsewhere it is only a line that begins alike: it stays where it was.
+        ([(("a 1", "b 2"), ("a 1", "b 3")), (("b 1", "a 1"), ("b 1", "c", "b 2"))],
+         False),
+        ([(("a 1", "b 2"), ("a 1", "b 2"))], False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_what_changes_by_its_stem(pairs, want):
+    assert by_stems(pairs) is want

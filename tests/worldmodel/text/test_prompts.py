@@ -305,8 +305,9 @@ def test_ten_thousand_replies_of_any_tokens_are_read(tok):
         free = rng.integers(0, tok.vocab_size, size)
         ids = np.where(rng.random(size) < 0.5, rng.choice(controls, size), free)
         reply = prompts.parse_reply(
-            tok, ids.tolist(), before, distinct=bool(rng.integers(2))
-        )
+            tok, ids.tolist(), before,
+            distinct=bool(rng.integers(2)), stems=bool(rng.integers(2)),
+        )  # fmt: skip
         problems += reply.problem is not None
         assert math.isfinite(reply.reward)
         assert reply.outcome in prompts.OUTCOMES
