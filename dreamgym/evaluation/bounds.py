@@ -1,0 +1,102 @@
+"""What Theorem 1 of DreamGym promises (arXiv:2511.03773, App. B.1, Eq. 9 and 26).
+
+surrogate gain in the dream - trust-region term - experience-model term -> a lower
+bound on how much better the new policy is in the real environment. Returns are
+discounted sums of rewards in [0, Rmax], so they lie in [0, Rmax / (1 - gamma)].
+"""
+
+import math
+from typing import NamedTuple
+
+
+class Bound(NamedTuple):
+    """The terms of Theorem 1: `gain - trust - model` is promised, at least.
+
+    `span` is the largest difference between two returns there can be.
+    """
+
+    gain: float
+    trust: float
+    model: float
+    span: float
+
+    @property
+    def total(self) -> float:
+        """The promised gain."""
+        return self.gain - self.trust - self.model
+
+
+def lemma1(*, eps_r: float, eps_p: float, discount: float, r_max: float) -> float:
+    """How far returns of one policy in dream and real can be apart (Eq. 26).
+
+    eps_r: sup over (state, action) of the reward's error; eps_p: of the total variation
+    between real and dreamed next states.
+    """
+    _check(discount, r_max, eps_r=eps_r, eps_p=eps_p)
+    rest = 1.0 - discount
+    return eps_r / rest + 2.0 * discount * r_max / rest**2 * eps_p
+
+
+def theorem1(
+    *,
+    gain: float,
+    delta: float,
+    eps_r: float,
+    eps_p: float,
+    discount: float,
+    r_max: float,
+) -> Bound:
+    """Eq. 9 for an update whose KL(new || old) is at most `delta` in every state.
+
+    gain: mean dream advantage of the new policy's actions in states the old one visits
+    in the dream; it is divided by 1 - discount here.
+
+    Raises:
+      ValueError: a discount outside [0, 1), or a negative size.
+    """
+    _check(discount, r_max, delta=delta)
+    rest = 1.0 - discount
+    v_max = r_max / rest
+    trust = 4.0 * discount / rest**2 * v_max * delta
+    model = 2.0 * lemma1(eps_r=eps_r, eps_p=eps_p, discount=discount, r_max=r_max)
+    return Bound(gain / rest, trust, model, v_max)
+
+
+def _check(discount: float, r_max: float, **sizes: float) -> None:
+    if not 0.0 <= discount < 1.0:
+        raise ValueError(f"discount must be in [0, 1), got {discount}")
+    for name, value in {"r_max": r_max, **sizes}.items():
+        if not value >= 0.0:  # also where it is no number
+            raise ValueError(f"{name} must be >= 0, got {value}")
+
+
+def sentence(bound: Bound, *, discount: float, measured: int) -> str:
+    """Whether the bound says anything, in plain words.
+
+    measured: transitions from which eps_r and eps_p were taken. The largest error seen
+    is at most the largest there is: what is taken off is underestimated.
+    """
+    _, worst = max((bound.trust, "The step"), (bound.model, "The experience model"))
+    if bound.total > 0:
+        verdict = "the new policy is better in the real environment, if no error is"
+        verdict += " larger than those seen."
+    elif bound.total > -bound.span:
+        verdict = f"it promises no gain. {worst} costs most."
+    else:
+        verdict = f"it says nothing, as no policy can lose more than {bound.span:.3g}."
+        verdict += f" {worst} costs most."
+    return (
+        f"Theorem 1 at discount {discount:g}: {bound.gain:.3g} gained in the dream, "
+        f"less {bound.trust:.3g} for the step and {bound.model:.3g} for the experience "
+        f"model, leaves {bound.total:.3g}: {verdict} Errors are the largest among "
+        f"{measured} transitions, lower estimates of suprema: the truth may be worse."
+    )
+
+
+def needed(*, gain: float, discount: float, r_max: float) -> float:
+    """The largest eps_p at which this gain is still promised, all else perfect."""
+    _check(discount, r_max)
+    if discount == 0.0 or r_max == 0.0:
+        return math.inf
+    rest = 1.0 - discount
+    return max(gain, 0.0) * rest / (4.0 * discount * r_max)
