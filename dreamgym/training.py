@@ -7,7 +7,7 @@ environment, no file.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -20,7 +20,8 @@ from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import VectorEnv
 from dreamgym.rl.advantages import turn_advantages, usable
-from dreamgym.rl.update import GrpoConfig, Updater
+from dreamgym.rl.controllers import adapted
+from dreamgym.rl.update import UpdateConfig, Updater
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 from worldmodel.text.records import Task
@@ -33,7 +34,7 @@ class LoopConfig:
     updates: int = 12
     tasks: int = 16
     group_size: int = 8
-    update: GrpoConfig = GrpoConfig()
+    update: UpdateConfig = UpdateConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
 
     def __post_init__(self):
@@ -132,19 +133,25 @@ def learn(
     seed: int,
 ) -> tuple[TrainState, dict[str, Any]]:
     """Advantages, one update, task values; returns the new state and its metrics."""
-    size = config.group_size
-    turns = [turn for t in trajectories for turn in t.turns]
-    adv, use = _credit(trajectories, config)
+    size, c = config.group_size, config.update
+    examples = [turn_example(turn, 0.0, w) for turn, w in _weighed(trajectories, c)]
+    rewards = [x.reward for t in trajectories for x in t.episode.transitions]
+    weight = progress.curve[-1].get("kl_weight", c.kl) if progress.curve else c.kl
+    if weight and c.kl_in == "reward":
+        rewards = np.subtract(rewards, weight * updater.surprise(examples)).tolist()
+    adv, use = _credit(trajectories, rewards, config)
     examples = [
-        turn_example(turn, float(a))
-        for turn, a, ok in zip(turns, adv, use, strict=True)
+        e._replace(adv=float(a))
+        for e, a, ok in zip(examples, adv, use, strict=True)
         if ok
     ]
     state, metrics = progress.state, {}
     if examples:
         state, metrics = updater.update(
-            progress.state, examples, seed=seed + progress.update
+            progress.state, examples, seed=seed + progress.update, kl=weight
         )
+        if c.kl_target:
+            metrics["kl_weight"] = adapted(weight, metrics["kl"], c.kl_target)
     _record(progress, trajectories, size)
     good = [t for t in trajectories if t.error is None]
     steps = [x for t in trajectories for x in t.episode.transitions]
@@ -161,22 +168,36 @@ def learn(
     return state, row
 
 
-def _credit(trajectories: Sequence[Trajectory], config: LoopConfig):
+def _weighed(
+    trajectories: Sequence[Trajectory], config: UpdateConfig
+) -> Iterator[tuple[Turn, float]]:
+    """Each turn with the weight of its tokens, so that what is to counts the same."""
+    for t in trajectories:
+        written = [sum(turn.sampled) for turn in t.turns]
+        for turn, count in zip(t.turns, written, strict=True):
+            of = {"token": 1, "turn": count, "episode": sum(written)}[config.average]
+            yield turn, 1.0 / max(of, 1)
+
+
+def _credit(
+    trajectories: Sequence[Trajectory], rewards: Sequence[float], config: LoopConfig
+):
     """(advantage, whether it carries a signal) of each turn, in the turns' order."""
     size, update = config.group_size, config.update
     lengths = np.array([len(t.turns) for t in trajectories])
     taken = np.arange(lengths.max()) < lengths[:, None]
-    rewards = np.zeros(taken.shape)
-    rewards[taken] = [x.reward for t in trajectories for x in t.episode.transitions]
+    earned = np.zeros(taken.shape)
+    earned[taken] = rewards
     scored = np.array([t.error is None for t in trajectories])
     groups = (len(trajectories) // size, size, -1)
-    rewards, counted = (
-        rewards.reshape(groups),
+    earned, counted = (
+        earned.reshape(groups),
         (taken & scored[:, None]).reshape(groups),
     )
     adv = turn_advantages(
-        rewards, counted, discount=update.discount, divide_by_std=update.divide_by_std
-    )
+        earned, counted, discount=update.discount, divide_by_std=update.divide_by_std,
+        baseline=update.baseline,
+    )  # fmt: skip
     use = usable(counted, adv)
     return adv.reshape(taken.shape)[taken], use.reshape(taken.shape)[taken]
 
@@ -188,7 +209,7 @@ def _record(progress: Progress, trajectories: Sequence[Trajectory], size: int) -
         progress.pool.record(group[0].episode.task.id, outcomes, progress.update)
 
 
-def turn_example(turn: Turn, advantage: float) -> Example:
+def turn_example(turn: Turn, advantage: float, weight: float = 1.0) -> Example:
     """A sampled turn in the context it was sampled in; only sampled tokens train."""
     context = len(turn.context)
     return Example(
@@ -197,6 +218,7 @@ def turn_example(turn: Turn, advantage: float) -> Example:
         [0] * context + list(turn.part),
         [0.0] * context + list(turn.logp),
         advantage,
+        weight,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import PolicyConfig
-from dreamgym.rl.update import GrpoConfig
+from dreamgym.rl.update import UpdateConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.backbone.model import LoraConfig
@@ -334,7 +334,7 @@ def tiny() -> RunConfig:
     It learns next to nothing: success 0 % on 8 games (docs/LOG.md, 2026-11-21).
     """
     loop = LoopConfig(
-        updates=1, tasks=4, group_size=4, update=GrpoConfig(rows=8),
+        updates=1, tasks=4, group_size=4, update=UpdateConfig(rows=8),
         curriculum=CurriculumConfig(proposals=2, generated_share=0.25),
     )  # fmt: skip
     return RunConfig(

@@ -155,7 +155,10 @@ def share(run: Run, manifests: Sequence[Path]) -> None:
         if run.done(stage) or not all(run.done(b) for b in before):
             continue
         for path in manifests:
-            other = Run.open(path.parent)
+            try:
+                other = Run.open(path.parent)
+            except RunError:  # of another version: nothing to take over
+                continue
             same = _without(other.config, unread) == _without(run.config, unread)
             if other.root == run.root or not same or not other.done(stage):
                 continue

@@ -1,4 +1,4 @@
-"""Group-relative advantages of turns (GRPO, arXiv:2402.03300 section 4.1), on arrays.
+"""Advantages of turns, against a group (GRPO, arXiv:2402.03300 4.1) or a critic (GAE).
 
 rewards [N, G, T] -> discounted returns-to-go -> minus the mean over the members of the
 group that act at that turn. The paper gives every token of an answer the advantage of
@@ -22,27 +22,84 @@ def returns_to_go(
     return out
 
 
+BASELINES = ("group", "others", "batch")
+"""What returns are compared with; see turn_advantages."""
+
+
 def turn_advantages(
     rewards: Float[np.ndarray, "N G T"],
     counted: Bool[np.ndarray, "N G T"],
     *,
     discount: float,
     divide_by_std: bool,
+    baseline: str = "group",
 ) -> Float[np.ndarray, "N G T"]:
-    """Return-to-go minus its mean over the counted members of the group at that turn.
+    """Return-to-go minus a baseline of the counted members at that turn.
 
-    `counted` is true for the turns of scored episodes. Where fewer than two members
-    count there is nothing to compare with: 0, to be left out (`usable`). With one turn
-    and no discount this is the advantage of GRPO, divided by the group's std or not.
+    `counted` is true for the turns of scored episodes. The baseline is the mean of the
+    "group" (GRPO; Dr. GRPO without the std), of the "others" in it (RLOO,
+    arXiv:2402.14740) or of the whole "batch" (REINFORCE with a baseline; needs no
+    groups). Where fewer than two count there is nothing to compare with: 0, to be left
+    out (`usable`). With one turn and no discount the first is GRPO's advantage.
+
+    Raises:
+      ValueError: an unknown baseline.
     """
+    if baseline not in BASELINES:
+        raise ValueError(f"baseline must be one of {BASELINES}, got {baseline!r}")
     go = returns_to_go(np.where(counted, rewards, 0.0), discount)
-    count = counted.sum(1, keepdims=True)
-    mean = np.where(counted, go, 0.0).sum(1, keepdims=True) / np.maximum(count, 1)
+    axes = (0, 1) if baseline == "batch" else (1,)
+    count = counted.sum(axes, keepdims=True)
+    total = np.where(counted, go, 0.0).sum(axes, keepdims=True)
+    mean = total / np.maximum(count, 1)
     centred = np.where(counted & (count >= 2), go - mean, 0.0)
+    if baseline == "others":  # r - mean of the n - 1 others is n / (n - 1) (r - mean)
+        centred = centred * count / np.maximum(count - 1, 1)
     if divide_by_std:
-        var = (centred**2).sum(1, keepdims=True) / np.maximum(count, 1)
+        var = (centred**2).sum(axes, keepdims=True) / np.maximum(count, 1)
         centred = centred / (np.sqrt(var) + 1e-4)
     return centred.astype(np.float32)
+
+
+def gae(
+    rewards: Float[np.ndarray, "B T"],
+    values: Float[np.ndarray, "B T"],
+    last: Float[np.ndarray, " B"],
+    taken: Bool[np.ndarray, "B T"],
+    *,
+    discount: float,
+    decay: float,
+) -> tuple[Float[np.ndarray, "B T"], Float[np.ndarray, "B T"]]:
+    """(advantages, returns) of generalised advantage estimation (arXiv:1506.02438).
+
+    Over turns or over tokens: T counts either, and what is not `taken` (beyond the end,
+    another's tokens) is skipped, however long it is. `last` is the value of what
+    follows the last step taken: 0 where the episode ended, the critic's where it was
+    cut. Returns are advantages plus values: what the critic is fitted to. `decay` 0
+    gives one-step errors (eq. 9), 1 the return minus the value.
+    """
+    adv = np.zeros(rewards.shape, np.float64)
+    ahead, after = np.asarray(last, np.float64), np.zeros(len(rewards))
+    for t in reversed(range(rewards.shape[1])):
+        now = taken[:, t]
+        value = np.where(now, values[:, t], 0.0)
+        error = np.where(now, rewards[:, t], 0.0) + discount * ahead - value
+        after = np.where(now, error + discount * decay * after, after)
+        adv[:, t] = np.where(now, after, 0.0)
+        ahead = np.where(now, value, ahead)
+    returns = np.where(taken, adv + np.where(taken, values, 0.0), 0.0)
+    return adv.astype(np.float32), returns.astype(np.float32)
+
+
+def whitened(
+    adv: Float[np.ndarray, "*B"], counted: Bool[np.ndarray, "*B"]
+) -> Float[np.ndarray, "*B"]:
+    """Advantages of the batch with mean 0 and standard deviation 1; 0 elsewhere."""
+    if counted.sum() < 2:
+        return np.zeros_like(adv)
+    known = adv[counted].astype(np.float64)
+    out = (adv - known.mean()) / (known.std() + 1e-8)
+    return np.where(counted, out, 0.0).astype(np.float32)
 
 
 def usable(

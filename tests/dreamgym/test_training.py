@@ -13,7 +13,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Step, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.rl.update import GrpoConfig, Updater
+from dreamgym.rl.update import UpdateConfig, Updater
 from dreamgym.training import LoopConfig, Progress, pool_of
 from tests import doubles
 from worldmodel.fitting.batches import pack
@@ -21,7 +21,7 @@ from worldmodel.text.records import Task
 
 CONFIG = LoopConfig(
     updates=3, tasks=2, group_size=2,
-    update=GrpoConfig(rows=8, width=80, minibatches=1, warmup=1),
+    update=UpdateConfig(rows=8, width=80, minibatches=1, warmup=1),
     curriculum=CurriculumConfig(proposals=1),
 )  # fmt: skip
 
@@ -30,15 +30,16 @@ class Recorder:
     """Stands for the updater: keeps the examples it is given."""
 
     def __init__(self):
-        self.examples, self.seeds = [], []
+        self.examples, self.seeds, self.weights = [], [], []
 
 
 @pytest.fixture
 def recorder(monkeypatch):
     found = Recorder()
 
-    def update(self, state, examples, *, seed):
+    def update(self, state, examples, *, seed, kl):
         del self
+        found.weights.append(kl)
         found.examples.append(list(examples))
         found.seeds.append(seed)
         return state._replace(step=state.step + 1), {"loss": 0.5, "kl": 0.25}
@@ -121,6 +122,63 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(recorder):
     assert row["used_turns"] == pytest.approx(5 / 15)
     assert row["steps"] == pytest.approx((2 + 1 + 2 + 2 * 3 + 2 + 1 + 1) / 9)
     assert (row["loss"], row["kl"]) == (0.5, 0.25)
+
+
+def groups_of_two():
+    a, b = doubles.task(0, 1, 2), doubles.task(0, 1, 3)
+    win, lose = ["go right", "take coin"], ["go left"]
+    rows = [
+        doubles.trajectory(a, win), doubles.trajectory(a, lose),
+        doubles.trajectory(b, win), doubles.trajectory(b, lose),
+    ]  # fmt: skip
+    return [a, b], rows
+
+
+@pytest.mark.parametrize("average", ["token", "turn", "episode"])
+def test_what_is_averaged_weighs_the_same(recorder, average):
+    tasks, rows = groups_of_two()
+    update = dataclasses.replace(CONFIG.update, average=average)
+    config = dataclasses.replace(CONFIG, update=update)
+    training.learn(updater(), fresh(tasks), rows, config, seed=0)
+    (examples,) = recorder.examples
+    tokens = [sum(e.mask) * e.weight for e in examples]
+    assert len(examples) == 4  # the first turns; at the second one member is left
+    written = [sum(sum(t.sampled) for t in r.turns) for r in rows]
+    first = [sum(r.turns[0].sampled) for r in rows]
+    expected = {
+        "token": first, "turn": [1.0] * 4,
+        "episode": [a / b for a, b in zip(first, written, strict=True)],
+    }  # fmt: skip
+    np.testing.assert_allclose(tokens, expected[average])
+
+
+def test_the_distance_to_the_reference_may_be_taken_off_the_reward(
+    recorder, monkeypatch
+):
+    tasks, rows = groups_of_two()
+    update = dataclasses.replace(CONFIG.update, kl=0.5, kl_in="reward", discount=1.0)
+    config = dataclasses.replace(CONFIG, update=update)
+    far = [0.2, 0.4, 0.6, 0.0, 0.0, 0.0]  # of the six turns, in order
+    monkeypatch.setattr(Updater, "surprise", lambda _, e: np.array(far[: len(e)]))
+    training.learn(updater(), fresh(tasks), rows, config, seed=0)
+    (examples,) = recorder.examples
+    # To go: 1 - (0.2 + 0.4) / 2 and 0 - 0.6 / 2; then 1 and 0.
+    np.testing.assert_allclose([e.adv for e in examples], [0.5, -0.5, 0.5, -0.5])
+
+
+def test_the_weight_of_the_kl_follows_its_target_and_is_kept(recorder):
+    tasks, rows = groups_of_two()
+    update = dataclasses.replace(CONFIG.update, kl=0.1, kl_target=0.1)
+    config = dataclasses.replace(CONFIG, update=update)
+    progress, weight = fresh(tasks), 0.1
+    for number in range(3):
+        state, row = training.learn(updater(), progress, rows, config, seed=0)
+        assert recorder.weights[-1] == pytest.approx(weight)
+        weight *= 1.1  # measured 0.25: more than 20 % above the target
+        assert row["kl_weight"] == pytest.approx(weight)
+        progress = progress._replace(
+            update=number + 1, state=state, curve=[*progress.curve, row]
+        )
 
 
 def test_without_a_signal_the_parameters_stay(recorder):
@@ -297,7 +355,7 @@ def share_of_good(policy, seed):
 def learned(seed, pay):
     config = LoopConfig(
         updates=20, tasks=2, group_size=16,
-        update=GrpoConfig(
+        update=UpdateConfig(
             learning_rate=6e-3, kl=0.0, rows=8, width=64, minibatches=1, warmup=1,
         ),
     )  # fmt: skip

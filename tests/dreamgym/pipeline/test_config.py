@@ -50,7 +50,7 @@ class Reads(ast.NodeVisitor):
 
 def test_all_config_classes_are_found():
     names = {c.__name__ for c in configs()}
-    assert {"RunConfig", "GrpoConfig", "ModelShape", "CurriculumConfig"} <= names
+    assert {"RunConfig", "UpdateConfig", "ModelShape", "CurriculumConfig"} <= names
     assert len(names) >= 12
 
 

@@ -15,7 +15,7 @@ from dreamgym.pipeline import collect, fidelity, pretrain, show, train, warmstar
 from dreamgym.pipeline.config import ServerConfig, TrustConfig, preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.served import ServerLost
-from dreamgym.rl.update import GrpoConfig
+from dreamgym.rl.update import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
@@ -28,7 +28,7 @@ from worldmodel.served.protocol import ChatConfig, ChatUnavailable
 TASK = doubles.task(0, 1, 2)
 LOOP = LoopConfig(
     updates=2, tasks=2, group_size=4,
-    update=GrpoConfig(learning_rate=3e-3, warmup=1, rows=8, width=64, minibatches=2),
+    update=UpdateConfig(learning_rate=3e-3, warmup=1, rows=8, width=64, minibatches=2),
     curriculum=CurriculumConfig(proposals=1, generated_share=0.5),
 )  # fmt: skip
 

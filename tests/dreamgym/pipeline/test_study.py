@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym.pipeline import study
 from dreamgym.pipeline.config import preset
-from dreamgym.pipeline.run import RunError
+from dreamgym.pipeline.run import SCHEMA, RunError
 
 TEXT = """
 preset = "tiny"
@@ -164,6 +164,9 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
         "less history": ["pretrain", "ensemble", "fidelity", "warmstart"],
         "more experts": ["fidelity", "warmstart"],
     }
+    strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
+    strange.parent.mkdir(parents=True)
+    strange.write_text(json.dumps({"schema": SCHEMA, "config": {"hope": 1}}))
     for cell in study.cells(grid):
         ran.clear()
         found = study.compute(grid, cell, tmp_path / "r")

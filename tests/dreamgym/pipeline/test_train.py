@@ -14,7 +14,7 @@ from dreamgym.pipeline import train
 from dreamgym.pipeline.config import TrustConfig, preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy
-from dreamgym.rl.update import GrpoConfig
+from dreamgym.rl.update import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import doubles, helpers
 from worldmodel.experience import Prediction, Remembering
@@ -23,7 +23,7 @@ from worldmodel.memory import ReplayMemory
 TASKS = doubles.tasks("train")[4:40:9]  # their variations are new
 LOOP = LoopConfig(
     updates=3, tasks=2, group_size=8,
-    update=GrpoConfig(
+    update=UpdateConfig(
         learning_rate=3e-3, warmup=1, rows=8, width=64, minibatches=2
     ),
     curriculum=CurriculumConfig(proposals=1, generated_share=0.5),

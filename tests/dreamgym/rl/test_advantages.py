@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from dreamgym.rl.advantages import returns_to_go, turn_advantages, usable
+from dreamgym.rl.advantages import (
+    gae,
+    returns_to_go,
+    turn_advantages,
+    usable,
+    whitened,
+)
 
 
 def once(returns):
@@ -11,12 +17,15 @@ def once(returns):
     return np.asarray(returns, float)[..., None]
 
 
-def advantages(rewards, counted=None, *, discount=1.0, divide_by_std=False):
+def advantages(
+    rewards, counted=None, *, discount=1.0, divide_by_std=False, baseline="group"
+):
     if counted is None:
         counted = np.ones(rewards.shape, bool)
     return turn_advantages(
-        rewards, counted, discount=discount, divide_by_std=divide_by_std
-    )
+        rewards, counted, discount=discount, divide_by_std=divide_by_std,
+        baseline=baseline,
+    )  # fmt: skip
 
 
 def test_returns_to_go_by_hand():
@@ -105,3 +114,126 @@ def test_advantages_sum_to_zero_and_ignore_a_shift_of_the_returns(divide_by_std)
     order = [3, 0, 5, 1, 4, 2]
     swapped = advantages(once(returns[:, order]), divide_by_std=divide_by_std)
     np.testing.assert_allclose(swapped, one[:, order], atol=1e-6)
+
+
+# --- other baselines ---------------------------------------------------------
+
+
+def test_the_others_by_hand():
+    returns = once([[1.0, 0.0, 0.0, 3.0]])
+    # 1 - 3/3, 0 - 4/3, 0 - 4/3, 3 - 1/3
+    expected = once([[0.0, -4 / 3, -4 / 3, 8 / 3]])
+    np.testing.assert_allclose(
+        advantages(returns, baseline="others"), expected, atol=1e-6
+    )
+
+
+def test_the_batch_by_hand():
+    returns = once([[1.0, 1.0], [0.0, 4.0]])
+    expected = once([[-0.5, -0.5], [-1.5, 2.5]])
+    got = advantages(returns, baseline="batch")
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    # A group where all are equal teaches beside another one.
+    assert usable(np.ones(returns.shape, bool), got).all()
+    scaled = advantages(returns, baseline="batch", divide_by_std=True)
+    np.testing.assert_allclose(scaled.std(), 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("baseline", ["group", "others", "batch"])
+def test_no_baseline_needs_more_than_what_counts(baseline):
+    rng = np.random.default_rng(3)
+    rewards = rng.normal(size=(3, 4, 5))
+    counted = np.arange(5) < rng.integers(1, 6, (3, 4, 1))
+    counted[1, 2] = False
+    got = advantages(rewards, counted, discount=0.8, baseline=baseline)
+    dirty = np.where(counted, rewards, np.nan)
+    np.testing.assert_array_equal(
+        advantages(dirty, counted, discount=0.8, baseline=baseline), got
+    )
+    # The order of members and of groups changes nothing.
+    order = rng.permutation(4)
+    again = advantages(
+        rewards[::-1, order], counted[::-1, order], discount=0.8, baseline=baseline
+    )
+    np.testing.assert_allclose(again, got[::-1, order], rtol=1e-5, atol=1e-6)
+    assert (got[~counted] == 0).all()
+
+
+def test_an_unknown_baseline_is_refused():
+    with pytest.raises(ValueError, match="got 'luck'"):
+        advantages(once([[1.0, 0.0]]), baseline="luck")
+
+
+# --- a critic ----------------------------------------------------------------
+
+
+def test_gae_by_hand():
+    # discount 1/2, decay 1/2. Errors: 1 + 0.5 - 2 = -0.5 and 3 + 0.5 * 4 - 1 = 4.
+    rewards, values = np.array([[1.0, 3.0]]), np.array([[2.0, 1.0]])
+    taken = np.ones((1, 2), bool)
+    adv, returns = gae(rewards, values, np.array([4.0]), taken, discount=0.5, decay=0.5)
+    np.testing.assert_allclose(adv, [[-0.5 + 0.25 * 4.0, 4.0]])
+    np.testing.assert_allclose(returns, [[2.5, 5.0]])
+
+
+def test_gae_is_the_sum_it_stands_for():
+    rng = np.random.default_rng(5)
+    rewards, values = rng.normal(size=(2, 4, 6))
+    last, discount, decay = rng.normal(size=4), 0.9, 0.7
+    length = np.array([6, 1, 4, 3])
+    taken = np.arange(6) < length[:, None]
+    adv, returns = gae(rewards, values, last, taken, discount=discount, decay=decay)
+    for b, n in enumerate(length):
+        v = [*values[b, :n], last[b]]
+        error = [rewards[b, t] + discount * v[t + 1] - v[t] for t in range(n)]
+        for t in range(n):
+            want = sum((discount * decay) ** k * error[t + k] for k in range(n - t))
+            np.testing.assert_allclose(adv[b, t], want, rtol=1e-5)
+            np.testing.assert_allclose(returns[b, t], want + values[b, t], rtol=1e-5)
+    assert (adv[~taken] == 0).all()
+    # Decay 1 is the discounted return, the last value with it, minus the value.
+    adv, returns = gae(rewards, values, last, taken, discount=discount, decay=1.0)
+    whole = np.where(taken, rewards, 0.0)
+    whole[np.arange(4), length - 1] += discount * last
+    go = returns_to_go(whole, discount)
+    np.testing.assert_allclose(returns[taken], go[taken], rtol=1e-5)
+
+
+def test_gae_skips_what_lies_between_however_long():
+    # Tokens: the environment's lie between the policy's and count for no time.
+    rng = np.random.default_rng(6)
+    rewards, values = rng.normal(size=(2, 2, 5))
+    last, taken = rng.normal(size=2), np.ones((2, 5), bool)
+    adv, returns = gae(rewards, values, last, taken, discount=0.9, decay=0.8)
+    places = [0, 3, 4, 8, 9]
+    spread = np.zeros((2, 2, 11))
+    spread[:] = np.nan
+    spread[0][:, places], spread[1][:, places] = rewards, values
+    where = np.zeros((2, 11), bool)
+    where[:, places] = True
+    got = gae(spread[0], spread[1], last, where, discount=0.9, decay=0.8)
+    np.testing.assert_allclose(got[0][:, places], adv, rtol=1e-6)
+    np.testing.assert_allclose(got[1][:, places], returns, rtol=1e-6)
+
+
+@pytest.mark.peer
+def test_gae_is_that_of_rlax():
+    rlax = pytest.importorskip("rlax")
+    rng = np.random.default_rng(7)
+    rewards, values = rng.normal(size=(2, 8)).astype(np.float32)
+    end = np.float32(rng.normal())
+    want = rlax.truncated_generalized_advantage_estimation(
+        rewards, np.full(8, 0.95, np.float32), 0.9, np.append(values, end)
+    )
+    got, _ = gae(
+        rewards[None], values[None], np.array([end]), np.ones((1, 8), bool),
+        discount=0.95, decay=0.9,
+    )  # fmt: skip
+    np.testing.assert_allclose(got[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_whitened_by_hand():
+    adv = np.array([[1.0, 3.0, 100.0]], np.float32)
+    counted = np.array([[True, True, False]])
+    np.testing.assert_allclose(whitened(adv, counted), [[-1.0, 1.0, 0.0]], rtol=1e-6)
+    assert (whitened(adv, np.array([[True, False, False]])) == 0).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym.rl import losses
+from worldmodel.fitting.arrays import masked_ratio
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
@@ -17,6 +18,15 @@ def arrays(seed=0, shape=(3, 5)):
     return jnp.asarray(logp), old, ref, adv, mask
 
 
+def surrogate(logp, old, adv, mask, weight=1.0, **clip):
+    ratio = losses.log_ratio(logp, old, mask)
+    return losses.clipped_policy_loss(ratio, adv, mask, weight, **clip)
+
+
+def divergence(logp, ref, mask, weight=1.0):
+    return masked_ratio(losses.kl_each(logp, ref, mask), mask, weight)
+
+
 def test_clip_by_hand():
     # Ratios 2, 2, 0.5, 0.5, 1.1. A good action is capped at 1.28 above but not below;
     # a bad one keeps 2 above and is capped at 0.8 below (a max in place of the min
@@ -24,10 +34,10 @@ def test_clip_by_hand():
     logp = jnp.log(jnp.array([[2.0, 2.0, 0.5, 0.5, 1.1]]))
     adv = jnp.array([[1.0, -1.0, 1.0, -1.0, 1.0]])
     old, mask = jnp.zeros((1, 5)), jnp.ones((1, 5), bool)
-    got = losses.clipped_policy_loss(logp, old, adv, mask, **CLIP)
+    got = surrogate(logp, old, adv, mask, **CLIP)
     np.testing.assert_allclose(got.total, -(1.28 - 2.0 + 0.5 - 0.8 + 1.1), rtol=1e-5)
     np.testing.assert_allclose(got.count, 5.0, rtol=1e-6)
-    share = losses.clip_fraction(logp, old, mask, **CLIP)
+    share = losses.clip_fraction(losses.log_ratio(logp, old, mask), mask, **CLIP)
     np.testing.assert_allclose(share.value(), 4 / 5, rtol=1e-6)
 
 
@@ -37,7 +47,7 @@ def test_clipped_tokens_have_no_gradient_and_the_rest_push_the_right_way():
     old, mask = jnp.zeros((1, 5)), jnp.ones((1, 5), bool)
 
     def total(x):
-        return losses.clipped_policy_loss(x, old, adv, mask, **CLIP).total
+        return surrogate(x, old, adv, mask, **CLIP).total
 
     # d/dlogp of -(ratio * adv) is -ratio * adv; descent raises what was good.
     np.testing.assert_allclose(
@@ -53,10 +63,10 @@ def test_losses_are_those_of_a_loop():
         bounded = min(max(r, 0.8), 1.28)
         loss -= min(r * adv[i, j], bounded * adv[i, j])
         clipped += bounded != r
-    got = losses.clipped_policy_loss(logp, old, adv, mask, **CLIP)
+    got = surrogate(logp, old, adv, mask, **CLIP)
     np.testing.assert_allclose(got.total, loss, rtol=1e-5)
     np.testing.assert_allclose(got.count, mask.sum(), rtol=1e-6)
-    got = losses.clip_fraction(logp, old, mask, **CLIP)
+    got = losses.clip_fraction(losses.log_ratio(logp, old, mask), mask, **CLIP)
     np.testing.assert_allclose(got.total, clipped, rtol=1e-5)
 
 
@@ -71,11 +81,11 @@ def test_kl_by_hand_and_its_sign():
     # round it would be a quarter of log 1/2 and three of log 3/2.
     p, q = distributions((0.5, 0.5)), distributions((0.25, 0.75))
     one = jnp.ones((1, 1), bool)
-    got = losses.kl_divergence(jnp.asarray(p), q, one)
+    got = divergence(jnp.asarray(p), q, one)
     np.testing.assert_allclose(got.total, np.log(4 / 3) / 2, rtol=1e-6)
-    back = losses.kl_divergence(jnp.asarray(q), p, one)
+    back = divergence(jnp.asarray(q), p, one)
     np.testing.assert_allclose(back.total, np.log(0.5) / 4 + 0.75 * np.log(1.5), 1e-6)
-    same = losses.kl_divergence(jnp.asarray(p), p, one)
+    same = divergence(jnp.asarray(p), p, one)
     np.testing.assert_allclose(same.total, 0.0, atol=1e-7)
 
 
@@ -91,7 +101,7 @@ def test_kl_is_that_of_a_loop_over_what_may_be_sampled():
         for t, v in zip(*np.nonzero(allowed[0] & mask[0][:, None]), strict=True)
     )
     logs = (jnp.asarray(distributions(*x[0])) for x in (p, q))
-    got = losses.kl_divergence(*logs, mask, weight.astype(np.float32))
+    got = divergence(*logs, mask, weight.astype(np.float32))
     np.testing.assert_allclose(got.total, expected, rtol=1e-4)
     np.testing.assert_allclose(got.count, weight[mask].sum(), rtol=1e-6)
 
@@ -101,11 +111,11 @@ def test_one_unlikely_token_does_not_decide_the_kl_gradient():
     logits = jnp.array([[[-8.0, 0.0]]])
     ref = distributions((0.5, 0.5))
 
-    def divergence(x):
+    def total(x):
         logp = jax.nn.log_softmax(x)
-        return losses.kl_divergence(logp, ref, jnp.ones((1, 1), bool)).total
+        return divergence(logp, ref, jnp.ones((1, 1), bool)).total
 
-    assert float(jnp.abs(jax.grad(divergence)(logits)).max()) < 0.01
+    assert float(jnp.abs(jax.grad(total)(logits)).max()) < 0.01
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -113,9 +123,9 @@ def test_padding_may_hold_anything_in_value_and_gradient(bad):
     logp, old, ref, adv, mask = arrays()
 
     def total(x, old, ref, adv):
-        loss = losses.clipped_policy_loss(x, old, adv, mask, **CLIP).total
+        loss = surrogate(x, old, adv, mask, **CLIP).total
         both = (jnp.stack([y, -2 * y], -1) for y in (x, jnp.asarray(ref)))
-        return loss + losses.kl_divergence(*both, mask).total
+        return loss + divergence(*both, mask).total
 
     clean = jax.value_and_grad(total)(logp, old, ref, adv)
     dirty = [np.where(mask, x, np.float32(bad)) for x in (logp, old, ref, adv)]
@@ -128,9 +138,9 @@ def test_padding_may_hold_anything_in_value_and_gradient(bad):
 def test_the_whole_is_the_sum_of_its_parts():
     logp, old, _, adv, mask = arrays(shape=(4, 6))
     mask[0] = False  # a mean of means would weigh this row like the others
-    whole = losses.clipped_policy_loss(logp, old, adv, mask, **CLIP)
+    whole = surrogate(logp, old, adv, mask, **CLIP)
     parts = [
-        losses.clipped_policy_loss(logp[s], old[s], adv[s], mask[s], **CLIP)
+        surrogate(logp[s], old[s], adv[s], mask[s], **CLIP)
         for s in (slice(0, 1), slice(1, 4))
     ]
     total = parts[0] + parts[1]
@@ -140,7 +150,131 @@ def test_the_whole_is_the_sum_of_its_parts():
 def test_eager_is_jitted():
     logp, old, _, adv, mask = arrays(2)
     jitted = jax.jit(
-        lambda *x: losses.clipped_policy_loss(*x, **CLIP).value()
+        lambda *x: surrogate(*x, **CLIP).value()
     )(logp, old, adv, mask)  # fmt: skip
-    eager = losses.clipped_policy_loss(logp, old, adv, mask, **CLIP).value()
+    eager = surrogate(logp, old, adv, mask, **CLIP).value()
     np.testing.assert_allclose(jitted, eager, rtol=1e-6)
+
+
+# --- what may be chosen ------------------------------------------------------
+
+
+def test_dual_clip_by_hand():
+    # A bad token four times as likely costs 3 times its advantage, not 4; one twice as
+    # likely costs 2 as before; a good one is clipped above as ever.
+    logp = jnp.log(jnp.array([[4.0, 2.0, 4.0]]))
+    adv, old = jnp.array([[-1.0, -1.0, 1.0]]), jnp.zeros((1, 3))
+    mask = jnp.ones((1, 3), bool)
+    got = surrogate(logp, old, adv, mask, **CLIP, dual_clip=3.0)
+    np.testing.assert_allclose(got.total, 3.0 + 2.0 - 1.28, rtol=1e-5)
+    plain = surrogate(logp, old, adv, mask, **CLIP)
+    np.testing.assert_allclose(plain.total, 4.0 + 2.0 - 1.28, rtol=1e-5)
+    slope = jax.grad(
+        lambda x: surrogate(x, old, adv, mask, **CLIP, dual_clip=3.0).total
+    )(logp)
+    np.testing.assert_allclose(slope, [[0.0, 2.0, 0.0]], atol=1e-6)
+
+
+def test_the_ratio_of_a_turn_is_the_mean_of_its_tokens_by_a_loop():
+    rng = np.random.default_rng(0)
+    segment = np.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 3, 3]])
+    mask = np.array([[0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 1]], bool)
+    ratio = np.where(mask, rng.normal(size=(2, 6)), 0.0).astype(np.float32)
+    got = np.asarray(losses.turn_log_ratio(jnp.asarray(ratio), mask, segment))
+    for row, at in np.ndindex(2, 6):
+        own = mask[row] & (segment[row] == segment[row, at])
+        expected = ratio[row][own].mean() if mask[row, at] else 0.0
+        np.testing.assert_allclose(got[row, at], expected, rtol=1e-5, atol=1e-7)
+    # Padding and the packing of others change nothing.
+    wider = np.pad(segment + 4, ((0, 0), (0, 3)))
+    again = losses.turn_log_ratio(
+        jnp.pad(ratio, ((0, 0), (0, 3)), constant_values=9.0),
+        np.pad(mask, ((0, 0), (0, 3))), wider % 7,
+    )  # fmt: skip
+    np.testing.assert_allclose(again[:, :6], got, rtol=1e-5)
+
+
+def test_every_token_of_a_turn_feels_the_same_gradient():
+    # GSPO: the turn's ratio is clipped as a whole, and its tokens share the slope.
+    segment = np.array([[1, 1, 1, 2, 2]])
+    mask = np.array([[False, True, True, False, True]])
+    adv = jnp.array([[0.0, 2.0, 2.0, 0.0, -1.0]])
+
+    def total(x):
+        ratio = losses.turn_log_ratio(jnp.where(mask, x, 0.0), mask, segment)
+        return losses.clipped_policy_loss(ratio, adv, mask, **CLIP).total
+
+    slope = np.asarray(jax.grad(total)(jnp.zeros((1, 5))))
+    np.testing.assert_allclose(slope, [[0.0, -2.0, -2.0, 0.0, 1.0]], atol=1e-6)
+    # One token far beyond the clip pulls its whole turn out.
+    moved = jnp.array([[0.0, 3.0, 0.0, 0.0, 0.0]])
+    slope = np.asarray(jax.grad(total)(moved))
+    np.testing.assert_allclose(slope, [[0.0, 0.0, 0.0, 0.0, 1.0]], atol=1e-6)
+
+
+def test_truncated_importance_by_hand():
+    logp = np.log(np.array([[0.5, 0.9, 0.1]], np.float32))
+    drawn = np.log(np.array([[0.25, 0.1, 0.5]], np.float32))
+    mask = np.array([[True, True, False]])
+    got = losses.truncated_weight(logp, drawn, mask, 4.0)
+    np.testing.assert_allclose(got, [[2.0, 4.0, 1.0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_the_estimators_agree_with_the_exact_kl_on_average(kind):
+    # Tokens drawn from the policy p; q is the reference.
+    p, q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
+    exact = (p * np.log(p / q)).sum()
+    each = [
+        losses.sampled_kl(
+            jnp.log(p[None, i : i + 1]), np.log(q[None, i : i + 1]),
+            np.ones((1, 1), bool), kind=kind,
+        ).total
+        for i in range(3)
+    ]  # fmt: skip
+    np.testing.assert_allclose(p @ np.array(each), exact, rtol=1e-5)
+    assert bool(min(each) < 0) is (kind == "k1")
+
+
+def test_only_k3_pulls_to_the_reference_on_average():
+    logits, ref = jnp.array([0.5, -0.5, 0.1]), jnp.log(jnp.array([0.2, 0.3, 0.5]))
+    p = jax.nn.softmax(logits)
+
+    def mean_slope(kind):
+        def one(x, i):
+            logp = jax.nn.log_softmax(x)[i][None, None]
+            there, mask = ref[i][None, None], jnp.ones((1, 1), bool)
+            return losses.sampled_kl(logp, there, mask, kind=kind).total
+
+        return sum(p[i] * jax.grad(one)(logits, i) for i in range(3))
+
+    exact = jax.grad(lambda x: jax.nn.softmax(x) @ (jax.nn.log_softmax(x) - ref))
+    np.testing.assert_allclose(mean_slope("k1"), 0.0, atol=1e-6)
+    # k3's is that of KL(reference || policy): the same way here, not the same size.
+    assert float(mean_slope("k3") @ exact(logits)) > 0.1
+    with pytest.raises(ValueError, match="got 'k2'"):
+        mean_slope("k2")
+
+
+def test_the_critics_loss_by_hand():
+    value, old = jnp.array([[1.0, 3.0, 0.0]]), np.array([[0.5, 0.5, 0.0]])
+    returns = np.array([[2.0, 2.0, np.nan]], np.float32)
+    mask = np.array([[True, True, False]])
+    got = losses.value_loss(value, old, returns, mask)
+    np.testing.assert_allclose(got.total, 0.5 * (1.0 + 1.0), rtol=1e-6)
+    # Within 0.2 of the old value: 0.7 in the place of 1 is worse, 0.7 of 3 too.
+    clipped = losses.value_loss(value, old, returns, mask, clip=0.2)
+    np.testing.assert_allclose(clipped.total, 0.5 * 2 * 1.3**2, rtol=1e-6)
+    slope = jax.grad(lambda v: losses.value_loss(v, old, returns, mask, clip=0.2).total)
+    np.testing.assert_allclose(slope(value), [[0.0, 0.0, 0.0]], atol=1e-6)
+    # Nothing holds back a step towards the return from the wrong side of the old value.
+    np.testing.assert_allclose(slope(jnp.array([[0.0, 0.4, 0.0]])), [[-2.0, -1.6, 0.0]])
+
+
+def test_preferences_by_hand():
+    chosen, rejected = jnp.array([-1.0, -2.0]), jnp.array([-2.0, -1.0])
+    ref = jnp.array([-1.5, -1.5])
+    got = losses.dpo_loss(chosen, rejected, ref, ref, beta=0.5)
+    np.testing.assert_allclose(got, np.log1p(np.exp([-0.5, 0.5])), rtol=1e-6)
+    none = losses.dpo_loss(ref, ref, ref, ref, beta=0.5)
+    np.testing.assert_allclose(none, np.log(2.0), rtol=1e-6)

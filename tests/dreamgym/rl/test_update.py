@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.rl.update import GrpoConfig, Updater, distribution, grpo_loss, merged
+from dreamgym.rl.trust_region import between
+from dreamgym.rl.update import UpdateConfig, Updater, distribution, merged, policy_loss
 from dreamgym.training import turn_example
 from tests import doubles
 from worldmodel.backbone.model import forward
@@ -34,7 +35,7 @@ def updater(*, reference=0, thought_tokens=0, **settings):
     policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
     settings = {"rows": 4, "width": 80, "minibatches": 1, "warmup": 1} | settings
     settings = {"temperature": HOT} | settings
-    config = GrpoConfig(**settings)
+    config = UpdateConfig(**settings)
     grammar = policy.grammar(config.temperature)
     return Updater(policy.model, doubles.model(reference).params, grammar, config)
 
@@ -120,10 +121,10 @@ def test_logp_and_entropy_are_those_of_a_loop():
         at = int(allowed[: tokens.ids[i, j]].sum())
         np.testing.assert_allclose(logp[i, j], np.log(p[at]), rtol=1e-4, atol=1e-5)
         entropy -= (p * np.log(p)).sum()
-    config = GrpoConfig(temperature=temperature)
+    config = UpdateConfig(temperature=temperature)
     ref = distribution(jnp.asarray(logits), tokens, masks, temperature)
-    _, told = grpo_loss(
-        jnp.asarray(logits), tokens, ref_logp=ref, masks=masks, config=config
+    _, told = policy_loss(
+        jnp.asarray(logits), tokens, ref_logp=ref, masks=masks, kl=0.02, config=config
     )
     np.testing.assert_allclose(told["entropy"].total, entropy, rtol=1e-4)
     np.testing.assert_allclose(told["kl"].total, 0.0, atol=1e-5)
@@ -137,8 +138,8 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
     masks = np.ones((1, 3), bool)
     assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
     ref = distribution(logits, tokens, masks, 1.0)
-    _, told = grpo_loss(
-        logits, tokens, ref_logp=ref, masks=masks, config=GrpoConfig()
+    _, told = policy_loss(
+        logits, tokens, ref_logp=ref, masks=masks, kl=0.02, config=UpdateConfig()
     )  # fmt: skip
     np.testing.assert_allclose(told["entropy"].total, 0.0, atol=1e-6)
 
@@ -147,7 +148,9 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
 
 
 def loss_of(tokens, logits, ref, masks, config):
-    ratio, _ = grpo_loss(logits, tokens, ref_logp=ref, masks=masks, config=config)
+    ratio, _ = policy_loss(
+        logits, tokens, ref_logp=ref, masks=masks, kl=0.02, config=config
+    )
     return ratio.total
 
 
@@ -158,7 +161,7 @@ def test_padding_and_context_may_hold_anything(bad):
     logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
     other = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.7
     ref = np.asarray(distribution(jnp.asarray(other), tokens, masks_of(policy), HOT))
-    masks, config = masks_of(policy), GrpoConfig(kl=0.5)
+    masks, config = masks_of(policy), UpdateConfig()
 
     def gradient(tokens, ref):
         return jax.value_and_grad(
@@ -186,9 +189,9 @@ def test_the_count_is_the_number_of_sampled_tokens():
     tokens = pack(examples(), 80)
     logits = jnp.zeros((*tokens.ids.shape, doubles.tokenizer().vocab_size))
     masks = masks_of(doubles.policy())
-    ratio, found = grpo_loss(
+    ratio, found = policy_loss(
         logits, tokens, ref_logp=distribution(logits, tokens, masks, 1.0), masks=masks,
-        config=GrpoConfig(),
+        kl=0.02, config=UpdateConfig(),
     )  # fmt: skip
     sampled = sum(sum(t.sampled) for t in turns())
     np.testing.assert_allclose(ratio.count, sampled, rtol=1e-6)
@@ -310,12 +313,15 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     [
         ("clip_low", 0.0), ("clip_low", 1.0), ("clip_high", 0.0), ("kl", -0.1),
         ("temperature", 0.0), ("minibatches", 0), ("rows", 0), ("width", 0),
-        ("warmup", 0), ("discount", -0.1), ("discount", 1.1),
+        ("warmup", 0), ("discount", -0.1), ("discount", 1.1), ("dual_clip", 1.0),
+        ("truncate", -1.0), ("entropy", -0.1), ("radius", -0.1), ("kl_target", -0.1),
+        ("ratio", "word"), ("average", "word"), ("baseline", "luck"),
+        ("kl_kind", "k2"), ("kl_in", "both"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
-        GrpoConfig(**{setting: value})
+        UpdateConfig(**{setting: value})
 
 
 def test_the_step_grows_over_the_warm_up():
@@ -345,7 +351,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
         ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
         ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
         grads, metrics = learner.learner.gradient(
-            state.params, tokens, ref_logp=ref, masks=masks
+            state.params, tokens, ref_logp=ref, masks=masks, kl=0.3
         )
         found.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
     (all_grads, all_told), (grads, told) = found
@@ -366,3 +372,138 @@ def test_the_reference_may_follow_the_policy():
             state, metrics = one.update(state, examples((1.0, -1.0)), seed=n)
         found.append(metrics["kl"])
     assert 0 < found[1] < 0.5 * found[0]
+
+
+# --- choices -----------------------------------------------------------------
+
+
+def test_what_was_moved_is_the_kl_of_new_and_old():
+    learner = updater(learning_rate=3e-3)
+    old = learner.learner.init().params
+    state, metrics = learner.update(learner.learner.init(), examples(), seed=0)
+    tokens = pack(merged(examples()), 80)
+    masks, total, most = masks_of(doubles.policy(action_tokens=5)), 0.0, 0.0
+    whole = []
+    for params in (state.params, old):
+        logits = forward(
+            doubles.model().definition, params, tokens.ids, tokens.position,
+            tokens.segment,
+        )  # fmt: skip
+        whole.append(np.asarray(distribution(logits, tokens, masks, HOT), np.float64))
+    new, was = whole
+    for b, t in zip(*np.nonzero(tokens.mask), strict=True):
+        real = np.isfinite(new[b, t - 1])
+        p, q = new[b, t - 1][real], was[b, t - 1][real]
+        found = (np.exp(p) * (p - q)).sum()
+        total += found * tokens.weight[b, t]
+        most = max(most, found)
+    assert metrics["step"] == 1.0
+    count = tokens.weight[tokens.mask].sum()
+    np.testing.assert_allclose(metrics["moved"], total / count, rtol=1e-3)
+    np.testing.assert_allclose(metrics["moved_most"], most, rtol=1e-3)
+
+
+def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
+    free = updater(learning_rate=3e-2)
+    far, told = free.update(free.learner.init(), examples(), seed=0)
+    radius = told["moved"] / 10
+    held = updater(learning_rate=3e-2, radius=radius)
+    near, metrics = held.update(held.learner.init(), examples(), seed=0)
+    assert metrics["moved"] <= radius
+    assert metrics["step"] in {2.0**-k for k in range(1, 8)}
+    # Half of it would have been too far, or the step were longer.
+    start = held.learner.init().params
+    longer = between(start, far.params, min(2 * metrics["step"], 1.0))
+    tokens = pack(merged(examples()), 80)
+    assert held.distance(longer, start, tokens).mean > radius
+    assert distance(near.params, between(start, far.params, metrics["step"])) < 1e-6
+    # Where the radius is wide nothing changes.
+    wide = updater(learning_rate=3e-2, radius=100.0)
+    same, metrics = wide.update(wide.learner.init(), examples(), seed=0)
+    assert metrics["step"] == 1.0
+    assert distance(same.params, far.params) == 0.0
+
+
+def test_how_far_each_turn_is_from_the_reference():
+    given = examples()
+    np.testing.assert_allclose(updater().surprise(given), 0.0, atol=1e-3)
+    found = updater(reference=5).surprise(given)
+    m, masks = doubles.model(5), masks_of(doubles.policy(action_tokens=5))
+    for e, got in zip(given, found, strict=True):
+        tokens = pack([e], 80)
+        logits = forward(
+            m.definition, m.params, tokens.ids, tokens.position, tokens.segment
+        )
+        there = np.asarray(logp_of(logits, tokens, masks, HOT))
+        want = (tokens.logp - there)[tokens.mask].sum()
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
+def gradient(tokens=None, kl=0.0, given=None, **settings):
+    learner = updater(reference=1, **settings)
+    tokens = pack(examples() if given is None else given, 80)
+    masks = masks_of(doubles.policy(action_tokens=5))
+    ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
+    ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
+    more = {"before": tokens.logp + 1.0} if learner.config.truncate else {}
+    return learner.learner.gradient(
+        learner.learner.init().params, tokens, ref_logp=ref, masks=masks,
+        kl=np.float32(kl), **more,
+    )  # fmt: skip
+
+
+def test_each_choice_changes_the_gradient_and_nothing_else():
+    rng = np.random.default_rng(0)
+    given = [  # as after some minibatches: the tokens of a turn differ in their ratio
+        e._replace(logp=(np.array(e.logp) + 0.1 * rng.normal(size=len(e.ids))).tolist())
+        for e in examples()
+    ]
+    plain, told = gradient(given=given)
+    size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
+    for settings in (
+        {"ratio": "turn"}, {"entropy": 1.0}, {"truncate": 2.0}, {"kl": 0.5},
+        {"kl": 0.5, "kl_kind": "k1"}, {"kl": 0.5, "kl_kind": "k3"},
+    ):  # fmt: skip
+        kl = settings.pop("kl", 0.0)
+        grads, found = gradient(kl=kl, given=given, **settings)
+        assert distance(grads, plain) > 1e-3 * size, settings
+        for name in ("kl", "entropy"):
+            assert float(found[name].total) == pytest.approx(float(told[name].total))
+    same, _ = gradient(
+        kl=0.5, kl_in="reward", given=given
+    )  # it is in the reward already
+    assert distance(same, plain) == 0.0
+
+
+def test_tokens_the_learner_finds_likelier_than_the_sampler_weigh_more():
+    # e^1 times likelier: the weight is cut at 2; the clip stands where the learner was.
+    once, _ = gradient()
+    _, told = gradient(truncate=2.0)
+    learner = updater(reference=1)
+    moved = [
+        e._replace(logp=[x + 1.0 if m else x for x, m in zip(e.logp, e.mask,
+                                                             strict=True)])
+        for e in examples()
+    ]  # fmt: skip
+    shifted, expected = gradient(given=moved)
+    np.testing.assert_allclose(
+        told["policy_loss"].total, 2.0 * expected["policy_loss"].total, rtol=1e-4
+    )
+    assert distance(once, shifted) > 0
+    assert float(told["policy_loss"].count) == float(expected["policy_loss"].count)
+    # In a whole update sampler and learner agree: every weight is one.
+    exact = updater(learning_rate=1e-9, truncate=2.0)
+    _, metrics = exact.update(exact.learner.init(), examples((1.0, -0.5)), seed=0)
+    _, plain = learner.update(learner.learner.init(), examples((1.0, -0.5)), seed=0)
+    np.testing.assert_allclose(metrics["policy_loss"], plain["policy_loss"], atol=1e-4)
+
+
+def test_the_entropy_bonus_spreads_the_policy():
+    kept = {}
+    for bonus in (0.0, 1.0):
+        learner = updater(learning_rate=3e-3, entropy=bonus, kl=0.0)
+        state = learner.learner.init()
+        for n in range(3):
+            state, metrics = learner.update(state, examples((0.0,)), seed=n)
+        kept[bonus] = metrics["entropy"]
+    assert kept[1.0] > kept[0.0] + 1e-3

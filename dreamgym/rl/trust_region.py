@@ -1,0 +1,48 @@
+"""How far an update moved the policy, and the way back where that was too far.
+
+KL(new || old) over whole vocabularies on the batch that the update was made from. A
+clipped loss only takes gradients away; it does not hold a policy within any distance.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array
+
+
+class Distance(NamedTuple):
+    """Mean and largest KL(new || old) of a batch's policy tokens, in nats."""
+
+    mean: float
+    largest: float
+
+
+def backtracked(
+    old: Any,
+    new: Any,
+    measure: Callable[[Any], Distance],
+    radius: float,
+    *,
+    most: int = 8,
+) -> tuple[Any, Distance, float]:
+    """The longest of the step's halves that stays within a mean KL of `radius`.
+
+    Returns (parameters, their distance, share of the step taken): 1, 1/2, 1/4, ... and
+    0 where none of `most` is near enough (or its distance is no number), which is to
+    stay.
+    """
+    share, params = 1.0, new
+    for _ in range(most):
+        found = measure(params)
+        if found.mean <= radius:  # false where it is no number
+            return params, found, share
+        share /= 2
+        params = between(old, new, share)
+    return old, Distance(0.0, 0.0), 0.0
+
+
+@jax.jit
+def between(old: Any, new: Any, share: float | Array) -> Any:
+    """Parameters that share of the way from `old` to `new`."""
+    return jax.tree.map(lambda a, b: a + share * (b - a), old, new)
