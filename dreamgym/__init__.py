@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dreamgym.envs.base import make
-    from dreamgym.pipeline.config import PRESETS, RunConfig, preset
+    from dreamgym.pipeline.config import RunConfig
+    from dreamgym.pipeline.presets import PRESETS, preset
     from dreamgym.pipeline.quickstart import quickstart
 
 __version__ = "0.1.0"
 __all__ = ["PRESETS", "RunConfig", "make", "preset", "quickstart"]
 _PUBLIC = {
-    "PRESETS": "dreamgym.pipeline.config",
+    "PRESETS": "dreamgym.pipeline.presets",
     "RunConfig": "dreamgym.pipeline.config",
     "make": "dreamgym.envs.base",
-    "preset": "dreamgym.pipeline.config",
+    "preset": "dreamgym.pipeline.presets",
     "quickstart": "dreamgym.pipeline.quickstart",
 }
 

@@ -18,9 +18,10 @@ from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.base import VectorEnv
-from dreamgym.rl.advantages import turn_advantages, usable
+from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.rl.controllers import adapted
+from dreamgym.rl.credit import Grid
+from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import UpdateConfig, Updater
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -56,6 +57,7 @@ class Progress(NamedTuple):
     pool: TaskPool
     transitions: int
     curve: list[dict[str, float]]
+    critic: TrainState | None = None
 
 
 @runtime_checkable
@@ -81,6 +83,7 @@ def train(
     propose: generator.Propose | None = None,
     budget: int | None = None,
     show: Callable[[int, int, int], None] | None = None,
+    critic: Critic | None = None,
 ) -> Progress:
     """Run the loop from `progress` to `config.updates` updates or the real budget.
 
@@ -107,14 +110,16 @@ def train(
             progress=None if show is None else _shown(show, number),
         )  # fmt: skip
         spent = progress.transitions + envs.transitions - before
-        state, row = learn(updater, progress, trajectories, config, seed=seed)
+        state, row, values = learn(
+            updater, progress, trajectories, config, seed=seed, critic=critic
+        )
         row |= {f"tasks/{k}": float(v) for k, v in invented.items()}
         row |= {"update": number + 1, "transitions": spent}
         row["tasks/generated_share"] = float(
             np.mean([t.split == "generated" for t in chosen])
         )
         progress = Progress(
-            number + 1, state, progress.pool, spent, [*progress.curve, row]
+            number + 1, state, progress.pool, spent, [*progress.curve, row], values
         )
         hooks.after_update(progress, trajectories)
     return progress
@@ -131,15 +136,27 @@ def learn(
     config: LoopConfig,
     *,
     seed: int,
-) -> tuple[TrainState, dict[str, Any]]:
-    """Advantages, one update, task values; returns the new state and its metrics."""
+    critic: Critic | None = None,
+) -> tuple[TrainState, dict[str, Any], TrainState | None]:
+    """Advantages, one update, task values: the new state, its metrics, the critic's."""
     size, c = config.group_size, config.update
     examples = [turn_example(turn, 0.0, w) for turn, w in _weighed(trajectories, c)]
     rewards = [x.reward for t in trajectories for x in t.episode.transitions]
     weight = progress.curve[-1].get("kl_weight", c.kl) if progress.curve else c.kl
-    if weight and c.kl_in == "reward":
+    if weight and c.penalty.place == "reward":
         rewards = np.subtract(rewards, weight * updater.surprise(examples)).tolist()
-    adv, use = _credit(trajectories, rewards, config)
+    grid, judge, told = _grid(trajectories), progress.critic, {}
+    if critic is None or judge is None:
+        adv, use = grid.compared(rewards, c, size)
+    else:
+        values = critic.values(judge, progress.state.params, examples)
+        adv, use, returns = grid.judged(rewards, values, c)
+        known = [i for i, ok in enumerate(use) if ok]
+        if known:
+            judge, told = critic.fit(
+                judge, progress.state.params, [examples[i] for i in known],
+                returns[known], values[known], seed=seed + progress.update,
+            )  # fmt: skip
     examples = [
         e._replace(adv=float(a))
         for e, a, ok in zip(examples, adv, use, strict=True)
@@ -150,22 +167,26 @@ def learn(
         state, metrics = updater.update(
             progress.state, examples, seed=seed + progress.update, kl=weight
         )
-        if c.kl_target:
-            metrics["kl_weight"] = adapted(weight, metrics["kl"], c.kl_target)
+        if c.penalty.target:
+            metrics["kl_weight"] = adapted(weight, metrics["kl"], c.penalty.target)
     _record(progress, trajectories, size)
     good = [t for t in trajectories if t.error is None]
     steps = [x for t in trajectories for x in t.episode.transitions]
-    row = metrics | {
-        "success": _mean([bool(t.episode.success) for t in good]),
-        "return": _mean([t.episode.total_reward for t in good]),
-        "steps": _mean([len(t.turns) for t in trajectories]),
-        "unscored": float(len(trajectories) - len(good)),
-        "unchanged": _mean([x.state == x.next_state for x in steps]),
-        "used_turns": float(use.mean()),
-    }
+    row = (
+        metrics
+        | told
+        | {
+            "success": _mean([bool(t.episode.success) for t in good]),
+            "return": _mean([t.episode.total_reward for t in good]),
+            "steps": _mean([len(t.turns) for t in trajectories]),
+            "unscored": float(len(trajectories) - len(good)),
+            "unchanged": _mean([x.state == x.next_state for x in steps]),
+            "used_turns": float(use.mean()),
+        }
+    )
     reasons = Counter(t.error.partition(":")[0] for t in trajectories if t.error)
     row |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
-    return state, row
+    return state, row, judge
 
 
 def _weighed(
@@ -175,31 +196,18 @@ def _weighed(
     for t in trajectories:
         written = [sum(turn.sampled) for turn in t.turns]
         for turn, count in zip(t.turns, written, strict=True):
-            of = {"token": 1, "turn": count, "episode": sum(written)}[config.average]
+            of = {"token": 1, "turn": count, "episode": sum(written)}[
+                config.surrogate.average
+            ]
             yield turn, 1.0 / max(of, 1)
 
 
-def _credit(
-    trajectories: Sequence[Trajectory], rewards: Sequence[float], config: LoopConfig
-):
-    """(advantage, whether it carries a signal) of each turn, in the turns' order."""
-    size, update = config.group_size, config.update
-    lengths = np.array([len(t.turns) for t in trajectories])
-    taken = np.arange(lengths.max()) < lengths[:, None]
-    earned = np.zeros(taken.shape)
-    earned[taken] = rewards
-    scored = np.array([t.error is None for t in trajectories])
-    groups = (len(trajectories) // size, size, -1)
-    earned, counted = (
-        earned.reshape(groups),
-        (taken & scored[:, None]).reshape(groups),
+def _grid(trajectories: Sequence[Trajectory]) -> Grid:
+    return Grid(
+        np.array([len(t.turns) for t in trajectories]),
+        np.array([t.error is None for t in trajectories]),
+        np.array([(t.error or "").startswith(UNTRUSTED) for t in trajectories]),
     )
-    adv = turn_advantages(
-        earned, counted, discount=update.discount, divide_by_std=update.divide_by_std,
-        baseline=update.baseline,
-    )  # fmt: skip
-    use = usable(counted, adv)
-    return adv.reshape(taken.shape)[taken], use.reshape(taken.shape)[taken]
 
 
 def _record(progress: Progress, trajectories: Sequence[Trajectory], size: int) -> None:

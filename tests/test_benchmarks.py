@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dreamgym.pipeline import collect
-from dreamgym.pipeline.config import MODELS, preset
+from dreamgym.pipeline.config import MODELS
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import chat_server
 from worldmodel import pretrain

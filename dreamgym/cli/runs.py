@@ -127,7 +127,8 @@ def _fidelity(args: argparse.Namespace) -> None:
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
-    from dreamgym.pipeline.config import MODELS, PRESETS
+    from dreamgym.pipeline.config import MODELS
+    from dreamgym.pipeline.presets import PRESETS
 
     add = parser.add_argument
     add(
@@ -181,13 +182,8 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _config(args: argparse.Namespace) -> Any:
     from dreamgym.envs.base import parse_spec
-    from dreamgym.pipeline.config import (
-        MODELS,
-        changed,
-        for_pretrained,
-        preset,
-        with_fits,
-    )
+    from dreamgym.pipeline.config import MODELS, changed
+    from dreamgym.pipeline.presets import for_pretrained, preset, with_fits
     from dreamgym.pipeline.pretrain import check_model
     from worldmodel.backbone.model import LoraConfig
     from worldmodel.fitting.learner import ComputeConfig

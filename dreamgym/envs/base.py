@@ -63,6 +63,10 @@ class TextEnv(gymnasium.Env[str, str]):
         self.action_space = AnyText(200)
 
 
+UNTRUSTED = "untrusted"
+"""How the error of a step begins that was cut because it is not to be trusted."""
+
+
 class Step(NamedTuple):
     """One slot's step. `error` names why a trajectory broke; it is then not scored."""
 

@@ -10,12 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dreamgym.envs.base import Step, TextEnv, VectorEnv
+from dreamgym.envs.base import UNTRUSTED, Step, TextEnv, VectorEnv
 from worldmodel.experience import ExperienceModel, Prediction, Query
 from worldmodel.text.records import State, Task
-
-UNTRUSTED = "untrusted"
-"""How the reason begins for which a trajectory was cut by the trust gate."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.pipeline.config import RunConfig, changed, preset
+from dreamgym.pipeline.config import RunConfig, changed
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.quickstart import STAGES
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.text.records import replacing

@@ -10,18 +10,20 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import VectorEnv
-from dreamgym.envs.dream import UNTRUSTED, DreamVectorEnv, Trust
+from dreamgym.envs.base import UNTRUSTED, VectorEnv
+from dreamgym.envs.dream import DreamVectorEnv, Trust
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from dreamgym.pipeline.warmstart import load_policy, save_policy
+from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from worldmodel import pretrain
 from worldmodel.experience import Query, Remembering, content_seed
 from worldmodel.fitting import checkpoint
+from worldmodel.fitting.learner import TrainState
 from worldmodel.text.records import Task, Transition
 
 
@@ -51,7 +53,7 @@ class _Saver:
             "curve": progress.curve,
             "fresh": self._fresh,
         }
-        checkpoint.save(self._directory, progress.update, progress.state, host)
+        checkpoint.save(self._directory, progress.update, _arrays(progress), host)
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None
@@ -68,19 +70,26 @@ class _Saver:
 
     def restore(self, start: Progress) -> Progress:
         """The newest checkpoint, or `start` where there is none."""
-        found = checkpoint.restore(self._directory, start.state)
+        found = checkpoint.restore(self._directory, _arrays(start))
         if found is None:
             return start
-        number, state, host = found
+        number, arrays, host = found
+        state, critic = arrays if start.critic is not None else (arrays, None)
         start.pool.load(host["pool"])
         self._fresh = [(t, x) for t, x in host["fresh"]]
         if self._experience is not None:
             tuples = [_transition(x) for _, x in self._fresh]
             self._experience.refresh([t for t, _ in self._fresh], tuples)
         return Progress(
-            number, type(start.state)(*state), start.pool, host["transitions"],
-            host["curve"],
+            number, TrainState(*state), start.pool, host["transitions"],
+            host["curve"], None if critic is None else TrainState(*critic),
         )  # fmt: skip
+
+
+def _arrays(progress: Progress) -> Any:
+    """What of the progress is arrays."""
+    one, two = progress.state, progress.critic
+    return one if two is None else (one, two)
 
 
 def _asked(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
@@ -112,11 +121,17 @@ def reinforce(
 ) -> tuple[Policy, Progress]:
     """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
     grammar = policy.grammar(config.update.temperature)
-    updater = Updater(policy.model, reference.model.params, grammar, config.update)
+    update, critic = config.update, None
+    updater = Updater(policy.model, reference.model.params, grammar, update)
+    if update.baseline == "critic":
+        critic = Critic(
+            policy.model, update.critic, rows=update.rows, width=update.width
+        )
     saver = _Saver(run.path(f"checkpoints/{name}"), experience, run.config)
     start = Progress(
-        0, updater.learner.init(), pool_of(tasks, config.curriculum), 0, []
-    )
+        0, updater.learner.init(), pool_of(tasks, config.curriculum), 0, [],
+        None if critic is None else critic.init(),
+    )  # fmt: skip
     progress = saver.restore(start)
 
     def propose(seeds: Sequence[Task]) -> list[Task | None]:
@@ -134,7 +149,7 @@ def reinforce(
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
             hooks=saver, propose=None if experience is None else propose,
-            budget=budget, show=shown,
+            budget=budget, show=shown, critic=critic,
         )  # fmt: skip
     params = progress.state.params
     result = policy.replace(policy.model._replace(params=params))

@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from dreamgym.rl import losses
 from dreamgym.rl.advantages import BASELINES
+from dreamgym.rl.critic import CriticConfig
 from dreamgym.rl.trust_region import Distance, backtracked
 from worldmodel.backbone.generate import Grammar
 from worldmodel.backbone.model import Model, forward
@@ -34,8 +35,56 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 
-AVERAGES = ("token", "turn", "episode")
-"""What weighs the same in the loss, whatever its length; see UpdateConfig."""
+
+def _among(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {tuple(known)}, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurrogateConfig:
+    """Which probabilities are compared, and what weighs the same in the loss.
+
+    `ratio` of a "token", or the mean of its "turn" (GSPO, arXiv:2507.18071, with
+    `average` "turn"). `average` says what counts alike, whatever its length: a "token",
+    a "turn" or an "episode" (as in the paper of GRPO). `dual_clip` above 1 bounds what
+    a bad token costs; `truncate` above 0 weighs tokens by how likely the learner finds
+    what the sampler drew, at most so much (for samplers of another precision).
+    """
+
+    ratio: str = "token"
+    average: str = "token"
+    dual_clip: float = 0.0
+    truncate: float = 0.0
+
+    def __post_init__(self):
+        _among("ratio", self.ratio, ("token", "turn"))
+        _among("average", self.average, ("token", "turn", "episode"))
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
+        if self.truncate < 0:
+            raise ValueError(f"truncate must be >= 0, got {self.truncate}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PenaltyConfig:
+    """How the distance to the reference is measured and where it is paid.
+
+    `kind` "full" is over the vocabulary, "k1" and "k3" from the sampled token
+    (losses.py). `place` "loss", or "reward": k1 of the turn, taken off before
+    advantages. With a `target` above 0 the weight follows: up where the distance is
+    larger, down where it is smaller (controllers.py).
+    """
+
+    kind: str = "full"
+    place: str = "loss"
+    target: float = 0.0
+
+    def __post_init__(self):
+        _among("kind", self.kind, ("full", "k1", "k3"))
+        _among("place", self.place, ("loss", "reward"))
+        if self.target < 0:
+            raise ValueError(f"target must be >= 0, got {self.target}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,23 +93,15 @@ class UpdateConfig:
 
     The defaults are GRPO (arXiv:2402.03300) with what came after: the advantage is not
     divided by the group's std unless `divide_by_std`, and the loss is a mean over all
-    tokens of the batch (`average` "token"; the paper: each "episode" alike), so that
-    neither length nor difficulty weighs (Dr. GRPO, arXiv:2503.20783); what was good may
-    grow further than what was bad (clip-higher, arXiv:2503.14476). `baseline` "others"
-    is RLOO, "batch" REINFORCE with a baseline. `ratio` "turn" with
-    `average` "turn" is GSPO (arXiv:2507.18071). `discount` is a turn's (advantages.py).
+    tokens of the batch, so that neither length nor difficulty weighs (Dr. GRPO,
+    arXiv:2503.20783); what was good may grow further than what was bad (clip-higher,
+    arXiv:2503.14476). `baseline` "others" is RLOO, "batch" REINFORCE with a baseline,
+    "critic" PPO with GAE over turns (critic.py). `discount` is a turn's
+    (advantages.py).
 
-    `dual_clip` above 1 bounds what a bad token costs; `truncate` above 0 weighs tokens
-    by how likely the learner finds what the sampler drew, at most so much (for samplers
-    of another precision). `entropy` times the entropy is added to the gain.
-
-    `kl` weighs the distance to a reference, `kl_kind` says how it is measured: "full"
-    over the vocabulary, or "k1", "k3" from the sampled token (losses.py); `kl_in` the
-    "loss", or the "reward" (k1 of the turn, taken off before advantages). With
-    `kl_target` above 0 the weight follows: up where the distance is larger, down where
-    it is smaller (controllers.py). The reference is the policy that training began
-    with; with `reference_decay` above 0 it follows as a moving average of that decay a
-    minibatch.
+    `kl` weighs the distance to a reference, the policy that training began with; with
+    `reference_decay` above 0 it follows as a moving average of that decay a minibatch.
+    `entropy` times the entropy is added to the gain.
 
     After an update its KL(new || old) is measured, in nats; with `radius` above 0 one
     whose mean is larger is halved until it is not (trust_region.py).
@@ -70,19 +111,15 @@ class UpdateConfig:
     """
 
     baseline: str = "group"
+    critic: CriticConfig = CriticConfig()
     divide_by_std: bool = False
     discount: float = 0.9
-    ratio: str = "token"
-    average: str = "token"
+    surrogate: SurrogateConfig = SurrogateConfig()
     clip_low: float = 0.2
     clip_high: float = 0.28
-    dual_clip: float = 0.0
-    truncate: float = 0.0
     entropy: float = 0.0
     kl: float = 0.02
-    kl_kind: str = "full"
-    kl_in: str = "loss"
-    kl_target: float = 0.0
+    penalty: PenaltyConfig = PenaltyConfig()
     reference_decay: float = 0.0
     radius: float = 0.0
     temperature: float = 1.0
@@ -98,25 +135,16 @@ class UpdateConfig:
                 "clip_low must be in (0, 1) and clip_high > 0, got "
                 f"{self.clip_low} and {self.clip_high}"
             )
-        if self.dual_clip and self.dual_clip <= 1:
-            raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
         if not 0 <= self.discount <= 1:
             raise ValueError(f"discount must be in [0, 1], got {self.discount}")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be > 0, got {self.temperature}")
-        for name in ("kl", "kl_target", "entropy", "truncate", "radius"):
+        for name in ("kl", "entropy", "radius"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
-        choices = {
-            "baseline": BASELINES, "ratio": ("token", "turn"), "average": AVERAGES,
-            "kl_kind": ("full", "k1", "k3"), "kl_in": ("loss", "reward"),
-        }  # fmt: skip
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                got = getattr(self, name)
-                raise ValueError(f"{name} must be one of {known}, got {got!r}")
+        _among("baseline", self.baseline, (*BASELINES, "critic"))
 
 
 def distribution(logits, batch: Tokens, masks, temperature: float):
@@ -152,26 +180,28 @@ def policy_loss(
     told = weight
     if before is not None:
         learned = jnp.asarray(before)[:, 1:]
-        told = weight * losses.truncated_weight(learned, old, mask, c.truncate)
+        told = weight * losses.truncated_weight(
+            learned, old, mask, c.surrogate.truncate
+        )
         old = learned
     ratio = losses.log_ratio(logp, old, mask)
-    if c.ratio == "turn":
+    if c.surrogate.ratio == "turn":
         ratio = losses.turn_log_ratio(ratio, mask, segment)
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
     policy = losses.clipped_policy_loss(
-        ratio, adv, mask, told, dual_clip=c.dual_clip, **clip
+        ratio, adv, mask, told, dual_clip=c.surrogate.dual_clip, **clip
     )
     policy = Ratio(policy.total, masked_ratio(jnp.ones_like(logp), mask, weight).total)
     near = masked_ratio(losses.kl_each(whole, ref_logp, mask), mask, weight)
     penalty = near
-    if c.kl_kind != "full":
+    if c.penalty.kind != "full":
         there = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
-        penalty = losses.sampled_kl(logp, there, mask, weight, kind=c.kl_kind)
+        penalty = losses.sampled_kl(logp, there, mask, weight, kind=c.penalty.kind)
     safe = jnp.where(jnp.isfinite(whole), whole, 0.0)  # 0 log 0 is 0
     entropy = -jnp.where(jnp.isfinite(whole), jnp.exp(safe) * safe, 0.0).sum(-1)
     spread = masked_ratio(entropy, mask, weight)
     total = policy.total - c.entropy * spread.total
-    if c.kl_in == "loss":
+    if c.penalty.place == "loss":
         total = total + kl * penalty.total
     return Ratio(total, policy.count), {
         "policy_loss": policy,
@@ -252,7 +282,7 @@ class Updater:
         kl = self.config.kl if kl is None else kl
         old = copied(state.params)
         before = None
-        if self.config.truncate:
+        if self.config.surrogate.truncate:
             before = self._over(tokens, lambda b: self._logp(old, b, self._masks))
         order = np.random.default_rng(seed).permutation(tokens.ids.shape[0])
         total: dict[str, Ratio] = {}

@@ -13,7 +13,13 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Step, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.rl.update import UpdateConfig, Updater
+from dreamgym.rl.critic import Critic, CriticConfig
+from dreamgym.rl.update import (
+    PenaltyConfig,
+    SurrogateConfig,
+    UpdateConfig,
+    Updater,
+)
 from dreamgym.training import LoopConfig, Progress, pool_of
 from tests import doubles
 from worldmodel.fitting.batches import pack
@@ -100,7 +106,7 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(recorder):
     ]  # fmt: skip
     config = dataclasses.replace(CONFIG, group_size=3)
     progress = fresh([a, b, c])._replace(update=4)
-    state, row = training.learn(updater(), progress, rows, config, seed=100)
+    state, row, _ = training.learn(updater(), progress, rows, config, seed=100)
     (examples,) = recorder.examples
     # Group a: to go 0.9 and 1, 0, 0 and 0. At the first turn their mean is 0.3, at
     # the second two act. Group b agrees; group c has one scored member only.
@@ -137,7 +143,8 @@ def groups_of_two():
 @pytest.mark.parametrize("average", ["token", "turn", "episode"])
 def test_what_is_averaged_weighs_the_same(recorder, average):
     tasks, rows = groups_of_two()
-    update = dataclasses.replace(CONFIG.update, average=average)
+    surrogate = SurrogateConfig(average=average)
+    update = dataclasses.replace(CONFIG.update, surrogate=surrogate)
     config = dataclasses.replace(CONFIG, update=update)
     training.learn(updater(), fresh(tasks), rows, config, seed=0)
     (examples,) = recorder.examples
@@ -156,7 +163,9 @@ def test_the_distance_to_the_reference_may_be_taken_off_the_reward(
     recorder, monkeypatch
 ):
     tasks, rows = groups_of_two()
-    update = dataclasses.replace(CONFIG.update, kl=0.5, kl_in="reward", discount=1.0)
+    update = dataclasses.replace(
+        CONFIG.update, kl=0.5, penalty=PenaltyConfig(place="reward"), discount=1.0
+    )
     config = dataclasses.replace(CONFIG, update=update)
     far = [0.2, 0.4, 0.6, 0.0, 0.0, 0.0]  # of the six turns, in order
     monkeypatch.setattr(Updater, "surprise", lambda _, e: np.array(far[: len(e)]))
@@ -168,11 +177,13 @@ def test_the_distance_to_the_reference_may_be_taken_off_the_reward(
 
 def test_the_weight_of_the_kl_follows_its_target_and_is_kept(recorder):
     tasks, rows = groups_of_two()
-    update = dataclasses.replace(CONFIG.update, kl=0.1, kl_target=0.1)
+    update = dataclasses.replace(
+        CONFIG.update, kl=0.1, penalty=PenaltyConfig(target=0.1)
+    )
     config = dataclasses.replace(CONFIG, update=update)
     progress, weight = fresh(tasks), 0.1
     for number in range(3):
-        state, row = training.learn(updater(), progress, rows, config, seed=0)
+        state, row, _ = training.learn(updater(), progress, rows, config, seed=0)
         assert recorder.weights[-1] == pytest.approx(weight)
         weight *= 1.1  # measured 0.25: more than 20 % above the target
         assert row["kl_weight"] == pytest.approx(weight)
@@ -186,7 +197,7 @@ def test_without_a_signal_the_parameters_stay(recorder):
     rows = [doubles.trajectory(task, ["go left"], error="broke") for _ in range(2)]
     progress = fresh([task])
     config = dataclasses.replace(CONFIG, tasks=1)
-    state, row = training.learn(updater(), progress, rows, config, seed=0)
+    state, row, _ = training.learn(updater(), progress, rows, config, seed=0)
     assert recorder.examples == []
     assert state is progress.state
     assert (row["success"], row["unscored"]) == (0.0, 2.0)
@@ -352,32 +363,81 @@ def share_of_good(policy, seed):
     return np.mean([t.episode.success for t in found])
 
 
-def learned(seed, pay):
+def learned(seed, pay, **settings):
+    update = {
+        "learning_rate": 6e-3, "kl": 0.0, "rows": 8, "width": 64, "minibatches": 1,
+        "warmup": 1,
+    }  # fmt: skip
     config = LoopConfig(
-        updates=20, tasks=2, group_size=16,
-        update=UpdateConfig(
-            learning_rate=6e-3, kl=0.0, rows=8, width=64, minibatches=1, warmup=1,
-        ),
-    )  # fmt: skip
-    start = undecided()
+        updates=20, tasks=2, group_size=16, update=UpdateConfig(**(update | settings))
+    )
+    start, c = undecided(), config.update
     tasks = [ARM, dataclasses.replace(ARM, id="arm2")]
-    learner = Updater(
-        start.model, start.model.params, start.grammar(1.0), config.update
-    )
+    learner = Updater(start.model, start.model.params, start.grammar(1.0), c)
+    critic = None
+    if c.baseline == "critic":
+        critic = Critic(start.model, c.critic, rows=c.rows, width=c.width)
     progress = Progress(
-        0, learner.learner.init(), pool_of(tasks, config.curriculum), 0, []
-    )
+        0, learner.learner.init(), pool_of(tasks, config.curriculum), 0, [],
+        None if critic is None else critic.init(),
+    )  # fmt: skip
     end = training.train(
-        start, Bandit(32, pay), learner, progress, config, seed=seed, hooks=Hooks()
-    )
+        start, Bandit(32, pay), learner, progress, config, seed=seed, hooks=Hooks(),
+        critic=critic,
+    )  # fmt: skip
     policy = start.replace(start.model._replace(params=end.state.params))
-    return share_of_good(policy, seed)
+    return share_of_good(policy, seed), end
+
+
+def finds(seed, **settings):
+    """Whether what pays is found; and where every action pays alike, nothing."""
+    found, _ = learned(seed, lambda action: action == GOOD, **settings)
+    rng = np.random.default_rng(seed)
+    # The same rate, and no news in it.
+    control, _ = learned(seed, lambda _: bool(rng.random() < 0.25), **settings)
+    return found, control
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_grpo_finds_what_pays_and_only_where_it_is_told(seed):
     assert 0.05 < share_of_good(undecided(), seed) < 0.55
-    assert learned(seed, lambda action: action == GOOD) > 0.9
-    rng = np.random.default_rng(seed)
-    # The same rate, and no news in it.
-    assert learned(seed, lambda _: bool(rng.random() < 0.25)) < 0.6
+    found, control = finds(seed)
+    assert found > 0.9
+    assert control < 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"baseline": "critic", "divide_by_std": True},
+        {"baseline": "critic", "divide_by_std": True,
+         "critic": CriticConfig(trunk="own")},
+        {"baseline": "others"}, {"baseline": "batch", "divide_by_std": True},
+        {"surrogate": SurrogateConfig(ratio="turn", average="turn")},
+        {"divide_by_std": True, "surrogate": SurrogateConfig(average="episode")},
+        {"surrogate": SurrogateConfig(dual_clip=3.0, truncate=2.0),
+         "minibatches": 4, "entropy": 0.001},
+        {"kl": 0.01, "penalty": PenaltyConfig(kind="k3")},
+        {"kl": 0.01, "penalty": PenaltyConfig(place="reward", target=0.5)},
+        {"radius": 0.05},
+    ],
+    ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items())[:60],
+)  # fmt: skip
+def test_its_relatives_find_it_too(settings):
+    found, control = finds(0, **settings)
+    assert found > 0.85
+    assert control < 0.65
+
+
+def test_no_update_leaves_the_trust_region():
+    def moves(**settings):
+        _, end = learned(0, lambda action: action == GOOD, **settings)
+        return [row for row in end.curve if "moved" in row]  # else nothing to learn
+
+    free = moves()
+    radius = max(row["moved"] for row in free) / 4
+    held = moves(radius=radius)
+    assert max(row["moved"] for row in held) <= radius
+    assert min(row["step"] for row in held) < 1.0
+    assert all(row["moved"] <= row["moved_most"] for row in free)

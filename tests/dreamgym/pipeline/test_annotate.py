@@ -9,7 +9,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.pipeline import annotate, collect
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
 from tests.chat_server import answering, serving, user_text

@@ -5,7 +5,8 @@ import collections
 import pytest
 
 from dreamgym.pipeline import collect
-from dreamgym.pipeline.config import CollectConfig, preset
+from dreamgym.pipeline.config import CollectConfig
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
 from worldmodel.text.records import read_episodes, write_episodes

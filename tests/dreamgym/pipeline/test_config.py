@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dreamgym
-from dreamgym.pipeline import config
+from dreamgym.pipeline import config, presets
 
 ROOT = Path(__file__).parents[3]
 SOURCES = {
@@ -70,15 +70,15 @@ def test_settings_are_frozen_keyword_only_and_few(cls):
     assert len(dataclasses.fields(cls)) <= (24 if parts else 20)
 
 
-@pytest.mark.parametrize("name", config.PRESETS)
+@pytest.mark.parametrize("name", presets.PRESETS)
 def test_every_preset_builds_and_is_plain_data(name):
-    built = config.preset(name)
+    built = presets.preset(name)
     assert built.preset == name
     assert built.model in config.MODELS
     assert json.loads(json.dumps(built.json())) == json.loads(
         json.dumps(dataclasses.asdict(built))
     )
-    text = config.PRESETS[name].__doc__
+    text = presets.PRESETS[name].__doc__
     assert "core" in text  # what it costs, on what
     shape = config.MODELS[built.model].model(500)
     assert shape.vocab_size == 500
@@ -87,23 +87,23 @@ def test_every_preset_builds_and_is_plain_data(name):
 
 def test_an_unknown_preset_names_the_known():
     with pytest.raises(ValueError, match=r"'huge'.*default.*small.*tiny"):
-        config.preset("huge")
+        presets.preset("huge")
 
 
 def test_presets_take_changes():
-    built = config.preset("tiny", seed=5, env="m:E")
+    built = presets.preset("tiny", seed=5, env="m:E")
     assert (built.seed, built.env, built.preset) == (5, "m:E", "tiny")
     with pytest.raises(TypeError, match="sead"):
-        config.preset("tiny", sead=5)
+        presets.preset("tiny", sead=5)
 
 
 def test_each_setting_changes_the_digest():
-    base = config.preset("tiny")
-    assert base.digest() == config.preset("tiny").digest()
-    others = [config.preset(n) for n in config.PRESETS if n != "tiny"]
+    base = presets.preset("tiny")
+    assert base.digest() == presets.preset("tiny").digest()
+    others = [presets.preset(n) for n in presets.PRESETS if n != "tiny"]
     others += [
-        config.preset("tiny", seed=1),
-        config.preset("tiny", shuffled=True),
+        presets.preset("tiny", seed=1),
+        presets.preset("tiny", shuffled=True),
         dataclasses.replace(base, dream=dataclasses.replace(base.dream, updates=9)),
     ]
     digests = {c.digest() for c in [base, *others]}
@@ -113,7 +113,7 @@ def test_each_setting_changes_the_digest():
 def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_text("one")
-    built = config.preset("tiny", episodes=str(path))
+    built = presets.preset("tiny", episodes=str(path))
     first = built.digest()
     path.write_text("two")
     assert built.digest() != first
@@ -138,12 +138,12 @@ def test_bad_settings_are_refused_by_name(cls, settings, told):
 @pytest.mark.parametrize(("setting", "value"), [("max_steps", 0), ("seed", -1)])
 def test_bad_run_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
-        config.preset("tiny", **{setting: value})
+        presets.preset("tiny", **{setting: value})
 
 
 def test_the_public_names_are_there():
-    assert dreamgym.preset is config.preset
-    assert dreamgym.PRESETS is config.PRESETS
+    assert dreamgym.preset is presets.preset
+    assert dreamgym.PRESETS is presets.PRESETS
     assert callable(dreamgym.quickstart)
     assert callable(dreamgym.make)
     with pytest.raises(AttributeError, match=r"'prest'.*preset"):

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from dreamgym.pipeline import collect, ensemble, pretrain
-from dreamgym.pipeline.config import TrustConfig, preset
+from dreamgym.pipeline.config import TrustConfig
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
 from worldmodel.ensemble import EnsembleConfig

@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.pipeline import collect, fidelity
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import chat_server, doubles
 from worldmodel.experience import Query

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dreamgym.pipeline import collect, pretrain
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.refit import refit
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym.pipeline import pretrain
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import doubles
 from worldmodel.backbone.weights import save_model

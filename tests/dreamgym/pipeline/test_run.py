@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dreamgym.pipeline.config import TrustConfig, digest_of, preset
+from dreamgym.pipeline.config import TrustConfig, digest_of
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, Run, RunError, bar
 
 TINY = preset("tiny")

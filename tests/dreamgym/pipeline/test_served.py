@@ -12,7 +12,8 @@ import pytest
 from curriculum.sampler import CurriculumConfig
 from dreamgym import cli
 from dreamgym.pipeline import collect, fidelity, pretrain, show, train, warmstart
-from dreamgym.pipeline.config import ServerConfig, TrustConfig, preset
+from dreamgym.pipeline.config import ServerConfig, TrustConfig
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.served import ServerLost
 from dreamgym.rl.update import UpdateConfig

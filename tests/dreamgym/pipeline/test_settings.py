@@ -6,7 +6,8 @@ import pytest
 
 from dreamgym.envs.dream import Trust
 from dreamgym.pipeline import pretrain
-from dreamgym.pipeline.config import TrustConfig, preset
+from dreamgym.pipeline.config import TrustConfig
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.train import trust_of
 from tests import helpers

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dreamgym.pipeline import study
-from dreamgym.pipeline.config import preset
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
 
 TEXT = """

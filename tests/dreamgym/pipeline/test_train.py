@@ -1,5 +1,6 @@
 """The dream loop of a run: checkpoints, memory, and going on after an interruption."""
 
+import dataclasses
 import json
 import math
 
@@ -11,7 +12,8 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline import train
-from dreamgym.pipeline.config import TrustConfig, preset
+from dreamgym.pipeline.config import TrustConfig
+from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl.update import UpdateConfig
@@ -34,7 +36,12 @@ class Stop(Exception):
     pass
 
 
-def start(folder):
+PPO = dataclasses.replace(
+    LOOP, updates=2, update=dataclasses.replace(LOOP.update, baseline="critic")
+)
+
+
+def start(folder, config=LOOP):
     """A run, its memory, and the loop as a call."""
     run = Run(folder, preset("tiny"))
     memory = ReplayMemory(capacity=1000)
@@ -45,7 +52,7 @@ def start(folder):
 
     def go():
         return train.reinforce(
-            run, "dream", policy, policy, envs, TASKS, LOOP,
+            run, "dream", policy, policy, envs, TASKS, config,
             experience=doubles.Known(memory),
         )  # fmt: skip
 
@@ -87,9 +94,7 @@ def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
     assert len(memory) == real + told
 
 
-@pytest.mark.parametrize("at", [1, 2])
-def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, at):
-    run, _, go = start(tmp_path)
+def stop_after(at, go, monkeypatch):
     save = train.checkpoint.save
 
     def stopping(directory, step, arrays, host):
@@ -101,6 +106,27 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     with pytest.raises(Stop):
         go()
     monkeypatch.undo()
+
+
+def test_an_interrupted_critic_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    *_, go = start(tmp_path / "whole", PPO)
+    _, progress_whole = go()
+    *_, go = start(tmp_path / "two", PPO)
+    stop_after(1, go, monkeypatch)
+    *_, again = start(tmp_path / "two", PPO)
+    _, progress = again()
+    assert progress.critic is not None
+    assert int(progress.critic.step) > 0
+    assert same(progress.critic, progress_whole.critic)
+    assert same(progress.state, progress_whole.state)
+    assert progress.curve == progress_whole.curve
+    assert np.isfinite([row["explained"] for row in progress.curve]).all()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, at):
+    run, _, go = start(tmp_path)
+    stop_after(at, go, monkeypatch)
     assert not run.path("policies/dream").exists()
     _, memory, again = start(tmp_path)  # as another process would
     policy, progress = again()

@@ -1,6 +1,7 @@
 """The update: the sampler's distribution, masks, microbatches, direction, refusals."""
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 
 from dreamgym.rl.trust_region import between
-from dreamgym.rl.update import UpdateConfig, Updater, distribution, merged, policy_loss
+from dreamgym.rl.update import (
+    PenaltyConfig,
+    SurrogateConfig,
+    UpdateConfig,
+    Updater,
+    distribution,
+    merged,
+    policy_loss,
+)
 from dreamgym.training import turn_example
 from tests import doubles
 from worldmodel.backbone.model import forward
@@ -30,11 +39,21 @@ def turns(thought_tokens=0):
     return tuple(policy.act(SITUATIONS, keys, temperature=HOT))
 
 
+def grouped(settings):
+    """Settings of the parts of an UpdateConfig, by their own names."""
+    out = dict(settings)
+    for name, part in (("surrogate", SurrogateConfig), ("penalty", PenaltyConfig)):
+        known = {f.name for f in dataclasses.fields(part)} & set(out)
+        if known:
+            out[name] = part(**{k: out.pop(k) for k in known})
+    return out
+
+
 @functools.cache
 def updater(*, reference=0, thought_tokens=0, **settings):
     policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
     settings = {"rows": 4, "width": 80, "minibatches": 1, "warmup": 1} | settings
-    settings = {"temperature": HOT} | settings
+    settings = {"temperature": HOT} | grouped(settings)
     config = UpdateConfig(**settings)
     grammar = policy.grammar(config.temperature)
     return Updater(policy.model, doubles.model(reference).params, grammar, config)
@@ -314,14 +333,14 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         ("clip_low", 0.0), ("clip_low", 1.0), ("clip_high", 0.0), ("kl", -0.1),
         ("temperature", 0.0), ("minibatches", 0), ("rows", 0), ("width", 0),
         ("warmup", 0), ("discount", -0.1), ("discount", 1.1), ("dual_clip", 1.0),
-        ("truncate", -1.0), ("entropy", -0.1), ("radius", -0.1), ("kl_target", -0.1),
+        ("truncate", -1.0), ("entropy", -0.1), ("radius", -0.1), ("target", -0.1),
         ("ratio", "word"), ("average", "word"), ("baseline", "luck"),
-        ("kl_kind", "k2"), ("kl_in", "both"),
+        ("kind", "k2"), ("place", "both"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
-        UpdateConfig(**{setting: value})
+        UpdateConfig(**grouped({setting: value}))
 
 
 def test_the_step_grows_over_the_warm_up():
@@ -445,7 +464,7 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
     masks = masks_of(doubles.policy(action_tokens=5))
     ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
     ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
-    more = {"before": tokens.logp + 1.0} if learner.config.truncate else {}
+    more = {"before": tokens.logp + 1.0} if learner.config.surrogate.truncate else {}
     return learner.learner.gradient(
         learner.learner.init().params, tokens, ref_logp=ref, masks=masks,
         kl=np.float32(kl), **more,
@@ -462,7 +481,7 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
     size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
     for settings in (
         {"ratio": "turn"}, {"entropy": 1.0}, {"truncate": 2.0}, {"kl": 0.5},
-        {"kl": 0.5, "kl_kind": "k1"}, {"kl": 0.5, "kl_kind": "k3"},
+        {"kl": 0.5, "kind": "k1"}, {"kl": 0.5, "kind": "k3"},
     ):  # fmt: skip
         kl = settings.pop("kl", 0.0)
         grads, found = gradient(kl=kl, given=given, **settings)
@@ -470,7 +489,7 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
         for name in ("kl", "entropy"):
             assert float(found[name].total) == pytest.approx(float(told[name].total))
     same, _ = gradient(
-        kl=0.5, kl_in="reward", given=given
+        kl=0.5, place="reward", given=given
     )  # it is in the reward already
     assert distance(same, plain) == 0.0
 

@@ -1,0 +1,184 @@
+"""The critic of PPO: what a state is worth, read before the policy's turn there.
+
+turns -> V of the column that predicts a turn's first sampled token -> GAE over turns
+(advantages.py) -> returns -> the critic is fitted to them. A turn is one action, so
+time counts in turns, as the discount of the other baselines does.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from dreamgym.rl import losses
+from worldmodel.backbone.model import Model, read
+from worldmodel.fitting.arrays import Ratio
+from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
+from worldmodel.fitting.learner import (
+    ComputeConfig,
+    Learner,
+    OptimizerConfig,
+    TrainState,
+    merge,
+    on_logits,
+    require_finite,
+)
+
+HEAD = "head"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CriticConfig:
+    """How values are read, and how they are fitted.
+
+    `trunk` "shared" reads them off the policy's own last hidden states by a linear
+    head, without a gradient to the policy; "own" gives the critic a network that begins
+    as the policy's. `decay` is GAE's lambda; `clip` bounds how far a value moves in an
+    update (0: not); `passes` over the batch an update.
+    """
+
+    trunk: str = "shared"
+    decay: float = 0.95
+    clip: float = 0.2
+    learning_rate: float = 3e-3
+    passes: int = 2
+
+    def __post_init__(self):
+        if self.trunk not in ("shared", "own"):
+            raise ValueError(f"trunk must be 'shared' or 'own', got {self.trunk!r}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be in [0, 1], got {self.decay}")
+        if self.clip < 0 or self.learning_rate <= 0 or self.passes < 1:
+            raise ValueError(
+                "clip must be >= 0, learning_rate > 0 and passes >= 1, got "
+                f"{self.clip}, {self.learning_rate} and {self.passes}"
+            )
+
+
+def headed(model: Model) -> Model:
+    """The model with one score in the place of the vocabulary's, 0 of everything."""
+    decoder = nnx.merge(model.definition, model.params)
+    config = dataclasses.replace(model.config, tie_word_embeddings=False)
+    decoder.config = config
+    decoder.head = nnx.Param(jnp.zeros((1, config.hidden_size)))
+    definition, params = nnx.split(decoder)
+    return model._replace(definition=definition, params=params, config=config)
+
+
+def critic_loss(logits, batch: Tokens, *, clip: float):
+    """Of the columns before the marked tokens; `adv` holds returns, `logp` values."""
+    ids = (batch.logp, batch.adv, batch.mask, batch.weight)
+    old, returns, mask, weight = (jnp.asarray(x)[:, 1:] for x in ids)
+    loss = losses.value_loss(logits[:, :-1, 0], old, returns, mask, weight, clip=clip)
+    return loss, {}
+
+
+class Critic:
+    """Values of turns, fitted to their returns. Holds no state of its own."""
+
+    def __init__(self, model: Model, config: CriticConfig, *, rows: int, width: int):
+        """`rows` of `width` tokens make a batch, as in the policy's updates."""
+        self.config, self._rows, self._width = config, rows, width
+        self._model = headed(model)
+        shared = config.trunk == "shared"
+        top = {str(path[0]) for path, _ in nnx.to_flat_state(self._model.params)}
+        optimizer = OptimizerConfig(
+            learning_rate=config.learning_rate, warmup=1, decay=False, weight_decay=0.0
+        )
+        self._learner = Learner(
+            self._model, optimizer,
+            on_logits(functools.partial(critic_loss, clip=config.clip)),
+            ComputeConfig(frozen=tuple(sorted(top - {HEAD})) if shared else ()),
+        )  # fmt: skip
+        definition = self._model.definition
+
+        def values(params: nnx.State, batch: Tokens) -> jax.Array:
+            rows = (batch.ids, batch.position, batch.segment)
+            found = read(definition, params, *rows).logits()[:, :-1, 0]
+            return jnp.pad(found, ((0, 0), (1, 0)))  # to the column it is asked for
+
+        self._values = jax.jit(values)
+
+    def init(self) -> TrainState:
+        """Values of 0, and a fresh optimiser."""
+        return self._learner.init()
+
+    def values(
+        self, state: TrainState, policy: nnx.State, examples: Sequence[Example]
+    ) -> Float[np.ndarray, " N"]:
+        """V of the state in which each turn began."""
+        params = self._params(state, policy)
+        tokens = self._packed(_asked(examples, np.arange(len(examples))))
+        out = np.zeros(len(examples), np.float32)
+        for at in range(0, len(tokens.ids), self._rows):
+            index = np.arange(at, min(at + self._rows, len(tokens.ids)))
+            batch = rows_of(tokens, index, self._rows)
+            found = np.asarray(self._values(params, batch))
+            out[batch.adv[batch.mask].astype(int)] = found[batch.mask]
+        return out
+
+    def fit(
+        self,
+        state: TrainState,
+        policy: nnx.State,
+        examples: Sequence[Example],
+        returns: Float[np.ndarray, " N"],
+        values: Float[np.ndarray, " N"],
+        *,
+        seed: int,
+    ) -> tuple[TrainState, dict[str, float]]:
+        """Some passes over the batch; `values` are those before. The state is used up.
+
+        Returns the share of the returns' variance that `values` explained, too.
+
+        Raises:
+          FloatingPointError: a loss that is not finite.
+        """
+        if self.config.trunk == "shared":
+            params = jax.tree.map(jnp.copy, self._params(state, policy))
+            state = state._replace(params=params)
+        tokens = self._packed(_asked(examples, returns, values))
+        steps = -(-len(tokens.ids) // self._rows) * self.config.passes
+        batches = epochs(tokens, self._rows, seed=seed, start=0)
+        total: dict[str, Ratio] = {}
+        for _ in range(steps):
+            state, found = self._learner.update(state, [next(batches)])
+            total = merge(total, found)
+        loss = float(total["loss"].value())
+        require_finite("critic loss", loss, int(state.step))
+        left = np.var(returns - values) / max(float(np.var(returns)), 1e-12)
+        return state, {"critic_loss": loss, "explained": float(1.0 - left)}
+
+    def _params(self, state: TrainState, policy: nnx.State) -> nnx.State:
+        """The critic's parameters; where it reads the policy's trunk, that of now."""
+        if self.config.trunk == "own":
+            return state.params
+        mine = dict(nnx.to_flat_state(state.params))
+        theirs = {p: x for p, x in nnx.to_flat_state(policy) if str(p[0]) != HEAD}
+        return nnx.from_flat_state(mine | theirs)
+
+    def _packed(self, examples: Sequence[Example]) -> Tokens:
+        longest = max(len(e.ids) for e in examples)
+        width = self._width
+        return pack(examples, width if longest <= width else -(-longest // 64) * 64)
+
+
+def _asked(examples: Sequence[Example], told: Any, old: Any = None) -> list[Example]:
+    """Turns up to their first sampled token, which is marked and carries numbers."""
+    out = []
+    for i, e in enumerate(examples):
+        at = list(e.mask).index(True)
+        value = 0.0 if old is None else float(old[i])
+        out.append(
+            Example(
+                e.ids[: at + 1], [False] * at + [True], [0] * (at + 1),
+                [0.0] * at + [value], float(told[i]),
+            )
+        )  # fmt: skip
+    return out

@@ -1,0 +1,67 @@
+"""Credit of turns in the shape of episodes, by hand."""
+
+import numpy as np
+
+from dreamgym.rl.credit import Grid
+from dreamgym.rl.critic import CriticConfig
+from dreamgym.rl.update import UpdateConfig
+
+
+def grid(length, scored=None, cut=None):
+    none = [False] * len(length)
+    scored = [True] * len(length) if scored is None else scored
+    return Grid(np.array(length), np.array(scored), np.array(cut or none))
+
+
+def test_turns_come_back_in_their_order():
+    # Two groups of two; to go with discount 1/2: (1/2, 1), (0); (2), (1).
+    config = UpdateConfig(discount=0.5)
+    adv, use = grid([2, 1, 1, 1]).compared([0.0, 1.0, 0.0, 2.0, 1.0], config, 2)
+    np.testing.assert_allclose(adv, [0.25, 0.0, -0.25, 0.5, -0.5])
+    assert use.tolist() == [True, False, True, True, True]
+
+
+def test_what_is_not_scored_teaches_nobody():
+    config = UpdateConfig(discount=1.0)
+    one = grid([1, 1, 1], scored=[True, False, True])
+    adv, use = one.compared([1.0, 9.0, 0.0], config, 3)
+    np.testing.assert_allclose(adv, [0.5, 0.0, -0.5])
+    assert use.tolist() == [True, False, True]
+
+
+CRITIC = UpdateConfig(
+    discount=0.5, baseline="critic", critic=CriticConfig(decay=1.0)
+)  # fmt: skip
+
+
+def test_a_critic_judges_each_turn_by_itself():
+    values = np.array([1.0, 2.0, 4.0], np.float32)
+    adv, use, returns = grid([2, 1]).judged([0.0, 6.0, 3.0], values, CRITIC)
+    # Returns 3, 6 and 3, less the values; an episode's end is worth nothing more.
+    np.testing.assert_allclose(returns, [3.0, 6.0, 3.0])
+    np.testing.assert_allclose(adv, [2.0, 4.0, -1.0])
+    assert use.all()
+
+
+def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
+    values = np.array([1.0, 2.0, 8.0, 5.0], np.float32)
+    cut = grid([3, 1], scored=[False, False], cut=[True, False])
+    adv, use, returns = cut.judged([0.5, 0.0, -9.0, 7.0], values, CRITIC)
+    # The third turn's outcome is not known: 8 stands for all that follows its state.
+    assert use.tolist() == [True, True, False, False]  # the second one just broke
+    np.testing.assert_allclose(returns[:2], [0.5 + 0.5 * 4.0, 4.0])
+    np.testing.assert_allclose(adv[:2], [1.5, 2.0])
+    assert (adv[2:] == 0).all()
+    # Cut at its first turn an episode says nothing.
+    none = grid([1, 2], scored=[False, True], cut=[True, False])
+    _, use, _ = none.judged([0.0, 0.0, 1.0], values[:3], CRITIC)
+    assert use.tolist() == [False, True, True]
+
+
+def test_without_its_group_a_turn_may_be_whitened():
+    config = UpdateConfig(
+        discount=1.0, baseline="critic", divide_by_std=True,
+        critic=CriticConfig(decay=1.0),
+    )  # fmt: skip
+    adv, _, _ = grid([1, 1]).judged([1.0, 3.0], np.zeros(2, np.float32), config)
+    np.testing.assert_allclose(adv, [-1.0, 1.0], rtol=1e-6)
