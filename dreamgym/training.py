@@ -19,10 +19,11 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
+from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.controllers import adapted
 from dreamgym.rl.credit import Grid
 from dreamgym.rl.critic import Critic
-from dreamgym.rl.update import UpdateConfig, Updater
+from dreamgym.rl.update import Updater
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 from worldmodel.text.records import Task
@@ -169,6 +170,8 @@ def learn(
         )
         if c.penalty.target:
             metrics["kl_weight"] = adapted(weight, metrics["kl"], c.penalty.target)
+    if "gain" in metrics:  # turns without a signal have an advantage of 0
+        metrics["gain"] *= float(use.mean())
     _record(progress, trajectories, size)
     good = [t for t in trajectories if t.error is None]
     steps = [x for t in trajectories for x in t.episode.transitions]

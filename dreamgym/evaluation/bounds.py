@@ -6,7 +6,8 @@ discounted sums of rewards in [0, Rmax], so they lie in [0, Rmax / (1 - gamma)].
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Bound(NamedTuple):
@@ -91,6 +92,41 @@ def sentence(bound: Bound, *, discount: float, measured: int) -> str:
         f"model, leaves {bound.total:.3g}: {verdict} Errors are the largest among "
         f"{measured} transitions, lower estimates of suprema: the truth may be worse."
     )
+
+
+def told(
+    curve: Sequence[Mapping[str, float | int]],
+    *,
+    discount: float,
+    eps_r: float,
+    eps_p: float,
+    r_max: float,
+    measured: int,
+) -> dict[str, Any] | None:
+    """The bound of the update of a curve for which it is best, in numbers and words.
+
+    `gain` and `moved_turn` of its rows are what an update gained and how far it went.
+    None where nothing was learned, or returns are not discounted.
+    """
+    rows = [row for row in curve if "gain" in row]
+    if not rows or discount >= 1.0:
+        return None
+    known = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}
+    found = [
+        theorem1(gain=row["gain"], delta=max(row["moved_turn"], 0.0), **known)
+        for row in rows
+    ]
+    best = max(range(len(rows)), key=lambda i: found[i].total)
+    return {
+        "update": rows[best].get("update"), "updates": len(rows), **known,
+        "delta": rows[best]["moved_turn"], **found[best]._asdict(),
+        "total": found[best].total, "measured": measured,
+        "needed_eps_p": needed(
+            gain=rows[best]["gain"], discount=discount, r_max=r_max
+        ),
+        "sentence": f"Best of {len(rows)} updates: "
+        + sentence(found[best], discount=discount, measured=measured),
+    }  # fmt: skip
 
 
 def needed(*, gain: float, discount: float, r_max: float) -> float:

@@ -33,6 +33,8 @@ def table(results: dict[str, Any]) -> str:
         out.append("")
     if "skipped" in results:
         out.append(f"real stages {results['skipped']}")
+    if results.get("bound"):
+        out.append(results["bound"]["sentence"])
     return "\n".join(out) + "\n"
 
 

@@ -14,7 +14,7 @@ from dreamgym.pipeline.config import (
     RunConfig,
     WarmstartConfig,
 )
-from dreamgym.rl.update import UpdateConfig
+from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.model import LoraConfig
 from worldmodel.fitting.learner import OptimizerConfig

@@ -12,6 +12,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv, Trust
+from dreamgym.evaluation import bounds
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
@@ -20,11 +21,11 @@ from dreamgym.pipeline.warmstart import load_policy, save_policy
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
-from worldmodel import pretrain
+from worldmodel import fidelity, pretrain
 from worldmodel.experience import Query, Remembering, content_seed
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Task, Transition
+from worldmodel.text.records import Episode, Task, Transition
 
 
 class _Saver:
@@ -166,6 +167,23 @@ def _share(curve: Sequence[dict[str, Any]], name: str, loop: LoopConfig) -> floa
     )
 
 
+def _promised(
+    run: Run,
+    experience: Remembering,
+    dev: Sequence[Episode],
+    curve: Sequence[dict[str, float]],
+) -> dict[str, Any] | None:
+    """What Theorem 1 says of the updates of a curve; None where it cannot be told."""
+    limit = run.config.evaluate.fidelity
+    errors = fidelity.largest_errors(experience, dev, limit=limit)
+    if errors is None:
+        return None
+    return bounds.told(
+        curve, discount=run.config.dream.update.discount, eps_r=errors.reward,
+        eps_p=errors.moves, r_max=errors.span, measured=errors.transitions,
+    )  # fmt: skip
+
+
 def trust_of(run: Run) -> Trust:
     """The trust that the run's settings ask for, by what was measured on dev games."""
     c, threshold = run.config.trust, 0.0
@@ -200,6 +218,7 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
     _, progress = reinforce(
         run, "dream", warm, warm, envs, tasks, loop, experience=experience
     )
+    run.write_json("bound.json", _promised(run, experience, dev, progress.curve))
     first, last = progress.curve[0], progress.curve[-1]
     return {
         "updates": progress.update,

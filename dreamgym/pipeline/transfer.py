@@ -94,6 +94,9 @@ def write_results(run: Run) -> dict[str, Any]:
         "families": families,
         "paired": {},
         "fidelity": run.read_json("fidelity.json"),
+        "bound": run.read_json("bound.json")
+        if run.path("bound.json").is_file()
+        else None,
         "seconds": {s: (run.done(s) or {}).get("seconds") for s in STAGES},
     }
     if played:

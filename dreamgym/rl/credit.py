@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from dreamgym.rl.advantages import gae, turn_advantages, usable, whitened
-from dreamgym.rl.update import UpdateConfig
+from dreamgym.rl.config import UpdateConfig
 
 Flat = Float[np.ndarray, " N"]
 """A number a turn, episode after episode."""

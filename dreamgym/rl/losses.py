@@ -21,6 +21,19 @@ def log_ratio(
     return jnp.where(mask, logp - old_logp, 0.0)
 
 
+def turn_sums(
+    x: Float[Array, "B T"],
+    mask: Bool[AnyArray, "B T"],
+    segment: Int[AnyArray, "B T"],
+) -> Float[Array, "B T"]:
+    """Each policy token gets the sum over its turn, a segment of a packed row."""
+    batch, steps = x.shape
+    own = jnp.asarray(segment) + (steps + 1) * jnp.arange(batch)[:, None]
+    kept = jnp.where(mask, x, 0.0)
+    total = jax.ops.segment_sum(kept.ravel(), own.ravel(), batch * (steps + 1))
+    return jnp.where(mask, total[own], 0.0)
+
+
 def turn_log_ratio(
     ratio: Float[Array, "B T"],
     mask: Bool[AnyArray, "B T"],
@@ -28,16 +41,10 @@ def turn_log_ratio(
 ) -> Float[Array, "B T"]:
     """Each policy token gets the mean log ratio of its turn (GSPO, arXiv:2507.18071).
 
-    That is the log of eq. 7's ratio, with the length of the turn taken out of it. A
-    segment of a packed row is one turn.
+    That is the log of eq. 7's ratio, with the length of the turn taken out of it.
     """
-    batch, steps = ratio.shape
-    own = jnp.asarray(segment) + (steps + 1) * jnp.arange(batch)[:, None]
-    places = batch * (steps + 1)
-    counted = jnp.where(mask, 1.0, 0.0)
-    total = jax.ops.segment_sum((ratio * counted).ravel(), own.ravel(), places)
-    count = jax.ops.segment_sum(counted.ravel(), own.ravel(), places)
-    return jnp.where(mask, (total / jnp.maximum(count, 1.0))[own], 0.0)
+    count = turn_sums(jnp.ones_like(ratio), mask, segment)
+    return turn_sums(ratio, mask, segment) / jnp.maximum(count, 1.0)
 
 
 def truncated_weight(

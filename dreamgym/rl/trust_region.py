@@ -12,10 +12,17 @@ from jaxtyping import Array
 
 
 class Distance(NamedTuple):
-    """Mean and largest KL(new || old) of a batch's policy tokens, in nats."""
+    """What an update did on its batch: KL(new || old) in nats, and what it gained.
+
+    `mean` and `largest` are of the policy's tokens, `turn` is the largest sum over a
+    turn; `gain` is the mean advantage of turns under the new policy, by importance: the
+    surrogate gain of Theorem 1 (evaluation/bounds.py).
+    """
 
     mean: float
     largest: float
+    turn: float = 0.0
+    gain: float = 0.0
 
 
 def backtracked(

@@ -5,7 +5,6 @@ padding never do. Log-probabilities are taken under the sampler's own distributi
 same temperature and allowed-token masks.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,8 +15,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from dreamgym.rl import losses
-from dreamgym.rl.advantages import BASELINES
-from dreamgym.rl.critic import CriticConfig
+from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.trust_region import Distance, backtracked
 from worldmodel.backbone.generate import Grammar
 from worldmodel.backbone.model import Model, forward
@@ -34,117 +32,6 @@ from worldmodel.fitting.learner import (
     on_logits,
     require_finite,
 )
-
-
-def _among(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {tuple(known)}, got {value!r}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SurrogateConfig:
-    """Which probabilities are compared, and what weighs the same in the loss.
-
-    `ratio` of a "token", or the mean of its "turn" (GSPO, arXiv:2507.18071, with
-    `average` "turn"). `average` says what counts alike, whatever its length: a "token",
-    a "turn" or an "episode" (as in the paper of GRPO). `dual_clip` above 1 bounds what
-    a bad token costs; `truncate` above 0 weighs tokens by how likely the learner finds
-    what the sampler drew, at most so much (for samplers of another precision).
-    """
-
-    ratio: str = "token"
-    average: str = "token"
-    dual_clip: float = 0.0
-    truncate: float = 0.0
-
-    def __post_init__(self):
-        _among("ratio", self.ratio, ("token", "turn"))
-        _among("average", self.average, ("token", "turn", "episode"))
-        if self.dual_clip and self.dual_clip <= 1:
-            raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
-        if self.truncate < 0:
-            raise ValueError(f"truncate must be >= 0, got {self.truncate}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PenaltyConfig:
-    """How the distance to the reference is measured and where it is paid.
-
-    `kind` "full" is over the vocabulary, "k1" and "k3" from the sampled token
-    (losses.py). `place` "loss", or "reward": k1 of the turn, taken off before
-    advantages. With a `target` above 0 the weight follows: up where the distance is
-    larger, down where it is smaller (controllers.py).
-    """
-
-    kind: str = "full"
-    place: str = "loss"
-    target: float = 0.0
-
-    def __post_init__(self):
-        _among("kind", self.kind, ("full", "k1", "k3"))
-        _among("place", self.place, ("loss", "reward"))
-        if self.target < 0:
-            raise ValueError(f"target must be >= 0, got {self.target}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateConfig:
-    """A policy update: whose advantage, which ratio, how far a step may go.
-
-    The defaults are GRPO (arXiv:2402.03300) with what came after: the advantage is not
-    divided by the group's std unless `divide_by_std`, and the loss is a mean over all
-    tokens of the batch, so that neither length nor difficulty weighs (Dr. GRPO,
-    arXiv:2503.20783); what was good may grow further than what was bad (clip-higher,
-    arXiv:2503.14476). `baseline` "others" is RLOO, "batch" REINFORCE with a baseline,
-    "critic" PPO with GAE over turns (critic.py). `discount` is a turn's
-    (advantages.py).
-
-    `kl` weighs the distance to a reference, the policy that training began with; with
-    `reference_decay` above 0 it follows as a moving average of that decay a minibatch.
-    `entropy` times the entropy is added to the gain.
-
-    After an update its KL(new || old) is measured, in nats; with `radius` above 0 one
-    whose mean is larger is halved until it is not (trust_region.py).
-
-    The step grows over `warmup` minibatches: before it knows the gradient's noise, Adam
-    moves every parameter by the whole step.
-    """
-
-    baseline: str = "group"
-    critic: CriticConfig = CriticConfig()
-    divide_by_std: bool = False
-    discount: float = 0.9
-    surrogate: SurrogateConfig = SurrogateConfig()
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    entropy: float = 0.0
-    kl: float = 0.02
-    penalty: PenaltyConfig = PenaltyConfig()
-    reference_decay: float = 0.0
-    radius: float = 0.0
-    temperature: float = 1.0
-    learning_rate: float = 1e-3
-    warmup: int = 20
-    minibatches: int = 4
-    rows: int = 16
-    width: int = 256
-
-    def __post_init__(self):
-        if not 0 < self.clip_low < 1 or self.clip_high <= 0:
-            raise ValueError(
-                "clip_low must be in (0, 1) and clip_high > 0, got "
-                f"{self.clip_low} and {self.clip_high}"
-            )
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be > 0, got {self.temperature}")
-        for name in ("kl", "entropy", "radius"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
-            raise ValueError("minibatches, rows, width and warmup must be >= 1")
-        _among("baseline", self.baseline, (*BASELINES, "critic"))
 
 
 def distribution(logits, batch: Tokens, masks, temperature: float):
@@ -273,7 +160,7 @@ class Updater:
 
         `kl` is the KL term's weight now, the config's where it is None. The state given
         is used up. Metrics: those of `policy_loss`, and how far the policy moved
-        (`moved`, `moved_most`: KL in nats; `step`: the share of the step taken).
+        (trust_region.Distance; `step`: the share of the step taken).
 
         Raises:
           FloatingPointError: a loss that is not finite.
@@ -295,16 +182,23 @@ class Updater:
             old, state.params, lambda new: self.distance(new, old, tokens),
             self.config.radius or np.inf,
         )  # fmt: skip
-        told = {"moved": far.mean, "moved_most": far.largest, "step": share}
+        told = {
+            "moved": far.mean, "moved_most": far.largest, "moved_turn": far.turn,
+            "gain": far.gain, "step": share,
+        }  # fmt: skip
         return state._replace(params=params), metrics | told
 
     def distance(self, new: nnx.State, old: nnx.State, tokens: Tokens) -> Distance:
-        """KL(new || old) at the policy's tokens of packed rows."""
-        total, largest = Ratio(jnp.zeros(()), jnp.zeros(())), 0.0
+        """How far apart two policies are at the policy's tokens of packed rows."""
+        none = Ratio(jnp.zeros(()), jnp.zeros(()))
+        total, gain, largest, turn = none, none, 0.0, 0.0
         for batch in self._batches(tokens):
-            one, most = self._gap(new, old, batch, self._masks)
-            total, largest = total + one, max(largest, float(most))
-        return Distance(float(total.value()), largest)
+            found = self._gap(new, old, batch, self._masks)
+            total, gain = total + found[0], gain + found[1]
+            largest, turn = max(largest, float(found[2])), max(turn, float(found[3]))
+        return Distance(
+            float(total.value()), largest, turn, float(gain.value())
+        )  # fmt: skip
 
     def surprise(self, examples: Sequence[Example]) -> np.ndarray:
         """log p(sampler) - log p(reference) of each example's sampled tokens, summed.
@@ -377,7 +271,26 @@ def _chosen(told, params, batch: Tokens, masks):
 
 
 def _gap(told, new, old, batch: Tokens, masks):
-    """(mean KL(new || old) as a Ratio, the largest) at the policy's tokens."""
-    mask, weight = jnp.asarray(batch.mask)[:, 1:], jnp.asarray(batch.weight)[:, 1:]
-    each = losses.kl_each(told(new, batch, masks), told(old, batch, masks), mask)
-    return masked_ratio(each, mask, weight), jnp.where(mask, each, 0.0).max()
+    """Mean KL(new || old) and mean advantage under new, then the largest KLs.
+
+    The first two as Ratios, over tokens and over turns; the others of a token, a turn.
+    """
+    mask, weight, segment, ids, was, adv = (
+        jnp.asarray(x)[:, 1:]
+        for x in (
+            batch.mask, batch.weight, batch.segment, batch.ids, batch.logp, batch.adv
+        )
+    )  # fmt: skip
+    whole = told(new, batch, masks)
+    each = losses.kl_each(whole, told(old, batch, masks), mask)
+    logp = jnp.take_along_axis(whole, ids[..., None], axis=-1)[..., 0]
+    ratio = jnp.exp(losses.turn_sums(losses.log_ratio(logp, was, mask), mask, segment))
+    # A turn's tokens share it between them, so that turns weigh as their tokens do.
+    share = weight / jnp.maximum(
+        losses.turn_sums(jnp.ones_like(each), mask, segment), 1.0
+    )
+    turn = losses.turn_sums(each, mask, segment)
+    return (
+        masked_ratio(each, mask, weight), masked_ratio(ratio * adv, mask, share),
+        jnp.where(mask, each, 0.0).max(), turn.max(),
+    )  # fmt: skip

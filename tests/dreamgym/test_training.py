@@ -13,13 +13,9 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Step, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
-from dreamgym.rl.update import (
-    PenaltyConfig,
-    SurrogateConfig,
-    UpdateConfig,
-    Updater,
-)
+from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of
 from tests import doubles
 from worldmodel.fitting.batches import pack

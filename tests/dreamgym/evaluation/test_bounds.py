@@ -176,3 +176,20 @@ def test_what_cannot_be_is_refused(wrong):
     good = dict.fromkeys(("gain", "delta", "eps_r", "eps_p", "r_max", "discount"), 0.1)
     with pytest.raises(ValueError, match=next(iter(wrong))):
         bounds.theorem1(**(good | wrong))
+
+
+def test_the_best_update_of_a_curve_is_told():
+    errors = {"eps_r": 0.0, "eps_p": 0.0, "r_max": 1.0, "measured": 10}
+    curve = [
+        {"update": 1, "gain": 0.01, "moved_turn": 0.5},
+        {"update": 2, "gain": 0.02, "moved_turn": 1e-6},
+        {"update": 3},  # nothing was learned
+    ]
+    found = bounds.told(curve, discount=0.9, **errors)
+    assert (found["update"], found["updates"], found["measured"]) == (2, 2, 10)
+    np.testing.assert_allclose(found["gain"], 0.2)
+    np.testing.assert_allclose(found["total"], 0.2 - 3600 * 1e-6)
+    assert found["sentence"].startswith("Best of 2 updates: Theorem 1 at discount 0.9")
+    assert "the new policy is better" in found["sentence"]
+    assert bounds.told(curve[2:], discount=0.9, **errors) is None
+    assert bounds.told(curve, discount=1.0, **errors) is None

@@ -16,7 +16,7 @@ from dreamgym.pipeline.config import ServerConfig, TrustConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.served import ServerLost
-from dreamgym.rl.update import UpdateConfig
+from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model

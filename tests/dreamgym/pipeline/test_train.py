@@ -16,7 +16,7 @@ from dreamgym.pipeline.config import TrustConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy
-from dreamgym.rl.update import UpdateConfig
+from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import doubles, helpers
 from worldmodel.experience import Prediction, Remembering

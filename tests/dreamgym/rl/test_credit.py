@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.credit import Grid
 from dreamgym.rl.critic import CriticConfig
-from dreamgym.rl.update import UpdateConfig
 
 
 def grid(length, scored=None, cut=None):

@@ -9,16 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.trust_region import between
-from dreamgym.rl.update import (
-    PenaltyConfig,
-    SurrogateConfig,
-    UpdateConfig,
-    Updater,
-    distribution,
-    merged,
-    policy_loss,
-)
+from dreamgym.rl.update import Updater, distribution, merged, policy_loss
 from dreamgym.training import turn_example
 from tests import doubles
 from worldmodel.backbone.model import forward
@@ -420,6 +413,39 @@ def test_what_was_moved_is_the_kl_of_new_and_old():
     count = tokens.weight[tokens.mask].sum()
     np.testing.assert_allclose(metrics["moved"], total / count, rtol=1e-3)
     np.testing.assert_allclose(metrics["moved_most"], most, rtol=1e-3)
+
+
+def test_what_a_step_gained_and_how_far_its_turns_went_by_a_loop():
+    learner = updater(learning_rate=3e-3)
+    old = learner.learner.init().params
+    given = examples((1.0, -0.5))
+    state, metrics = learner.update(learner.learner.init(), given, seed=0)
+    masks, m = masks_of(doubles.policy(action_tokens=5)), doubles.model()
+    gain, weights, furthest = 0.0, 0.0, 0.0
+    for e in given:
+        tokens = pack([e], 80)
+        whole = []
+        for params in (state.params, old):
+            logits = forward(
+                m.definition, params, tokens.ids, tokens.position, tokens.segment
+            )
+            whole.append(distribution(logits, tokens, masks, HOT))
+        new, was = (np.asarray(x, np.float64)[0] for x in whole)
+        at = np.flatnonzero(tokens.mask[0])
+        ratio = sum(new[t - 1, tokens.ids[0, t]] - tokens.logp[0, t] for t in at)
+        far = 0.0
+        for t in at:
+            real = np.isfinite(new[t - 1])
+            p, q = new[t - 1][real], was[t - 1][real]
+            far += (np.exp(p) * (p - q)).sum()
+        gain += np.exp(ratio) * e.adv
+        weights += 1.0
+        furthest = max(furthest, far)
+    np.testing.assert_allclose(metrics["gain"], gain / weights, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(metrics["moved_turn"], furthest, rtol=1e-2)
+    # A step along the gradient gains, on the batch it was made from.
+    np.testing.assert_allclose(0.25, np.mean([e.adv for e in given]), atol=1e-6)
+    assert metrics["gain"] > 0.25
 
 
 def test_a_step_beyond_the_radius_is_halved_until_it_is_not():

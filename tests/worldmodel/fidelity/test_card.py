@@ -229,6 +229,20 @@ def test_signals_are_compared_as_detectors():
     assert "open_loop" in plain
 
 
+def test_the_largest_errors_are_of_what_the_world_does_not_draw():
+    def wrong_later(p, state):
+        first = state == TOLD.transitions[0].state
+        return p if first else p._replace(reward=p.reward - 0.25)
+
+    found = fidelity.largest_errors(Doubt([TOLD], wrong_later), [TOLD], limit=9)
+    assert found == (0.25, 0.75, 3, 1.0)  # TOLD pays 0.5 and 1
+    # Two of SEED's three steps reveal something: only `nothing` is left, which is late.
+    seed = fidelity.largest_errors(Doubt([SEED]), [SEED], limit=9)
+    assert seed == (0.0, 0.75, 1, 0.0)
+    assert fidelity.largest_errors(Truth([TOLD]), [TOLD], limit=9) is None
+    assert fidelity.largest_errors(Doubt([TOLD]), [], limit=9) is None
+
+
 def test_the_threshold_spares_what_is_worth_keeping():
     def by_step(p, state):
         first = state == TOLD.transitions[0].state

@@ -1,0 +1,118 @@
+"""The settings of a policy update: its advantage, its loss, its trust region."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from dreamgym.rl.advantages import BASELINES
+from dreamgym.rl.critic import CriticConfig
+
+
+def _among(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {tuple(known)}, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurrogateConfig:
+    """Which probabilities are compared, and what weighs the same in the loss.
+
+    `ratio` of a "token", or the mean of its "turn" (GSPO, arXiv:2507.18071, with
+    `average` "turn"). `average` says what counts alike, whatever its length: a "token",
+    a "turn" or an "episode" (as in the paper of GRPO). `dual_clip` above 1 bounds what
+    a bad token costs; `truncate` above 0 weighs tokens by how likely the learner finds
+    what the sampler drew, at most so much (for samplers of another precision).
+    """
+
+    ratio: str = "token"
+    average: str = "token"
+    dual_clip: float = 0.0
+    truncate: float = 0.0
+
+    def __post_init__(self):
+        _among("ratio", self.ratio, ("token", "turn"))
+        _among("average", self.average, ("token", "turn", "episode"))
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
+        if self.truncate < 0:
+            raise ValueError(f"truncate must be >= 0, got {self.truncate}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PenaltyConfig:
+    """How the distance to the reference is measured and where it is paid.
+
+    `kind` "full" is over the vocabulary, "k1" and "k3" from the sampled token
+    (losses.py). `place` "loss", or "reward": k1 of the turn, taken off before
+    advantages. With a `target` above 0 the weight follows: up where the distance is
+    larger, down where it is smaller (controllers.py).
+    """
+
+    kind: str = "full"
+    place: str = "loss"
+    target: float = 0.0
+
+    def __post_init__(self):
+        _among("kind", self.kind, ("full", "k1", "k3"))
+        _among("place", self.place, ("loss", "reward"))
+        if self.target < 0:
+            raise ValueError(f"target must be >= 0, got {self.target}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdateConfig:
+    """A policy update: whose advantage, which ratio, how far a step may go.
+
+    The defaults are GRPO (arXiv:2402.03300) with what came after: the advantage is not
+    divided by the group's std unless `divide_by_std`, and the loss is a mean over all
+    tokens of the batch, so that neither length nor difficulty weighs (Dr. GRPO,
+    arXiv:2503.20783); what was good may grow further than what was bad (clip-higher,
+    arXiv:2503.14476). `baseline` "others" is RLOO, "batch" REINFORCE with a baseline,
+    "critic" PPO with GAE over turns (critic.py). `discount` is a turn's
+    (advantages.py).
+
+    `kl` weighs the distance to a reference, the policy that training began with; with
+    `reference_decay` above 0 it follows as a moving average of that decay a minibatch.
+    `entropy` times the entropy is added to the gain.
+
+    After an update its KL(new || old) is measured, in nats; with `radius` above 0 one
+    whose mean is larger is halved until it is not (trust_region.py).
+
+    The step grows over `warmup` minibatches: before it knows the gradient's noise, Adam
+    moves every parameter by the whole step.
+    """
+
+    baseline: str = "group"
+    critic: CriticConfig = CriticConfig()
+    divide_by_std: bool = False
+    discount: float = 0.9
+    surrogate: SurrogateConfig = SurrogateConfig()
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    entropy: float = 0.0
+    kl: float = 0.02
+    penalty: PenaltyConfig = PenaltyConfig()
+    reference_decay: float = 0.0
+    radius: float = 0.0
+    temperature: float = 1.0
+    learning_rate: float = 1e-3
+    warmup: int = 20
+    minibatches: int = 4
+    rows: int = 16
+    width: int = 256
+
+    def __post_init__(self):
+        if not 0 < self.clip_low < 1 or self.clip_high <= 0:
+            raise ValueError(
+                "clip_low must be in (0, 1) and clip_high > 0, got "
+                f"{self.clip_low} and {self.clip_high}"
+            )
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must be in [0, 1], got {self.discount}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be > 0, got {self.temperature}")
+        for name in ("kl", "entropy", "radius"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
+            raise ValueError("minibatches, rows, width and warmup must be >= 1")
+        _among("baseline", self.baseline, (*BASELINES, "critic"))
