@@ -16,7 +16,7 @@ from dreamgym.pipeline.run import Run
 from tests import chat_server
 from worldmodel import pretrain
 from worldmodel.backbone.model import create
-from worldmodel.backbone.weights import save_model
+from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.text.records import read_episodes
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -135,3 +135,27 @@ def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
     assert rows["dream, 4 groups of 4"].keys() == {"what"}
     assert "pip install miniwob" in done.stdout
     assert "dreaming does not pay in time here" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_update_is_measured_with_its_parts(unfitted):
+    model, tok = load_model(unfitted.path("experience"))
+    save_model(unfitted.path("policies/warmstart"), model, tok)
+    done = subprocess.run(
+        [
+            sys.executable, SCRIPTS / "bench_update.py", str(unfitted.root),
+            "--turns", "8,16", "--history", "0,2", "--rounds", "1", "--json",
+        ],
+        cwd=SCRIPTS.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(r["history"], r["turns"]) for r in rows] == [
+        (0, 8), (0, 16), (2, 8), (2, 16),
+    ]  # fmt: skip
+    assert rows[2]["tokens a turn"] > rows[0]["tokens a turn"]
+    for row in rows:
+        assert 0 < row["guard"] < 1
+        assert row["critic, shared"] > 0
+        assert row["critic, own"] > 0
+        assert row["update s"] > 0
