@@ -18,6 +18,7 @@ examples:
   dreamgym fidelity runs/default-0                 how far to trust its dream
   dreamgym pretrain --from runs/a --episodes new.jsonl   refit with fresh episodes
   dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table
+  dreamgym compare runs/a runs/b                   runs side by side, and their plot
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong

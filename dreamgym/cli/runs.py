@@ -58,6 +58,7 @@ def add(commands: Any) -> None:
     control.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
     _run_options(control)
     control.set_defaults(body=_stages)
+    _compare_command(commands)
     check = commands.add_parser("check", help="run the contract over an environment")
     check.add_argument("--env", default="textworld", help=_ENV_HELP)
     check.set_defaults(body=_check)
@@ -298,6 +299,32 @@ def _check(args: argparse.Namespace) -> None:
     done = contract.check(env, name=args.env)
     print(f"{args.env} keeps the contract: {', '.join(done)}, check_env")
     env.close()
+
+
+def _compare_command(commands: Any) -> None:
+    command = commands.add_parser(
+        "compare", help="runs side by side: settings, successes, curves",
+        description="A table of what differs in the settings of runs and of what came "
+        "of it, differences to the first run on the same games, and a figure of their "
+        "curves. Runs need not be finished: what one lacks is blank.",
+    )  # fmt: skip
+    add = command.add_argument
+    add("run_dirs", type=Path, nargs="+", metavar="RUN", help="two runs or more")
+    add("--to", type=Path, default=Path("compare.png"), metavar="FILE",
+        help="where the figure goes (compare.png)")  # fmt: skip
+    add("--json", action="store_true", help="everything as one JSON object")
+    command.set_defaults(body=_compare)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from dreamgym.evaluation import compare as shown
+    from dreamgym.pipeline.compare import compared
+
+    found = compared(args.run_dirs)
+    shown.plot(found, args.to)
+    print(json.dumps(found) if args.json else shown.table(found))
+    if not args.json:
+        print(f"\nplot: {args.to}")
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -66,7 +66,8 @@ def write(root: Path, results: dict[str, Any]) -> None:
         plot_success(results, root / "plots/success.png")
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
@@ -90,7 +91,7 @@ def plot_success(results: dict[str, Any], path: Path) -> None:
         axis.set_title(title)
         axis.set_ylim(0, 1)
     axes[0][0].set_ylabel("success on real test games")
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_curves(folder: Path, path: Path) -> None:
@@ -115,4 +116,4 @@ def plot_curves(folder: Path, path: Path) -> None:
         axis.set_xlabel("update")
         if axis.lines:
             axis.legend(frameon=False, fontsize=8)
-    _save(figure, path)
+    save(figure, path)

@@ -171,7 +171,7 @@ def _promised(
     run: Run,
     experience: Remembering,
     dev: Sequence[Episode],
-    curve: Sequence[dict[str, float]],
+    curve: Sequence[dict[str, Any]],
 ) -> dict[str, Any] | None:
     """What Theorem 1 says of the updates of a curve; None where it cannot be told."""
     limit = run.config.evaluate.fidelity
