@@ -53,16 +53,19 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="small")
+    parser.add_argument("--model", help="another shape or directory than the preset's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shuffled", action="store_true", help="the control")
     parser.add_argument("--no-transfer", action="store_true", help="no fine-tuning")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     args = parser.parse_args()
     roots = []
+    named = {} if args.model is None else {"model": args.model}
     for seed in args.seeds:
         suffix = "-shuffled" if args.shuffled else ""
+        suffix += f"-{Path(args.model).name}" if named else ""
         root = args.runs / f"{args.preset}-{seed}{suffix}"
-        config = preset(args.preset, seed=seed, shuffled=args.shuffled)
+        config = preset(args.preset, seed=seed, shuffled=args.shuffled, **named)
         quickstart(root, config, fine_tune=not args.no_transfer)
         roots.append(root)
     print(table(pooled(roots)))
