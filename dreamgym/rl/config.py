@@ -116,3 +116,8 @@ class UpdateConfig:
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
         _among("baseline", self.baseline, (*BASELINES, "critic"))
+        if self.penalty.place == "reward" and self.reference_decay:
+            raise ValueError(
+                "penalty.place = reward is paid for a fixed reference: reference_decay "
+                f"must be 0, got {self.reference_decay}"
+            )

@@ -336,6 +336,11 @@ def test_bad_settings_are_refused_by_name(setting, value):
         UpdateConfig(**grouped({setting: value}))
 
 
+def test_a_reward_is_not_paid_for_a_reference_that_moves():
+    with pytest.raises(ValueError, match=r"reference_decay must be 0, got 0\.5"):
+        UpdateConfig(penalty=PenaltyConfig(place="reward"), reference_decay=0.5)
+
+
 def test_the_step_grows_over_the_warm_up():
     # Adam's first step moves a parameter by the rate itself: 1/2 of it where one
     # minibatch warms up, 1/21 where 20 do.
