@@ -228,6 +228,8 @@ def _refit(args: argparse.Namespace) -> None:
 
     if args.episodes is None:
         raise RunError("--from needs --episodes FILE: what is there to learn anew?")
+    if args.settings:
+        raise RunError("--from goes on under RUN's own settings: drop --set")
     if args.server is not None:
         raise RunError("--from fits a model of ours again; a --server is not fitted")
     tune_process()

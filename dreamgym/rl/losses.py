@@ -1,4 +1,4 @@
-"""Policy losses on arrays: surrogates, KL divergences, the value's loss, preferences.
+"""Policy losses on arrays: surrogates, KL divergences, the value's loss.
 
 All are sums over the policy's own tokens with their count (Ratio), so that microbatches
 add exactly. `weight` counts how often a token was sampled at the same place, and
@@ -159,19 +159,3 @@ def value_loss(
         near = old + jnp.clip(value - old, -clip, clip)
         error = jnp.maximum(error, (near - returns) ** 2)
     return masked_ratio(0.5 * error, mask, weight)
-
-
-def dpo_loss(
-    chosen: Float[Array, " N"],
-    rejected: Float[Array, " N"],
-    ref_chosen: Float[AnyArray, " N"],
-    ref_rejected: Float[AnyArray, " N"],
-    *,
-    beta: float,
-) -> Float[Array, " N"]:
-    """-log sigmoid of the preferred answer's margin (DPO, arXiv:2305.18290 eq. 7).
-
-    Log-probabilities of whole answers, under the policy and under the reference.
-    """
-    margin = (chosen - ref_chosen) - (rejected - ref_rejected)
-    return -jax.nn.log_sigmoid(beta * margin)

@@ -408,6 +408,11 @@ def test_a_refit_needs_a_run_and_episodes(capsys):
     assert "no run there" in error
 
 
+def test_a_refit_takes_no_settings_of_its_own(capsys):
+    args = ["--from", "r", "--episodes", "e.jsonl", "--set", "share=0.5"]
+    assert "drop --set" in refused(capsys, "pretrain", *args)
+
+
 def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):
     from dreamgym.pipeline.run import Run
 
