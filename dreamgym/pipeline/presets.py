@@ -83,6 +83,7 @@ def small() -> RunConfig:
     loop = LoopConfig(updates=30)
     return RunConfig(
         preset="small",
+        model="milli",
         collect=CollectConfig(
             games=1180, episodes=5000, expert=0.01, noisy=0.1, random=0.89
         ),
