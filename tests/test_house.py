@@ -44,7 +44,7 @@ ALLOWED = {
     "dreamgym": {"dreamgym.envs", "dreamgym.pipeline"},  # names what is public
 }
 LONGER = {  # loops may reach 120 lines
-    "dreamgym/training.py:train",
+    "dreamgym/training/loop.py:train",
     "dreamgym/agent/rollout.py:rollout",
     "worldmodel/pretrain.py:fit",
 }

@@ -130,12 +130,16 @@ def _fidelity(args: argparse.Namespace) -> None:
 def _run_options(parser: argparse.ArgumentParser) -> None:
     from dreamgym.pipeline.config import MODELS
     from dreamgym.pipeline.presets import PRESETS
+    from dreamgym.rl.config import ALGORITHMS
 
     add = parser.add_argument
     add(
         "--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)"
     )
     add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
+    add("--algorithm", metavar="NAME", help="the policy's update, in the dream and in "
+        f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: GRPO without "
+        "the std, clipped higher)")  # fmt: skip
     add("--seed", type=int, default=0, help="the seed of everything (default: 0)")
     add("--env", help=_ENV_HELP)
     add(
@@ -183,8 +187,13 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _config(args: argparse.Namespace) -> Any:
     from dreamgym.envs.base import parse_spec
-    from dreamgym.pipeline.config import MODELS, changed
-    from dreamgym.pipeline.presets import for_pretrained, preset, with_fits
+    from dreamgym.pipeline.config import MODELS, changed_by
+    from dreamgym.pipeline.presets import (
+        for_pretrained,
+        preset,
+        with_algorithm,
+        with_fits,
+    )
     from dreamgym.pipeline.pretrain import check_model
     from worldmodel.backbone.model import LoraConfig
     from worldmodel.fitting.learner import ComputeConfig
@@ -209,8 +218,9 @@ def _config(args: argparse.Namespace) -> Any:
     beside = ("embed",) if lora is not None else ()
     compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
     config = with_fits(config, compute=compute)
-    for name, value in map(_setting, args.settings):
-        config = changed(config, name, value)
+    if args.algorithm is not None:
+        config = with_algorithm(config, args.algorithm)
+    config = changed_by(config, dict(map(_setting, args.settings)))
     if config.env:
         parse_spec(config.env)
     check_model(config.model)
@@ -228,8 +238,10 @@ def _refit(args: argparse.Namespace) -> None:
 
     if args.episodes is None:
         raise RunError("--from needs --episodes FILE: what is there to learn anew?")
-    if args.settings:
-        raise RunError("--from goes on under RUN's own settings: drop --set")
+    if args.settings or args.algorithm is not None:
+        raise RunError(
+            "--from goes on under RUN's own settings: drop --set and --algorithm"
+        )
     if args.server is not None:
         raise RunError("--from fits a model of ours again; a --server is not fitted")
     tune_process()

@@ -80,8 +80,19 @@ class Step(NamedTuple):
     reveals: bool | None = None
 
 
+class Snapshot(NamedTuple):
+    """All there is of an episode at one moment, where it can go on from here again."""
+
+    task: Task
+    past: tuple[str, ...]
+    state: State
+
+
 class VectorEnv(abc.ABC):
-    """Many episodes at once; the same type for dream and real."""
+    """Many episodes at once; the same type for dream and real.
+
+    One that can go back has `restore(slot, snapshot)`: the dream.
+    """
 
     size: int
     transitions: int = 0

@@ -8,9 +8,9 @@ sees no difference from a real environment.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from dreamgym.envs.base import UNTRUSTED, Step, TextEnv, VectorEnv
+from dreamgym.envs.base import UNTRUSTED, Snapshot, Step, TextEnv, VectorEnv
 from worldmodel.experience import ExperienceModel, Prediction, Query
 from worldmodel.text.records import State, Task
 
@@ -33,14 +33,6 @@ class Trust:
                 "threshold must be in [0, 1] and pessimism >= 0, got "
                 f"{self.threshold} and {self.pessimism}"
             )
-
-
-class Snapshot(NamedTuple):
-    """All there is of a dreamed episode at one moment: it can go on from here again."""
-
-    task: Task
-    past: tuple[str, ...]
-    state: State
 
 
 class DreamVectorEnv(VectorEnv):

@@ -5,6 +5,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,8 @@ class RunConfig:
     is "lexical", or "hidden": by what the model that the fit starts from (a directory's
     or a refit's) holds after state and action. With a `server` the dream is
     what it answers: nothing is fitted to the episodes, they are its demonstrations, and
-    policies begin at the model as it is before any fit.
+    policies begin at the model as it is before any fit. `real` trains in the real
+    environment, for as many updates, what is else trained in the dream: its control.
     """
 
     preset: str
@@ -212,8 +214,14 @@ class RunConfig:
     enrich: int = 64
     trust: TrustConfig = TrustConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    real: bool = False
 
     def __post_init__(self):
+        if self.real and (not self.env or self.dream.forks):
+            raise ValueError(
+                "real = true needs an environment, and no dream.forks: it cannot go "
+                f"back; got env {self.env!r} and forks {self.dream.forks}"
+            )
         if self.seed < 0:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
         if self.max_steps < 1:
@@ -291,6 +299,29 @@ def changed(part: Any, name: str, value: Any) -> Any:
             )
         value = float(value) if type(now) is float else value
     return dataclasses.replace(part, **{first: value})
+
+
+def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
+    """A configuration with settings replaced, in whatever order they stand together.
+
+    Some values are only good beside others: what is refused is tried again after the
+    rest.
+
+    Raises:
+      ValueError: as `changed`, of the first that cannot be made to stand.
+    """
+    left = dict(settings)
+    while left:
+        refused: dict[str, Exception] = {}
+        for name, value in left.items():
+            try:
+                part = changed(part, name, value)
+            except (ValueError, TypeError) as error:
+                refused[name] = error
+        if len(refused) == len(left):
+            raise next(iter(refused.values()))
+        left = {name: left[name] for name in refused}
+    return part
 
 
 def restored(kind: Any, value: Any) -> Any:

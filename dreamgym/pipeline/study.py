@@ -15,6 +15,8 @@ study can grow, be killed and go on, and never mixes numbers of different settin
     [variants.all]                          # one more axis: named groups of settings
     [variants."no history"]
     "experience.history" = 0
+    [variants.ppo]
+    algorithm = "ppo"                       # a name for settings (rl/config.py)
     [columns]                               # FILE.path in the run's JSON files
     exact = "fidelity.exact.all.mean"
     seconds = "stages/pretrain.seconds"
@@ -30,14 +32,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.pipeline.config import RunConfig, changed
-from dreamgym.pipeline.presets import preset
+from dreamgym.pipeline.config import RunConfig, changed_by
+from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.text.records import replacing
 
-VARIANT = "variant"
-LATE = {"preset", "dream", "transfer", "transfer_budget", "enrich", "trust"}
+VARIANT, ALGORITHM = "variant", "algorithm"
+LATE = {
+    "preset", "dream", "transfer", "transfer_budget", "enrich", "trust", "real",
+}  # fmt: skip
 """Settings that no shared stage reads."""
 POLICY = {"policy", "warmstart"}
 MODEL = {"model", "experience", "retrieval", "pretrain", "share", "balance"}
@@ -116,11 +120,11 @@ def cells(study: Study) -> Iterator[Cell]:
 def config_of(study: Study, cell: Cell) -> RunConfig:
     """The whole configuration of a cell."""
     settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
+    settings.pop(VARIANT, None)
     config = preset(study.preset)
-    for name, value in settings.items():
-        if name != VARIANT:
-            config = changed(config, name, value)
-    return config
+    if ALGORITHM in settings:
+        config = with_algorithm(config, settings.pop(ALGORITHM))
+    return changed_by(config, settings)
 
 
 def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:

@@ -1,31 +1,37 @@
 """Stage: trust-region training in the dream, checkpointed after every update."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs import base
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv, Trust
-from dreamgym.evaluation import bounds
+from dreamgym.evaluation import bounds, evaluate
+from dreamgym.pipeline import evaluate as evaluation
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
-from dreamgym.pipeline.run import Run, bar
-from dreamgym.pipeline.warmstart import load_policy, save_policy
+from dreamgym.pipeline.run import Run, RunError, bar
+from dreamgym.pipeline.warmstart import experts_of, load_policy, save_policy
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from worldmodel import fidelity, pretrain
 from worldmodel.experience import Query, Remembering, content_seed
 from worldmodel.fitting import checkpoint
+from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Episode, Task, Transition
+from worldmodel.text.records import Episode, Task, Transition, read_branches
 
 
 class _Saver:
@@ -48,11 +54,17 @@ class _Saver:
         """See training.Hooks."""
         if self._experience is not None:
             self._remember(progress.update, trajectories)
+        for name in (k for k in progress.curve[-1] if k.startswith("alarm/")):
+            undone = ", undone" * bool(progress.curve[-1].get("undone"))
+            said = f"update {progress.update}: {name.removeprefix('alarm/')}{undone}"
+            print(f"alarm, {said} (see watch in the settings)", file=sys.stderr)
         host = {
             "pool": progress.pool.state(),
             "transitions": progress.transitions,
             "curve": progress.curve,
             "fresh": self._fresh,
+            "replay": [_plain(e) for e in progress.replay],
+            "halted": progress.halted,
         }
         checkpoint.save(self._directory, progress.update, _arrays(progress), host)
 
@@ -84,7 +96,16 @@ class _Saver:
         return Progress(
             number, TrainState(*state), start.pool, host["transitions"],
             host["curve"], None if critic is None else TrainState(*critic),
+            tuple(Example(**e) for e in host["replay"]), host["halted"],
         )  # fmt: skip
+
+
+def _plain(example: Example) -> dict[str, Any]:
+    """An example as JSON."""
+    return {
+        k: v.tolist() if isinstance(v, np.ndarray) else v
+        for k, v in example._asdict().items()
+    }
 
 
 def _arrays(progress: Progress) -> Any:
@@ -119,6 +140,7 @@ def reinforce(
     *,
     experience: Remembering | None = None,
     budget: int | None = None,
+    probe: Callable[[Policy], dict[str, float]] | None = None,
 ) -> tuple[Policy, Progress]:
     """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
     grammar = policy.grammar(config.update.temperature)
@@ -150,8 +172,11 @@ def reinforce(
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
             hooks=saver, propose=None if experience is None else propose,
-            budget=budget, show=shown, critic=critic,
+            budget=budget, show=shown, critic=critic, probe=probe,
+            beside=supervised(run, policy, config) if config.supervised else (),
         )  # fmt: skip
+    if progress.halted:
+        print(f"{name}: {progress.halted}", file=sys.stderr)
     params = progress.state.params
     result = policy.replace(policy.model._replace(params=params))
     save_policy(run, name, result)
@@ -160,11 +185,21 @@ def reinforce(
     return result, progress
 
 
-def _share(curve: Sequence[dict[str, Any]], name: str, loop: LoopConfig) -> float:
+def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
+    """What may be imitated beside the update's own loss (training.BesideConfig)."""
+    train_episodes, _ = episodes_of(run)
+    experts = experts_of(train_episodes, run.config.warmstart.experts)
+    if config.beside.kind == "bc":
+        return early.bc_examples(policy, experts)
+    branches = run.path("branches.jsonl")
+    known = read_branches(branches) if branches.is_file() else []
+    return early.iwm_examples(policy, experts, known)
+
+
+def _share(curve: Sequence[dict[str, Any]], name: str) -> float:
     """A count of the curve as a share of all rollouts."""
-    return sum(row.get(name, 0.0) for row in curve) / (
-        max(len(curve), 1) * loop.tasks * loop.group_size
-    )
+    total = sum(row["rollouts"] for row in curve)
+    return sum(row.get(name, 0.0) for row in curve) / max(total, 1)
 
 
 def _promised(
@@ -197,12 +232,27 @@ def stage(run: Run) -> dict[str, Any]:
     """Train from the warm start in the dream; writes policies/dream.
 
     A server's answers are kept on disk, so an update that was broken off is played
-    again without new questions. Where it answers none any more the stage stops.
+    again without new questions. Where it answers none any more the stage stops. With
+    the setting `real` the same happens in the real environment instead.
     """
     run.require("warmstart")
+    if run.config.real:
+        return _played(run)
     experience = load_experience(run, stage="train", scaled=True)
     with served.asking(experience):
         return _dreamed(run, experience)
+
+
+def _played(run: Run) -> dict[str, Any]:
+    """The control: as many updates of the same loop on the real environment."""
+    train_episodes, _ = episodes_of(run)
+    warm, envs = load_policy(run, "warmstart"), evaluation.real_envs(run)
+    tasks = list({e.task.id: e.task for e in train_episodes}.values())
+    try:
+        _, progress = reinforce(run, "dream", warm, warm, envs, tasks, run.config.dream)
+    finally:
+        envs.close()
+    return _numbers(progress) | {"real_transitions": progress.transitions}
 
 
 def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
@@ -215,20 +265,73 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
         experience, loop.tasks * loop.group_size, max_steps=run.config.max_steps,
         trust=trust_of(run),
     )  # fmt: skip
-    _, progress = reinforce(
-        run, "dream", warm, warm, envs, tasks, loop, experience=experience
-    )
+    with _probe(run) as probe:
+        _, progress = reinforce(
+            run, "dream", warm, warm, envs, tasks, loop, experience=experience,
+            probe=probe,
+        )  # fmt: skip
     run.write_json("bound.json", _promised(run, experience, dev, progress.curve))
-    first, last = progress.curve[0], progress.curve[-1]
     return {
-        "updates": progress.update,
+        **_numbers(progress),
         "dream_transitions": progress.transitions,
+        "real_transitions": int(sum(r.get("probed", 0) for r in progress.curve)),
+        "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}"),
+        "computed_share": experience.computed / max(experience.asked, 1),
+        **served.spent(experience),
+    }
+
+
+def _numbers(progress: Progress) -> dict[str, Any]:
+    """What the stage tells of a loop, wherever it ran."""
+    first, last = progress.curve[0], progress.curve[-1]
+    pool = progress.pool.entries.values()
+    told: dict[str, Any] = {"halted": progress.halted} if progress.halted else {}
+    return told | {
+        "updates": progress.update,
         "success_first": first["success"],
         "success_last": last["success"],
         "kl": last.get("kl", 0.0),
-        "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}", loop),
-        "computed_share": experience.computed / max(experience.asked, 1),
-        "generated_tasks": sum(e.generated for e in progress.pool.entries.values()),
-        "retired_tasks": sum(e.retired for e in progress.pool.entries.values()),
-        **served.spent(experience),
+        "generated_tasks": sum(e.generated for e in pool),
+        "retired_tasks": sum(e.retired for e in pool),
     }
+
+
+@contextlib.contextmanager
+def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
+    """Real dev games for a policy in training, where the settings ask for them.
+
+    Raises:
+      RunError: they ask, and there is no environment.
+    """
+    c = run.config
+    watch = c.dream.watch
+    if not watch.probe:
+        yield None
+        return
+    if not c.env:
+        raise RunError("dream.watch.probe plays real dev games: give --env")
+    envs = base.RealVectorEnv(
+        [base.make(c.env) for _ in range(min(watch.games, c.evaluate.slots))],
+        max_steps=c.max_steps,
+    )
+    env = base.make(c.env)
+    try:
+        games = base.tasks_of(env, c.env, "dev", watch.games)
+        games = [base.begin(env, t)[0] for t in games]
+
+        def probe(policy: Policy) -> dict[str, float]:
+            before = envs.transitions
+            found = evaluate.play(
+                policy, envs, games, seed=c.seed + 11,
+                temperature=c.evaluate.temperature,
+            )  # fmt: skip
+            row = evaluate.summary(found, real_transitions=0)
+            return {
+                "probe": row["success"]["mean"],
+                "probed": float(envs.transitions - before),
+            }
+
+        yield probe
+    finally:
+        env.close()
+        envs.close()
