@@ -14,7 +14,7 @@ TIERS = ("rule", "learned", "judge")
 PLACES = ("next_state", "action")
 """Where a milestone is looked for."""
 
-Pair = tuple[float | int, float | int]
+Pair = tuple[float | int, ...]
 """What is paid where it is right, and where it is wrong."""
 
 

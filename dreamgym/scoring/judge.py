@@ -21,7 +21,7 @@ from worldmodel.served.protocol import (
     quote,
 )
 from worldmodel.text.chat import Message
-from worldmodel.text.prompts import number_text, outcome_of
+from worldmodel.text.prompts import outcome_of
 from worldmodel.text.records import Episode
 
 BEST = 10
@@ -124,7 +124,7 @@ def judge_messages(
             f"STEP {i + 1}\naction {quote(t.action)}\noutcome {outcome_of(t)}\n"
             f"next state\n{numbered(t.next_state, most)}"
         )
-    steps = ", ".join(number_text(i + 1) for i in wanted)
+    steps = ", ".join(str(i + 1) for i in wanted)
     parts.append(f"Score these {len(wanted)} steps: {steps}.")
     return Message("system", _JUDGE), Message("user", "\n\n".join(parts))
 

@@ -175,12 +175,11 @@ class RewardModel:
         ends = np.cumsum([len(steps) for _, steps in attempts])[:-1]
         return np.split(out - self.centre, ends) if attempts else []
 
-    def ranked(self, pairs: Sequence[Preference]) -> Float[np.ndarray, " N"]:
-        """1 for each pair whose better attempt it scores higher, 0.5 for a tie."""
+    def gaps(self, pairs: Sequence[Preference]) -> Float[np.ndarray, " N"]:
+        """R(better) - R(worse) of each pair; above 0 it ranks them right."""
         both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
         mean = np.array([x.mean() for x in self.scores(both)]).reshape(-1, 2)
-        gap = mean[:, 0] - mean[:, 1]
-        return np.where(gap > 0, 1.0, np.where(gap == 0, 0.5, 0.0))
+        return mean[:, 0] - mean[:, 1]
 
     def save(self, directory: Path) -> None:
         """Write the trunk as a model directory, and its head beside it."""

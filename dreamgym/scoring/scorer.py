@@ -100,9 +100,7 @@ class Scorer:
         """
         process, tiers, problems = self._process(episodes)
         out = []
-        for e, parts, who, told in zip(
-            episodes, process, tiers, problems, strict=True
-        ):
+        for e, parts, who, told in zip(episodes, process, tiers, problems, strict=True):
             unknown = e.success is None and self._needs_outcome(e)
             without = "outcome: nobody scored the episode" if unknown else None
             problem = without if told is None else told

@@ -29,9 +29,7 @@ def asked(actions, *, calls=(GOLD,), success=True, invalid=False) -> Episode:
         )
         for i, a in enumerate(actions)
     )  # fmt: skip
-    return Episode(
-        id="e", task=task, transitions=steps, source="test", success=success
-    )
+    return Episode(id="e", task=task, transitions=steps, source="test", success=success)
 
 
 def call(tool="weather_api", **arguments) -> str:
@@ -183,8 +181,8 @@ def test_what_is_kept_is_not_the_environments_to_scale():
 
 @pytest.mark.parametrize(
     ("changes", "told"),
-    [({"name": ""}, "name"), ({"pattern": "("}, "pattern.*'m'"), ({"over": "x"}, "over"),
-     ({"weight": float("nan")}, "weight")],
+    [({"name": ""}, "name"), ({"pattern": "("}, "pattern.*'m'"),
+     ({"over": "x"}, "over"), ({"weight": float("nan")}, "weight")],
 )  # fmt: skip
 def test_bad_milestones_are_refused(changes, told):
     with pytest.raises(ValueError, match=told):
