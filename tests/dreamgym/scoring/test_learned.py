@@ -119,7 +119,7 @@ def test_it_ranks_unseen_pairs_and_not_if_the_pairs_were_shuffled(told, tmp_path
     assert (gaps > 0).mean() > 0.9
     assert chance(gaps) > 0.9
     assert curve[-1]["loss"] < 0.2 < math.log(2)
-    assert 0.25 < chance(fitted(tmp_path, True)[0].gaps(UNSEEN)) < 0.75
+    assert 0.35 < chance(fitted(tmp_path, True)[0].gaps(UNSEEN)) < 0.65
 
 
 def test_the_average_step_it_was_fitted_to_has_a_score_of_0(told):
