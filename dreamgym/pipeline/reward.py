@@ -5,10 +5,11 @@ RUN/reward/ (the model, and how it ranks what it was not fitted to). A scorer fo
 loop is put together here from settings.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from dreamgym.evaluation.statistics import wilson
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.run import Run, RunError, bar
-from dreamgym.pipeline.served import ANSWERS
+from dreamgym.pipeline.served import ANSWERS, ServerLost
 from dreamgym.scoring import learned
 from dreamgym.scoring.config import RewardConfig
 from dreamgym.scoring.judge import Judge
@@ -31,13 +32,15 @@ from dreamgym.scoring.preferences import (
 from dreamgym.scoring.scorer import Scorer
 from worldmodel.backbone.weights import load_model
 from worldmodel.served.client import ChatClient
+from worldmodel.served.protocol import ChatError
 
 DIRECTORY = "reward"
 """Where a run keeps its reward model."""
 
 
-def scorer_of(run: Run, config: RewardConfig, stage: str) -> Scorer:
-    """What scores the episodes of a stage, as the settings say.
+@contextlib.contextmanager
+def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[Scorer]:
+    """What scores the episodes of a stage, as the settings say; closed at the end.
 
     A judge's answers are kept with those of the run's server; what it was asked in all
     attempts of the stage stands in stages/STAGE.judge.
@@ -45,23 +48,35 @@ def scorer_of(run: Run, config: RewardConfig, stage: str) -> Scorer:
     Raises:
       RunError: a learned tier without a fitted model.
       ValueError: a judge without a URL, or a variable of a key that is not set.
+      ServerLost: while it is used, a judge that gave no answer, and what to do.
     """
-    model = judge = None
-    if "learned" in config.tiers:
-        own = run.path(DIRECTORY)
-        path = Path(config.learned.model) if config.learned.model else own
-        try:
-            model = RewardModel.load(path)
-        except ValueError as error:
-            raise RunError(
-                f"{error}; `dreamgym reward fit {run.root}` makes that of the run"
-            ) from None
+    client = judge = None
+    model = _model(run, config) if "learned" in config.tiers else None
     if "judge" in config.tiers:
         client = ChatClient(
             config.judge.chat(), run.path(ANSWERS), run.path(f"stages/{stage}.judge")
         )
         judge = Judge(client, config.judge, seed=run.config.seed)
-    return Scorer(config, learned=model, judge=judge)
+    try:
+        yield Scorer(config, learned=model, judge=judge)
+    except ChatError as error:
+        raise ServerLost(
+            f"{error}; what the judge answered is kept in {ANSWERS}: once it answers "
+            "again the same command goes on"
+        ) from error
+    finally:
+        if client is not None:
+            client.close()
+
+
+def _model(run: Run, config: RewardConfig) -> RewardModel:
+    own, named = run.path(DIRECTORY), config.learned.model
+    try:
+        return RewardModel.load(Path(named) if named else own)
+    except ValueError as error:
+        raise RunError(
+            f"{error}; `dreamgym reward fit {run.root}` makes that of the run"
+        ) from None
 
 
 def fit(run: Run, path: Path | None, config: PreferenceFitConfig) -> dict[str, Any]:

@@ -126,14 +126,14 @@ class JudgeConfig:
 
     `api_key_env` names the variable of the key ("" for none). The judge says 0 to 10,
     which pays from `bad` to `good`. An answer that makes no sense is asked for again
-    with another seed, `retries` times.
+    with another seed, `retries` times: at a temperature of 0 a server tells the same.
     """
 
     base_url: str = ""
     model: str = "default"
     api_key_env: str = ""
     max_tokens: int = 1024
-    temperature: float = 0.0
+    temperature: float = 0.2
     price_in: float = 0.0
     price_out: float = 0.0
     state_chars: int = 4000

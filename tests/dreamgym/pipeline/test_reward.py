@@ -9,12 +9,13 @@ from dreamgym import cli
 from dreamgym.pipeline import reward
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.served import ServerLost
 from dreamgym.scoring import learned
 from dreamgym.scoring.config import JudgeConfig, LearnedConfig, RewardConfig
 from dreamgym.scoring.learned import PreferenceFitConfig
 from dreamgym.scoring.preferences import won_over_lost, write_preferences
 from tests import doubles
-from tests.chat_server import ok, serving
+from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import save_model
 from worldmodel.text.records import write_episodes
 
@@ -71,6 +72,11 @@ def test_what_is_done_is_not_done_again(fitted, monkeypatch):
             reward.fit(run, None, dataclasses.replace(CONFIG, steps=61))
 
 
+def scored(run, config, episode):
+    with reward.scoring(run, config, "train") as scorer:
+        return scorer.score([episode])
+
+
 def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
     run, _ = fitted
     (e, _) = both("dev", 1)
@@ -79,11 +85,11 @@ def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
         c, learned=LearnedConfig(confidence=0.0, model=str(run.path("reward")))
     )
     other = made(tmp_path, train=1, dev=1)
-    found = reward.scorer_of(run, c, "train").score([e])
-    assert found == reward.scorer_of(other, named, "train").score([e])
+    found = scored(run, c, e)
+    assert found == scored(other, named, e)
     assert set(found[0].tiers) == {"learned"}
     with pytest.raises(RunError, match="dreamgym reward fit"):
-        reward.scorer_of(other, c, "train")
+        scored(other, c, e)
 
 
 def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
@@ -94,13 +100,21 @@ def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
         judge = JudgeConfig(base_url=server.url, good=3.0)
         c = RewardConfig(tiers=("judge",), judge=judge)
         for _ in range(2):  # the second answer stands in the run
-            (found,) = reward.scorer_of(run, c, "train").score([e])
+            (found,) = scored(run, c, e)
             assert found.rewards == ({"judge": 3.0},)
         assert len(server.posts) == 1
     usage = json.loads(run.path("stages/train.judge").read_text())
     assert (usage["requests"], usage["cached"]) == (2, 1)
     with pytest.raises(ValueError, match=r"judge\.base_url"):
-        reward.scorer_of(run, RewardConfig(tiers=("judge",)), "train")
+        scored(run, RewardConfig(tiers=("judge",)), e)
+
+
+def test_a_judge_that_refuses_us_ends_the_stage_with_what_to_do(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    with serving(status(401)) as server:
+        c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url=server.url))
+        with pytest.raises(ServerLost, match=r"refused: .*401.*goes on"):
+            scored(run, c, both("dev", 1)[0])
 
 
 def test_pairs_of_a_file_are_held_out_by_task(tmp_path):

@@ -184,7 +184,7 @@ def test_the_settings_name_a_server():
     c = JudgeConfig(base_url="http://127.0.0.1:1/v1", model="m", price_in=2.0)
     chat = c.chat()
     assert (chat.base_url, chat.model, chat.api_key_env) == (c.base_url, "m", None)
-    assert (chat.temperature, chat.price_in) == (0.0, 2.0)
+    assert (chat.temperature, chat.price_in) == (c.temperature, 2.0)
     assert dataclasses.replace(c, api_key_env="KEY").chat().api_key_env == "KEY"
     with pytest.raises(ValueError, match=r"judge\.base_url"):
         JudgeConfig().chat()
