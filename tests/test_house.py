@@ -21,7 +21,8 @@ ENVS = {"dreamgym.envs"} | WORLDMODEL
 AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
-TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL
+SCORING = {"dreamgym.scoring"} | WORLDMODEL
+TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | SCORING
 PIPELINE = {"dreamgym.pipeline"} | TRAINING | EVALUATION
 ALLOWED = {
     "worldmodel.text": TEXT,
@@ -35,6 +36,7 @@ ALLOWED = {
     "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
     "dreamgym.envs": ENVS,
     "dreamgym.rl": RL,
+    "dreamgym.scoring": SCORING,  # text to named rewards
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dreamgym.cli import annotate, data, engine, runs
+from dreamgym.cli import annotate, data, engine, reward, runs
 
 _EPILOG = """\
 examples:
@@ -23,6 +23,7 @@ examples:
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
   dreamgym annotate mine.jsonl --to traced.jsonl --by rule   reasoning traces
+  dreamgym reward fit runs/a                       a model of rewards from pairs
 
   dreamgym fetch smollm2                           a pretrained model, offline
   dreamgym quickstart --model models/smollm2       ... as policy and dream
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (runs, data, annotate, engine):
+    for group in (runs, data, annotate, reward, engine):
         group.add(commands)
     return parser
 

@@ -288,7 +288,7 @@ def changed(part: Any, name: str, value: Any) -> Any:
     elif dataclasses.is_dataclass(now):
         raise ValueError(f"{name!r} is a group of settings: name one of them")
     elif isinstance(value, list):
-        value = tuple(value)
+        value = restored(typing.get_type_hints(type(part))[first], value)
     if now is None:
         raise ValueError(f"{first}: there is none here that could be changed")
     if not rest:
@@ -328,16 +328,26 @@ def restored(kind: Any, value: Any) -> Any:
     """A value of `asdict` as the dataclass, tuple or plain value of its type again.
 
     Raises:
-      ValueError: a field that the dataclass does not have; the message names it.
+      ValueError: a field that the dataclass does not have, or lacks; the message names
+        it.
     """
     if typing.get_origin(kind) is tuple:
-        return tuple(value)
+        item = typing.get_args(kind)[0]  # all of one kind
+        return tuple(restored(item, x) for x in value)
     if typing.get_origin(kind) is types.UnionType:  # a part or None
-        (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
-        return None if value is None else restored(kind, value)
+        parts = [k for k in typing.get_args(kind) if dataclasses.is_dataclass(k)]
+        return restored(parts[0], value) if parts and value is not None else value
+    if kind is float and type(value) is int:  # as JSON may write it
+        return float(value)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return value
+    if not isinstance(value, dict):
+        raise ValueError(f"expected the settings of a {kind.__name__}, got {value!r}")
     hints = typing.get_type_hints(kind)
     if unknown := set(value) - set(hints):
         raise ValueError(f"{kind.__name__} has no {sorted(unknown)}")
-    return kind(**{k: restored(hints[k], v) for k, v in value.items()})
+    known = {k: restored(hints[k], v) for k, v in value.items()}
+    try:
+        return kind(**known)
+    except TypeError as error:  # one without a default
+        raise ValueError(f"{kind.__name__}: {error}") from None

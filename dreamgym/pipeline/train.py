@@ -21,11 +21,14 @@ from dreamgym.pipeline import evaluate as evaluation
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
+from dreamgym.pipeline.reward import scoring
 from dreamgym.pipeline.run import Run, RunError, bar
 from dreamgym.pipeline.warmstart import experts_of, load_policy, save_policy
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
+from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Progress, pool_of, train
+from dreamgym.training.gather import Score
 from worldmodel import fidelity, pretrain
 from worldmodel.experience import Query, Remembering, content_seed
 from worldmodel.fitting import checkpoint
@@ -163,7 +166,11 @@ def reinforce(
         return experience.vary(seeds, key=key)
 
     total = budget if budget is not None else config.updates
-    with bar(total, name, "step" if budget is not None else "update") as show:
+    stage = "train" if budget is None else "transfer"
+    with (
+        scorer(run, config, stage) as score,
+        bar(total, name, "step" if budget is not None else "update") as show,
+    ):
 
         def shown(update: int, done: int, of: int) -> None:
             del of
@@ -173,6 +180,7 @@ def reinforce(
             policy, envs, updater, progress, config, seed=run.config.seed,
             hooks=saver, propose=None if experience is None else propose,
             budget=budget, show=shown, critic=critic, probe=probe,
+            score=score,
             beside=supervised(run, policy, config) if config.supervised else (),
         )  # fmt: skip
     if progress.halted:
@@ -183,6 +191,16 @@ def reinforce(
     pretrain.write_curve(run.path(f"curves/{name}.jsonl"), progress.curve)
     run.drop(f"checkpoints/{name}")
     return result, progress
+
+
+@contextlib.contextmanager
+def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[Score | None]:
+    """What pays the steps of a loop; None where rewards stay as they are."""
+    if config.reward == RewardConfig():
+        yield None
+        return
+    with scoring(run, config.reward, stage) as built:
+        yield built.score
 
 
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:

@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
+from worldmodel.backbone.headed import HEAD, headed
 from worldmodel.backbone.model import Model, read
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
@@ -29,8 +30,6 @@ from worldmodel.fitting.learner import (
     on_logits,
     require_finite,
 )
-
-HEAD = "head"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,16 +62,6 @@ class CriticConfig:
                 "clip must be >= 0, learning_rate > 0 and passes >= 1, got "
                 f"{self.clip}, {self.learning_rate} and {self.passes}"
             )
-
-
-def headed(model: Model) -> Model:
-    """The model with one score in the place of the vocabulary's, 0 of everything."""
-    decoder = nnx.merge(model.definition, model.params)
-    config = dataclasses.replace(model.config, tie_word_embeddings=False)
-    decoder.config = config
-    decoder.head = nnx.Param(jnp.zeros((1, config.hidden_size)))
-    definition, params = nnx.split(decoder)
-    return model._replace(definition=definition, params=params, config=config)
 
 
 def critic_loss(logits, batch: Tokens, *, clip: float):

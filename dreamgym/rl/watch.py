@@ -29,7 +29,7 @@ class WatchConfig:
 
     `answer` "say" goes on, "stop" ends training before the update, "back" undoes it and
     applies `remedies`: double the weight of the entropy, of the KL, of supervised
-    examples, or halve that of all rewards but the outcome's. A loss that is not finite
+    examples, or halve that of rewards that are no outcome's. A loss that is not finite
     ends the run unless the answer is "back". After `patience` undone updates in a row
     training stops.
     """
@@ -64,7 +64,7 @@ class WatchConfig:
 class Weights(NamedTuple):
     """What is turned while training runs: weights beside the surrogate's 1.
 
-    `dense` multiplies every reward but the outcome's.
+    `dense` multiplies rewards that are no outcome's (docs/REWARDS.md).
     """
 
     kl: float

@@ -5,6 +5,7 @@ import dataclasses
 from curriculum.sampler import CurriculumConfig
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.watch import WatchConfig
+from dreamgym.scoring.config import RewardConfig
 
 ALONE = ("batch", "critic", "success")
 """Baselines that need no group of one task."""
@@ -62,7 +63,8 @@ class LoopConfig:
     are gone on from `group_size` times each, so that actions are compared in one and
     the same state; only a dream can go back. With `drop_void` an episode with a turn
     that holds no whole action leaves the update (SimpleTIR, arXiv:2509.02479) and its
-    group's baseline.
+    group's baseline. `reward` says what a step is paid (docs/REWARDS.md); success, and
+    with it the task values, stays the environment's.
     """
 
     updates: int = 12
@@ -76,6 +78,7 @@ class LoopConfig:
     replay: ReplayConfig = ReplayConfig()
     beside: BesideConfig = BesideConfig()
     watch: WatchConfig = WatchConfig()
+    reward: RewardConfig = RewardConfig()
 
     def __post_init__(self):
         alone = self.update.baseline in ALONE

@@ -10,9 +10,12 @@ from curriculum import sampler
 from curriculum.pool import TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.base import Snapshot, VectorEnv
+from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
+from dreamgym.scoring.scorer import Scored, rewarded
 from dreamgym.training.config import LoopConfig
-from worldmodel.text.records import Task
+from worldmodel.text.records import Episode, Task
+
+Score = Callable[[Sequence[Episode]], Sequence[Scored]]
 
 
 class Rollouts(NamedTuple):
@@ -59,6 +62,25 @@ def gather(
     starts = fork_points(found, config, rng)
     forked = roll(starts, "-fork", jax.random.fold_in(key, 0)) if starts else []
     return Rollouts(found, forked)
+
+
+def scored(found: Rollouts, score: Score) -> Rollouts:
+    """The rollouts with other rewards; what cannot be scored has an error.
+
+    One that was cut is paid, too, as far as it went: a critic goes on from there.
+    """
+    out = found.all
+    broken = [t.error is not None and not t.error.startswith(UNTRUSTED) for t in out]
+    known = [i for i, gone in enumerate(broken) if not gone]
+    told = score([out[i].episode for i in known])
+    for i, row in zip(known, told, strict=True):
+        t = out[i]
+        error = t.error
+        if error is None and row.problem is not None:
+            error = f"reward: {row.problem}"
+        out[i] = t._replace(episode=rewarded(t.episode, row), error=error)
+    count = len(found.started)
+    return Rollouts(out[:count], out[count:])
 
 
 def groups(rows: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:

@@ -24,8 +24,9 @@ from dreamgym.training.progress import Progress
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 
-MAIN = ("dream", "reward")
-"""Components that are the outcome's; all others are dense (rl/watch.py)."""
+DENSE = ("milestone/", "tool/", "learned", "judge")
+"""How components begin that are no outcome: the remedy "rewards" turns them down."""
+TASK = "tool/task"
 
 
 class Learned(NamedTuple):
@@ -75,7 +76,7 @@ class _Batch:
     def rewards(self, weights: Weights, updater: Updater) -> Flat:
         """Of each turn; less the way to the reference, where that is paid here."""
         out = np.array([
-            sum(v if k in MAIN else weights.dense * v for k, v in x.rewards.items())
+            sum(v * (weights.dense if _dense(k) else 1.0) for k, v in x.rewards.items())
             for t in self.rows for x in t.episode.transitions
         ], float)  # fmt: skip
         if weights.kl and self.config.update.penalty.place == "reward":
@@ -138,6 +139,10 @@ def learn(
     if again:
         row["replayed"] = float(len(again))
     return Learned(state, row, judge, replay)
+
+
+def _dense(name: str) -> bool:
+    return name.startswith(DENSE) and name != TASK
 
 
 def first_weights(updater: Updater, config: LoopConfig) -> Weights:

@@ -22,7 +22,7 @@ from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import Weights
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.gather import Rollouts, gather, groups
+from dreamgym.training.gather import Rollouts, Score, gather, groups, scored
 from dreamgym.training.learn import Learned, first_weights, learn, told
 from dreamgym.training.progress import Progress
 from worldmodel.fitting.batches import Example
@@ -56,12 +56,14 @@ def train(
     critic: Critic | None = None,
     beside: Sequence[Example] = (),
     probe: Callable[[Policy], dict[str, float]] | None = None,
+    score: Score | None = None,
 ) -> Progress:
     """Run the loop from `progress` to `config.updates` updates or the real budget.
 
     With a `budget` the loop ends when that many transitions are taken. `beside` are
     examples to imitate (BesideConfig); `probe` plays real dev games (WatchConfig): its
-    success is `probe`, its transitions `probed`.
+    success is `probe`, its transitions `probed`. `score` gives other rewards; hooks see
+    the environment's.
 
     Raises:
       ValueError: forks in an environment that cannot go back.
@@ -92,8 +94,9 @@ def train(
         )  # fmt: skip
         spent = progress.transitions + envs.transitions - before
         kept = _copies(progress) if config.watch.answer != "say" else None
+        paid = found if score is None else scored(found, score)
         learned = _attempt(
-            updater, progress, found, config, kept, seed=seed, critic=critic,
+            updater, progress, paid, config, kept, seed=seed, critic=critic,
             beside=beside,
         )  # fmt: skip
         for group in groups(found.started, config.group_size):

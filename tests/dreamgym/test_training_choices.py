@@ -16,8 +16,10 @@ from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import WatchConfig
+from dreamgym.scoring.config import MilestoneConfig, RewardConfig
+from dreamgym.scoring.scorer import Scorer
 from dreamgym.training import BesideConfig, LoopConfig, Progress, ReplayConfig, pool_of
-from dreamgym.training.gather import Rollouts, fork_points, gather
+from dreamgym.training.gather import Rollouts, fork_points, gather, scored
 from tests import doubles
 from worldmodel.fitting.batches import Example
 
@@ -290,6 +292,57 @@ def test_forks_are_groups_of_their_own_and_no_success_of_the_task(told):
     np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)
     assert found.row["success"] == 0.0
     assert found.row["forks"] == 2.0
+
+
+# --- what is paid ------------------------------------------------------------
+
+
+def test_a_step_is_paid_what_the_settings_say(told):
+    task = doubles.task(0, 1, 2)
+    rows = [doubles.trajectory(task, WIN), doubles.trajectory(task, LOSE),
+            doubles.trajectory(task, LOSE, error="broke"),
+            doubles.trajectory(task, ["go right"], error="untrusted: 0.1")]  # fmt: skip
+    there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
+    scorer = Scorer(RewardConfig(alpha=0.5, milestones=(there,)))
+    paid = scored(Rollouts(rows, []), scorer.score)
+    names = [[x.rewards for x in t.episode.transitions] for t in paid.started]
+    # Half of 1 from the environment and of 0.5 from the milestone, half the outcome.
+    assert names[0][0] == {"coin": 0.0, "milestone/there": 0.25}
+    assert names[0][1] == {"coin": 0.5, "outcome": 0.5}
+    assert names[1][0] == {"coin": 0.0, "outcome": 0.0}
+    assert names[2] == [x.rewards for x in rows[2].episode.transitions]
+    assert names[3][0] == {"coin": 0.0, "milestone/there": 0.25}
+    assert [t.error for t in paid.started] == [t.error for t in rows]
+    config = dataclasses.replace(CONFIG, group_size=4)
+    learn(paid.started, config)
+    first = told.examples[-1][0].adv
+    assert first == pytest.approx((0.25 + 0.9) / 2)  # less the mean with 0
+
+
+def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(told):
+    def score(episodes):
+        good = Scorer(RewardConfig()).score(episodes)
+        return [
+            good[0],
+            *(row._replace(problem="judge: malformed") for row in good[1:]),
+        ]
+
+    rows = pair()
+    paid = scored(Rollouts(rows, []), score)
+    assert [t.error for t in paid.started] == [None, "reward: judge: malformed"]
+    found = learn(paid.started, CONFIG)
+    assert not told.examples
+    assert found.row["unscored/reward"] == 1.0
+    assert rows[1].error is None
+
+
+def test_the_remedy_of_rewards_turns_down_what_is_no_outcome(told):
+    there = MilestoneConfig(name="there", pattern="^at 1$", weight=1.0)
+    scorer = Scorer(RewardConfig(milestones=(there,)))
+    paid = scored(Rollouts(pair(), []), scorer.score)
+    progress = fresh([doubles.task(0, 1, 2)])._replace(curve=[{"dense_weight": 0.5}])
+    learn(paid.started, CONFIG, progress=progress)
+    assert told.examples[-1][0].adv == pytest.approx((0.5 + 0.9) / 2)
 
 
 # --- what is done when it goes wrong -----------------------------------------
