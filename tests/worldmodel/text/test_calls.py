@@ -151,6 +151,7 @@ def test_the_calls_that_are_due():
     gold = gold_calls(Task(id="a", instruction="", options={"calls": [row, None]}))
     assert gold == (PARIS, None)
     assert [due(gold, i) for i in range(3)] == [PARIS, None, None]
+    assert [due((PARIS,), i) for i in range(3)] == [PARIS, None, None]
     assert gold_calls(Task(id="a", instruction="")) is None
     assert gold_calls(Task(id="a", instruction="", options={"calls": []})) == ()
 
