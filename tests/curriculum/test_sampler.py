@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from curriculum.pool import Entry, TaskPool
-from curriculum.sampler import CurriculumConfig, sample, weights
+from curriculum.pool import TaskPool
+from curriculum.sampler import CurriculumConfig, sample, weights, worth
 from tests import doubles
 
 
@@ -19,22 +19,20 @@ def named(count, *, family="f", prefix="t"):
     ]
 
 
-def entries(*values):
-    return [
-        Entry(task, value=value)
-        for task, value in zip(named(len(values)), values, strict=True)
-    ]
-
-
 def test_weights_by_hand():
     # Values 0.25, untried (counts 0.25), 0: four fifths go 1/2, 1/2, 0 and one fifth
     # is spread evenly. Without the even share the last would be 0.
-    got = weights(entries(0.25, None, 0.0), 0.2)
+    pool = TaskPool(named(3))
+    pool.record("t0", [True, False], 0)
+    pool.record("t2", [True, True], 0)
+    found = worth(pool, pool.active(), CurriculumConfig())
+    np.testing.assert_allclose(found, [0.25, 0.25, 0.0], rtol=1e-12)
+    got = weights(found, 0.2)
     np.testing.assert_allclose(got, [0.4 + 1 / 15, 0.4 + 1 / 15, 1 / 15], rtol=1e-12)
 
 
 def test_weights_without_any_value_are_even():
-    np.testing.assert_allclose(weights(entries(0.0, 0.0), 0.2), [0.5, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(weights(np.zeros(2), 0.2), [0.5, 0.5], rtol=1e-12)
 
 
 def test_draws_follow_the_weights():
