@@ -6,7 +6,7 @@ JSON, so that a run resumes with the same pool.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,15 @@ class Entry:
     retired: bool = False
 
 
+Part = tuple[float, Callable[[Entry], bool]]
+"""A share of a batch, and which tasks it may be filled with."""
+
+
 class TaskPool:
     """Tasks by id, in the order they came.
 
     `now` is the update that comes next; `verdicts` counts, by generator, what became
-    of the variations it proposed.
+    of the variations it proposed; `resets` of a real environment are what they cost.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class TaskPool:
             raise ValueError(f"patience must be >= 1, got {patience}")
         self._patience, self._seed = patience, seed
         self._values = ValueConfig() if values is None else values
-        self.now = 0
+        self.now = self.resets = 0
         self.verdicts: dict[str, dict[str, int]] = {}
         self.entries: dict[str, Entry] = {}
         for task in tasks:
@@ -223,13 +227,14 @@ class TaskPool:
         """The pool as JSON."""
         return {
             "now": self.now,
+            "resets": self.resets,
             "verdicts": {k: dict(v) for k, v in self.verdicts.items()},
             "entries": [dataclasses.asdict(e) for e in self.entries.values()],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take the place of all there is with what `state()` told."""
-        self.now = state["now"]
+        self.now, self.resets = state["now"], state["resets"]
         self.verdicts = {k: dict(v) for k, v in state["verdicts"].items()}
         self.entries = {}
         for row in state["entries"]:

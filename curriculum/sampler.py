@@ -6,21 +6,20 @@ mix where there is one -> the batch. Tasks never tried count with the largest va
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from curriculum.feasible import FeasibilityConfig
-from curriculum.pool import Entry, TaskPool
+from curriculum.pool import Entry, Part, TaskPool
 from curriculum.schedule import HorizonConfig
+from curriculum.stages import StageConfig
 from curriculum.value import ValueConfig, closeness
 from worldmodel.text.records import Task
 
 GENERATORS = ("model", "rule", "none")
-
-Part = tuple[float, Callable[[Entry], bool]]
-"""A share of the batch, and which tasks it may be filled with."""
+STAGES = ("none", "tools", "games")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +33,7 @@ class CurriculumConfig:
 
     `generator` writes `proposals` variations each update: "model" is the experience
     model, "rule" the environment's or a renaming of what the texts name, "none" nobody.
+    `stages` is a preset of curriculum.presets, or "none".
     """
 
     generated_share: float = 0.125
@@ -46,6 +46,8 @@ class CurriculumConfig:
     value: ValueConfig = ValueConfig()
     feasibility: FeasibilityConfig = FeasibilityConfig()
     horizon: HorizonConfig = HorizonConfig()
+    stages: str = "none"
+    stage: StageConfig = StageConfig()
 
     def __post_init__(self):
         for name in ("generated_share", "coverage"):
@@ -66,6 +68,8 @@ class CurriculumConfig:
             raise ValueError(
                 f"generator must be one of {GENERATORS}, got {self.generator!r}"
             )
+        if self.stages not in STAGES:
+            raise ValueError(f"stages must be one of {STAGES}, got {self.stages!r}")
 
 
 def pool_of(

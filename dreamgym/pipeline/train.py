@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from dreamgym.agent.policy import Policy
@@ -13,7 +12,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv, Trust
 from dreamgym.evaluation import bounds
-from dreamgym.pipeline import served
+from dreamgym.pipeline import proposals, served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
@@ -22,7 +21,7 @@ from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from worldmodel import fidelity, pretrain
-from worldmodel.experience import Query, Remembering, content_seed
+from worldmodel.experience import Query, Remembering
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.learner import TrainState
 from worldmodel.text.records import Episode, Task, Transition
@@ -135,11 +134,12 @@ def reinforce(
     )  # fmt: skip
     progress = saver.restore(start)
 
-    def propose(seeds: Sequence[Task]) -> list[Task | None]:
-        assert experience is not None
-        key = jax.random.key(content_seed(run.config.seed, *(t.id for t in seeds)))
-        return experience.vary(seeds, key=key)
-
+    propose = None
+    if experience is not None:
+        propose = proposals.proposer(
+            progress.pool, config.curriculum, experience, env=run.config.env,
+            seed=run.config.seed,
+        )  # fmt: skip
     total = budget if budget is not None else config.updates
     with bar(total, name, "step" if budget is not None else "update") as show:
 
@@ -149,8 +149,7 @@ def reinforce(
 
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
-            hooks=saver, propose=None if experience is None else propose,
-            budget=budget, show=shown, critic=critic,
+            hooks=saver, propose=propose, budget=budget, show=shown, critic=critic,
         )  # fmt: skip
     params = progress.state.params
     result = policy.replace(policy.model._replace(params=params))
@@ -228,6 +227,7 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
         "kl": last.get("kl", 0.0),
         "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}", loop),
         "computed_share": experience.computed / max(experience.asked, 1),
+        "proposal_resets": progress.pool.resets,
         "generated_tasks": sum(e.generated for e in progress.pool.entries.values()),
         "retired_tasks": sum(e.retired for e in progress.pool.entries.values()),
         **served.spent(experience),

@@ -26,7 +26,7 @@ MADE = {
 }
 HAS = {
     "textcraft": {"expert", "splits apart"},
-    "textworld": {"expert", "splits apart"},
+    "textworld": {"expert", "splits apart", "variations"},
     "corridor": {"expert", "splits apart"},
     "bare": set(),
     "dream": {"splits apart"},
