@@ -18,7 +18,7 @@ SCHEMA = "dreamgym.stages/1"
 
 
 class Staged:
-    """Where a run stands in its stages. `seen` holds the skills since the last check."""
+    """Where a run stands in its stages; `seen` is of the turns since the last check."""
 
     def __init__(self, plan: Sequence[Stage], config: StageConfig):
         """Raises ValueError where there are no stages, or two of one name."""
