@@ -15,7 +15,7 @@ from curriculum.pool import Entry, Part, TaskPool
 from worldmodel.text.calls import gold_calls
 from worldmodel.text.records import Task
 
-Range = tuple[float, float]
+Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)
 HISTORY = 64
 """Checks whose measures are kept."""

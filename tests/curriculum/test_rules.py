@@ -19,11 +19,14 @@ def house(name, here, other, way, goal):
 ROOMS = ("kitchen", "pantry", "attic", "cellar")
 WAYS = ("north", "south", "east")
 TASKS = [
-    house(f"t{i}", ROOMS[i % 4], ROOMS[(i + 1) % 4], WAYS[i % 3], ROOMS[(i + k) % 4])
-    for i in range(12)
-    for k in (0,)
-] + [
-    house(f"u{i}", ROOMS[i % 4], ROOMS[(i + 1) % 4], WAYS[i % 3], ROOMS[(i + 1) % 4])
+    house(
+        f"t{i + 12 * k}",
+        ROOMS[i % 4],
+        ROOMS[(i + 1) % 4],
+        WAYS[i % 3],
+        ROOMS[(i + k) % 4],
+    )
+    for k in (0, 1)  # the coin goes here, or to the other room
     for i in range(12)
 ]
 

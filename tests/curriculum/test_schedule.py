@@ -33,7 +33,7 @@ def test_it_never_falls_and_arrives(stages):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="first = 9.*got 8 and 0"):
+    with pytest.raises(ValueError, match=r"first = 9.*got 8 and 0"):
         horizon(0, 8, HorizonConfig(first=9))
     with pytest.raises(ValueError, match="got 8 and -1"):
         horizon(-1, 8, HorizonConfig())
