@@ -23,7 +23,7 @@ def tool_stages() -> tuple[Stage, ...]:
     The rest it says in words, and the numbers are ours, not measured. Weights, from its
     "Reward emphasis": stage 1 "increase w_call", "reduce penalties for syntax/execution
     errors"; 2 "shift weight from w_call to w_which"; 3 "increase w_args", "tighten
-    penalty for malformed JSON"; 4 "add step penalties", "strengthen outcome reward".
+    penalty for malformed JSON"; 4 "add step penalties" (so none before), "strengthen outcome reward".
     Mixes: later stages keep tasks of the earlier ones, as 3 says "start with minimal
     arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
     it lists for each stage.
@@ -41,23 +41,23 @@ def tool_stages() -> tuple[Stage, ...]:
         ),
         Stage(
             name="when", mix=(silent, called), budget=(1, 5),
-            rewards={"call": 2.0, "syntax": 0.5, "execution": 0.5},
+            rewards={"call": 2.0, "syntax": 0.5, "execution": 0.5, "step": 0.0},
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Stage(
             name="which", mix=(none, Kind(share=0.8, calls=CALLS,
                                           skill="tool_accuracy")),
-            budget=(3, 10), rewards={"call": 0.5, "tool": 2.0},
+            budget=(3, 10), rewards={"call": 0.5, "tool": 2.0, "step": 0.0},
             promote={"tool_accuracy": 0.9},
         ),
         Stage(
             name="how", mix=(none, one, rich), budget=(5, 20),
-            rewards={"tool": 0.5, "arguments": 2.0, "syntax": 2.0},
+            rewards={"tool": 0.5, "arguments": 2.0, "syntax": 2.0, "step": 0.0},
             promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
         ),
         Stage(
             name="pipelines", mix=(none, Kind(share=0.2, calls=ONE_CALL), long),
-            budget=(10, 30), rewards={"task": 2.0, "step": 1.0},
+            budget=(10, 30), rewards={"task": 2.0},
             promote={"success": 0.7},
         ),
         Stage(
