@@ -23,7 +23,8 @@ def tool_stages() -> tuple[Stage, ...]:
     The rest it says in words, and the numbers are ours, not measured. Weights, from its
     "Reward emphasis": stage 1 "increase w_call", "reduce penalties for syntax/execution
     errors"; 2 "shift weight from w_call to w_which"; 3 "increase w_args", "tighten
-    penalty for malformed JSON"; 4 "add step penalties" (so none before), "strengthen outcome reward".
+    penalty for malformed JSON"; 4 "add step penalties" (so none before), "strengthen
+    outcome reward".
     Mixes: later stages keep tasks of the earlier ones, as 3 says "start with minimal
     arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
     it lists for each stage.

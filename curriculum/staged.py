@@ -10,6 +10,7 @@ from typing import Any
 from curriculum import collapse, presets, skills, stages
 from curriculum.pool import Part, TaskPool
 from curriculum.sampler import CurriculumConfig
+from curriculum.schedule import horizon
 from curriculum.skills import Skills
 from curriculum.stages import Stage, StageConfig, StageState
 from worldmodel.text.records import Episode
@@ -90,6 +91,17 @@ class Staged:
             raise ValueError(f"expected stages {told}, got {got}")
         self.state = StageState.of_json(row["state"])
         self.seen = Skills.of_state(row["seen"])
+
+
+def step_limit(
+    update: int, last: int, config: CurriculumConfig, staged: Staged | None = None
+) -> int:
+    """The step limit of an update: the schedule's, and no more than the stage's.
+
+    `last` is the run's own limit.
+    """
+    limit = horizon(update, last, config.horizon)
+    return limit if staged is None else staged.max_steps(limit)
 
 
 def staged_of(config: CurriculumConfig) -> Staged | None:

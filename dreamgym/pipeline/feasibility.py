@@ -13,6 +13,7 @@ import jax
 
 from curriculum import feasible
 from curriculum.feasible import FeasibilityConfig
+from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, Trust
@@ -117,6 +118,26 @@ class Trial:
             mine = map(_question, queries[i * c.actions : (i + 1) * c.actions])
             out.append(feasible.agreement([samples[k] for k in dict.fromkeys(mine)]))
         return out
+
+
+def trial_of(
+    config: CurriculumConfig,
+    experience: ExperienceModel,
+    policy: Policy,
+    *,
+    max_steps: int,
+    temperature: float | int,
+    seed: int,
+    trust: Trust | None = None,
+) -> Trial | None:
+    """The trial that the settings ask for, None where they ask for none."""
+    asked = config.feasibility
+    if not asked.rollouts and not asked.samples:
+        return None
+    return Trial(
+        experience, policy, asked, max_steps=max_steps, temperature=temperature,
+        seed=seed, trust=trust,
+    )  # fmt: skip
 
 
 def _question(query: Query) -> tuple[str, str]:

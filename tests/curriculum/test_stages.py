@@ -10,7 +10,8 @@ import pytest
 from curriculum import presets, stages
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig, sample
-from curriculum.staged import Staged, staged_of
+from curriculum.schedule import HorizonConfig
+from curriculum.staged import Staged, staged_of, step_limit
 from curriculum.stages import Kind, Stage, StageConfig, StageState, advance, shares
 from tests import doubles
 from worldmodel.text.records import Task
@@ -222,6 +223,13 @@ def test_settings_name_the_stages():
         staged = staged_of(CurriculumConfig(stages=name))
         assert staged is not None
         assert staged.now.name == first
+
+
+def test_the_step_limit_is_the_smaller_of_schedule_and_stage():
+    config = CurriculumConfig(horizon=HorizonConfig(first=2, updates=4))
+    assert [step_limit(u, 10, config) for u in range(6)] == [2, 4, 6, 8, 10, 10]
+    staged = Staged(presets.game_stages(plans=(2,)), CONFIG)  # at most 6 steps
+    assert [step_limit(u, 10, config, staged) for u in range(6)] == [2, 4, 6, 6, 6, 6]
 
 
 def test_bad_input_is_refused():

@@ -8,7 +8,8 @@ import pytest
 from curriculum import generator
 from curriculum.feasible import FeasibilityConfig
 from curriculum.pool import TaskPool
-from dreamgym.pipeline.feasibility import Trial
+from curriculum.sampler import CurriculumConfig
+from dreamgym.pipeline.feasibility import Trial, trial_of
 from tests import doubles
 from worldmodel.experience import Prediction
 
@@ -98,6 +99,20 @@ def test_the_order_of_tasks_does_not_matter_to_a_rule():
 def test_a_model_that_cannot_be_asked_again_is_refused():
     with pytest.raises(ValueError, match=r"samples needs .* RuleModel cannot"):
         trial(doubles.RuleModel(), samples=2)
+
+
+def test_the_settings_ask_for_a_trial_or_not():
+    def made(**settings):
+        config = CurriculumConfig(feasibility=FeasibilityConfig(**settings))
+        return trial_of(
+            config, doubles.RuleModel(), doubles.Scripted(doubles.expert_rule),
+            max_steps=4, temperature=1.0, seed=0,
+        )  # fmt: skip
+
+    assert made() is None
+    asked = made(rollouts=1)
+    assert asked is not None
+    assert asked([NEAR, FAR]) == [None, "no plan"]
 
 
 def test_the_generator_takes_in_what_a_trial_lets_through():
