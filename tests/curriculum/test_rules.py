@@ -45,6 +45,15 @@ def test_rooms_stand_in_for_rooms_and_ways_for_ways():
     assert rules.stand_ins(TASKS[0], "north", names, known) == ["east", "south"]
 
 
+def test_a_name_must_have_been_seen_in_the_place_it_takes():
+    some = [t for t in TASKS if not t.instruction.endswith("cellar")]
+    names, known = rules.entities(some), rules.neighbours(some)
+    goal = house("x", "kitchen", "pantry", "north", "kitchen")
+    other = house("y", "kitchen", "pantry", "north", "pantry")
+    assert "cellar" not in rules.stand_ins(goal, "kitchen", names, known)
+    assert "cellar" in rules.stand_ins(other, "kitchen", names, known)
+
+
 def test_a_renaming_by_hand_is_an_exchange():
     got = renamed(TASKS[0], {"kitchen": "pantry", "north": "east"})
     assert got.instruction == "bring the coin to pantry"
