@@ -5,6 +5,7 @@ Task})`, five-value `step`. What it can do beyond that is declared by having the
 
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
   valid_actions() -> actions
+  variations(task, rng) -> tasks of train like this one, in no split themselves
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
 `instruction` (records.Transition and Task say what they mean). A batch is a VectorEnv:

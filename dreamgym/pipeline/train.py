@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from dreamgym.agent import early_experience as early
@@ -18,7 +17,7 @@ from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv, Trust
 from dreamgym.evaluation import bounds, evaluate
 from dreamgym.pipeline import evaluate as evaluation
-from dreamgym.pipeline import served
+from dreamgym.pipeline import proposals, served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reward import scoring
@@ -30,7 +29,7 @@ from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Progress, pool_of, train
 from dreamgym.training.gather import Score
 from worldmodel import fidelity, pretrain
-from worldmodel.experience import Query, Remembering, content_seed
+from worldmodel.experience import Query, Remembering
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -160,11 +159,12 @@ def reinforce(
     )  # fmt: skip
     progress = saver.restore(start)
 
-    def propose(seeds: Sequence[Task]) -> list[Task | None]:
-        assert experience is not None
-        key = jax.random.key(content_seed(run.config.seed, *(t.id for t in seeds)))
-        return experience.vary(seeds, key=key)
-
+    propose = None
+    if experience is not None:
+        propose = proposals.proposer(
+            progress.pool, config.curriculum, experience, env=run.config.env,
+            seed=run.config.seed,
+        )  # fmt: skip
     total = budget if budget is not None else config.updates
     stage = "train" if budget is None else "transfer"
     with (
@@ -178,8 +178,7 @@ def reinforce(
 
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
-            hooks=saver, propose=None if experience is None else propose,
-            budget=budget, show=shown, critic=critic, probe=probe,
+            hooks=saver, propose=propose, budget=budget, show=shown, critic=critic, probe=probe,
             score=score,
             beside=supervised(run, policy, config) if config.supervised else (),
         )  # fmt: skip
@@ -309,6 +308,7 @@ def _numbers(progress: Progress) -> dict[str, Any]:
         "success_first": first["success"],
         "success_last": last["success"],
         "kl": last.get("kl", 0.0),
+        "proposal_resets": progress.pool.resets,
         "generated_tasks": sum(e.generated for e in pool),
         "retired_tasks": sum(e.retired for e in pool),
     }

@@ -41,9 +41,9 @@ PPO = dataclasses.replace(
 )
 
 
-def start(folder, config=LOOP):
+def start(folder, config=LOOP, **settings):
     """A run, its memory, and the loop as a call."""
-    run = Run(folder, preset("tiny"))
+    run = Run(folder, preset("tiny", **settings))
     memory = ReplayMemory(capacity=1000)
     rows = [(t.id, x) for t in TASKS for x in doubles.expert(t).transitions]
     memory.add([t for t, _ in rows], [x for _, x in rows])
@@ -92,6 +92,23 @@ def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
     dreamed = [row["transitions"] for row in progress.curve]
     told = sum(min(run.config.enrich, n) for n in np.diff([0, *dreamed]).tolist())
     assert len(memory) == real + told
+
+
+def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
+    rule = dataclasses.replace(LOOP.curriculum, generator="rule", proposals=2)
+    config = dataclasses.replace(LOOP, updates=1, curriculum=rule)
+    *_, go = start(tmp_path / "rule", config, env="")
+    _, progress = go()
+    (told,) = progress.pool.verdicts.values()
+    assert sum(told.values()) == 2
+    made = [e.task for e in progress.pool.entries.values() if e.generated]
+    assert len(made) == told["accepted"] > 0
+    assert all(t.id.startswith("rule-") for t in made)
+    nobody = dataclasses.replace(
+        config, curriculum=dataclasses.replace(rule, generator="none")
+    )
+    *_, go = start(tmp_path / "none", nobody)
+    assert go()[1].pool.verdicts == {}
 
 
 def stop_after(at, go, monkeypatch):
