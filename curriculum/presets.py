@@ -42,27 +42,27 @@ def tool_stages() -> tuple[Stage, ...]:
         ),
         Stage(
             name="when", mix=(silent, called), budget=(1, 5),
-            rewards={"call": 2.0, "syntax": 0.5, "execution": 0.5, "step": 0.0},
+            rewards={"tool/when": 2.0, "tool/syntax": 0.5, "tool/execution": 0.5},
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Stage(
             name="which", mix=(none, Kind(share=0.8, calls=CALLS,
                                           skill="tool_accuracy")),
-            budget=(3, 10), rewards={"call": 0.5, "tool": 2.0, "step": 0.0},
+            budget=(3, 10), rewards={"tool/when": 0.5, "tool/which": 2.0},
             promote={"tool_accuracy": 0.9},
         ),
         Stage(
             name="how", mix=(none, one, rich), budget=(5, 20),
-            rewards={"tool": 0.5, "arguments": 2.0, "syntax": 2.0, "step": 0.0},
+            rewards={"tool/which": 0.5, "tool/arguments": 2.0, "tool/syntax": 2.0},
             promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
         ),
         Stage(
             name="pipelines", mix=(none, Kind(share=0.2, calls=ONE_CALL), long),
-            budget=(10, 30), rewards={"task": 2.0},
+            budget=(10, 30), rewards={"tool/task": 2.0},
             promote={"success": 0.7},
         ),
         Stage(
-            name="open", mix=(Kind(share=1.0),), rewards={"task": 2.0},
+            name="open", mix=(Kind(share=1.0),), rewards={"tool/task": 2.0},
         ),
     )  # fmt: skip
 

@@ -63,7 +63,7 @@ class Staged:
         )
 
     def rewards(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """The weights of the reward's parts with the present stage's factors."""
+        """A reward's parts (or their weights), times the present stage's factors."""
         return {k: w * self.now.rewards.get(k, 1.0) for k, w in weights.items()}
 
     def max_steps(self, last: int) -> int:
@@ -105,8 +105,12 @@ def step_limit(
 
 
 def staged_of(config: CurriculumConfig) -> Staged | None:
-    """The stages that the settings name, None where they name none."""
+    """The stages of reinforcement that the settings name, None where they name none.
+
+    A stage that is counted in examples is supervised: the warm start was that.
+    """
     if config.stages == "none":
         return None
     known = {"tools": presets.tool_stages, "games": presets.game_stages}
-    return Staged(known[config.stages](), config.stage)
+    plan = [s for s in known[config.stages]() if s.unit != "examples"]
+    return Staged(plan, config.stage)

@@ -96,6 +96,8 @@ class VectorEnv(abc.ABC):
     """
 
     size: int
+    max_steps: int = 10**9
+    """The step limit of episodes; a schedule may change it between them."""
     transitions: int = 0
     """Steps taken so far, over all slots."""
 
@@ -191,7 +193,7 @@ class RealVectorEnv(VectorEnv):
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env], *, max_steps: int):
-        self.envs, self.size, self._max_steps = list(envs), len(envs), max_steps
+        self.envs, self.size, self.max_steps = list(envs), len(envs), max_steps
         self._earned = [0.0] * self.size
         self._steps = [0] * self.size
         self._live = [False] * self.size
@@ -221,7 +223,7 @@ class RealVectorEnv(VectorEnv):
             if not self._live[i] or action is None:
                 continue
             step = self._take(i, action)
-            if self._steps[i] >= self._max_steps and not step.terminated:
+            if self._steps[i] >= self.max_steps and not step.terminated:
                 step = step._replace(truncated=True)
             self._earned[i] += sum(step.rewards.values())
             self._live[i] = not (step.terminated or step.truncated)

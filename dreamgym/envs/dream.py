@@ -54,7 +54,7 @@ class DreamVectorEnv(VectorEnv):
             raise ValueError(
                 f"size and max_steps must be >= 1, got {size}, {max_steps}"
             )
-        self.size, self.model, self._max_steps = size, model, max_steps
+        self.size, self.model, self.max_steps = size, model, max_steps
         self._trust = Trust() if trust is None else trust
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
@@ -135,7 +135,7 @@ class DreamVectorEnv(VectorEnv):
         if trust.pessimism:
             rewards["doubt"] = -trust.pessimism * (1 - sure)
         ended = answer.outcome != "go"
-        late = not ended and number >= self._max_steps
+        late = not ended and number >= self.max_steps
         return Step(answer.next_state, rewards, ended, late, answer.outcome == "win")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from curriculum.sampler import pool_of
+from curriculum.staged import staged_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
@@ -19,6 +21,7 @@ from dreamgym.evaluation import bounds, evaluate
 from dreamgym.pipeline import evaluate as evaluation
 from dreamgym.pipeline import proposals, served
 from dreamgym.pipeline.config import RunConfig
+from dreamgym.pipeline.feasibility import trial_of
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reward import scoring
 from dreamgym.pipeline.run import Run, RunError, bar
@@ -26,7 +29,7 @@ from dreamgym.pipeline.warmstart import experts_of, load_policy, save_policy
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.scoring.config import RewardConfig
-from dreamgym.training import LoopConfig, Progress, pool_of, train
+from dreamgym.training import LoopConfig, Parts, Progress, train
 from dreamgym.training.gather import Score
 from worldmodel import fidelity, pretrain
 from worldmodel.experience import Query, Remembering
@@ -65,6 +68,7 @@ class _Saver:
             "transitions": progress.transitions,
             "curve": progress.curve,
             "fresh": self._fresh,
+            "stages": None if progress.stages is None else progress.stages.to_json(),
             "replay": [_plain(e) for e in progress.replay],
             "halted": progress.halted,
         }
@@ -91,6 +95,8 @@ class _Saver:
         number, arrays, host = found
         state, critic = arrays if start.critic is not None else (arrays, None)
         start.pool.load(host["pool"])
+        if start.stages is not None:
+            start.stages.load(host["stages"])
         self._fresh = [(t, x) for t, x in host["fresh"]]
         if self._experience is not None:
             tuples = [_transition(x) for _, x in self._fresh]
@@ -98,7 +104,7 @@ class _Saver:
         return Progress(
             number, TrainState(*state), start.pool, host["transitions"],
             host["curve"], None if critic is None else TrainState(*critic),
-            tuple(Example(**e) for e in host["replay"]), host["halted"],
+            tuple(Example(**e) for e in host["replay"]), start.stages, host["halted"],
         )  # fmt: skip
 
 
@@ -154,16 +160,21 @@ def reinforce(
         )
     saver = _Saver(run.path(f"checkpoints/{name}"), experience, run.config)
     start = Progress(
-        0, updater.learner.init(), pool_of(tasks, config.curriculum), 0, [],
+        0, updater.learner.init(),
+        pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
         None if critic is None else critic.init(),
+        stages=staged_of(config.curriculum),
     )  # fmt: skip
     progress = saver.restore(start)
-
-    propose = None
+    propose = trial = None
     if experience is not None:
         propose = proposals.proposer(
             progress.pool, config.curriculum, experience, env=run.config.env,
             seed=run.config.seed,
+        )  # fmt: skip
+        trial = trial_of(
+            config.curriculum, experience, policy, max_steps=run.config.max_steps,
+            temperature=update.temperature, seed=run.config.seed, trust=trust_of(run),
         )  # fmt: skip
     total = budget if budget is not None else config.updates
     stage = "train" if budget is None else "transfer"
@@ -176,11 +187,14 @@ def reinforce(
             del of
             show(update if budget is None else progress.transitions + done)
 
+        parts = Parts(
+            propose=propose, trial=trial, critic=critic, probe=probe, score=score,
+            beside=supervised(run, policy, config) if config.supervised else (),
+            plans=_plans(run) if progress.stages is not None else {},
+        )  # fmt: skip
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
-            hooks=saver, propose=propose, budget=budget, show=shown, critic=critic, probe=probe,
-            score=score,
-            beside=supervised(run, policy, config) if config.supervised else (),
+            hooks=saver, parts=parts, budget=budget, show=shown,
         )  # fmt: skip
     if progress.halted:
         print(f"{name}: {progress.halted}", file=sys.stderr)
@@ -211,6 +225,16 @@ def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
     branches = run.path("branches.jsonl")
     known = read_branches(branches) if branches.is_file() else []
     return early.iwm_examples(policy, experts, known)
+
+
+def _plans(run: Run) -> dict[str, int]:
+    """The fewest steps in which a task of the training episodes was won."""
+    out: dict[str, int] = {}
+    for e in episodes_of(run)[0]:
+        if e.success:
+            steps = len(e.transitions)
+            out[e.task.id] = min(out.get(e.task.id, steps), steps)
+    return out
 
 
 def _share(curve: Sequence[dict[str, Any]], name: str) -> float:

@@ -181,7 +181,8 @@ class Updater:
           FloatingPointError: a loss that is not finite.
         """
         tokens = self._packed(merged(examples))
-        weights = self.weights if weights is None else weights
+        if weights is None:
+            weights = Weights(kl=self.config.kl, entropy=self.config.entropy)
         old = copied(state.params)
         before = None
         if self.config.surrogate.truncate:
@@ -207,11 +208,6 @@ class Updater:
             "gain": far.gain, "step": share,
         }  # fmt: skip
         return state._replace(params=params), metrics | told
-
-    @property
-    def weights(self) -> Weights:
-        """Those of the config: what training begins with."""
-        return Weights(kl=self.config.kl, entropy=self.config.entropy)
 
     def distance(self, new: nnx.State, old: nnx.State, tokens: Tokens) -> Distance:
         """How far apart two policies are at the policy's tokens of packed rows."""

@@ -2,7 +2,7 @@
 
 from dreamgym.training.config import BesideConfig, LoopConfig, ReplayConfig
 from dreamgym.training.learn import Learned, learn, turn_example
-from dreamgym.training.loop import Hooks, pool_of, train
+from dreamgym.training.loop import Hooks, Parts, train
 from dreamgym.training.progress import Progress
 
 __all__ = [
@@ -10,10 +10,10 @@ __all__ = [
     "Hooks",
     "Learned",
     "LoopConfig",
+    "Parts",
     "Progress",
     "ReplayConfig",
     "learn",
-    "pool_of",
     "train",
     "turn_example",
 ]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from curriculum.staged import Staged
 from dreamgym.agent.policy import Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED
@@ -73,10 +74,18 @@ class _Batch:
         """Of turns."""
         return Grid(self.length, self.scored, self.cut.astype(int))
 
-    def rewards(self, weights: Weights, updater: Updater) -> Flat:
-        """Of each turn; less the way to the reference, where that is paid here."""
+    def rewards(
+        self, weights: Weights, updater: Updater, stages: Staged | None
+    ) -> Flat:
+        """Of each turn; less the way to the reference, where that is paid here.
+
+        A stage of the curriculum multiplies components by their names.
+        """
         out = np.array([
-            sum(v * (weights.dense if _dense(k) else 1.0) for k, v in x.rewards.items())
+            sum(
+                v * (weights.dense if _dense(k) else 1.0)
+                for k, v in (stages.rewards(x.rewards) if stages else x.rewards).items()
+            )
             for t in self.rows for x in t.episode.transitions
         ], float)  # fmt: skip
         if weights.kl and self.config.update.penalty.place == "reward":
@@ -99,13 +108,13 @@ def learn(
     `beside` are the examples that may be imitated beside it.
     """
     number = progress.update
-    start = first_weights(updater, config)
+    start = first_weights(config)
     last = progress.curve[-1] if progress.curve else {}
     weights = weights_of(last, start)
     batch = _Batch(found.all, config)
     judge, fitted, share = progress.critic, {}, 0.0
     if critic is None or judge is None:
-        adv, use = _compared(batch, updater, weights)
+        adv, use = _compared(batch, updater, weights, progress.stages)
         examples = [
             e._replace(adv=float(a))
             for e, a, ok in zip(batch.examples, adv, use, strict=True)
@@ -114,8 +123,8 @@ def learn(
         share = float(use.mean())
     else:
         examples, judge, fitted = _judged(
-            batch, critic, judge, progress.state, batch.rewards(weights, updater),
-            seed=seed + number,
+            batch, critic, judge, progress.state,
+            batch.rewards(weights, updater, progress.stages), seed=seed + number,
         )  # fmt: skip
         share = len(examples) / max(len(batch.examples), 1)
     rng = np.random.default_rng((seed, number, 1))
@@ -145,13 +154,14 @@ def _dense(name: str) -> bool:
     return name.startswith(DENSE) and name != TASK
 
 
-def first_weights(updater: Updater, config: LoopConfig) -> Weights:
+def first_weights(config: LoopConfig) -> Weights:
     """What the terms of the loss weigh when training begins."""
-    return updater.weights._replace(beside=config.beside.weight)
+    c = config.update
+    return Weights(kl=c.kl, entropy=c.entropy, beside=config.beside.weight)
 
 
 def _compared(
-    batch: _Batch, updater: Updater, weights: Weights
+    batch: _Batch, updater: Updater, weights: Weights, stages: Staged | None
 ) -> tuple[Flat, np.ndarray]:
     """(advantage, whether it counts) of each turn, without a critic."""
     c, size, grid = batch.config.update, batch.config.group_size, batch.grid()
@@ -160,7 +170,7 @@ def _compared(
     if c.baseline == "pairs":
         far = updater.surprise(batch.examples)
         return grid.preferred(far, batch.won, batch.written, c, size)
-    return grid.compared(batch.rewards(weights, updater), c, size)
+    return grid.compared(batch.rewards(weights, updater, stages), c, size)
 
 
 def _judged(

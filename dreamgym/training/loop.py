@@ -4,7 +4,8 @@ tasks -> G rollouts each -> returns [N, G] -> advantages -> an update on sampled
 -> task values -> next tasks. Receives built parts; names no environment, no file.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -12,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from curriculum import generator, sampler
-from curriculum.pool import TaskPool
-from curriculum.sampler import CurriculumConfig
+from curriculum.staged import step_limit
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import VectorEnv
@@ -41,6 +41,38 @@ class Hooks(Protocol):
         ...
 
 
+@runtime_checkable
+class Trying(Protocol):
+    """A filter of proposals that plays them with the policy of now (feasibility)."""
+
+    policy: Policy
+    transitions: int
+
+    def __call__(self, tasks: Sequence[Task]) -> Sequence[str | None]:
+        """Why each task is refused, or None."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a loop may be given beside a policy and an environment.
+
+    `propose` writes variations of tasks and `trial` tries them out; `critic` is PPO's;
+    `beside` are examples to imitate (BesideConfig); `probe` plays real dev games
+    (WatchConfig): its success is `probe`, its transitions `probed`; `score` gives other
+    rewards, while hooks see the environment's; `plans` are lengths of known plans by
+    task id, for the stages of the curriculum.
+    """
+
+    propose: generator.Propose | None = None
+    trial: Trying | None = None
+    critic: Critic | None = None
+    beside: Sequence[Example] = ()
+    probe: Callable[[Policy], dict[str, float]] | None = None
+    score: Score | None = None
+    plans: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
+
+
 def train(
     policy: Policy,
     envs: VectorEnv,
@@ -50,73 +82,127 @@ def train(
     *,
     seed: int,
     hooks: Hooks,
-    propose: generator.Propose | None = None,
+    parts: Parts | None = None,
     budget: int | None = None,
     show: Callable[[int, int, int], None] | None = None,
-    critic: Critic | None = None,
-    beside: Sequence[Example] = (),
-    probe: Callable[[Policy], dict[str, float]] | None = None,
-    score: Score | None = None,
 ) -> Progress:
     """Run the loop from `progress` to `config.updates` updates or the real budget.
 
-    With a `budget` the loop ends when that many transitions are taken. `beside` are
-    examples to imitate (BesideConfig); `probe` plays real dev games (WatchConfig): its
-    success is `probe`, its transitions `probed`. `score` gives other rewards; hooks see
-    the environment's.
+    With a `budget` the loop ends when that many transitions are taken.
 
     Raises:
       ValueError: forks in an environment that cannot go back.
       FloatingPointError: a loss that is not finite, where nothing is to be undone.
     """
+    parts = Parts() if parts is None else parts
     if config.forks and not hasattr(envs, "restore"):
         raise ValueError(
             "forks need an environment that can go back, which only the dream can"
         )
+    limit, size = envs.max_steps, config.group_size
     while progress.update < config.updates and not progress.halted:
         if budget is not None and progress.transitions >= budget:
             break
         number = progress.update
         rng = np.random.default_rng((seed, number))
         key = jax.random.fold_in(jax.random.key(seed), number)
-        invented: dict[str, int] = {}
-        if propose is not None:
-            invented = generator.extend(
-                progress.pool, propose, config.curriculum.proposals, rng
-            )
-        chosen = sampler.sample(progress.pool, config.tasks, config.curriculum, rng)
         acting = policy.replace(policy.model._replace(params=progress.state.params))
-        before = envs.transitions
+        before = _steps(envs, parts)
+        invented = _invented(progress, acting, config, parts, rng)
+        envs.max_steps = step_limit(number, limit, config.curriculum, progress.stages)
+        chosen = _chosen(progress, config, parts, rng)
         found = gather(
             acting, envs, progress.pool, chosen, config, key=key, rng=rng,
             source=f"update{number}",
             show=None if show is None else _shown(show, number),
         )  # fmt: skip
-        spent = progress.transitions + envs.transitions - before
+        spent = progress.transitions + _steps(envs, parts) - before
         kept = _copies(progress) if config.watch.answer != "say" else None
-        paid = found if score is None else scored(found, score)
+        paid = found if parts.score is None else scored(found, parts.score)
         learned = _attempt(
-            updater, progress, paid, config, kept, seed=seed, critic=critic,
-            beside=beside,
+            updater, progress, paid, config, kept, seed=seed, critic=parts.critic,
+            beside=parts.beside,
         )  # fmt: skip
-        for group in groups(found.started, config.group_size):
-            outcomes = [bool(t.episode.success) for t in group if t.error is None]
-            progress.pool.record(group[0].episode.task.id, outcomes, number)
+        progress.pool.record_batch(outcomes(found.started, size), number)
         row = learned.row | {f"tasks/{k}": float(v) for k, v in invented.items()}
         row |= {"update": number + 1, "transitions": spent}
         row["tasks/generated_share"] = float(
             np.mean([t.split == "generated" for t in chosen])
         )
-        if probe is not None and watch.due(config.watch, number + 1):
+        row |= _staged(progress, found.started, size)
+        if parts.probe is not None and watch.due(config.watch, number + 1):
             params = learned.state.params
-            row |= probe(policy.replace(policy.model._replace(params=params)))
+            row |= parts.probe(policy.replace(policy.model._replace(params=params)))
         progress = _answered(
             progress, learned._replace(row=row), config, kept,
-            first_weights(updater, config),
-        )  # fmt: skip
-        progress = progress._replace(transitions=spent)
+            first_weights(config),
+        )._replace(transitions=spent)  # fmt: skip
         hooks.after_update(progress, found.started)
+    envs.max_steps = limit
     return progress
+
+
+def _steps(envs: VectorEnv, parts: Parts) -> int:
+    """Transitions taken so far, those of trials counted in."""
+    return envs.transitions + (0 if parts.trial is None else parts.trial.transitions)
+
+
+def _invented(
+    progress: Progress,
+    acting: Policy,
+    config: LoopConfig,
+    parts: Parts,
+    rng: np.random.Generator,
+) -> dict[str, int]:
+    """New tasks in the pool; counts what became of the proposals."""
+    if parts.propose is None:
+        return {}
+    if parts.trial is not None:
+        parts.trial.policy = acting
+    c = config.curriculum
+    return generator.extend(
+        progress.pool, parts.propose, c.proposals, rng, feasible=parts.trial,
+        name=c.generator,
+    )  # fmt: skip
+
+
+def _chosen(
+    progress: Progress, config: LoopConfig, parts: Parts, rng: np.random.Generator
+) -> list[Task]:
+    """The tasks of this update, in the mix of the present stage."""
+    mix, stages = (), progress.stages
+    if stages is not None:
+        mix = stages.mix(progress.pool, parts.plans)
+    return sampler.sample(progress.pool, config.tasks, config.curriculum, rng, mix=mix)
+
+
+def outcomes(rows: Sequence[Trajectory], size: int) -> list[tuple[str, list[bool]]]:
+    """Task and scored successes of each group."""
+    return [
+        (
+            group[0].episode.task.id,
+            [bool(t.episode.success) for t in group if t.error is None],
+        )
+        for group in groups(rows, size)
+    ]
+
+
+def _staged(
+    progress: Progress, rows: Sequence[Trajectory], size: int
+) -> dict[str, float]:
+    """A check of the stages after a batch: what is measured, where they stand.
+
+    An epoch is as many groups as there are tasks to begin with.
+    """
+    stages = progress.stages
+    if stages is None:
+        return {}
+    stages.observe(t.episode for t in rows if t.error is None)
+    seeds = sum(not e.generated for e in progress.pool.entries.values())
+    flags = stages.check(len(rows) / (size * max(seeds, 1)))
+    row = {f"skills/{k}": v for k, v in stages.state.history[-1].items()}
+    row |= {f"flags/{k}": 1.0 for k in flags}
+    return row | {"stage": float(stages.state.index)}
 
 
 Kept = tuple[TrainState, TrainState | None]
@@ -181,8 +267,3 @@ def _answered(
 
 def _shown(show: Callable[[int, int, int], None], number: int):
     return lambda done, total: show(number, done, total)
-
-
-def pool_of(tasks: Sequence[Task], config: CurriculumConfig) -> TaskPool:
-    """A fresh pool of seed tasks."""
-    return TaskPool(tasks, patience=config.patience)

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from curriculum.pool import TaskPool
+from curriculum.staged import Staged
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 
@@ -10,7 +11,8 @@ from worldmodel.fitting.learner import TrainState
 class Progress(NamedTuple):
     """After `update` updates: the policy, the tasks, the curve, what is replayed.
 
-    `halted` says why training is over before its last update.
+    `stages` says where the curriculum's stages stand, where it has any; `halted` why
+    training is over before its last update.
     """
 
     update: int
@@ -20,4 +22,5 @@ class Progress(NamedTuple):
     curve: list[dict[str, Any]]
     critic: TrainState | None = None
     replay: tuple[Example, ...] = ()
+    stages: Staged | None = None
     halted: str = ""

@@ -184,8 +184,8 @@ def test_the_primers_numbers():
     budgets = [(30e3, 200e3), (1, 5), (3, 10), (5, 20), (10, 30), (1, math.inf)]
     assert [s.budget for s in plan.values()] == budgets
     assert [k.share for k in plan["when"].mix] == [0.5, 0.5]
-    assert plan["when"].rewards["call"] > 1 > plan["which"].rewards["call"]
-    assert plan["when"].rewards["syntax"] < 1 < plan["how"].rewards["syntax"]
+    assert plan["when"].rewards["tool/when"] > 1 > plan["which"].rewards["tool/when"]
+    assert plan["when"].rewards["tool/syntax"] < 1 < plan["how"].rewards["tool/syntax"]
     for stage in plan.values():
         assert sum(k.share for k in stage.mix) == pytest.approx(1.0)
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from curriculum.sampler import CurriculumConfig
+from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
@@ -16,7 +16,7 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
-from dreamgym.training import LoopConfig, Progress, ReplayConfig, pool_of
+from dreamgym.training import LoopConfig, Parts, Progress, ReplayConfig
 from dreamgym.training.gather import Rollouts
 from tests import doubles
 from worldmodel.fitting.batches import pack
@@ -284,7 +284,7 @@ def test_invented_tasks_enter_the_pool_and_then_the_batch():
         curriculum=CurriculumConfig(proposals=3, generated_share=0.5),
     )  # fmt: skip
     hooks = Hooks()
-    end = loop(config=config, hooks=hooks, propose=propose)
+    end = loop(config=config, hooks=hooks, parts=Parts(propose=propose))
     made = [e for e in end.pool.entries.values() if e.generated]
     assert made
     for progress, found in hooks.seen:
@@ -380,7 +380,7 @@ def learned(seed, pay, *, loop=None, **settings):
     )  # fmt: skip
     end = training.train(
         start, Bandit(32, pay), learner, progress, config, seed=seed, hooks=Hooks(),
-        critic=critic,
+        parts=Parts(critic=critic),
     )  # fmt: skip
     policy = start.replace(start.model._replace(params=end.state.params))
     return share_of_good(policy, seed), end

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from curriculum.sampler import CurriculumConfig
+from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Snapshot, VectorEnv
@@ -18,7 +18,7 @@ from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import MilestoneConfig, RewardConfig
 from dreamgym.scoring.scorer import Scorer
-from dreamgym.training import BesideConfig, LoopConfig, Progress, ReplayConfig, pool_of
+from dreamgym.training import BesideConfig, LoopConfig, Parts, Progress, ReplayConfig
 from dreamgym.training.gather import Rollouts, fork_points, gather, scored
 from tests import doubles
 from worldmodel.fitting.batches import Example
@@ -428,7 +428,7 @@ def test_real_dev_games_are_played_at_their_time_and_told():
         played.append(1)
         return {"probe": 0.5 - 0.2 * len(played), "probed": 7.0}
 
-    end = loop(watching(gap=0.1, probe=2), probe=probe)
+    end = loop(watching(gap=0.1, probe=2), parts=Parts(probe=probe))
     assert ["probe" in row for row in end.curve] == [False, True, False]
     assert end.curve[1]["probe"] == pytest.approx(0.3)
     assert len(played) == 1
