@@ -22,7 +22,7 @@ AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
 TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL
-PIPELINE = {"dreamgym.pipeline"} | TRAINING | EVALUATION
+PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
@@ -38,6 +38,7 @@ ALLOWED = {
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,
+    "dreamgym.tracking": {"dreamgym.tracking"},  # numbers by name, nothing of ours
     "dreamgym.pipeline": PIPELINE,
     "dreamgym.fetch": BACKBONE,
     "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | PIPELINE,

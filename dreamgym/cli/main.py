@@ -52,12 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
     from dreamgym.pipeline.run import RunError
+    from dreamgym.tracking import TrackerError
     from worldmodel.served.client import CacheError
     from worldmodel.served.protocol import ChatError
     from worldmodel.text.records import RecordError
 
-    told = (RunError, RecordError, ChatError, CacheError)
-    told += (AssertionError, ValueError, OSError)
+    told = (RunError, RecordError, ChatError, CacheError, TrackerError)
+    told += (AssertionError, ValueError, OSError, MemoryError)
     try:
         args.body(args)
     except told as error:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import MESH_HELP, add_server, server_of
+from dreamgym.cli.options import MESH_HELP, add_server, add_track, server_of
 
 _NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 _ENV_HELP = (
@@ -71,6 +71,7 @@ def add(commands: Any) -> None:
     study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
     study.add_argument("--table", action="store_true", help="run nothing, print only")
+    add_track(study)
     study.set_defaults(body=_study)
     beside = commands.add_parser(
         "show", help="a dreamed episode beside the real one",
@@ -165,6 +166,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="any other setting by its name in manifest.json, dots between: "
         "--set experience.history=0 --set trust.gate=0.05",
     )
+    add_track(parser)
     add_server(parser)
 
 
@@ -236,7 +238,7 @@ def _refit(args: argparse.Namespace) -> None:
     mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     source = Run.open(args.source, mesh)
     root = args.run_dir or args.source.with_name(f"{args.source.name}-refit")
-    told = refit(source, args.episodes, root)
+    told = refit(source, args.episodes, root, args.track)
     print(scorecard.beside({k: told[k] for k in ("before", "after")}))
     print(f"\nthe new run: {root}")
 
@@ -256,13 +258,16 @@ def _stages(args: argparse.Namespace) -> None:
     root = args.run_dir if args.run_dir is not None else default
     if args.command in STAGES:
         tune_process()
-        run = Run(root, config, None if mesh is None else make_mesh(mesh))
-        run.stage(args.command, lambda: STAGES[args.command](run))
+        placed = None if mesh is None else make_mesh(mesh)
+        with Run(root, config, placed, args.track) as run:
+            run.stage(args.command, lambda: STAGES[args.command](run))
         if args.command != "transfer":
             return
         results = transfer.write_results(run)
     else:
-        results = quickstart(root, config, fine_tune=not args.no_transfer, mesh=mesh)
+        results = quickstart(
+            root, config, fine_tune=not args.no_transfer, mesh=mesh, track=args.track
+        )
     print(report.table(results))
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
 
@@ -277,7 +282,7 @@ def _study(args: argparse.Namespace) -> None:
         tune_process()
         for cell in study.cells(grid):
             print("cell " + " ".join(f"{k}={v}" for k, v in cell.items()), flush=True)
-            study.compute(grid, cell, root)
+            study.compute(grid, cell, root, args.track)
     print(study.table(grid, root))
 
 

@@ -1,7 +1,7 @@
 """Stage: trust-region training in the dream, checkpointed after every update."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from dreamgym.evaluation import bounds
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
-from dreamgym.pipeline.run import Run, bar
+from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy, save_policy
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Progress, pool_of, train
-from worldmodel import fidelity, pretrain
+from worldmodel import fidelity
 from worldmodel.experience import Query, Remembering, content_seed
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.learner import TrainState
@@ -29,15 +29,19 @@ from worldmodel.text.records import Episode, Task, Transition
 
 
 class _Saver:
-    """Saves after each update, and enriches the memory where there is one."""
+    """Saves after each update, and enriches the memory where there is one.
+
+    `told` hears of the progress first: a kill in between does not leave a row out.
+    """
 
     def __init__(
         self,
         directory: Path,
         experience: Remembering | None,
         config: RunConfig,
+        told: Callable[[Progress], None] = lambda _: None,
     ):
-        self._directory, self._experience = directory, experience
+        self._directory, self._experience, self._told = directory, experience, told
         self._enrich, self._least = config.enrich, config.trust.enrich
         self._seed = config.seed
         self._fresh: list[tuple[str, dict[str, Any]]] = []
@@ -46,6 +50,7 @@ class _Saver:
         self, progress: Progress, trajectories: Sequence[Trajectory]
     ) -> None:
         """See training.Hooks."""
+        self._told(progress)
         if self._experience is not None:
             self._remember(progress.update, trajectories)
         host = {
@@ -128,34 +133,46 @@ def reinforce(
         critic = Critic(
             policy.model, update.critic, rows=update.rows, width=update.width
         )
-    saver = _Saver(run.path(f"checkpoints/{name}"), experience, run.config)
     start = Progress(
         0, updater.learner.init(), pool_of(tasks, config.curriculum), 0, [],
         None if critic is None else critic.init(),
     )  # fmt: skip
-    progress = saver.restore(start)
 
     def propose(seeds: Sequence[Task]) -> list[Task | None]:
         assert experience is not None
         key = jax.random.key(content_seed(run.config.seed, *(t.id for t in seeds)))
         return experience.vary(seeds, key=key)
 
-    total = budget if budget is not None else config.updates
-    with bar(total, name, "step" if budget is not None else "update") as show:
+    total, unit = config.updates, "update"
+    if budget is not None:
+        total, unit = budget, "step"
 
-        def shown(update: int, done: int, of: int) -> None:
-            del of
-            show(update if budget is None else progress.transitions + done)
+    def position(now: Progress) -> int:
+        return now.update if budget is None else now.transitions
 
+    with run.following(name, total, unit) as told:
+        reached = 0
+
+        def after(now: Progress) -> None:
+            nonlocal reached
+            reached = position(now)
+            cut = now.curve[-1].get(f"unscored/{UNTRUSTED}", 0.0)
+            gate = {"gate": cut / (config.tasks * config.group_size)}
+            told(now.update, now.curve[-1] | gate, reached)
+
+        saver = _Saver(run.path(f"checkpoints/{name}"), experience, run.config, after)
+        progress = saver.restore(start)
+        reached = position(progress)
+        told(progress.update, {}, reached)
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
             hooks=saver, propose=None if experience is None else propose,
-            budget=budget, show=shown, critic=critic,
+            budget=budget, show=lambda at, *_: told(at, {}, reached), critic=critic,
         )  # fmt: skip
     params = progress.state.params
     result = policy.replace(policy.model._replace(params=params))
     save_policy(run, name, result)
-    pretrain.write_curve(run.path(f"curves/{name}.jsonl"), progress.curve)
+    run.write_curve(name, progress.curve)
     run.drop(f"checkpoints/{name}")
     return result, progress
 
