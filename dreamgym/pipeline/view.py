@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -32,7 +32,7 @@ HISTORY = 1.0
 """What is told within so many seconds of the first position was done before."""
 
 
-def sparkline(values: Sequence[float], cells: int, marks: str = BARS) -> str:
+def sparkline(values: Sequence[float | int], cells: int, marks: str = BARS) -> str:
     """The last values as marks of growing height, least to most; flat: the lowest."""
     last = [float(v) for v in values][-cells:]
     low, span = min(last, default=0.0), max(last, default=0.0) - min(last, default=0.0)
@@ -40,14 +40,14 @@ def sparkline(values: Sequence[float], cells: int, marks: str = BARS) -> str:
     return "".join(marks[round((v - low) / span * top) if span else 0] for v in last)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Seconds as m:ss or h:mm:ss."""
     hours, rest = divmod(round(max(seconds, 0.0)), 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
-def number(name: str, value: float) -> str:
+def number(name: str, value: float | int) -> str:
     """A metric in a few characters: shares in per cent, large ones whole."""
     if name in SHARES:
         return f"{100 * value:.1f} %"
@@ -61,8 +61,8 @@ def lines(
     total: int,
     rows: Sequence[Mapping[str, Any]],
     *,
-    spent: float,
-    left: float | None,
+    spent: float | int,
+    left: float | int | None,
     width: int,
     marks: str = BARS,
 ) -> list[str]:
@@ -107,7 +107,7 @@ class Live:
     """The block on a terminal. The cursor waits on an empty line above it, so that
     what others write there stays."""
 
-    def __init__(self, file: TextIO, total: int, text: str, unit: str):
+    def __init__(self, file: Any, total: int, text: str, unit: str):
         self._file, self._total, self._text, self._unit = file, total, text, unit
         self._start, self._drawn = time.monotonic(), -EVERY
         self._marks = [(0, self._start)]
@@ -148,14 +148,14 @@ class Live:
         self._file.flush()
 
 
-def able(file: TextIO) -> bool:
+def able(file: Any) -> bool:
     """Whether a block can be drawn: a terminal that moves its cursor, not too low."""
     if not file.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return shutil.get_terminal_size().lines >= 10
 
 
-def _writes(file: TextIO, text: str) -> bool:
+def _writes(file: Any, text: str) -> bool:
     try:
         text.encode("ascii" if file.encoding is None else file.encoding)
     except UnicodeEncodeError:
@@ -173,7 +173,9 @@ def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[..., None]
         finally:
             live.close()
         return
-    with tqdm(total=total, desc=text, unit=unit, leave=False, disable=None) as line:
+    with tqdm(
+        total=total, desc=text, unit=unit, leave=False, disable=None, file=sys.stderr
+    ) as line:
 
         def show(done: int, note: Any = None) -> None:
             line.n = min(done, total)
