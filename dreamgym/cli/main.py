@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dreamgym.cli import annotate, data, engine, runs
+from dreamgym.cli import annotate, data, engine, estimate, runs
 
 _EPILOG = """\
 examples:
@@ -18,6 +18,8 @@ examples:
   dreamgym fidelity runs/default-0                 how far to trust its dream
   dreamgym pretrain --from runs/a --episodes new.jsonl   refit with fresh episodes
   dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table
+  dreamgym estimate --preset small                 time, memory, disk: before it runs
+  dreamgym quickstart --track wandb                metrics there too (or tensorboard)
   dreamgym compare runs/a runs/b                   runs side by side, and their plot
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
@@ -43,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (runs, data, annotate, engine):
+    for group in (runs, estimate, data, annotate, engine):
         group.add(commands)
     return parser
 
