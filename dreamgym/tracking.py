@@ -55,7 +55,12 @@ def read_metrics(path: str | os.PathLike) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{where}: expected JSON, {error}") from None
-        if not isinstance(row, dict) or row.get("schema") != SCHEMA:
+        keys = {"stage", "step", "time", "metrics"}
+        if (
+            not isinstance(row, dict)
+            or row.get("schema") != SCHEMA
+            or not keys <= row.keys()
+        ):
             raise ValueError(f"{where}: expected a row of {SCHEMA!r}, got {row!r:.60}")
         out.append(row)
     return out

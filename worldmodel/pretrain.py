@@ -7,8 +7,9 @@ by their own schedule, checkpointed and resumable bit for bit.
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -267,7 +268,7 @@ def fit(
                 progress(step, {"loss": float(window.value()), "tokens": read})
                 read = 0
             continue
-        row = {"step": step, "loss": float(window.value())}
+        row = {"loss": float(window.value())}
         require_finite("loss", row["loss"], step)
         if held is not None:
             row |= evaluate(learner, state.params, held, config.rows)
@@ -275,7 +276,7 @@ def fit(
                 best = row["held_out/loss"]
                 best_params = copied(state.params)
         window = None
-        curve.append(row)
+        curve.append({"step": step} | row)
         checkpoint.save(
             directory, step, (state, best_params), {"curve": curve, "best": best}
         )
@@ -358,7 +359,7 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     return longest
 
 
-def write_curve(path: Path, curve: Sequence[dict[str, float | int]]) -> None:
+def write_curve(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
     """A learning curve as JSON lines."""
     with replacing(path) as file:
         file.writelines(json.dumps(row) + "\n" for row in curve)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def _found(config: Any, *, fine_tune: bool) -> Any:
 
     from dreamgym.pipeline import estimate
 
-    cache = Path(str(jax.config.jax_compilation_cache_dir)) / "pace"
+    cache = Path(str(getattr(jax.config, "jax_compilation_cache_dir", ""))) / "pace"
     pace = estimate.measured(config, cache)
     return estimate.estimated(config, pace, estimate.known(config), fine_tune=fine_tune)
 
@@ -47,14 +48,15 @@ def _estimate(args: argparse.Namespace) -> None:
         print(json.dumps(estimate.spans(found) | {"stages": stages}))
         return
     print(estimate.table(found))
-    root = args.run_dir if args.run_dir is not None else Path("runs")
-    _warn(found, root)
+    _warn([found], args.run_dir if args.run_dir is not None else Path("runs"))
 
 
-def _warn(found: Any, root: Path) -> None:
+def _warn(found: Sequence[Any], root: Path) -> None:
     from dreamgym.pipeline import estimate
 
-    for line in estimate.warnings(found, root, estimate.machine_memory()):
+    memory = estimate.machine_memory()
+    said = (line for one in found for line in estimate.warnings(one, root, memory))
+    for line in dict.fromkeys(said):
         print(f"warning: {line}", file=sys.stderr)
 
 
@@ -77,7 +79,7 @@ def say(root: Path, config: Any, *, fine_tune: bool) -> None:
     tune_process()
     found = _found(config, fine_tune=fine_tune)
     print(estimate.told(found, done), file=sys.stderr)
-    _warn(found, root)
+    _warn([found], root)
 
 
 def say_study(study: Any, root: Path) -> None:
@@ -90,7 +92,7 @@ def say_study(study: Any, root: Path) -> None:
     from dreamgym.pipeline.quickstart import STAGES
     from dreamgym.pipeline.study import cells, config_of
 
-    order = list(STAGES)
+    order, every = list(STAGES), []
     later, least, most = set(order[order.index(study.until) + 1 :]), 0.0, 0.0
     for cell in cells(study):
         config = config_of(study, cell)
@@ -98,12 +100,13 @@ def say_study(study: Any, root: Path) -> None:
         done = later | {s for s in order if (marks / f"{s}.json").is_file()}
         if config.server is not None or done >= set(order):
             continue
-        found = _found(config, fine_tune=True)
+        found = _found(config, fine_tune=study.until == "transfer")
+        every.append(found)
         low, high = estimate.spans(found, done)["seconds"]
         least, most = max(least, low), most + high
-        _warn(found, root)
-    if most:
+    if every:
         print(
             f"estimate: {estimate.time_of(least)} (the longest cell) to "
             f"{estimate.time_of(most)} (if cells shared nothing)", file=sys.stderr,
         )  # fmt: skip
+        _warn(every, root)

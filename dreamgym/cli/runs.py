@@ -255,8 +255,10 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.pipeline import transfer
     from dreamgym.pipeline.quickstart import STAGES, quickstart, tune_process
     from dreamgym.pipeline.run import Run
+    from dreamgym.tracking import require
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
+    require(args.track)
     if args.command == "pretrain" and args.source is not None:
         return _refit(args)
     config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None

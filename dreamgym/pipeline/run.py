@@ -239,7 +239,11 @@ class Run:
         What a kill kept from metrics.jsonl, after its checkpoint, is told now.
         """
         for row in curve:
-            self.track(name, row["update"] if "update" in row else row["step"], row)
+            if "update" in row:  # of a loop, where `step` is a metric
+                self.track(name, row["update"], row)
+            else:
+                told = {k: v for k, v in row.items() if k != "step"}
+                self.track(name, row["step"], told)
         write_curve(self.root / "curves" / f"{name}.jsonl", curve)
 
     def close(self) -> None:

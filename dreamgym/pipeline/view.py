@@ -6,6 +6,7 @@ nothing where nobody looks.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -59,7 +60,7 @@ def lines(
     unit: str,
     done: int,
     total: int,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, float | int]],
     *,
     spent: float | int,
     left: float | int | None,
@@ -78,7 +79,7 @@ def lines(
         head += "  " + marks[-1] * full + marks[0] * (room - full)
     out, cells = [head], max(min(width // 8, 16), 4)
     for name, called in SHOWN:
-        values = [r[name] for r in rows if isinstance(r.get(name), int | float)]
+        values = [r[name] for r in rows if math.isfinite(r.get(name, math.nan))]
         if not values:
             continue
         piece = f"{called} {number(name, values[-1])}"
@@ -111,15 +112,16 @@ class Live:
         self._file, self._total, self._text, self._unit = file, total, text, unit
         self._start, self._drawn = time.monotonic(), -EVERY
         self._marks = [(0, self._start)]
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: list[Mapping[str, float | int]] = []
         self._marks_of = BARS if _writes(file, BARS) else PLAIN_BARS
 
     def __call__(self, done: int, note: Any = None) -> None:
         """Go to a position; a note that is a mapping is a row of metrics."""
         now, done = time.monotonic(), min(done, self._total)
-        fresh = isinstance(note, Mapping) and bool(note) and note not in self._rows[-1:]
+        row = _numbers(note) if isinstance(note, Mapping) else {}
+        fresh = bool(row) and row not in self._rows[-1:]
         if fresh:
-            self._rows.append(note)
+            self._rows.append(row)
         if done and now - self._start < HISTORY:
             self._marks = [(done, now)]
         elif done > self._marks[-1][0]:
@@ -155,6 +157,10 @@ def able(file: Any) -> bool:
     return shutil.get_terminal_size().lines >= 10
 
 
+def _numbers(note: Mapping[str, Any]) -> dict[str, float | int]:
+    return {k: v for k, v in note.items() if isinstance(v, int | float)}
+
+
 def _writes(file: Any, text: str) -> bool:
     try:
         text.encode("ascii" if file.encoding is None else file.encoding)
@@ -180,7 +186,7 @@ def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[..., None]
         def show(done: int, note: Any = None) -> None:
             line.n = min(done, total)
             if isinstance(note, Mapping):
-                known = {k: v for k, v in note.items() if isinstance(v, int | float)}
+                known = _numbers(note)
                 told = {c: number(k, known[k]) for k, c in SHOWN if k in known}
                 line.set_postfix(told, refresh=False)
             line.refresh()

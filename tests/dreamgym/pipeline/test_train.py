@@ -17,6 +17,7 @@ from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl.config import UpdateConfig
+from dreamgym.tracking import FILE, read_metrics
 from dreamgym.training import LoopConfig
 from tests import doubles, helpers
 from worldmodel.experience import Prediction, Remembering
@@ -86,6 +87,11 @@ def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
         if x
     ]
     assert rows == progress.curve
+    told = [r for r in read_metrics(run.path(FILE)) if r["stage"] == "dream"]
+    assert [r["step"] for r in told] == [1, 2, 3]
+    for row, known in zip(told, progress.curve, strict=True):
+        assert row["metrics"] == pytest.approx(known | row["metrics"])
+        assert row["metrics"]["gate"] == 0.0
     assert not run.path("checkpoints/dream").exists()
     assert any(e.generated for e in progress.pool.entries.values())
     real = sum(len(doubles.plan(t.initial_state)) for t in TASKS)
@@ -137,6 +143,8 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     assert progress.pool.entries == progress_whole.pool.entries
     assert memory._transitions == memory_whole._transitions
     assert memory._tasks == memory_whole._tasks
+    told = read_metrics(run.path(FILE))  # what came before the kill, and what after
+    assert [(r["stage"], r["step"]) for r in told] == [("dream", n) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

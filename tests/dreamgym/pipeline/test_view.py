@@ -67,6 +67,12 @@ def test_a_fit_shows_its_losses_and_nothing_of_an_agent():
     assert got == ["loss 0.5 █▃▁   held out 1.5"]  # 1.5 / 2 down: mark 7 / 3 is 2
 
 
+def test_what_is_no_number_is_not_drawn():
+    rows = [{"loss": 2.0, "kl": float("nan")}, {"loss": float("nan")}, {"loss": 1.0}]
+    got = lines("bc", "update", 3, 9, rows, spent=1, left=None, width=60)[1:]
+    assert got == ["loss 1 █▁"]
+
+
 def test_time_left_forgets_what_the_compiler_took():
     assert seconds_left([(0, 0.0)], 10) is None
     assert seconds_left([(0, 0.0), (1, 60.0)], 10) == 540.0  # nothing better is known
