@@ -56,6 +56,8 @@ PROCESS, TRANSITION = 1.4e9, 14e3
 """Bytes of a process with its programs, and of a transition in its several forms."""
 WRITTEN, PLOTS = 730, 4e6
 """Bytes of a transition in an episodes file, and of plots, tables and curves."""
+FRESH = 24 * 3600.0
+"""Seconds after which is measured again: a machine is not always as busy."""
 SECONDS = 2.0
 """How long is measured, at most, once everything is compiled."""
 
@@ -137,7 +139,7 @@ def _real_steps(c: RunConfig, collected: int) -> int:
 
 
 def measured(config: RunConfig, cache: Path) -> Pace:
-    """The pace of this machine under these settings; measured once and kept in `cache`.
+    """The pace of this machine under these settings; kept in `cache` for a day.
 
     What a run has that is not measured: longer rows, where its texts need them.
     """
@@ -148,7 +150,7 @@ def measured(config: RunConfig, cache: Path) -> Pace:
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
     path = cache / f"pace-{key}.json"
-    if path.is_file():
+    if path.is_file() and time.time() - path.stat().st_mtime < FRESH:
         return Pace(**json.loads(path.read_text()))
     step = _step_seconds(config) if config.env else 0.0
     pace = Pace(step=step, **_update(config))

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import time
 
 import pytest
 
@@ -136,6 +138,9 @@ def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
     assert asked == []
     assert estimate.measured(tiny(model="micro"), tmp_path).step == 1.0
     assert asked == ["micro"]
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, time.time() - estimate.FRESH - 1))
+    assert estimate.measured(tiny(), tmp_path).step == 1.0
 
 
 def test_a_server_or_a_mesh_is_not_estimated(capsys):
