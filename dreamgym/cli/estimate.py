@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "estimate", help="time, memory and disk of a run, before it",
         description="Time some updates and some real steps under these settings (once "
-        "for each machine) and tell what a whole run will take: ranges. They were "
+        "a day on each machine) and tell what a whole run will take: ranges. They were "
         "measured for presets on 2 CPU cores; on other devices they are guesses.",
     )  # fmt: skip
     runs.run_options(command)
