@@ -23,7 +23,7 @@ EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
 SCORING = {"dreamgym.scoring"} | WORLDMODEL
 TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | SCORING
-PIPELINE = {"dreamgym.pipeline"} | TRAINING | EVALUATION
+PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
@@ -40,6 +40,7 @@ ALLOWED = {
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,
+    "dreamgym.tracking": {"dreamgym.tracking"},  # numbers by name, nothing of ours
     "dreamgym.pipeline": PIPELINE,
     "dreamgym.fetch": BACKBONE,
     "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | PIPELINE,

@@ -127,19 +127,23 @@ def config_of(study: Study, cell: Cell) -> RunConfig:
     return changed_by(config, settings)
 
 
-def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:
+def compute(
+    study: Study, cell: Cell, root: Path, track: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run a cell to its last stage and write its JSON; returns that.
+
+    Its metrics go to its run's metrics.jsonl and to the trackers that `track` names.
 
     A finished cell is read again from its run, so that new columns cost nothing.
     """
     config = config_of(study, cell)
     key = config.digest()
-    run = Run(root / "runs" / key, config)
-    share(run, sorted((root / "runs").glob("*/manifest.json")))
-    for name, body in STAGES.items():
-        run.stage(name, lambda body=body: body(run))
-        if name == study.until:
-            break
+    with Run(root / "runs" / key, config, track=track) as run:
+        share(run, sorted((root / "runs").glob("*/manifest.json")))
+        for name, body in STAGES.items():
+            run.stage(name, lambda body=body: body(run))
+            if name == study.until:
+                break
     told = {
         "settings": cell, "digest": key,
         "values": {c: _value(run, path) for c, path in study.columns.items()},

@@ -71,16 +71,11 @@ def stage(run: Run) -> dict[str, Any]:
     sr = early.sr_examples(
         policy, experts, branches, per_state=c.reflections, seed=run.config.seed
     )
-    with bar(2 * c.fit.steps, "warmstart", "update") as show:
-        control = _fit(run, "bc", policy.model, bc, c.fit, dev_bc, show, 0)
-        first = max(int(c.iwm_share * c.fit.steps), 1)
-        middle = _fit(
-            run, "iwm", policy.model, iwm, _steps(c.fit, first), (), show, c.fit.steps
-        )
-        final = _fit(
-            run, "warmstart", middle, bc + sr, _steps(c.fit, c.fit.steps - first),
-            dev_bc, show, c.fit.steps + first,
-        )  # fmt: skip
+    control = _fit(run, "bc", policy.model, bc, c.fit, dev_bc)
+    first = max(int(c.iwm_share * c.fit.steps), 1)
+    middle = _fit(run, "iwm", policy.model, iwm, _steps(c.fit, first), ())
+    rest = _steps(c.fit, c.fit.steps - first)
+    final = _fit(run, "warmstart", middle, bc + sr, rest, dev_bc)
     save_policy(run, "bc", policy.replace(control))
     save_policy(run, "warmstart", policy.replace(final))
     for name in ("bc", "iwm", "warmstart"):
@@ -109,16 +104,14 @@ def _fit(
     examples: list[Example],
     fit: FitConfig,
     held: Sequence[Example],
-    show: Any,
-    done: int,
 ) -> Model:
     directory = Path(run.path(f"checkpoints/{name}"))
-    model, curve = pretrain.fit(
-        model, examples, fit, seed=run.config.seed, directory=directory,
-        held_out=held, keep_best=bool(held),
-        progress=lambda n, row: show(done + n, row),
-    )  # fmt: skip
-    pretrain.write_curve(run.path(f"curves/{name}.jsonl"), curve)
+    with run.following(name, fit.steps) as told:
+        model, curve = pretrain.fit(
+            model, examples, fit, seed=run.config.seed, directory=directory,
+            held_out=held, keep_best=bool(held), progress=told,
+        )  # fmt: skip
+    run.write_curve(name, curve)
     return model
 
 

@@ -119,10 +119,13 @@ class Critic:
         total = sum(map(len, places))
         tokens = self._packed(_asked(examples, places, np.arange(total)))
         out = np.zeros(total, np.float32)
-        for at in range(0, len(tokens.ids), self._rows):
-            index = np.arange(at, min(at + self._rows, len(tokens.ids)))
-            batch = rows_of(tokens, index, self._rows)
-            found = np.asarray(self._values(params, batch))
+
+        def told(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
+            batch = rows_of(tokens, np.arange(start, stop), size)
+            return batch, np.asarray(self._values(params, batch))
+
+        count, width = tokens.ids.shape
+        for batch, found in self._learner.micro.over(count, self._rows, width, told):
             out[batch.adv[batch.mask].astype(int)] = found[batch.mask]
         return out
 

@@ -7,7 +7,7 @@ same temperature and allowed-token masks.
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,9 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, read_logp
+
+
+T = TypeVar("T")
 
 
 def distribution(logits, batch: Tokens, masks, temperature: float):
@@ -179,6 +182,7 @@ class Updater:
 
         Raises:
           FloatingPointError: a loss that is not finite.
+          MemoryError: not even one row fits (fitting/micro.py).
         """
         tokens = self._packed(merged(examples))
         if weights is None:
@@ -213,8 +217,9 @@ class Updater:
         """How far apart two policies are at the policy's tokens of packed rows."""
         none = Ratio(jnp.zeros(()), jnp.zeros(()))
         total, gain, largest, turn = none, none, 0.0, 0.0
-        for batch in self._batches(tokens):
-            found = self._gap(new, old, batch, self._masks)
+        for found in self._pieces(
+            tokens, lambda batch, _: self._gap(new, old, batch, self._masks)
+        ):
             total, gain = total + found[0], gain + found[1]
             largest, turn = max(largest, float(found[2])), max(turn, float(found[3]))
         return Distance(
@@ -241,17 +246,28 @@ class Updater:
         longest, width = max(len(e.ids) for e in examples), self.config.width
         return pack(examples, width if longest <= width else -(-longest // 64) * 64)
 
-    def _batches(self, tokens: Tokens) -> Iterator[Tokens]:
-        count, rows = tokens.ids.shape[0], self.config.rows
-        for at in range(0, count, rows):
-            yield rows_of(tokens, np.arange(at, min(at + rows, count)), rows)
+    def _pieces(
+        self,
+        tokens: Tokens,
+        compute: Callable[[Tokens, np.ndarray], T],
+        index: np.ndarray | None = None,
+    ) -> Iterator[T]:
+        """`compute(batch, index)` of all rows or of some, as many at once as fit."""
+        rows = np.arange(len(tokens.ids)) if index is None else index
+
+        def of(start: int, stop: int, size: int) -> T:
+            chosen = rows[start:stop]
+            return compute(rows_of(tokens, chosen, size), chosen)
+
+        most, width = self.config.rows, tokens.ids.shape[1]
+        return self.learner.micro.over(len(rows), most, width, of)
 
     def _over(
         self, tokens: Tokens, fn: Callable[[Tokens], jax.Array]
     ) -> Float[np.ndarray, "B T"]:
         """A function of batches over all rows."""
-        found = [np.asarray(fn(batch)) for batch in self._batches(tokens)]
-        return np.concatenate(found)[: tokens.ids.shape[0]]
+        found = self._pieces(tokens, lambda b, some: np.asarray(fn(b))[: len(some)])
+        return np.concatenate(list(found))
 
     def _step(
         self,
@@ -262,20 +278,21 @@ class Updater:
         before: Float[np.ndarray, "B T"] | None,
         beside: Tokens | None,
     ):
-        rows = self.config.rows
-        kl, entropy = np.float32(weights.kl), np.float32(weights.entropy)
-        grads, total = None, {}
-        for at in range(0, len(index), rows):
-            chosen = index[at : at + rows]
-            batch = rows_of(tokens, chosen, rows)
-            reference = self._reference if state.average is None else state.average
+        args = {
+            "masks": self._masks, "kl": np.float32(weights.kl),
+            "entropy": np.float32(weights.entropy),
+        }  # fmt: skip
+        reference = self._reference if state.average is None else state.average
+
+        def gradient(batch: Tokens, chosen: np.ndarray):
             more = {"ref_logp": self._whole(reference, batch, self._masks)}
             if before is not None:
-                short = rows - len(chosen)
+                short = len(batch.ids) - len(chosen)
                 more["before"] = np.pad(before[chosen], ((0, short), (0, 0)))
-            one, found = self.learner.gradient(
-                state.params, batch, masks=self._masks, kl=kl, entropy=entropy, **more
-            )
+            return self.learner.gradient(state.params, batch, **args, **more)
+
+        grads, total = None, {}
+        for one, found in self._pieces(tokens, gradient, index):
             grads = one if grads is None else self.learner.added(grads, one)
             total = merge(total, found)
         if beside is not None:
@@ -293,8 +310,9 @@ class Updater:
     ) -> tuple[Any, Ratio]:
         """Gradients with those of imitation added, a mean against the loss's mean."""
         more, told = None, {}
-        for batch in self._batches(beside):
-            one, found = self._beside.gradient(state.params, batch)
+        for one, found in self._pieces(
+            beside, lambda batch, _: self._beside.gradient(state.params, batch)
+        ):
             more = one if more is None else self._beside.added(more, one)
             told = merge(told, found)
         share = weight * total["loss"].count / jnp.maximum(told["loss"].count, 1.0)

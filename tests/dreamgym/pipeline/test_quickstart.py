@@ -169,7 +169,7 @@ def test_studies_share_all_that_the_early_stages_write(corridor):
     late = {"dream", "s2r", "real_only", "real_only_total"}
     others = {
         "manifest.json", "stages", "checkpoints", "plots", "test", "fidelity.json",
-        "bound.json", "results.json", "spent.json", "table.md",
+        "bound.json", "results.json", "spent.json", "table.md", "metrics.jsonl",
         *(f"policies/{n}" for n in late),
         *(f"curves/{n}.jsonl" for n in late),
     }  # fmt: skip

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dreamgym.pipeline import train
+from dreamgym.pipeline import reinforce, train
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.warmstart import save_policy
@@ -111,7 +111,7 @@ def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
     run = corridor(tmp_path, beside=BesideConfig(kind=kind, weight=0.1))
     some = episodes(run)
     policy = doubles.policy()
-    found = train.supervised(run, policy, run.config.dream)
+    found = reinforce.supervised(run, policy, run.config.dream)
     steps = sum(len(e.transitions) for e in some)
     assert len(found) == steps
     texts = [policy.tokenizer.decode(list(e.ids)) for e in found]
