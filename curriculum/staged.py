@@ -55,7 +55,7 @@ class Staged:
         return collapse.flags(self.state, self._config)
 
     def mix(
-        self, pool: TaskPool, steps: Mapping[str, float] | None = None
+        self, pool: TaskPool, steps: Mapping[str, float | int] | None = None
     ) -> list[Part]:
         """The present mix for sampler.sample; `steps` of known plans by task id."""
         return stages.parts(

@@ -246,7 +246,7 @@ def parts(
     config: StageConfig,
     *,
     measures: Mapping[str, float],
-    steps: Mapping[str, float] | None = None,
+    steps: Mapping[str, float | int] | None = None,
 ) -> list[Part]:
     """The stage's mix for sampler.sample.
 

@@ -36,7 +36,6 @@ from worldmodel.fitting.learner import (
 )
 from worldmodel.fitting.losses import cross_entropy, read_logp
 
-
 T = TypeVar("T")
 
 

@@ -4,6 +4,9 @@ import dataclasses
 
 import pytest
 
+from curriculum.feasible import FeasibilityConfig
+from curriculum.schedule import HorizonConfig
+from curriculum.value import ValueConfig
 from dreamgym.pipeline import reinforce, train
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
@@ -25,24 +28,34 @@ WORLD = "tests.doubles:Corridor"
 ALL = dataclasses.replace(
     LOOP, updates=2, resample=1, forks=2, replay=ReplayConfig(share=0.5),
     watch=WatchConfig(length=0.1, answer="back", remedies=("entropy", "kl")),
+    curriculum=dataclasses.replace(
+        LOOP.curriculum, value=ValueConfig(estimate="posterior", decay=0.9),
+        feasibility=FeasibilityConfig(rollouts=2), stages="games",
+        horizon=HorizonConfig(first=2, updates=2),
+    ),
 )  # fmt: skip
 
 
 def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     tmp_path, monkeypatch, capsys
 ):
-    *_, go = start(tmp_path / "whole", ALL)
+    run, _, go = start(tmp_path / "whole", ALL)
+    episodes(run)
     _, whole = go()
     assert "alarm, update 2: length, undone" in capsys.readouterr().err
     assert whole.replay
     assert whole.curve[1]["entropy_weight"] == 1e-3
     assert sum(row.get("forks", 0) for row in whole.curve) > 0
-    *_, go = start(tmp_path / "two", ALL)
+    run, _, go = start(tmp_path / "two", ALL)
+    episodes(run)
     stop_after(1, go, monkeypatch)
     *_, again = start(tmp_path / "two", ALL)
     _, progress = again()
     assert same(progress.state, whole.state)
     assert progress.curve == whole.curve
+    assert progress.pool.state() == whole.pool.state()
+    assert progress.stages is not None
+    assert progress.stages.to_json() == whole.stages.to_json()
     assert [list(e.ids) for e in progress.replay] == [list(e.ids) for e in whole.replay]
 
 
@@ -50,6 +63,7 @@ def test_a_halted_loop_says_why_and_keeps_the_policy_before(tmp_path, capsys):
     watch = WatchConfig(entropy=99.0, answer="stop")
     config = dataclasses.replace(ALL, watch=watch)
     run, _, go = start(tmp_path, config)
+    episodes(run)
     policy, progress = go()
     assert "stopped before update 1: entropy" in capsys.readouterr().err
     assert progress.update == 1

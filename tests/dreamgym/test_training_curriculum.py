@@ -1,0 +1,154 @@
+"""What the curriculum decides in the loop: step limits, stages, trials, clusters."""
+
+import dataclasses
+
+import pytest
+
+from curriculum.presets import tool_stages
+from curriculum.sampler import CurriculumConfig, pool_of
+from curriculum.schedule import HorizonConfig
+from curriculum.staged import Staged, staged_of
+from curriculum.stages import StageConfig
+from curriculum.value import ValueConfig
+from dreamgym import training
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.rl.config import UpdateConfig
+from dreamgym.training import LoopConfig, Parts
+from dreamgym.training.gather import Rollouts
+from tests import doubles
+from tests.dreamgym.test_training_choices import CONFIG, Hooks, fresh, updater, with_
+from tests.dreamgym.test_training_choices import told as told
+from worldmodel.text.records import Task
+
+SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
+
+
+def loop(config, *, tasks=None, policy=SLOW, stages=None, limit=9, **parts):
+    tasks = doubles.tasks("train")[:8] if tasks is None else tasks
+    envs, hooks = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=limit), Hooks()
+    start = fresh(tasks, config)._replace(
+        stages=staged_of(config.curriculum) if stages is None else stages,
+        pool=pool_of(tasks, config.curriculum),
+    )
+    end = training.train(
+        policy, envs, updater(), start, config, seed=3, hooks=hooks,
+        parts=Parts(**parts),
+    )  # fmt: skip
+    return end, hooks, envs
+
+
+def curriculum(**settings):
+    settings = {"proposals": 0, "generated_share": 0.0} | settings
+    return dataclasses.replace(CONFIG, curriculum=CurriculumConfig(**settings))
+
+
+@pytest.mark.usefixtures("told")
+def test_episodes_grow_longer_by_the_schedule():
+    config = curriculum(horizon=HorizonConfig(first=3, updates=2))
+    _, hooks, envs = loop(config)
+    lengths = [{len(t.turns) for t in found} for _, found in hooks.seen]
+    assert lengths == [{3}, {6}, {9}]  # 3 + (9 - 3) / 2 a update
+    assert envs.max_steps == 9
+    _, hooks, _ = loop(curriculum())
+    assert [{len(t.turns) for t in found} for _, found in hooks.seen] == [{9}] * 3
+
+
+@pytest.mark.usefixtures("told")
+def test_a_stage_chooses_tasks_limits_and_promotes():
+    tasks = doubles.tasks("train")[:30]
+    plans = {t.id: len(doubles.plan(t.initial_state)) for t in tasks}
+    config = curriculum(stages="games", stage=StageConfig(checks=1, force=False))
+    config = dataclasses.replace(config, updates=40, tasks=4)
+    expert = doubles.Scripted(doubles.expert_rule)
+    end, hooks, _ = loop(config, tasks=tasks, policy=expert, plans=plans, limit=14)
+    stage = [row["stage"] for row in end.curve]
+    assert stage[0] == 0.0
+    assert stage == sorted(stage)  # always won: on, and never back
+    assert stage[-1] >= 1.0
+    for (_, found), before in zip(hooks.seen, [0.0, *stage], strict=False):
+        if before == 0.0:
+            assert max(plans[t.episode.task.id] for t in found) <= 4
+    assert end.curve[0]["skills/success"] == 1.0
+    lost, _, _ = loop(
+        config, tasks=tasks, policy=doubles.Scripted(lambda *_: "go left"), plans=plans
+    )
+    assert {row["stage"] for row in lost.curve} == {0.0}
+
+
+def test_a_stage_weighs_the_parts_of_rewards(told):
+    stages = Staged(
+        [s for s in tool_stages() if s.name == "which"], StageConfig()
+    )  # `tool/which` counts twice
+    task = doubles.task(0, 1, 2)
+    rows = [
+        doubles.trajectory(task, ["go right", "take coin"]),
+        doubles.trajectory(task, ["go left"]),
+    ]
+    first = rows[0].episode.transitions[0]
+    paid = dataclasses.replace(first, rewards={"tool/which": 0.5, "tool/task": 1.0})
+    episode = dataclasses.replace(
+        rows[0].episode, transitions=(paid, *rows[0].episode.transitions[1:])
+    )
+    rows[0] = rows[0]._replace(episode=episode)
+    progress = fresh([task])._replace(stages=stages)
+    config = with_(discount=1.0)
+    training.learn(updater(), progress, Rollouts(rows, []), config, seed=0)
+    assert told.examples[-1][0].adv == pytest.approx((0.5 * 2 + 1.0 + 1.0) / 2)
+
+
+class Trial:
+    """Refuses what its policy is told to."""
+
+    def __init__(self):
+        self.policy, self.transitions, self.asked = SLOW, 0, []
+
+    def __call__(self, tasks):
+        self.transitions += 5
+        self.asked.append((self.policy, len(tasks)))
+        return ["no plan" for _ in tasks]
+
+
+@pytest.mark.usefixtures("told")
+def test_proposals_are_tried_with_the_policy_of_now_and_counted():
+    model, trial = doubles.RuleModel(), Trial()
+
+    def propose(seeds: list[Task]):
+        return [model._moved(t) for t in seeds]
+
+    acting = doubles.Scripted(doubles.expert_rule)
+    config = curriculum(proposals=4, generated_share=0.5)
+    end, hooks, envs = loop(config, policy=acting, propose=propose, trial=trial)
+    assert {policy for policy, _ in trial.asked} == {acting}
+    assert not any(e.generated for e in end.pool.entries.values())
+    refused = sum(row.get("tasks/no plan", 0.0) for row in end.curve)
+    assert refused == sum(n for _, n in trial.asked) > 0
+    played = sum(len(t.turns) for _, found in hooks.seen for t in found)
+    assert envs.transitions == played
+    assert end.transitions == played + trial.transitions
+    assert end.pool.verdicts["model"]["no plan"] == refused
+
+
+@pytest.mark.usefixtures("told")
+def test_one_rollout_a_task_tells_of_its_cluster():
+    def rule(task, past, state):
+        even = int(task.id.split("-")[2]) % 2
+        return doubles.expert_rule(task, past, state) if even else "go left"
+
+    config = LoopConfig(
+        updates=4, tasks=6, group_size=1,
+        update=UpdateConfig(baseline="batch", rows=8, width=80, minibatches=1),
+        curriculum=CurriculumConfig(
+            proposals=0, value=ValueConfig(cluster="family")
+        ),
+    )  # fmt: skip
+    tasks = doubles.tasks("train")[:30]
+    end, _, _ = loop(config, tasks=tasks, policy=doubles.Scripted(rule))
+    values = [e.value for e in end.pool.entries.values() if e.value is not None]
+    assert len(values) == len(tasks)  # of a family, played or not
+    assert max(values) > 0
+    alone = dataclasses.replace(
+        config, curriculum=CurriculumConfig(proposals=0, generated_share=0.0)
+    )
+    end, _, _ = loop(alone, tasks=tasks, policy=doubles.Scripted(rule))
+    assert not any(e.retired for e in end.pool.entries.values())
+    assert all(e.value is None for e in end.pool.entries.values())
