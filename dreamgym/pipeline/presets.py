@@ -12,8 +12,8 @@ from dreamgym.pipeline.config import (
     CollectConfig,
     EvaluateConfig,
     RunConfig,
-    WarmstartConfig,
 )
+from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.model import LoraConfig
