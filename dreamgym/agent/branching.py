@@ -8,7 +8,7 @@ What is left out is counted: duplicates, and errors beyond their share (papers.m
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import gymnasium
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.envs.base import begin, take
 from worldmodel.experience import content_seed
-from worldmodel.text.records import Branch, Episode, Transition
+from worldmodel.text.records import Branch, Episode, State, Transition
 
 Proposed = Mapping[tuple[str, int], Sequence[str]]
 """Actions somebody proposes, by episode and step."""
@@ -129,28 +129,14 @@ def _taken(
 # --- arriving at a state -----------------------------------------------------
 
 
-class _Place(Protocol):
-    """Somewhere on an expert's episode; `spent` counts real transitions."""
-
-    spent: int
-
-    def at(self, step: int) -> tuple[gymnasium.Env, float] | None:
-        """An environment in the state of the step, with the return so far."""
-        ...
-
-    def take(
-        self, env: gymnasium.Env, earned: float, state: tuple[str, ...], action: str
-    ) -> Transition:
-        """What the action leads to there."""
-        ...
-
-
 class _Taking:
+    """An environment and an expert's episode; `spent` counts real transitions."""
+
     def __init__(self, env: gymnasium.Env, episode: Episode):
         self.env, self.episode, self.spent = env, episode, 0
 
     def take(
-        self, env: gymnasium.Env, earned: float, state: tuple[str, ...], action: str
+        self, env: gymnasium.Env, earned: float, state: State, action: str
     ) -> Transition:
         result = take(env, action, earned)
         self.spent += 1
@@ -166,6 +152,7 @@ class _Replays(_Taking):
     """Arrives by a reset and the expert's actions, each time anew."""
 
     def at(self, step: int) -> tuple[gymnasium.Env, float] | None:
+        """An environment in the state of the step, with the return so far."""
         rows = self.episode.transitions
         _, state = begin(self.env, self.episode.task)
         earned = 0.0
@@ -199,9 +186,9 @@ class _Snapshots(_Taking):
         return self.env.fork(), self._earned  # type: ignore[attr-defined]
 
 
-def _place(env: gymnasium.Env, episode: Episode) -> _Place:
-    kind = _Snapshots if getattr(env, "fork", None) is not None else _Replays
-    return kind(env, episode)
+def _place(env: gymnasium.Env, episode: Episode) -> _Replays | _Snapshots:
+    forks = getattr(env, "fork", None) is not None
+    return _Snapshots(env, episode) if forks else _Replays(env, episode)
 
 
 # --- errors ------------------------------------------------------------------
