@@ -102,4 +102,6 @@ class WarmstartConfig:
                 f"{counts}"
             )
         if self.writer == "teacher" and not self.teacher.url:
-            raise ValueError("writer = teacher needs the teacher.url of a chat server")
+            raise ValueError(
+                "writer = teacher needs teacher.url, a chat server's, set before it"
+            )

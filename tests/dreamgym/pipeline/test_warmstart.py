@@ -193,7 +193,7 @@ def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
         ({"method": "dagger"}, "method must be one of"),
         ({"source": "oracle"}, "source must be one of"),
         ({"writer": "poet"}, "writer must be one of"),
-        ({"writer": "teacher"}, r"needs the teacher\.url"),
+        ({"writer": "teacher"}, r"needs teacher\.url"),
         ({"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
         ({"share": 1.5}, r"share must be in \(0, 1\], got 1.5"),
         ({"errors": -0.1}, "errors and primer must be in"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym.rl import losses
-from worldmodel.fitting.arrays import masked_ratio
+from worldmodel.fitting.arrays import Ratio, masked_ratio
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
