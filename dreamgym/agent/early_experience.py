@@ -118,7 +118,8 @@ def sr_examples(
     """-log p(thought, expert action | state), equation 4, a thought a moment.
 
     A policy without thoughts (`thought_tokens` 0) is never asked for one: for it this
-    is an auxiliary loss on the same weights. One with them thinks so when it acts.
+    is an auxiliary loss on the same weights. One with them thinks so when it acts, and
+    then acts no better than its thought decides; BC alone never taught it to think.
     """
     return [
         turn_example(policy, m.task, m.past, m.expert.state, m.expert.action, thought)
