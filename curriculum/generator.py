@@ -1,8 +1,9 @@
 """New tasks from valuable ones (papers.md Eq. 6).
 
-valuable seeds -> propose (the experience model's own variations) -> form and duplicate
-filters -> the pool, with lineage. Feasibility shows itself: a task that
-every rollout of a group loses, twice, is retired.
+valuable seeds -> propose (the experience model's own variations, or a rule's) -> form
+and duplicate filters -> feasibility, where it is asked for -> the pool, with lineage.
+Whatever passes and cannot be solved shows itself: a task that every rollout of a group
+loses, twice, is retired.
 """
 
 import collections
@@ -10,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from curriculum.feasible import Feasible
 from curriculum.pool import TaskPool
-from curriculum.sampler import UNTRIED
 from worldmodel.text import forms
 from worldmodel.text.forms import Form
 from worldmodel.text.records import State, Task
@@ -20,14 +21,10 @@ Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
 
 
 def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
-    """The most valuable tasks first; an untried one counts half of the most."""
+    """The most valuable tasks first, by what is expected, without optimism."""
     entries = pool.active(generated=False)
     jitter = rng.random(len(entries)) * 1e-6
-    value = [
-        (e.value if e.value is not None else 0.5 * UNTRIED) + j
-        for e, j in zip(entries, jitter, strict=True)
-    ]
-    order = np.argsort(value)[::-1][:count]
+    order = np.argsort(pool.values(entries, optimism=0.0) + jitter)[::-1][:count]
     return [entries[i].task for i in order]
 
 
@@ -48,12 +45,38 @@ def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str |
 
 
 def extend(
-    pool: TaskPool, propose: Propose, count: int, rng: np.random.Generator
+    pool: TaskPool,
+    propose: Propose,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    feasible: Feasible | None = None,
+    name: str = "model",
 ) -> dict[str, int]:
-    """Ask for `count` variations, take the good ones in; counts what became of each."""
+    """Ask for `count` variations, take the good ones in; counts what became of each.
+
+    The counts are by "accepted" or the reason of the refusal: "form", "duplicate", or
+    what `feasible` says. The pool keeps their sums under the generator's `name`.
+    """
     if count == 0:
         return {}
     chosen = seeds(pool, count, rng)
+    passed, verdicts = _filtered(pool, chosen, propose(chosen))
+    reasons: Sequence[str | None] = [None] * len(passed)
+    if feasible is not None and passed:
+        reasons = feasible(passed)
+    for task, reason in zip(passed, reasons, strict=True):
+        verdicts[reason or "accepted"] += 1
+        if reason is None:
+            pool.add_generated(task)
+    pool.tell(name, verdicts)
+    return dict(verdicts)
+
+
+def _filtered(
+    pool: TaskPool, chosen: Sequence[Task], proposals: Sequence[Task | None]
+) -> tuple[list[Task], collections.Counter[str]]:
+    """Those of a good form that are not known, and why the others are refused."""
     known = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
     families: dict[str, list[Task]] = {}
     for entry in pool.entries.values():
@@ -63,13 +86,16 @@ def extend(
         family: forms.form_of(t.initial_state for t in tasks)
         for family, tasks in families.items()
     }
+    ids, passed = set(pool.entries), list[Task]()
     verdicts: collections.Counter[str] = collections.Counter()
-    for like, task in zip(chosen, propose(chosen), strict=True):
+    for like, task in zip(chosen, proposals, strict=True):
         reason = fault(task, form[like.family], known)
-        if reason is None and task is not None and task.id in pool.entries:
+        if reason is None and task is not None and task.id in ids:
             reason = "duplicate"
-        verdicts[reason or "accepted"] += 1
-        if reason is None and task is not None:
-            known.add((task.instruction, task.initial_state))
-            pool.add_generated(task)
-    return dict(verdicts)
+        if reason is not None or task is None:
+            verdicts[reason or "form"] += 1
+            continue
+        known.add((task.instruction, task.initial_state))
+        ids.add(task.id)
+        passed.append(task)
+    return passed, verdicts

@@ -1,56 +1,109 @@
 """The pool of tasks with what is known of each: outcomes, value, age, lineage.
 
-Plain data, saved as JSON, so that a run resumes with the same pool.
+outcomes of a batch -> pooled by cluster -> values, retirement. Plain data, saved as
+JSON, so that a run resumes with the same pool.
 """
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from curriculum.value import task_value
+import numpy as np
+from jaxtyping import Float
+
+from curriculum import clusters
+from curriculum.value import (
+    LARGEST,
+    ValueConfig,
+    aged,
+    optimistic,
+    posterior,
+    task_value,
+)
 from worldmodel.text.records import Task
+
+Outcomes = Sequence[tuple[str, Sequence[bool]]]
+"""Task ids with the scored successes of their rollouts."""
 
 
 @dataclasses.dataclass
 class Entry:
-    """A task and the outcomes of its last groups of rollouts."""
+    """A task and the outcomes of its rollouts.
+
+    `won` and `lost` are aged to `last_update`, `successes` and `rollouts` are not.
+    `value` is the variance of the last group of its cluster, of update `valued`.
+    """
 
     task: Task
     generated: bool = False
+    cluster: str = ""
     groups: int = 0
     successes: int = 0
     rollouts: int = 0
+    won: float = 0.0
+    lost: float = 0.0
     value: float | None = None
+    valued: int = -1
     settled: int = 0
     last_update: int = -1
     retired: bool = False
 
 
-class TaskPool:
-    """Tasks by id, in the order they came."""
+Part = tuple[float, Callable[[Entry], bool]]
+"""A share of a batch, and which tasks it may be filled with."""
 
-    def __init__(self, tasks: Iterable[Task], *, patience: int = 2):
+
+class TaskPool:
+    """Tasks by id, in the order they came.
+
+    `now` is the update that comes next; `verdicts` counts, by generator, what became
+    of the variations it proposed; `resets` of a real environment are what they cost.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        *,
+        patience: int = 2,
+        values: ValueConfig | None = None,
+        seed: int = 0,
+    ):
         """`patience`: all-same groups in a row before a task is retired.
+
+        `seed` is of the lexical clusters.
 
         Raises:
           ValueError: no tasks, a repeated id, or patience below 1.
         """
         if patience < 1:
             raise ValueError(f"patience must be >= 1, got {patience}")
-        self._patience = patience
+        self._patience, self._seed = patience, seed
+        self._values = ValueConfig() if values is None else values
+        self.now = self.resets = 0
+        self.verdicts: dict[str, dict[str, int]] = {}
         self.entries: dict[str, Entry] = {}
         for task in tasks:
-            if task.id in self.entries:
-                raise ValueError(f"task id {task.id!r} is in the pool already")
-            self.entries[task.id] = Entry(task)
+            self._add(Entry(task))
         if not self.entries:
             raise ValueError("a pool needs at least one task")
+        self._named()
+        for entry in self.entries.values():
+            entry.cluster = self._cluster(entry.task)
+
+    def _add(self, entry: Entry) -> None:
+        if entry.task.id in self.entries:
+            raise ValueError(f"task id {entry.task.id!r} is in the pool already")
+        self.entries[entry.task.id] = entry
+
+    def _named(self) -> None:
+        c = self._values
+        seeds = [e.task for e in self.entries.values() if not e.generated]
+        self._cluster = clusters.namer(c.cluster, seeds, c.clusters, seed=self._seed)
 
     def add_generated(self, task: Task) -> None:
         """A task of the generator's; its id must be new."""
-        if task.id in self.entries:
-            raise ValueError(f"task id {task.id!r} is in the pool already")
-        self.entries[task.id] = Entry(task, generated=True)
+        self._add(Entry(task, generated=True, cluster=self._cluster(task)))
 
     def active(self, *, generated: bool | None = None) -> list[Entry]:
         """Tasks not retired, of one kind if asked."""
@@ -60,41 +113,134 @@ class TaskPool:
             if not e.retired and generated in (None, e.generated)
         ]
 
+    # --- taking in -----------------------------------------------------------
+
     def record(self, task_id: str, successes: Sequence[bool], update: int) -> float:
-        """Take in a group's scored outcomes; returns the task's value.
+        """Take in one group's scored outcomes; returns their variance."""
+        self.record_batch([(task_id, successes)], update)
+        return task_value(successes)
+
+    def record_batch(self, outcomes: Outcomes, update: int) -> None:
+        """Take in the scored outcomes of a batch of groups, pooled by cluster.
 
         A task whose last `patience` groups were always won or always lost is retired.
+        A single outcome says nothing of a variance: with one rollout a task (PPO) a
+        cluster with a second outcome in the batch is needed for either.
         """
-        entry = self.entries[task_id]
-        value = task_value(successes)
-        entry.last_update = update
-        if successes:
-            entry.groups += 1
-            entry.rollouts += len(successes)
-            entry.successes += sum(successes)
-            entry.value = value
-            entry.settled = entry.settled + 1 if value == 0.0 else 0
-            entry.retired = entry.settled >= self._patience
+        pooled: dict[str, list[bool]] = collections.defaultdict(list)
+        played: dict[str, None] = {}
+        for task_id, successes in outcomes:
+            entry = self.entries[task_id]
+            self._seen(entry, successes, update)
+            if successes:
+                pooled[entry.cluster] += successes
+                played[task_id] = None
+        told = {k: task_value(x) for k, x in pooled.items() if len(x) > 1}
+        for entry in self.entries.values() if told else ():
+            if entry.cluster not in told:
+                continue
+            value = told[entry.cluster]
+            entry.value, entry.valued = value, update
+            if entry.task.id in played:
+                entry.settled = entry.settled + 1 if value == 0.0 else 0
+                entry.retired = entry.settled >= self._patience
+        self.now = max(self.now, update + 1)
         if not any(not e.retired for e in self.entries.values() if not e.generated):
             self._revive()
-        return value
+
+    def _seen(self, entry: Entry, successes: Sequence[bool], update: int) -> None:
+        weight = self._weight(update - entry.last_update)
+        won = sum(successes)
+        entry.won = entry.won * weight + won
+        entry.lost = entry.lost * weight + len(successes) - won
+        entry.last_update = update
+        entry.groups += bool(successes)
+        entry.rollouts += len(successes)
+        entry.successes += won
+
+    def _weight(self, updates: int) -> float:
+        return self._values.decay ** max(updates, 0)
 
     def _revive(self) -> None:
         """When every seed task is retired the policy has changed: look again."""
         for entry in self.entries.values():
             if not entry.generated:
                 entry.retired, entry.settled, entry.value = False, 0, None
+                entry.won = entry.lost = 0.0
+
+    def tell(self, generator: str, verdicts: Mapping[str, int]) -> None:
+        """Count what became of a generator's proposals."""
+        counts = collections.Counter(self.verdicts.get(generator, {}))
+        counts.update(verdicts)
+        self.verdicts[generator] = dict(counts)
+
+    # --- telling -------------------------------------------------------------
+
+    def values(
+        self, entries: Sequence[Entry], *, optimism: float | int | None = None
+    ) -> Float[np.ndarray, " N"]:
+        """What each may teach now, in [0, 1/4]; the settings' optimism unless told.
+
+        Without optimism an untried task counts half of the most with the group
+        estimate, and what the prior expects with the posterior.
+        """
+        c = self._values
+        up = c.optimism if optimism is None else optimism
+        if c.estimate == "posterior":
+            found = self._counts()
+            spreads = [posterior(*found[e.cluster], prior=c.prior) for e in entries]
+            return np.array([optimistic(s, up) for s in spreads], float)
+        untried = LARGEST if up else 0.5 * LARGEST
+        return np.array(
+            [
+                untried
+                if e.value is None
+                else aged(e.value, untried, self._weight(self.now - e.valued))
+                for e in entries
+            ],
+            float,
+        )
+
+    def success(self, entries: Sequence[Entry]) -> Float[np.ndarray, " N"]:
+        """The success expected of each: its cluster's, 1/2 where nothing is known."""
+        found, prior = self._counts(), self._values.prior
+        pairs = [found[e.cluster] for e in entries]
+        return np.array([(prior + w) / (2 * prior + w + x) for w, x in pairs], float)
+
+    def _counts(self) -> dict[str, tuple[float, float]]:
+        """Rollouts won and lost, by cluster, aged to now."""
+        out: dict[str, tuple[float, float]] = {}
+        for e in self.entries.values():
+            won, lost = out.get(e.cluster, (0.0, 0.0))
+            weight = self._weight(self.now - e.last_update)
+            out[e.cluster] = (won + e.won * weight, lost + e.lost * weight)
+        return out
+
+    def acceptance(self) -> dict[str, float]:
+        """The share of a generator's proposals that were taken in, by its name."""
+        return {
+            name: counts.get("accepted", 0) / max(sum(counts.values()), 1)
+            for name, counts in self.verdicts.items()
+        }
 
     def state(self) -> dict[str, Any]:
         """The pool as JSON."""
-        return {"entries": [dataclasses.asdict(e) for e in self.entries.values()]}
+        return {
+            "now": self.now,
+            "resets": self.resets,
+            "verdicts": {k: dict(v) for k, v in self.verdicts.items()},
+            "entries": [dataclasses.asdict(e) for e in self.entries.values()],
+        }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take the place of the entries with those of `state()`."""
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take the place of all there is with what `state()` told."""
+        self.now, self.resets = state["now"], state["resets"]
+        self.verdicts = {k: dict(v) for k, v in state["verdicts"].items()}
         self.entries = {}
         for row in state["entries"]:
             task = row["task"] | {
                 "initial_state": tuple(row["task"]["initial_state"]),
                 "lineage": tuple(row["task"]["lineage"]),
             }
-            self.entries[task["id"]] = Entry(**(row | {"task": Task(**task)}))
+            self._add(Entry(**(row | {"task": Task(**task)})))
+        self._named()

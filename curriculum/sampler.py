@@ -1,19 +1,25 @@
 """Which tasks the next batch rolls out.
 
-pool -> seed tasks by value and age, one family as often as another -> generated tasks
-up to a share lambda -> the batch. Tasks never tried count with the largest value.
+pool -> generated tasks up to a share lambda -> seed tasks by value (or by how near they
+are to a target success), one family as often as another, in the shares of the stage's
+mix where there is one -> the batch. Tasks never tried count with the largest value.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
-from curriculum.pool import Entry, TaskPool
+from curriculum.feasible import FeasibilityConfig
+from curriculum.pool import Entry, Part, TaskPool
+from curriculum.schedule import HorizonConfig
+from curriculum.stages import StageConfig
+from curriculum.value import ValueConfig, closeness
 from worldmodel.text.records import Task
 
-UNTRIED = 0.25
-"""The largest variance a 0/1 outcome can have: what an untried task may be worth."""
+GENERATORS = ("model", "rule", "none")
+STAGES = ("none", "tools", "games")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,14 +27,27 @@ class CurriculumConfig:
     """How tasks are chosen and invented.
 
     `generated_share` is the paper's lambda; `coverage` the share of the weight that is
-    spread evenly, so that no task is forgotten; `proposals` variations are asked for
-    each update; `patience` all-same groups retire a task.
+    spread evenly, so that no task is forgotten; `patience` all-same groups retire a
+    task. With a `target` success (0: none) tasks are weighed by how near they are to
+    it, `target_width` away counting exp(-1/2), in place of their value.
+
+    `generator` writes `proposals` variations each update: "model" is the experience
+    model, "rule" the environment's or a renaming of what the texts name, "none" nobody.
+    `stages` is a preset of curriculum.presets, or "none".
     """
 
     generated_share: float = 0.125
     coverage: float = 0.2
     proposals: int = 4
     patience: int = 2
+    target: float = 0.0
+    target_width: float = 0.2
+    generator: str = "model"
+    value: ValueConfig = ValueConfig()
+    feasibility: FeasibilityConfig = FeasibilityConfig()
+    horizon: HorizonConfig = HorizonConfig()
+    stages: str = "none"
+    stage: StageConfig = StageConfig()
 
     def __post_init__(self):
         for name in ("generated_share", "coverage"):
@@ -40,42 +59,114 @@ class CurriculumConfig:
                 "proposals must be >= 0 and patience >= 1, got "
                 f"{self.proposals} and {self.patience}"
             )
+        if not 0.0 <= self.target < 1.0 or not self.target_width > 0.0:
+            raise ValueError(
+                "target must be in [0, 1) and target_width > 0, got "
+                f"{self.target} and {self.target_width}"
+            )
+        if self.generator not in GENERATORS:
+            raise ValueError(
+                f"generator must be one of {GENERATORS}, got {self.generator!r}"
+            )
+        if self.stages not in STAGES:
+            raise ValueError(f"stages must be one of {STAGES}, got {self.stages!r}")
 
 
-def weights(entries: Sequence[Entry], coverage: float) -> np.ndarray:
-    """Sampling probabilities, float [n]: value-weighted plus an even share."""
-    value = np.array([UNTRIED if e.value is None else e.value for e in entries])
-    even = np.full(len(entries), 1.0 / len(entries))
-    if value.sum() == 0:
+def pool_of(
+    tasks: Sequence[Task], config: CurriculumConfig, *, seed: int = 0
+) -> TaskPool:
+    """A fresh pool of seed tasks; `seed` is of the lexical clusters."""
+    return TaskPool(tasks, patience=config.patience, values=config.value, seed=seed)
+
+
+def worth(
+    pool: TaskPool, entries: Sequence[Entry], config: CurriculumConfig
+) -> Float[np.ndarray, " N"]:
+    """How much each task is wanted: its value, or its closeness to the target."""
+    if not config.target:
+        return pool.values(entries)
+    expected = pool.success(entries).tolist()
+    near = [closeness(p, config.target, config.target_width) for p in expected]
+    return np.array(near, float)
+
+
+def weights(
+    worth: Float[np.ndarray, " N"], coverage: float | int
+) -> Float[np.ndarray, " N"]:
+    """Sampling probabilities: by worth, plus an even share."""
+    even = np.full(len(worth), 1.0 / len(worth))
+    if worth.sum() == 0:
         return even
-    return (1.0 - coverage) * value / value.sum() + coverage * even
+    return (1.0 - coverage) * worth / worth.sum() + coverage * even
 
 
 def sample(
-    pool: TaskPool, count: int, config: CurriculumConfig, rng: np.random.Generator
+    pool: TaskPool,
+    count: int,
+    config: CurriculumConfig,
+    rng: np.random.Generator,
+    *,
+    mix: Sequence[Part] = (),
 ) -> list[Task]:
     """`count` tasks, at most lambda of them generated; distinct where the pool allows.
 
-    Families share the seed tasks evenly.
+    Families share the seed tasks evenly. A `mix` (stages.parts) says which tasks are
+    wanted in which shares; a part that no active task fits leaves its share to the
+    others, and where none fits any part every task may be drawn.
+
+    Raises:
+      ValueError: a count below 1.
     """
     if count < 1:
         raise ValueError(f"count must be >= 1, got {count}")
-    invented = pool.active(generated=True)
+
+    def wanted(entry: Entry) -> bool:
+        return not mix or any(share > 0 and fits(entry) for share, fits in mix)
+
+    invented = [e for e in pool.active(generated=True) if wanted(e)]
     quota = min(int(config.generated_share * count), len(invented))
-    chosen = _draw(invented, quota, config, rng)
-    families: dict[str, list[Entry]] = {}
-    for entry in pool.active(generated=False):
-        families.setdefault(entry.task.family, []).append(entry)
-    left = count - quota
-    names = sorted(families)
-    order = [names[i] for i in rng.permutation(len(names))]
-    for i, name in enumerate(order):
-        share = left // len(order) + (i < left % len(order))
-        chosen += _draw(families[name], share, config, rng)
+    chosen = _draw(pool, invented, quota, config, rng)
+    active = pool.active(generated=False)
+    kinds = [(share, [e for e in active if fits(e)]) for share, fits in mix]
+    kinds = [(share, some) for share, some in kinds if some and share > 0]
+    if not kinds:
+        kinds = [(1.0, active)]
+    counts = shared([share for share, _ in kinds], count - quota)
+    for number, (_, some) in zip(counts, kinds, strict=True):
+        chosen += _families(pool, some, number, config, rng)
     return [e.task for e in chosen]
 
 
+def shared(shares: Sequence[float | int], count: int) -> list[int]:
+    """Whole numbers in these shares that sum to `count` (largest remainders)."""
+    exact = np.asarray(shares, float) / np.sum(shares) * count
+    out = np.floor(exact + 1e-9).astype(int)
+    order = np.argsort(-(exact - out), kind="stable")
+    out[order[: count - int(out.sum())]] += 1
+    return out.tolist()
+
+
+def _families(
+    pool: TaskPool,
+    entries: Sequence[Entry],
+    count: int,
+    config: CurriculumConfig,
+    rng: np.random.Generator,
+) -> list[Entry]:
+    families: dict[str, list[Entry]] = {}
+    for entry in entries:
+        families.setdefault(entry.task.family, []).append(entry)
+    names = sorted(families)
+    order = [names[i] for i in rng.permutation(len(names))]
+    out: list[Entry] = []
+    for i, name in enumerate(order):
+        share = count // len(order) + (i < count % len(order))
+        out += _draw(pool, families[name], share, config, rng)
+    return out
+
+
 def _draw(
+    pool: TaskPool,
     entries: Sequence[Entry],
     count: int,
     config: CurriculumConfig,
@@ -83,7 +174,7 @@ def _draw(
 ) -> list[Entry]:
     if count == 0:
         return []
-    p = weights(entries, config.coverage)
+    p = weights(worth(pool, entries, config), config.coverage)
     positive = int((p > 0).sum())
     index = rng.choice(len(entries), count, p=p, replace=count > positive)
     return [entries[i] for i in index]

@@ -21,8 +21,9 @@ ENVS = {"dreamgym.envs"} | WORLDMODEL
 AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
-TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL
-PIPELINE = {"dreamgym.pipeline"} | TRAINING | EVALUATION
+SCORING = {"dreamgym.scoring"} | WORLDMODEL
+TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | SCORING
+PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
@@ -35,16 +36,18 @@ ALLOWED = {
     "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
     "dreamgym.envs": ENVS,
     "dreamgym.rl": RL,
+    "dreamgym.scoring": SCORING,  # text to named rewards
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,
+    "dreamgym.tracking": {"dreamgym.tracking"},  # numbers by name, nothing of ours
     "dreamgym.pipeline": PIPELINE,
     "dreamgym.fetch": BACKBONE,
     "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | PIPELINE,
     "dreamgym": {"dreamgym.envs", "dreamgym.pipeline"},  # names what is public
 }
 LONGER = {  # loops may reach 120 lines
-    "dreamgym/training.py:train",
+    "dreamgym/training/loop.py:train",
     "dreamgym/agent/rollout.py:rollout",
     "worldmodel/pretrain.py:fit",
 }

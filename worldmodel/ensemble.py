@@ -48,6 +48,7 @@ def members(
     """Members of one trunk, each fitted to a bootstrap sample (Lakshminarayanan 2017).
 
     `base` says the shape of batches and passes. Resumable under `directory`.
+    `progress` counts the updates of all members together.
     """
     optimizer = OptimizerConfig(kind="adamw", learning_rate=config.learning_rate)
     settings = dataclasses.replace(
@@ -58,10 +59,15 @@ def members(
     for number in range(config.members):
         rng = np.random.default_rng((seed, number))
         drawn = rng.integers(len(examples), size=len(examples))
+
+        def told(step: int, row: dict[str, float | int], number: int = number) -> None:
+            if progress is not None:
+                progress(number * config.steps + step, row)
+
         member, _ = fit(
             model, [examples[i] for i in drawn], settings,
             seed=int(rng.integers(2**31)), directory=directory / str(number),
-            progress=progress,
+            progress=told,
         )  # fmt: skip
         out.append(member)
     return out

@@ -7,8 +7,9 @@ by their own schedule, checkpointed and resumable bit for bit.
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -228,6 +229,8 @@ def fit(
 
     With `keep_best` the parameters of the least held-out loss are returned (and
     checkpointed), otherwise the last ones. A directory with a checkpoint resumes there.
+    `progress` is told the loss since the last row of the curve and the tokens since the
+    last call, every SHOWN updates and at each row, then with the row.
 
     Raises:
       FloatingPointError: a loss that is not finite, with the update's number.
@@ -254,15 +257,18 @@ def fit(
         state = TrainState(*state)
     start = int(state.step)
     batches = epochs(tokens, config.rows, seed=seed, start=start)
-    window: Ratio | None = None
+    window, read = None, 0
     for step in range(start + 1, config.steps + 1):
-        state, metrics = learner.update(state, [next(batches)])
+        batch = next(batches)
+        read += int(np.count_nonzero(batch.segment))
+        state, metrics = learner.update(state, [batch])
         window = metrics["loss"] if window is None else window + metrics["loss"]
-        if progress is not None and step % SHOWN == 0:
-            progress(step, curve[-1] if curve else {})
         if step % config.eval_every and step != config.steps:
+            if progress is not None and step % SHOWN == 0:
+                progress(step, {"loss": float(window.value()), "tokens": read})
+                read = 0
             continue
-        row = {"step": step, "loss": float(window.value())}
+        row = {"loss": float(window.value())}
         require_finite("loss", row["loss"], step)
         if held is not None:
             row |= evaluate(learner, state.params, held, config.rows)
@@ -270,12 +276,13 @@ def fit(
                 best = row["held_out/loss"]
                 best_params = copied(state.params)
         window = None
-        curve.append(row)
+        curve.append({"step": step} | row)
         checkpoint.save(
             directory, step, (state, best_params), {"curve": curve, "best": best}
         )
         if progress is not None:
-            progress(step, row)
+            progress(step, row | {"tokens": read})
+            read = 0
     params = best_params if keep_best and held is not None else state.params
     return lora.merge(model._replace(params=params)), curve
 
@@ -352,7 +359,7 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     return longest
 
 
-def write_curve(path: Path, curve: Sequence[dict[str, float | int]]) -> None:
+def write_curve(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
     """A learning curve as JSON lines."""
     with replacing(path) as file:
         file.writelines(json.dumps(row) + "\n" for row in curve)

@@ -55,6 +55,11 @@ class Turn(NamedTuple):
     action: str
     thought: str | None
 
+    @property
+    def void(self) -> bool:
+        """True where it holds no whole action: nothing, or cut off at its limit."""
+        return not self.action.strip() or not self.sampled[-1]
+
 
 class Policy:
     """A model, its tokenizer and the shape of its turns."""

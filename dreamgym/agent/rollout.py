@@ -14,16 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
-from dreamgym.envs.base import Step, VectorEnv
+from dreamgym.envs.base import Snapshot, Step, VectorEnv
 from worldmodel.text.records import Episode, State, Task, Transition
 
 
 class Trajectory(NamedTuple):
-    """One episode with the turns that made it; `error` says why it is not scored."""
+    """One episode with the turns that made it; `error` says why it is not scored.
+
+    `past` holds the actions before it, where it does not begin at the task's start.
+    """
 
     episode: Episode
     turns: tuple[Turn, ...]
     error: str | None
+    past: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -31,12 +35,13 @@ class _Slot:
     index: int
     task: Task
     state: State
+    before: tuple[str, ...]
     transitions: list[Transition]
     turns: list[Turn]
 
     @property
     def past(self) -> tuple[str, ...]:
-        return tuple(t.action for t in self.transitions)
+        return (*self.before, *(t.action for t in self.transitions))
 
 
 @jax.jit
@@ -50,7 +55,7 @@ def _keys(key: jax.Array, index: jax.Array, step: jax.Array) -> jax.Array:
 def rollout(
     policy: Policy,
     envs: VectorEnv,
-    tasks: Sequence[Task],
+    tasks: Sequence[Task | Snapshot],
     *,
     key: jax.Array,
     temperature: float,
@@ -58,7 +63,7 @@ def rollout(
     budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
-    """One trajectory a task, in the order of `tasks`.
+    """One trajectory a task, in the order of `tasks`; a snapshot is gone on from.
 
     With a `budget` no episode starts once that many transitions are taken, and the
     tasks left over are missing from the result.
@@ -67,19 +72,14 @@ def rollout(
     out: dict[int, Trajectory] = {}
     following, start = 0, envs.transitions
     while True:
-        fresh: list[Task | None] = [None] * envs.size
+        fresh: list[Task | Snapshot | None] = [None] * envs.size
         for i, slot in enumerate(slots):
             spent = budget is not None and envs.transitions - start >= budget
             if slot is None and following < len(tasks) and not spent:
                 fresh[i] = tasks[following]
-                slots[i] = _Slot(following, tasks[following], (), [], [])
+                slots[i] = _slot(following, tasks[following])
                 following += 1
-        if any(fresh):
-            mask = [t is not None for t in fresh]
-            states = envs.reset(options={"tasks": fresh, "reset_mask": mask})
-            for slot, state in zip(slots, states, strict=True):
-                if slot is not None and state is not None:
-                    slot.state = state
+        _begin(envs, slots, fresh)
         live = [(i, s) for i, s in enumerate(slots) if s is not None]
         if not live:
             return [out[i] for i in sorted(out)]
@@ -96,6 +96,30 @@ def rollout(
                 slots[i] = None
         if progress is not None:
             progress(len(out), len(tasks))
+
+
+def _slot(index: int, start: Task | Snapshot) -> _Slot:
+    if isinstance(start, Snapshot):
+        return _Slot(index, start.task, start.state, start.past, [], [])
+    return _Slot(index, start, (), (), [], [])
+
+
+def _begin(
+    envs: VectorEnv,
+    slots: Sequence[_Slot | None],
+    fresh: Sequence[Task | Snapshot | None],
+) -> None:
+    """Start the episodes of slots, from their tasks' start or from a snapshot."""
+    tasks = [t if isinstance(t, Task) else None for t in fresh]
+    if any(tasks):
+        mask = [t is not None for t in tasks]
+        states = envs.reset(options={"tasks": tasks, "reset_mask": mask})
+        for slot, state in zip(slots, states, strict=True):
+            if slot is not None and state is not None:
+                slot.state = state
+    for i, start in enumerate(fresh):
+        if isinstance(start, Snapshot):
+            envs.restore(i, start)  # type: ignore[attr-defined]
 
 
 def _act(
@@ -141,4 +165,4 @@ def _finish(slot: _Slot, step: Step, source: str) -> Trajectory:
         source=source,
         success=success,
     )
-    return Trajectory(episode, tuple(slot.turns), step.error)
+    return Trajectory(episode, tuple(slot.turns), step.error, slot.before)

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dreamgym.cli import annotate, data, engine, runs
+from dreamgym.cli import annotate, data, engine, estimate, reward, runs
 
 _EPILOG = """\
 examples:
@@ -18,11 +18,14 @@ examples:
   dreamgym fidelity runs/default-0                 how far to trust its dream
   dreamgym pretrain --from runs/a --episodes new.jsonl   refit with fresh episodes
   dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table
+  dreamgym estimate --preset small                 time, memory, disk: before it runs
+  dreamgym quickstart --track wandb                metrics there too (or tensorboard)
   dreamgym compare runs/a runs/b                   runs side by side, and their plot
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
   dreamgym annotate mine.jsonl --to traced.jsonl --by rule   reasoning traces
+  dreamgym reward fit runs/a                       a model of rewards from pairs
 
   dreamgym fetch smollm2                           a pretrained model, offline
   dreamgym quickstart --model models/smollm2       ... as policy and dream
@@ -43,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (runs, data, annotate, engine):
+    for group in (runs, estimate, data, annotate, reward, engine):
         group.add(commands)
     return parser
 
@@ -52,12 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
     from dreamgym.pipeline.run import RunError
+    from dreamgym.tracking import TrackerError
     from worldmodel.served.client import CacheError
     from worldmodel.served.protocol import ChatError
     from worldmodel.text.records import RecordError
 
-    told = (RunError, RecordError, ChatError, CacheError)
-    told += (AssertionError, ValueError, OSError)
+    told = (RunError, RecordError, ChatError, CacheError, TrackerError)
+    told += (AssertionError, ValueError, OSError, MemoryError)
     try:
         args.body(args)
     except told as error:

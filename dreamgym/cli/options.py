@@ -31,6 +31,15 @@ def add_server(
     return group
 
 
+def add_track(parser: argparse.ArgumentParser) -> None:
+    """The option that sends metrics elsewhere, too."""
+    parser.add_argument(
+        "--track", action="append", default=[], metavar="NAME",
+        help="send metrics to tensorboard or wandb as well (repeatable; extras of "
+        "those names); RUN/metrics.jsonl has them always",
+    )  # fmt: skip
+
+
 def server_of(args: argparse.Namespace) -> Any:
     """The ServerConfig that the options ask for, or None.
 

@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import MESH_HELP, add_server, server_of
+from dreamgym.cli.options import MESH_HELP, add_server, add_track, server_of
 
-_NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
+NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 _ENV_HELP = (
     'a registered id (textworld, textcraft) or "module:Class" (default: textworld)'
 )
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
             _fidelity_command(commands)
             continue
         command = commands.add_parser(name, help=texts[name])
-        _run_options(command)
+        run_options(command)
         command.set_defaults(body=_stages)
         if name == "pretrain":
             command.add_argument(
@@ -49,14 +49,14 @@ def add(commands: Any) -> None:
                 "unseen games (default --run-dir: RUN-refit)",
             )  # fmt: skip
         if name == "quickstart":
-            command.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
+            command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     control = commands.add_parser("control", help="a control that must not gain")
     control.add_argument(
         "name", choices=["shuffled"],
         help="shuffled: the experience model fitted to permuted outcomes",
     )  # fmt: skip
-    control.add_argument("--no-transfer", action="store_true", help=_NO_TUNING)
-    _run_options(control)
+    control.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
+    run_options(control)
     control.set_defaults(body=_stages)
     _compare_command(commands)
     check = commands.add_parser("check", help="run the contract over an environment")
@@ -71,6 +71,7 @@ def add(commands: Any) -> None:
     study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
     study.add_argument("--table", action="store_true", help="run nothing, print only")
+    add_track(study)
     study.set_defaults(body=_study)
     beside = commands.add_parser(
         "show", help="a dreamed episode beside the real one",
@@ -127,15 +128,20 @@ def _fidelity(args: argparse.Namespace) -> None:
         print(f"\npage: {page}")
 
 
-def _run_options(parser: argparse.ArgumentParser) -> None:
+def run_options(parser: argparse.ArgumentParser) -> None:
+    """The settings of a run."""
     from dreamgym.pipeline.config import MODELS
     from dreamgym.pipeline.presets import PRESETS
+    from dreamgym.rl.config import ALGORITHMS
 
     add = parser.add_argument
     add(
         "--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)"
     )
     add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
+    add("--algorithm", metavar="NAME", help="the policy's update, in the dream and in "
+        f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: GRPO without "
+        "the std, clipped higher)")  # fmt: skip
     add("--seed", type=int, default=0, help="the seed of everything (default: 0)")
     add("--env", help=_ENV_HELP)
     add(
@@ -165,6 +171,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         help="any other setting by its name in manifest.json, dots between: "
         "--set experience.history=0 --set trust.gate=0.05",
     )
+    add_track(parser)
     add_server(parser)
 
 
@@ -181,10 +188,20 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _config(args: argparse.Namespace) -> Any:
+def config_of(args: argparse.Namespace) -> Any:
+    """The RunConfig that the options ask for.
+
+    Raises:
+      ValueError, RunError, RecordError: a setting or a file that cannot be used.
+    """
     from dreamgym.envs.base import parse_spec
-    from dreamgym.pipeline.config import MODELS, changed
-    from dreamgym.pipeline.presets import for_pretrained, preset, with_fits
+    from dreamgym.pipeline.config import MODELS, changed_by
+    from dreamgym.pipeline.presets import (
+        for_pretrained,
+        preset,
+        with_algorithm,
+        with_fits,
+    )
     from dreamgym.pipeline.pretrain import check_model
     from worldmodel.backbone.model import LoraConfig
     from worldmodel.fitting.learner import ComputeConfig
@@ -209,8 +226,9 @@ def _config(args: argparse.Namespace) -> Any:
     beside = ("embed",) if lora is not None else ()
     compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
     config = with_fits(config, compute=compute)
-    for name, value in map(_setting, args.settings):
-        config = changed(config, name, value)
+    if args.algorithm is not None:
+        config = with_algorithm(config, args.algorithm)
+    config = changed_by(config, dict(map(_setting, args.settings)))
     if config.env:
         parse_spec(config.env)
     check_model(config.model)
@@ -228,56 +246,70 @@ def _refit(args: argparse.Namespace) -> None:
 
     if args.episodes is None:
         raise RunError("--from needs --episodes FILE: what is there to learn anew?")
-    if args.settings:
-        raise RunError("--from goes on under RUN's own settings: drop --set")
+    if args.settings or args.algorithm is not None:
+        raise RunError(
+            "--from goes on under RUN's own settings: drop --set and --algorithm"
+        )
     if args.server is not None:
         raise RunError("--from fits a model of ours again; a --server is not fitted")
     tune_process()
     mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     source = Run.open(args.source, mesh)
     root = args.run_dir or args.source.with_name(f"{args.source.name}-refit")
-    told = refit(source, args.episodes, root)
+    told = refit(source, args.episodes, root, args.track)
     print(scorecard.beside({k: told[k] for k in ("before", "after")}))
     print(f"\nthe new run: {root}")
 
 
 def _stages(args: argparse.Namespace) -> None:
+    from dreamgym.cli.estimate import say
     from dreamgym.evaluation import report
     from dreamgym.pipeline import transfer
     from dreamgym.pipeline.quickstart import STAGES, quickstart, tune_process
     from dreamgym.pipeline.run import Run
+    from dreamgym.tracking import require
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
+    require(args.track)
     if args.command == "pretrain" and args.source is not None:
         return _refit(args)
-    config, mesh = _config(args), parse_mesh(args.mesh) if args.mesh else None
+    config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
     suffix = "-shuffled" if config.shuffled else "-server" if config.server else ""
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
     if args.command in STAGES:
         tune_process()
-        run = Run(root, config, None if mesh is None else make_mesh(mesh))
-        run.stage(args.command, lambda: STAGES[args.command](run))
+        placed = None if mesh is None else make_mesh(mesh)
+        with Run(root, config, placed, args.track) as run:
+            run.stage(args.command, lambda: STAGES[args.command](run))
         if args.command != "transfer":
             return
         results = transfer.write_results(run)
     else:
-        results = quickstart(root, config, fine_tune=not args.no_transfer, mesh=mesh)
+        if mesh is None:
+            say(root, config, fine_tune=not args.no_transfer)
+        results = quickstart(
+            root, config, fine_tune=not args.no_transfer, mesh=mesh, track=args.track
+        )
     print(report.table(results))
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
 
 
 def _study(args: argparse.Namespace) -> None:
+    from dreamgym.cli.estimate import say_study
     from dreamgym.pipeline import study
     from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.tracking import require
 
     grid = study.read_study(args.file)
     root = args.root if args.root is not None else Path("runs") / args.file.stem
     if not args.table:
+        require(args.track)
         tune_process()
+        say_study(grid, root)
         for cell in study.cells(grid):
             print("cell " + " ".join(f"{k}={v}" for k, v in cell.items()), flush=True)
-            study.compute(grid, cell, root)
+            study.compute(grid, cell, root, args.track)
     print(study.table(grid, root))
 
 

@@ -5,6 +5,7 @@ Task})`, five-value `step`. What it can do beyond that is declared by having the
 
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
   valid_actions() -> actions
+  variations(task, rng) -> tasks of train like this one, in no split themselves
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
 `instruction` (records.Transition and Task say what they mean). A batch is a VectorEnv:
@@ -80,10 +81,23 @@ class Step(NamedTuple):
     reveals: bool | None = None
 
 
+class Snapshot(NamedTuple):
+    """All there is of an episode at one moment, where it can go on from here again."""
+
+    task: Task
+    past: tuple[str, ...]
+    state: State
+
+
 class VectorEnv(abc.ABC):
-    """Many episodes at once; the same type for dream and real."""
+    """Many episodes at once; the same type for dream and real.
+
+    One that can go back has `restore(slot, snapshot)`: the dream.
+    """
 
     size: int
+    max_steps: int = 10**9
+    """The step limit of episodes; a schedule may change it between them."""
     transitions: int = 0
     """Steps taken so far, over all slots."""
 
@@ -179,7 +193,7 @@ class RealVectorEnv(VectorEnv):
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env], *, max_steps: int):
-        self.envs, self.size, self._max_steps = list(envs), len(envs), max_steps
+        self.envs, self.size, self.max_steps = list(envs), len(envs), max_steps
         self._earned = [0.0] * self.size
         self._steps = [0] * self.size
         self._live = [False] * self.size
@@ -209,7 +223,7 @@ class RealVectorEnv(VectorEnv):
             if not self._live[i] or action is None:
                 continue
             step = self._take(i, action)
-            if self._steps[i] >= self._max_steps and not step.terminated:
+            if self._steps[i] >= self.max_steps and not step.terminated:
                 step = step._replace(truncated=True)
             self._earned[i] += sum(step.rewards.values())
             self._live[i] = not (step.terminated or step.truncated)

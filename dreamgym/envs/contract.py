@@ -5,6 +5,7 @@ Production code, so that users can run their own environment through it:
 """
 
 import gymnasium
+import numpy as np
 
 from dreamgym.envs import base
 from worldmodel.text.records import Task
@@ -51,7 +52,9 @@ def check(
 
     Same task and actions, same texts · an action it cannot take does not end the
     episode · a step after the end raises · the expert's plan wins · the limit gives
-    truncated, not terminated · train, dev and test share no task.
+    truncated, not terminated · train, dev and test share no task · variations of a
+    train task can be begun, are told the same for the same generator, and are marked
+    as generated from it.
 
     Raises:
       ContractError: naming what is broken and what was expected.
@@ -77,6 +80,9 @@ def check(
             )
             _check_plan(env, task, plan, limit)
             done.append("expert")
+        if hasattr(env, "variations"):
+            _check_variations(env, task)
+            done.append("variations")
         actions = [_NONSENSE] * limit
         first, second = (_play(env, task, actions, limit) for _ in range(2))
         if getattr(env, "deterministic", True):
@@ -114,6 +120,21 @@ def _nonsense(env: gymnasium.Env, task: Task) -> None:
         f"task {task.id!r}: an action the environment cannot take must not end the "
         "episode; tell the agent in the next state",
     )
+
+
+def _check_variations(env: gymnasium.Env, task: Task) -> None:
+    told = [
+        list(env.variations(task, np.random.default_rng(0)))  # type: ignore[attr-defined]
+        for _ in range(2)
+    ]
+    where = f"task {task.id!r}: its variations"
+    _require(told[0] == told[1], f"{where} differ for the same generator")
+    for made in told[0]:
+        _require(made.id != task.id, f"{where} hold the task itself")
+        _require(made.split == "generated", f"{where} must be of split 'generated'")
+        _require(task.id in made.lineage, f"{where} must name it in their lineage")
+        obs, _ = env.reset(seed=0, options={"task": made})
+        _require(bool(obs.strip()), f"{where}: {made.id!r} starts with an empty state")
 
 
 def _check_plan(env: gymnasium.Env, task: Task, plan: list[str], limit: int) -> None:

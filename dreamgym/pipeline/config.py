@@ -5,6 +5,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ class RunConfig:
     is "lexical", or "hidden": by what the model that the fit starts from (a directory's
     or a refit's) holds after state and action. With a `server` the dream is
     what it answers: nothing is fitted to the episodes, they are its demonstrations, and
-    policies begin at the model as it is before any fit.
+    policies begin at the model as it is before any fit. `real` trains in the real
+    environment, for as many updates, what is else trained in the dream: its control.
     """
 
     preset: str
@@ -194,8 +196,14 @@ class RunConfig:
     enrich: int = 64
     trust: TrustConfig = TrustConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    real: bool = False
 
     def __post_init__(self):
+        if self.real and (not self.env or self.dream.forks):
+            raise ValueError(
+                "real = true needs an environment, and no dream.forks: it cannot go "
+                f"back; got env {self.env!r} and forks {self.dream.forks}"
+            )
         if self.seed < 0:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
         if self.max_steps < 1:
@@ -262,7 +270,7 @@ def changed(part: Any, name: str, value: Any) -> Any:
     elif dataclasses.is_dataclass(now):
         raise ValueError(f"{name!r} is a group of settings: name one of them")
     elif isinstance(value, list):
-        value = tuple(value)
+        value = restored(typing.get_type_hints(type(part))[first], value)
     if now is None:
         raise ValueError(f"{first}: there is none here that could be changed")
     if not rest:
@@ -275,20 +283,53 @@ def changed(part: Any, name: str, value: Any) -> Any:
     return dataclasses.replace(part, **{first: value})
 
 
+def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
+    """A configuration with settings replaced, in whatever order they stand together.
+
+    Some values are only good beside others: what is refused is tried again after the
+    rest.
+
+    Raises:
+      ValueError: as `changed`, of the first that cannot be made to stand.
+    """
+    left = dict(settings)
+    while left:
+        refused: dict[str, Exception] = {}
+        for name, value in left.items():
+            try:
+                part = changed(part, name, value)
+            except (ValueError, TypeError) as error:
+                refused[name] = error
+        if len(refused) == len(left):
+            raise next(iter(refused.values()))
+        left = {name: left[name] for name in refused}
+    return part
+
+
 def restored(kind: Any, value: Any) -> Any:
     """A value of `asdict` as the dataclass, tuple or plain value of its type again.
 
     Raises:
-      ValueError: a field that the dataclass does not have; the message names it.
+      ValueError: a field that the dataclass does not have, or lacks; the message names
+        it.
     """
     if typing.get_origin(kind) is tuple:
-        return tuple(value)
+        item = typing.get_args(kind)[0]  # all of one kind
+        return tuple(restored(item, x) for x in value)
     if typing.get_origin(kind) is types.UnionType:  # a part or None
-        (kind,) = (k for k in typing.get_args(kind) if k is not types.NoneType)
-        return None if value is None else restored(kind, value)
+        parts = [k for k in typing.get_args(kind) if dataclasses.is_dataclass(k)]
+        return restored(parts[0], value) if parts and value is not None else value
+    if kind is float and type(value) is int:  # as JSON may write it
+        return float(value)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return value
+    if not isinstance(value, dict):
+        raise ValueError(f"expected the settings of a {kind.__name__}, got {value!r}")
     hints = typing.get_type_hints(kind)
     if unknown := set(value) - set(hints):
         raise ValueError(f"{kind.__name__} has no {sorted(unknown)}")
-    return kind(**{k: restored(hints[k], v) for k, v in value.items()})
+    known = {k: restored(hints[k], v) for k, v in value.items()}
+    try:
+        return kind(**known)
+    except TypeError as error:  # one without a default
+        raise ValueError(f"{kind.__name__}: {error}") from None

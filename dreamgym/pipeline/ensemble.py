@@ -3,7 +3,7 @@
 from typing import Any
 
 from dreamgym.pipeline import pretrain
-from dreamgym.pipeline.run import Run, bar
+from dreamgym.pipeline.run import Run
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.ensemble import members
 
@@ -20,10 +20,12 @@ def stage(run: Run) -> dict[str, Any]:
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
     examples = pretrain.examples_of(run, tok)
     work = run.path("checkpoints/ensemble")
-    fits = members(model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work)
-    with bar(c.ensemble.members, "ensemble", "member") as show:
-        for number, member in enumerate(fits):
-            save_model(run.path(f"ensemble/{number}"), member, tok)
-            show(number + 1)
+    with run.following("ensemble", c.ensemble.members * c.ensemble.steps) as told:
+        fits = members(
+            model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work,
+            progress=told,
+        )  # fmt: skip
+    for number, member in enumerate(fits):
+        save_model(run.path(f"ensemble/{number}"), member, tok)
     run.drop("checkpoints/ensemble")
     return {"members": c.ensemble.members}

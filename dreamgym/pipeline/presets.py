@@ -12,9 +12,10 @@ from dreamgym.pipeline.config import (
     CollectConfig,
     EvaluateConfig,
     RunConfig,
+    changed_by,
 )
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
-from dreamgym.rl.config import UpdateConfig
+from dreamgym.rl.config import ALGORITHMS, UpdateConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.model import LoraConfig
 from worldmodel.fitting.learner import OptimizerConfig
@@ -104,6 +105,19 @@ def with_fits(config: RunConfig, **parts: Any) -> RunConfig:
         pretrain=dataclasses.replace(config.pretrain, **parts),
         warmstart=dataclasses.replace(config.warmstart, fit=warm),
     )
+
+
+def with_algorithm(config: RunConfig, name: str) -> RunConfig:
+    """The run with the update that goes by a name, in the dream and in the real one.
+
+    Raises:
+      ValueError: an unknown name; the message lists the known ones.
+    """
+    if name not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {name!r}; have {sorted(ALGORITHMS)}")
+    loops = ("dream", "transfer")
+    told = ALGORITHMS[name].items()
+    return changed_by(config, {f"{x}.update.{k}": v for x in loops for k, v in told})
 
 
 def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:

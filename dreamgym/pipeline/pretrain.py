@@ -8,7 +8,7 @@ import numpy as np
 
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import MODELS, ServerConfig
-from dreamgym.pipeline.run import Run, RunError, bar
+from dreamgym.pipeline.run import Run, RunError
 from worldmodel import pretrain, reasoning
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
@@ -141,13 +141,13 @@ def stage(run: Run) -> dict[str, Any]:
     examples += _variations(run, tok, train)
     held = pretrain.transition_examples(tok, dev, memory, c.experience)
     held = held[: c.evaluate.fidelity]
-    with bar(c.pretrain.steps, "pretrain", "update") as show:
+    with run.following("pretrain", c.pretrain.steps) as told:
         model, curve = pretrain.fit(
-            model, examples, c.pretrain, seed=c.seed, held_out=held, progress=show,
+            model, examples, c.pretrain, seed=c.seed, held_out=held, progress=told,
             directory=run.path("checkpoints/pretrain"),
         )  # fmt: skip
     save_model(run.path("experience"), model, tok)
-    pretrain.write_curve(run.path("curves/pretrain.jsonl"), curve)
+    run.write_curve("pretrain", curve)
     run.drop("checkpoints/pretrain")
     return {
         "distinct_transitions": distinct,

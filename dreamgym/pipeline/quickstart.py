@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +63,26 @@ def quickstart(
     *,
     fine_tune: bool = True,
     mesh: MeshConfig | None = None,
+    track: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run every stage that is not done yet; returns what results.json holds.
 
     Without `fine_tune` it ends before the transfer stage, whose real fine-tuning the
     comparison of dream, warmstart and bc does not need; a later call makes up for it.
-    Models are spread over the devices of `mesh`.
+    Models are spread over the devices of `mesh`. Metrics go to metrics.jsonl while it
+    runs, and to the trackers that `track` names (tracking.TRACKERS).
 
     Raises:
+      TrackerError: a tracker that is not known, not installed or cannot begin.
       RunError: a directory or setting that cannot be used.
       RecordError: bad episodes; the message names file and line.
       ServerLost: the server that is the dream does not answer.
     """
     served.check_server(config)
     tune_process()
-    run = Run(run_dir, config, None if mesh is None else make_mesh(mesh))
-    for name, body in STAGES.items():
-        if name == "transfer" and not fine_tune:
-            break
-        run.stage(name, lambda body=body: body(run))
-    return transfer.write_results(run)
+    with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:
+        for name, body in STAGES.items():
+            if name == "transfer" and not fine_tune:
+                break
+            run.stage(name, lambda body=body: body(run))
+        return transfer.write_results(run)

@@ -17,11 +17,14 @@ from worldmodel.experience import ExperienceModel
 from worldmodel.text.records import Episode
 
 
-def refit(source: Run, episodes: Path, root: Path) -> dict[str, Any]:
+def refit(
+    source: Run, episodes: Path, root: Path, track: Sequence[str] = ()
+) -> dict[str, Any]:
     """Collect and fit the new run at `root`; returns what refit.json holds.
 
     before, after: the scorecards of the source's model and of the new one, each with
-    its own memory, on the new run's dev games, which neither was fitted to.
+    its own memory, on the new run's dev games, which neither was fitted to. The fit's
+    metrics go to the trackers that `track` names, too.
 
     Raises:
       RunError: the source is not pretrained, or `root` holds another run.
@@ -33,10 +36,10 @@ def refit(source: Run, episodes: Path, root: Path) -> dict[str, Any]:
         refit=str(source.root.resolve()),
         episodes=str(episodes.resolve()),
     )
-    run = Run(root, config, source.mesh)
-    run.stage("collect", lambda: collect.stage(run))
-    run.stage("pretrain", lambda: pretrain.stage(run))
-    run.stage("ensemble", lambda: ensemble.stage(run))
+    with Run(root, config, source.mesh, track) as run:
+        run.stage("collect", lambda: collect.stage(run))
+        run.stage("pretrain", lambda: pretrain.stage(run))
+        run.stage("ensemble", lambda: ensemble.stage(run))
     _, dev = pretrain.episodes_of(run)
     told = {
         "source": run.config.refit,

@@ -10,15 +10,17 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
-from tqdm import tqdm
 
 from dreamgym.pipeline.config import RunConfig, digest_of, restored
+from dreamgym.pipeline.view import bar
+from dreamgym.tracking import Tracking, require
+from worldmodel.pretrain import write_curve
 from worldmodel.text.records import replacing
 
 SCHEMA = "dreamgym.run/1"
@@ -43,18 +45,25 @@ def versions() -> dict[str, str]:
 class Run:
     """One run directory, opened under one configuration.
 
-    `mesh` is where models are computed; a run may go on upon another one.
+    `mesh` is where models are computed; a run may go on upon another one. `track` names
+    trackers beside the run's metrics.jsonl (tracking.TRACKERS).
     """
 
     def __init__(
-        self, directory: str | Path, config: RunConfig, mesh: Mesh | None = None
+        self,
+        directory: str | Path,
+        config: RunConfig,
+        mesh: Mesh | None = None,
+        track: Sequence[str] = (),
     ):
         """Open or create.
 
         Raises:
           RunError: the directory holds something else, another schema or other
             settings; nothing is overwritten.
+          TrackerError: a tracker that is not known, not installed or cannot begin.
         """
+        require(track)
         self.root, self.config, self.mesh = Path(directory), config, mesh
         path = self.root / "manifest.json"
         if path.is_file():
@@ -79,6 +88,7 @@ class Run:
                     "versions": versions(),
                 },
             )
+        self._tracking = Tracking(self.root, track, config.json())
 
     @classmethod
     def open(cls, directory: str | Path, mesh: Mesh | None = None) -> "Run":
@@ -188,9 +198,63 @@ class Run:
             f"stages/{name}.json", {"numbers": numbers, "seconds": round(seconds, 1)}
         )
         spent.unlink(missing_ok=True)
+        self.track(f"done/{name}", 0, numbers | {"seconds": seconds})
         shown = "  ".join(f"{k} {_short(v)}" for k, v in numbers.items())
         print(f"{name}: {seconds:.0f} s  {shown}")
         return {"numbers": numbers, "seconds": seconds}
+
+    def track(self, name: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Tell metrics.jsonl and the trackers the numbers of a step, once."""
+        self._tracking.log(name, step, metrics)
+
+    @contextlib.contextmanager
+    def following(
+        self, name: str, total: int, unit: str = "update"
+    ) -> Iterator[Callable[..., None]]:
+        """Show and track a fit or a loop: yields told(step, row, done=step).
+
+        Rows go to the trackers under NAME with the tokens a second since the last row;
+        an empty row only moves the display to `done` of `total`.
+        """
+        with bar(total, name, unit) as show:
+            before = time.monotonic()
+
+            def told(
+                step: int, row: Mapping[str, Any], done: int | None = None
+            ) -> None:
+                nonlocal before
+                metrics, now = dict(row), time.monotonic()
+                if "tokens" in row:
+                    metrics["tokens/s"] = row["tokens"] / max(now - before, 1e-9)
+                if row:
+                    before = now
+                    self.track(name, step, metrics)
+                show(step if done is None else done, metrics)
+
+            yield told
+
+    def write_curve(self, name: str, curve: Sequence[Mapping[str, Any]]) -> None:
+        """curves/NAME.jsonl of a finished fit or loop.
+
+        What a kill kept from metrics.jsonl, after its checkpoint, is told now.
+        """
+        for row in curve:
+            if "update" in row:  # of a loop, where `step` is a metric
+                self.track(name, row["update"], row)
+            else:
+                told = {k: v for k, v in row.items() if k != "step"}
+                self.track(name, row["step"], told)
+        write_curve(self.root / "curves" / f"{name}.jsonl", curve)
+
+    def close(self) -> None:
+        """Close the trackers. What is tracked afterwards is in metrics.jsonl alone."""
+        self._tracking.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def drop(self, name: str) -> None:
         """Remove a folder of the run that is no longer needed (checkpoints)."""
@@ -209,20 +273,3 @@ def _changes(old: Any, new: Any, at: str = "") -> list[str]:
         return out or ([] if at else ["the episodes file has changed"])
     old, new = (list(x) if isinstance(x, tuple) else x for x in (old, new))
     return [] if old == new else [f"{at}: {old!r} there, {new!r} here"]
-
-
-@contextlib.contextmanager
-def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[..., None]]:
-    """A progress bar set by position: yields show(done, note)."""
-    with tqdm(total=total, desc=text, unit=unit, leave=False, disable=None) as shown:
-
-        def show(done: int, note: Any = None) -> None:
-            shown.n = min(done, total)
-            if isinstance(note, dict):
-                shown.set_postfix(
-                    {k: _short(v) for k, v in note.items() if k != "step"},
-                    refresh=False,
-                )
-            shown.refresh()
-
-        yield show

@@ -16,6 +16,8 @@ study can grow, be killed and go on, and never mixes numbers of different settin
     [variants.all]                          # one more axis: named groups of settings
     [variants."no history"]
     "experience.history" = 0
+    [variants.ppo]
+    algorithm = "ppo"                       # a name for settings (rl/config.py)
     [columns]                               # FILE.path in the run's JSON files
     exact = "fidelity.exact.all.mean"
     seconds = "stages/pretrain.seconds"
@@ -32,14 +34,16 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.pipeline import evaluate
-from dreamgym.pipeline.config import RunConfig, changed
-from dreamgym.pipeline.presets import preset
+from dreamgym.pipeline.config import RunConfig, changed_by
+from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.text.records import replacing
 
-VARIANT = "variant"
-LATE = {"preset", "dream", "transfer", "transfer_budget", "enrich", "trust"}
+VARIANT, ALGORITHM = "variant", "algorithm"
+LATE = {
+    "preset", "dream", "transfer", "transfer_budget", "enrich", "trust", "real",
+}  # fmt: skip
 """Settings that no shared stage reads, but fidelity that of trust."""
 POLICY = {"policy", "warmstart"}
 MODEL = {"model", "experience", "retrieval", "pretrain", "share", "balance"}
@@ -131,28 +135,32 @@ def cells(study: Study) -> Iterator[Cell]:
 def config_of(study: Study, cell: Cell) -> RunConfig:
     """The whole configuration of a cell."""
     settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
+    settings.pop(VARIANT, None)
     config = preset(study.preset)
-    for name, value in settings.items():
-        if name != VARIANT:
-            config = changed(config, name, value)
-    return config
+    if ALGORITHM in settings:
+        config = with_algorithm(config, settings.pop(ALGORITHM))
+    return changed_by(config, settings)
 
 
-def compute(study: Study, cell: Cell, root: Path) -> dict[str, Any]:
+def compute(
+    study: Study, cell: Cell, root: Path, track: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run a cell to its last stage and write its JSON; returns that.
+
+    Its metrics go to its run's metrics.jsonl and to the trackers that `track` names.
 
     A finished cell is read again from its run, so that new columns cost nothing.
     """
     config = config_of(study, cell)
     key = config.digest()
-    run = Run(root / "runs" / key, config)
-    share(run, sorted((root / "runs").glob("*/manifest.json")))
-    for name, body in STAGES.items():
-        run.stage(name, lambda body=body: body(run))
-        if name == study.until:
-            break
-    if study.test:
-        run.write_json("test.json", evaluate.play_all(run, study.test))
+    with Run(root / "runs" / key, config, track=track) as run:
+        share(run, sorted((root / "runs").glob("*/manifest.json")))
+        for name, body in STAGES.items():
+            run.stage(name, lambda body=body: body(run))
+            if name == study.until:
+                break
+        if study.test:
+            run.write_json("test.json", evaluate.play_all(run, study.test))
     told = {
         "settings": cell, "digest": key,
         "values": {c: _value(run, path) for c, path in study.columns.items()},

@@ -9,8 +9,8 @@ from typing import Any
 from dreamgym.evaluation import evaluate, report
 from dreamgym.pipeline import evaluate as evaluation
 from dreamgym.pipeline.pretrain import episodes_of
+from dreamgym.pipeline.reinforce import reinforce
 from dreamgym.pipeline.run import SCHEMA, Run, versions
-from dreamgym.pipeline.train import reinforce
 from dreamgym.pipeline.warmstart import load_policy
 
 STARTS = {"s2r": "dream", "real_only": "warmstart", "real_only_total": "warmstart"}
@@ -58,14 +58,18 @@ def real_transitions(run: Run) -> dict[str, int]:
     collected = run.require("collect")["numbers"]
     warm = run.require("warmstart")["numbers"]
     spent = run.read_json("spent.json") if run.path("spent.json").is_file() else {}
+    trained = (run.done("train") or {"numbers": {}})["numbers"].get(
+        "real_transitions", 0
+    )
     pretrained = collected["transitions"] + collected["dev_transitions"]
     early = pretrained + warm["branch_transitions"]
     return {
         "untrained": pretrained,
         "bc": pretrained,
         "warmstart": early,
-        "dream": early,
-        **{name: early + spent.get(name, 0) for name in STARTS},
+        "dream": early + trained,
+        "s2r": early + trained + spent.get("s2r", 0),
+        **{n: early + spent.get(n, 0) for n in STARTS if n != "s2r"},
     }
 
 

@@ -88,23 +88,18 @@ def stage(run: Run) -> dict[str, Any]:
     dev_bc = early.bc_examples(policy, held)
     iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
     steps = c.fit.steps
-    with bar(2 * steps, "warmstart", "update") as show:
-        control = _fit(run, "bc", policy.model, bc, c.fit, dev_bc, show, 0)
-        save_policy(run, "bc", policy.replace(control))
-        sr, told = _sr(run, policy, control, experts, branches, show)
-        final, first = policy.model, 0
-        if _models(c):
-            first = max(int(c.iwm_share * steps), 1)
-            final = _fit(
-                run, "iwm", final, iwm, _steps(c.fit, first), (), show, steps
-            )  # fmt: skip
-        if c.method == "bc":
-            final = control
-        else:
-            final = _fit(
-                run, "warmstart", final, bc + sr, _steps(c.fit, steps - first),
-                dev_bc, show, steps + first,
-            )  # fmt: skip
+    control = _fit(run, "bc", policy.model, bc, c.fit, dev_bc)
+    save_policy(run, "bc", policy.replace(control))
+    sr, told = _sr(run, policy, control, experts, branches)
+    final, first = policy.model, 0
+    if _models(c):
+        first = max(int(c.iwm_share * steps), 1)
+        final = _fit(run, "iwm", final, iwm, _steps(c.fit, first), ())
+    if c.method == "bc":
+        final = control
+    else:
+        rest = _steps(c.fit, steps - first)
+        final = _fit(run, "warmstart", final, bc + sr, rest, dev_bc)
     save_policy(run, "warmstart", policy.replace(final))
     for name in ("bc", "writer", "iwm", "warmstart"):
         run.drop(f"checkpoints/{name}")
@@ -139,7 +134,6 @@ def _sr(
     control: Model,
     experts: list[Episode],
     branches: list[Branch],
-    show: Any,
 ) -> tuple[list[Example], dict[str, Any]]:
     """SR examples of the run's writer, and what writing them took."""
     c = run.config.warmstart
@@ -156,7 +150,7 @@ def _sr(
             thoughts, told = reflections(writer, found)
         told |= served.asked(client, "teacher")
     elif c.writer == "own":
-        taught = _primed(run, policy, control, found, show)
+        taught = _primed(run, policy, control, found)
         thoughts, told = reflections(
             OwnWriter(
                 policy.replace(taught), samples=c.samples, temperature=c.temperature,
@@ -169,9 +163,7 @@ def _sr(
     return early.sr_examples(policy, found, thoughts), told
 
 
-def _primed(
-    run: Run, policy: Policy, control: Model, found: list[Moment], show: Any
-) -> Model:
+def _primed(run: Run, policy: Policy, control: Model, found: list[Moment]) -> Model:
     """The model that reflects: the control, shown some reflections of the rule."""
     c = run.config.warmstart
     count = round(c.primer * len(found))
@@ -183,7 +175,7 @@ def _primed(
     steps = max(int(c.primer * c.fit.steps), 1)
     return _fit(
         run, "writer", control, own_examples(policy, some, thoughts),
-        _steps(c.fit, steps), (), show, c.fit.steps,
+        _steps(c.fit, steps), (),
     )  # fmt: skip
 
 
@@ -198,16 +190,14 @@ def _fit(
     examples: list[Example],
     fit: FitConfig,
     held: Sequence[Example],
-    show: Any,
-    done: int,
 ) -> Model:
     directory = Path(run.path(f"checkpoints/{name}"))
-    model, curve = pretrain.fit(
-        model, examples, fit, seed=run.config.seed, directory=directory,
-        held_out=held, keep_best=bool(held),
-        progress=lambda n, row: show(done + n, row),
-    )  # fmt: skip
-    pretrain.write_curve(run.path(f"curves/{name}.jsonl"), curve)
+    with run.following(name, fit.steps) as told:
+        model, curve = pretrain.fit(
+            model, examples, fit, seed=run.config.seed, directory=directory,
+            held_out=held, keep_best=bool(held), progress=told,
+        )  # fmt: skip
+    run.write_curve(name, curve)
     return model
 
 

@@ -24,6 +24,8 @@ def returns_to_go(
 
 BASELINES = ("group", "others", "batch")
 """What returns are compared with; see turn_advantages."""
+OTHER = ("critic", "success", "pairs")
+"""Whence advantages come where returns are not compared; see UpdateConfig."""
 
 
 def turn_advantages(
@@ -67,28 +69,55 @@ def gae(
     last: Float[np.ndarray, " B"],
     taken: Bool[np.ndarray, "B T"],
     *,
-    discount: float,
+    discount: float | Float[np.ndarray, "B T"],
     decay: float,
 ) -> tuple[Float[np.ndarray, "B T"], Float[np.ndarray, "B T"]]:
     """(advantages, returns) of generalised advantage estimation (arXiv:1506.02438).
 
     Over turns or over tokens: T counts either, and what is not `taken` (beyond the end,
-    another's tokens) is skipped, however long it is. `last` is the value of what
+    another's tokens) is skipped, however long it is. `discount` lies between a step and
+    the next one taken; of tokens it is 1 inside a turn. `last` is the value of what
     follows the last step taken: 0 where the episode ended, the critic's where it was
     cut. Returns are advantages plus values: what the critic is fitted to. `decay` 0
     gives one-step errors (eq. 9), 1 the return minus the value.
     """
     adv = np.zeros(rewards.shape, np.float64)
+    rate = np.broadcast_to(np.asarray(discount, np.float64), rewards.shape)
     ahead, after = np.asarray(last, np.float64), np.zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
         now = taken[:, t]
         value = np.where(now, values[:, t], 0.0)
-        error = np.where(now, rewards[:, t], 0.0) + discount * ahead - value
-        after = np.where(now, error + discount * decay * after, after)
+        error = np.where(now, rewards[:, t], 0.0) + rate[:, t] * ahead - value
+        after = np.where(now, error + rate[:, t] * decay * after, after)
         adv[:, t] = np.where(now, after, 0.0)
         ahead = np.where(now, value, ahead)
     returns = np.where(taken, adv + np.where(taken, values, 0.0), 0.0)
     return adv.astype(np.float32), returns.astype(np.float32)
+
+
+def preferences(
+    margin: Float[np.ndarray, "N G"],
+    won: Bool[np.ndarray, "N G"],
+    scored: Bool[np.ndarray, "N G"],
+    *,
+    beta: float,
+) -> Float[np.ndarray, "N G"]:
+    """How much each episode's log-probability is to grow, by DPO (arXiv:2305.18290).
+
+    Every won episode of a group is preferred to every lost one; `margin` is the log of
+    policy over reference of an episode's actions. The loss of a pair, -log sigmoid(beta
+    (margin_won - margin_lost)), has the gradient of -w (log p_won - log p_lost) with
+    w = beta sigmoid(-beta (margin_won - margin_lost)) held fixed (eq. 7). Returned are
+    the sums of w over an episode's pairs, negative where it lost, times episodes in
+    pairs over pairs, so that a mean over those episodes is the mean over pairs.
+    """
+    good, bad = won & scored, ~won & scored
+    pair = good[:, :, None] & bad[:, None, :]
+    gap = np.where(pair, margin[:, :, None] - margin[:, None, :], 0.0)
+    weight = np.where(pair, beta / (1.0 + np.exp(beta * gap)), 0.0)
+    used = (pair.any(2) | pair.any(1)).sum()
+    out = (weight.sum(2) - weight.sum(1)) * used / max(pair.sum(), 1)
+    return out.astype(np.float32)
 
 
 def whitened(

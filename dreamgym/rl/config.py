@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from dreamgym.rl.advantages import BASELINES
+from dreamgym.rl.advantages import BASELINES, OTHER
 from dreamgym.rl.critic import CriticConfig
 
 
@@ -17,10 +18,12 @@ class SurrogateConfig:
     """Which probabilities are compared, and what weighs the same in the loss.
 
     `ratio` of a "token", or the mean of its "turn" (GSPO, arXiv:2507.18071, with
-    `average` "turn"). `average` says what counts alike, whatever its length: a "token",
-    a "turn" or an "episode" (as in the paper of GRPO). `dual_clip` above 1 bounds what
-    a bad token costs; `truncate` above 0 weighs tokens by how likely the learner finds
-    what the sampler drew, at most so much (for samplers of another precision).
+    `average` "turn"), or "none": advantage times log-probability, without a clip, as
+    REINFORCE and imitation have it. `average` says what counts alike, whatever its
+    length: a "token", a "turn" or an "episode" (as in the paper of GRPO). `dual_clip`
+    above 1 bounds what a bad token costs; `truncate` above 0 weighs tokens by how
+    likely the learner finds what the sampler drew, at most so much (for samplers of
+    another precision).
     """
 
     ratio: str = "token"
@@ -29,7 +32,7 @@ class SurrogateConfig:
     truncate: float = 0.0
 
     def __post_init__(self):
-        _among("ratio", self.ratio, ("token", "turn"))
+        _among("ratio", self.ratio, ("token", "turn", "none"))
         _among("average", self.average, ("token", "turn", "episode"))
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
@@ -67,8 +70,10 @@ class UpdateConfig:
     tokens of the batch, so that neither length nor difficulty weighs (Dr. GRPO,
     arXiv:2503.20783); what was good may grow further than what was bad (clip-higher,
     arXiv:2503.14476). `baseline` "others" is RLOO, "batch" REINFORCE with a baseline,
-    "critic" PPO with GAE over turns (critic.py). `discount` is a turn's
-    (advantages.py).
+    "critic" PPO with GAE (critic.py). "success" imitates the episodes that were won
+    (filtered SFT, rejection sampling, RAFT, arXiv:2304.06767), "pairs" prefers them to
+    lost ones of their group (DPO, arXiv:2305.18290, at `beta`; of whole episodes, ETO,
+    arXiv:2403.02502). `discount` is a turn's (advantages.py).
 
     `kl` weighs the distance to a reference, the policy that training began with; with
     `reference_decay` above 0 it follows as a moving average of that decay a minibatch.
@@ -93,6 +98,7 @@ class UpdateConfig:
     penalty: PenaltyConfig = PenaltyConfig()
     reference_decay: float = 0.0
     radius: float = 0.0
+    beta: float = 0.1
     temperature: float = 1.0
     learning_rate: float = 1e-3
     warmup: int = 20
@@ -115,9 +121,40 @@ class UpdateConfig:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
-        _among("baseline", self.baseline, (*BASELINES, "critic"))
+        _among("baseline", self.baseline, (*BASELINES, *OTHER))
+        if self.beta <= 0:
+            raise ValueError(f"beta must be > 0, got {self.beta}")
+        told = (self.surrogate.ratio, self.surrogate.average)
+        if self.baseline == "pairs" and told != ("none", "episode"):
+            raise ValueError(
+                "baseline = pairs needs surrogate.ratio = none and surrogate.average = "
+                f"episode: a pair is of whole episodes; got {told[0]} and {told[1]}"
+            )
         if self.penalty.place == "reward" and self.reference_decay:
             raise ValueError(
                 "penalty.place = reward is paid for a fixed reference: reference_decay "
                 f"must be 0, got {self.reference_decay}"
             )
+
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "grpo": {"divide_by_std": True, "surrogate.average": "episode", "clip_high": 0.2},
+    "dr_grpo": {"clip_high": 0.2},
+    "rloo": {"baseline": "others", "surrogate.ratio": "none"},
+    "reinforce": {
+        "baseline": "batch", "divide_by_std": True, "surrogate.ratio": "none",
+    },
+    "gspo": {
+        "divide_by_std": True, "surrogate.ratio": "turn", "surrogate.average": "turn",
+    },
+    "ppo": {"baseline": "critic", "divide_by_std": True, "clip_high": 0.2},
+    "filtered_sft": {"baseline": "success", "surrogate.ratio": "none", "kl": 0.0},
+    "dpo": {
+        "baseline": "pairs", "surrogate.ratio": "none", "surrogate.average": "episode",
+        "kl": 0.0,
+    },
+}  # fmt: skip
+"""Customary names as settings of UpdateConfig, over its defaults.
+
+The default itself has no name of its own: Dr. GRPO with clip-higher (DAPO's).
+"""

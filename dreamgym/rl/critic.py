@@ -1,22 +1,23 @@
-"""The critic of PPO: what a state is worth, read before the policy's turn there.
+"""The critic of PPO: what a state is worth, read before the policy writes there.
 
-turns -> V of the column that predicts a turn's first sampled token -> GAE over turns
-(advantages.py) -> returns -> the critic is fitted to them. A turn is one action, so
-time counts in turns, as the discount of the other baselines does.
+turns -> V of the columns that predict sampled tokens -> GAE (advantages.py) -> returns
+-> the critic is fitted to them. Over turns it is read where a turn begins: a turn is
+one action, so time counts in turns, as the discount of the other baselines does. Over
+tokens it is read before each of them, and the discount lies between turns alone.
 """
 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
+from worldmodel.backbone.headed import HEAD, headed
 from worldmodel.backbone.model import Model, read
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
@@ -30,19 +31,19 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 
-HEAD = "head"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CriticConfig:
     """How values are read, and how they are fitted.
 
-    `trunk` "shared" reads them off the policy's own last hidden states by a linear
-    head, without a gradient to the policy; "own" gives the critic a network that begins
-    as the policy's. `decay` is GAE's lambda; `clip` bounds how far a value moves in an
-    update (0: not); `passes` over the batch an update.
+    One value a "turn" or one a "token" (`over`). `trunk` "shared" reads them off the
+    policy's own last hidden states by a linear head, without a gradient to the policy;
+    "own" gives the critic a network that begins as the policy's. `decay` is GAE's
+    lambda; `clip` bounds how far a value moves in an update (0: not); `passes` over the
+    batch an update.
     """
 
+    over: str = "turn"
     trunk: str = "shared"
     decay: float = 0.95
     clip: float = 0.2
@@ -50,6 +51,8 @@ class CriticConfig:
     passes: int = 2
 
     def __post_init__(self):
+        if self.over not in ("turn", "token"):
+            raise ValueError(f"over must be 'turn' or 'token', got {self.over!r}")
         if self.trunk not in ("shared", "own"):
             raise ValueError(f"trunk must be 'shared' or 'own', got {self.trunk!r}")
         if not 0 <= self.decay <= 1:
@@ -61,16 +64,6 @@ class CriticConfig:
             )
 
 
-def headed(model: Model) -> Model:
-    """The model with one score in the place of the vocabulary's, 0 of everything."""
-    decoder = nnx.merge(model.definition, model.params)
-    config = dataclasses.replace(model.config, tie_word_embeddings=False)
-    decoder.config = config
-    decoder.head = nnx.Param(jnp.zeros((1, config.hidden_size)))
-    definition, params = nnx.split(decoder)
-    return model._replace(definition=definition, params=params, config=config)
-
-
 def critic_loss(logits, batch: Tokens, *, clip: float):
     """Of the columns before the marked tokens; `adv` holds returns, `logp` values."""
     ids = (batch.logp, batch.adv, batch.mask, batch.weight)
@@ -80,7 +73,10 @@ def critic_loss(logits, batch: Tokens, *, clip: float):
 
 
 class Critic:
-    """Values of turns, fitted to their returns. Holds no state of its own."""
+    """Values of turns or tokens, fitted to their returns. Holds no state of its own.
+
+    Numbers of N follow the turns, and in each of them its tokens.
+    """
 
     def __init__(self, model: Model, config: CriticConfig, *, rows: int, width: int):
         """`rows` of `width` tokens make a batch, as in the policy's updates."""
@@ -109,17 +105,27 @@ class Critic:
         """Values of 0, and a fresh optimiser."""
         return self._learner.init()
 
+    def places(self, example: Example) -> list[int]:
+        """The sampled tokens of a turn before which values are read."""
+        found = [i for i, sampled in enumerate(example.mask) if sampled]
+        return found[:1] if self.config.over == "turn" else found
+
     def values(
         self, state: TrainState, policy: nnx.State, examples: Sequence[Example]
     ) -> Float[np.ndarray, " N"]:
-        """V of the state in which each turn began."""
+        """V of the state at each place."""
         params = self._params(state, policy)
-        tokens = self._packed(_asked(examples, np.arange(len(examples))))
-        out = np.zeros(len(examples), np.float32)
-        for at in range(0, len(tokens.ids), self._rows):
-            index = np.arange(at, min(at + self._rows, len(tokens.ids)))
-            batch = rows_of(tokens, index, self._rows)
-            found = np.asarray(self._values(params, batch))
+        places = [self.places(e) for e in examples]
+        total = sum(map(len, places))
+        tokens = self._packed(_asked(examples, places, np.arange(total)))
+        out = np.zeros(total, np.float32)
+
+        def told(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
+            batch = rows_of(tokens, np.arange(start, stop), size)
+            return batch, np.asarray(self._values(params, batch))
+
+        count, width = tokens.ids.shape
+        for batch, found in self._learner.micro.over(count, self._rows, width, told):
             out[batch.adv[batch.mask].astype(int)] = found[batch.mask]
         return out
 
@@ -143,7 +149,8 @@ class Critic:
         if self.config.trunk == "shared":
             params = jax.tree.map(jnp.copy, self._params(state, policy))
             state = state._replace(params=params)
-        tokens = self._packed(_asked(examples, returns, values))
+        places = [self.places(e) for e in examples]
+        tokens = self._packed(_asked(examples, places, returns, values))
         steps = -(-len(tokens.ids) // self._rows) * self.config.passes
         batches = epochs(tokens, self._rows, seed=seed, start=0)
         total: dict[str, Ratio] = {}
@@ -169,16 +176,21 @@ class Critic:
         return pack(examples, width if longest <= width else -(-longest // 64) * 64)
 
 
-def _asked(examples: Sequence[Example], told: Any, old: Any = None) -> list[Example]:
-    """Turns up to their first sampled token, which is marked and carries numbers."""
-    out = []
-    for i, e in enumerate(examples):
-        at = list(e.mask).index(True)
-        value = 0.0 if old is None else float(old[i])
-        out.append(
-            Example(
-                e.ids[: at + 1], [False] * at + [True], [0] * (at + 1),
-                [0.0] * at + [value], float(told[i]),
-            )
-        )  # fmt: skip
+def _asked(
+    examples: Sequence[Example],
+    places: Sequence[Sequence[int]],
+    told: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
+    old: Float[np.ndarray, " N"] | None = None,
+) -> list[Example]:
+    """Turns up to their last place; places are marked and carry numbers."""
+    out, following = [], 0
+    for e, at in zip(examples, places, strict=True):
+        size = at[-1] + 1
+        span = slice(following, following + len(at))
+        following += len(at)
+        mask, adv, logp = (np.zeros(size, t) for t in (bool, np.float32, np.float32))
+        mask[at], adv[at] = True, told[span]
+        if old is not None:
+            logp[at] = old[span]
+        out.append(Example(e.ids[:size], mask, np.zeros(size, np.int32), logp, adv))
     return out

@@ -7,6 +7,7 @@ same temperature and allowed-token masks.
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,9 @@ from jaxtyping import Float
 from dreamgym.rl import losses
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.trust_region import Distance, backtracked
+from dreamgym.rl.watch import Weights
 from worldmodel.backbone.generate import Grammar
-from worldmodel.backbone.model import Model, forward
+from worldmodel.backbone.model import Model, Readout, forward
 from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.fitting.arrays import Ratio, masked_ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
@@ -32,6 +34,9 @@ from worldmodel.fitting.learner import (
     on_logits,
     require_finite,
 )
+from worldmodel.fitting.losses import cross_entropy, read_logp
+
+T = TypeVar("T")
 
 
 def distribution(logits, batch: Tokens, masks, temperature: float):
@@ -48,9 +53,10 @@ def distribution(logits, batch: Tokens, masks, temperature: float):
 
 
 def policy_loss(
-    logits, batch: Tokens, *, ref_logp, masks, kl, before=None, config: UpdateConfig
-):
-    """The clipped surrogate, the KL term at weight `kl`, and the entropy's.
+    logits, batch: Tokens, *, ref_logp, masks, kl, entropy, before=None,
+    config: UpdateConfig,
+):  # fmt: skip
+    """The surrogate, and the terms of KL and entropy at the weights given.
 
     ref_logp: the reference's `distribution`; before: the learner's own log p of each
     token [B, T] before the update, where it is not what the sampler says.
@@ -75,9 +81,12 @@ def policy_loss(
     if c.surrogate.ratio == "turn":
         ratio = losses.turn_log_ratio(ratio, mask, segment)
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    policy = losses.clipped_policy_loss(
-        ratio, adv, mask, told, dual_clip=c.surrogate.dual_clip, **clip
-    )
+    if c.surrogate.ratio == "none":
+        policy = masked_ratio(-adv * logp, mask, told)
+    else:
+        policy = losses.clipped_policy_loss(
+            ratio, adv, mask, told, dual_clip=c.surrogate.dual_clip, **clip
+        )
     policy = Ratio(policy.total, masked_ratio(jnp.ones_like(logp), mask, weight).total)
     near = masked_ratio(losses.kl_each(whole, ref_logp, mask), mask, weight)
     penalty = near
@@ -85,9 +94,9 @@ def policy_loss(
         there = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
         penalty = losses.sampled_kl(logp, there, mask, weight, kind=c.penalty.kind)
     safe = jnp.where(jnp.isfinite(whole), whole, 0.0)  # 0 log 0 is 0
-    entropy = -jnp.where(jnp.isfinite(whole), jnp.exp(safe) * safe, 0.0).sum(-1)
-    spread = masked_ratio(entropy, mask, weight)
-    total = policy.total - c.entropy * spread.total
+    spread = -jnp.where(jnp.isfinite(whole), jnp.exp(safe) * safe, 0.0).sum(-1)
+    spread = masked_ratio(spread, mask, weight)
+    total = policy.total - entropy * spread.total
     if c.penalty.place == "loss":
         total = total + kl * penalty.total
     return Ratio(total, policy.count), {
@@ -103,15 +112,20 @@ def merged(examples: Sequence[Example]) -> list[Example]:
 
     A group begins in one state and mostly does the same there. The clipped surrogate
     is linear in advantages of one sign, so those of one sign are averaged. Log-
-    probabilities of equal turns differ by rounding at most; the first ones are kept.
+    probabilities of equal turns differ by rounding at most; the first ones are kept. A
+    turn with an advantage for each token stays as it is.
     """
     equal: dict[tuple, list[Example]] = {}
-    for e in examples:
-        equal.setdefault((tuple(e.ids), e.adv > 0), []).append(e)
     out = []
+    for e in examples:
+        if isinstance(e.adv, float):
+            equal.setdefault((tuple(e.ids), e.adv > 0), []).append(e)
+        else:
+            out.append(e)
     for found in equal.values():
         weights = np.array([e.weight for e in found], float)
-        adv = float(weights @ [e.adv for e in found] / weights.sum())
+        each = np.array([e.adv for e in found], float)
+        adv = float(weights @ each / weights.sum())
         out.append(found[0]._replace(adv=adv, weight=float(weights.sum())))
     return out
 
@@ -141,6 +155,7 @@ class Updater:
             on_logits(functools.partial(policy_loss, config=config)),
             ComputeConfig(ema=config.reference_decay),
         )
+        self._beside = Learner(model, optimizer, _imitation)
         told = functools.partial(
             _distribution, model.definition, temperature=config.temperature
         )
@@ -154,27 +169,36 @@ class Updater:
         examples: Sequence[Example],
         *,
         seed: int,
-        kl: float | None = None,
+        weights: Weights | None = None,
+        beside: Sequence[Example] = (),
     ) -> tuple[TrainState, dict[str, float]]:
         """One pass over the examples in `minibatches` steps, then the trust region.
 
-        `kl` is the KL term's weight now, the config's where it is None. The state given
-        is used up. Metrics: those of `policy_loss`, and how far the policy moved
+        `weights` of the loss's terms are the config's where it is None; examples
+        `beside` are imitated, in a mean of their own. The state given is used up.
+        Metrics: those of `policy_loss`, and how far the policy moved
         (trust_region.Distance; `step`: the share of the step taken).
 
         Raises:
           FloatingPointError: a loss that is not finite.
+          MemoryError: not even one row fits (fitting/micro.py).
         """
         tokens = self._packed(merged(examples))
-        kl = self.config.kl if kl is None else kl
+        if weights is None:
+            weights = Weights(kl=self.config.kl, entropy=self.config.entropy)
         old = copied(state.params)
         before = None
         if self.config.surrogate.truncate:
             before = self._over(tokens, lambda b: self._logp(old, b, self._masks))
         order = np.random.default_rng(seed).permutation(tokens.ids.shape[0])
+        parts = np.array_split(order, min(self.config.minibatches, len(order)))
+        others: list[Tokens | None] = [None] * len(parts)
+        if beside and weights.beside:
+            shares = [beside[i :: len(parts)] for i in range(len(parts))]
+            others = [self._packed(some) if some else None for some in shares]
         total: dict[str, Ratio] = {}
-        for part in np.array_split(order, min(self.config.minibatches, len(order))):
-            state, found = self._step(state, tokens, part, kl, before)
+        for part, other in zip(parts, others, strict=True):
+            state, found = self._step(state, tokens, part, weights, before, other)
             total = merge(total, found)
         metrics = {k: float(v.value()) for k, v in total.items()}
         require_finite("loss", metrics["loss"], int(state.step))
@@ -192,8 +216,9 @@ class Updater:
         """How far apart two policies are at the policy's tokens of packed rows."""
         none = Ratio(jnp.zeros(()), jnp.zeros(()))
         total, gain, largest, turn = none, none, 0.0, 0.0
-        for batch in self._batches(tokens):
-            found = self._gap(new, old, batch, self._masks)
+        for found in self._pieces(
+            tokens, lambda batch, _: self._gap(new, old, batch, self._masks)
+        ):
             total, gain = total + found[0], gain + found[1]
             largest, turn = max(largest, float(found[2])), max(turn, float(found[3]))
         return Distance(
@@ -220,42 +245,87 @@ class Updater:
         longest, width = max(len(e.ids) for e in examples), self.config.width
         return pack(examples, width if longest <= width else -(-longest // 64) * 64)
 
-    def _batches(self, tokens: Tokens) -> Iterator[Tokens]:
-        count, rows = tokens.ids.shape[0], self.config.rows
-        for at in range(0, count, rows):
-            yield rows_of(tokens, np.arange(at, min(at + rows, count)), rows)
+    def _pieces(
+        self,
+        tokens: Tokens,
+        compute: Callable[[Tokens, np.ndarray], T],
+        index: np.ndarray | None = None,
+    ) -> Iterator[T]:
+        """`compute(batch, index)` of all rows or of some, as many at once as fit."""
+        rows = np.arange(len(tokens.ids)) if index is None else index
+
+        def of(start: int, stop: int, size: int) -> T:
+            chosen = rows[start:stop]
+            return compute(rows_of(tokens, chosen, size), chosen)
+
+        most, width = self.config.rows, tokens.ids.shape[1]
+        return self.learner.micro.over(len(rows), most, width, of)
 
     def _over(
         self, tokens: Tokens, fn: Callable[[Tokens], jax.Array]
     ) -> Float[np.ndarray, "B T"]:
         """A function of batches over all rows."""
-        found = [np.asarray(fn(batch)) for batch in self._batches(tokens)]
-        return np.concatenate(found)[: tokens.ids.shape[0]]
+        found = self._pieces(tokens, lambda b, some: np.asarray(fn(b))[: len(some)])
+        return np.concatenate(list(found))
 
     def _step(
         self,
         state: TrainState,
         tokens: Tokens,
         index: np.ndarray,
-        kl: float,
+        weights: Weights,
         before: Float[np.ndarray, "B T"] | None,
+        beside: Tokens | None,
     ):
-        rows = self.config.rows
-        grads, total = None, {}
-        for at in range(0, len(index), rows):
-            chosen = index[at : at + rows]
-            batch = rows_of(tokens, chosen, rows)
-            reference = self._reference if state.average is None else state.average
+        args = {
+            "masks": self._masks, "kl": np.float32(weights.kl),
+            "entropy": np.float32(weights.entropy),
+        }  # fmt: skip
+        reference = self._reference if state.average is None else state.average
+
+        def gradient(batch: Tokens, chosen: np.ndarray):
             more = {"ref_logp": self._whole(reference, batch, self._masks)}
             if before is not None:
-                short = rows - len(chosen)
+                short = len(batch.ids) - len(chosen)
                 more["before"] = np.pad(before[chosen], ((0, short), (0, 0)))
-            one, found = self.learner.gradient(
-                state.params, batch, masks=self._masks, kl=np.float32(kl), **more
-            )
+            return self.learner.gradient(state.params, batch, **args, **more)
+
+        grads, total = None, {}
+        for one, found in self._pieces(tokens, gradient, index):
             grads = one if grads is None else self.learner.added(grads, one)
             total = merge(total, found)
+        if beside is not None:
+            grads, told = self._joined(state, grads, total, weights.beside, beside)
+            total |= {"beside": told}
         return self.learner.apply(state, grads, total)
+
+    def _joined(
+        self,
+        state: TrainState,
+        grads: Any,
+        total: dict[str, Ratio],
+        weight: float,
+        beside: Tokens,
+    ) -> tuple[Any, Ratio]:
+        """Gradients with those of imitation added, a mean against the loss's mean."""
+        more, told = None, {}
+        for one, found in self._pieces(
+            beside, lambda batch, _: self._beside.gradient(state.params, batch)
+        ):
+            more = one if more is None else self._beside.added(more, one)
+            told = merge(told, found)
+        share = weight * total["loss"].count / jnp.maximum(told["loss"].count, 1.0)
+        return _plus(grads, more, share), told["loss"]
+
+
+def _imitation(readout: Readout, batch: Tokens):
+    logp = read_logp(readout, batch.ids)
+    return cross_entropy(logp, batch.mask, batch.weight), {}
+
+
+@jax.jit
+def _plus(grads, more, share):
+    return jax.tree.map(lambda a, b: a + share * b, grads, more)
 
 
 def _distribution(definition, params, batch: Tokens, masks, *, temperature: float):

@@ -136,3 +136,52 @@ def test_extend_asks_for_as_many_as_told():
     for entry in pool.active(generated=True):
         assert entry.task.lineage[-1] in pool.entries
         assert entry.task.initial_state
+
+
+def test_what_cannot_be_solved_stays_out_with_its_reason():
+    pool = TaskPool(doubles.tasks("train")[4:40:9])
+    model = doubles.RuleModel()
+
+    def propose(seeds):
+        return model.vary(seeds, key=jax.random.key(0))
+
+    tried = []
+
+    def feasible(tasks):
+        tried.extend(tasks)
+        return ["no plan" if i % 2 else None for i in range(len(tasks))]
+
+    got = generator.extend(
+        pool, propose, 4, np.random.default_rng(0), feasible=feasible, name="rule"
+    )
+    assert len(tried) == 4
+    assert got == {"accepted": 2, "no plan": 2}
+    assert [e.task for e in pool.active(generated=True)] == tried[::2]
+    generator.extend(pool, propose, 4, np.random.default_rng(0), name="model")
+    assert pool.verdicts == {
+        "rule": got, "model": {"accepted": 2, "duplicate": 2}
+    }  # fmt: skip
+    assert pool.acceptance() == {"rule": 0.5, "model": 0.5}
+
+
+def test_nothing_is_tried_out_that_the_text_refuses():
+    pool = TaskPool([SEED])
+
+    def feasible(tasks):
+        raise AssertionError(f"{tasks} must not be tried")
+
+    got = generator.extend(
+        pool, lambda seeds: [None for _ in seeds], 1, np.random.default_rng(0),
+        feasible=feasible,
+    )  # fmt: skip
+    assert got == {"form": 1}
+
+
+def test_two_proposals_of_one_text_are_one_task():
+    pool = TaskPool([doubles.task(0, 1, 3), doubles.task(0, 2, 3)])
+
+    def propose(seeds):
+        return [dataclasses.replace(variant(), id=f"new{i}") for i in range(len(seeds))]
+
+    got = generator.extend(pool, propose, 2, np.random.default_rng(0))
+    assert got == {"accepted": 1, "duplicate": 1}

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from curriculum.pool import TaskPool
+from curriculum.value import ValueConfig, posterior
 from tests import doubles
 
 
@@ -99,3 +101,109 @@ def test_bad_pools_are_refused():
         TaskPool(tasks, patience=0)
     with pytest.raises(ValueError, match="in the pool already"):
         TaskPool(tasks).add_generated(tasks[2])
+
+
+# --- ageing, the posterior, clusters -----------------------------------------
+
+
+def values(pool, **settings):
+    return pool.values(list(pool.entries.values()), **settings)
+
+
+def test_an_old_group_value_drifts_back_to_an_untried_tasks():
+    tasks = some(2)
+    pool = TaskPool(tasks, values=ValueConfig(decay=0.5))
+    pool.record(tasks[0].id, [False, False], 0)
+    # The next update is 1: one policy change since, so 0 counts half and 1/4 half.
+    np.testing.assert_allclose(values(pool), [0.125, 0.25], rtol=1e-12)
+    pool.record(tasks[1].id, [True, False], 2)
+    np.testing.assert_allclose(values(pool), [0.25 * 7 / 8, 0.25], rtol=1e-12)
+
+
+def test_posterior_values_by_hand_and_their_decay():
+    tasks = some(2)
+    config = ValueConfig(estimate="posterior", optimism=0.0, decay=0.5)
+    pool = TaskPool(tasks, values=config)
+    pool.record(tasks[0].id, [True, False, False, False], 0)
+    pool.record(tasks[0].id, [True, True], 1)
+    # Won 1/2 + 2, lost 3/2; all seen before the update that comes next: halved again.
+    want = [posterior(1.25, 0.75, prior=1).mean, posterior(0, 0, prior=1).mean]
+    np.testing.assert_allclose(values(pool), want, rtol=1e-12)
+    np.testing.assert_allclose(
+        pool.success(list(pool.entries.values())), [2.25 / 4, 0.5], rtol=1e-12
+    )
+    pool.record(tasks[1].id, [], 60)  # time alone brings it back to the prior
+    np.testing.assert_allclose(values(pool), [1 / 6, 1 / 6], rtol=1e-6)
+
+
+def test_a_group_without_a_scored_member_ages_and_does_not_refresh():
+    tasks = some(1)
+    config = ValueConfig(estimate="posterior", decay=0.5)
+    seen, unseen = TaskPool(tasks, values=config), TaskPool(tasks, values=config)
+    for pool in (seen, unseen):
+        pool.record(tasks[0].id, [True, True], 0)
+    seen.record(tasks[0].id, [], 3)
+    unseen.now = 4
+    np.testing.assert_allclose(values(seen), values(unseen), rtol=1e-12)
+
+
+def test_single_rollouts_get_the_value_of_their_family():
+    a, b, c = some(3)
+    a, b = (dataclasses.replace(t, family="even") for t in (a, b))
+    c = dataclasses.replace(c, family="alone")
+    pool = TaskPool([a, b, c], values=ValueConfig(cluster="family"))
+    pool.record_batch([(a.id, [True]), (b.id, [False]), (c.id, [True])], 0)
+    got = [e.value for e in pool.entries.values()]
+    assert got == [0.25, 0.25, None]  # one outcome says nothing of a variance
+    assert not any(e.retired or e.settled for e in pool.entries.values())
+
+
+def test_single_rollouts_alone_are_never_settled():
+    tasks = some(1)
+    pool = TaskPool(tasks, patience=1)
+    for update in range(5):
+        pool.record(tasks[0].id, [False], update)
+    (entry,) = pool.entries.values()
+    assert (entry.value, entry.settled, entry.retired) == (None, 0, False)
+    assert (entry.rollouts, entry.successes) == (5, 0)
+
+
+def test_a_member_that_did_not_play_shares_the_value_and_not_the_verdict():
+    tasks = [dataclasses.replace(t, family="f") for t in some(3)]
+    pool = TaskPool(tasks, patience=1, values=ValueConfig(cluster="family"))
+    pool.record_batch([(t.id, [False]) for t in tasks[:2]], 0)
+    first, second, third = pool.entries.values()
+    assert [e.value for e in (first, second, third)] == [0.0, 0.0, 0.0]
+    assert first.retired
+    assert second.retired
+    assert not third.retired
+
+
+def test_the_order_of_a_batch_does_not_matter():
+    tasks = [dataclasses.replace(t, family="ab"[i % 2]) for i, t in enumerate(some(5))]
+    config = ValueConfig(cluster="family", estimate="posterior", decay=0.9)
+    batch = [(t.id, [i % 3 == 0]) for i, t in enumerate(tasks)]
+    first, second = (TaskPool(tasks, values=config) for _ in range(2))
+    first.record_batch(batch, 0)
+    second.record_batch(batch[::-1], 0)
+    assert first.state() == second.state()
+    np.testing.assert_allclose(values(first), values(second), rtol=1e-12)
+
+
+def test_a_pool_that_was_saved_goes_on_as_one_that_was_not():
+    tasks = some(6)
+    config = ValueConfig(cluster="lexical", clusters=2, estimate="posterior", decay=0.9)
+    pool = TaskPool(tasks, values=config, seed=4)
+    pool.record_batch([(t.id, [i % 2 == 0]) for i, t in enumerate(tasks)], 0)
+    pool.tell("rule", {"accepted": 1, "form": 3})
+    pool.resets = 4
+    other = TaskPool(tasks, values=config, seed=4)
+    other.load(json.loads(json.dumps(pool.state())))
+    for p in (pool, other):
+        p.add_generated(dataclasses.replace(tasks[0], id="made", instruction="x"))
+        p.record_batch([("made", [True]), (tasks[1].id, [False])], 3)
+        p.tell("rule", {"accepted": 1})
+    assert other.state() == pool.state()
+    assert other.acceptance() == {"rule": 2 / 5}
+    assert other.resets == 4
+    np.testing.assert_allclose(values(other), values(pool), rtol=0)

@@ -6,8 +6,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from curriculum.pool import Entry, TaskPool
-from curriculum.sampler import CurriculumConfig, sample, weights
+from curriculum.pool import TaskPool
+from curriculum.sampler import (
+    CurriculumConfig,
+    pool_of,
+    sample,
+    shared,
+    weights,
+    worth,
+)
+from curriculum.value import ValueConfig, closeness
 from tests import doubles
 
 
@@ -19,22 +27,20 @@ def named(count, *, family="f", prefix="t"):
     ]
 
 
-def entries(*values):
-    return [
-        Entry(task, value=value)
-        for task, value in zip(named(len(values)), values, strict=True)
-    ]
-
-
 def test_weights_by_hand():
     # Values 0.25, untried (counts 0.25), 0: four fifths go 1/2, 1/2, 0 and one fifth
     # is spread evenly. Without the even share the last would be 0.
-    got = weights(entries(0.25, None, 0.0), 0.2)
+    pool = TaskPool(named(3))
+    pool.record("t0", [True, False], 0)
+    pool.record("t2", [True, True], 0)
+    found = worth(pool, pool.active(), CurriculumConfig())
+    np.testing.assert_allclose(found, [0.25, 0.25, 0.0], rtol=1e-12)
+    got = weights(found, 0.2)
     np.testing.assert_allclose(got, [0.4 + 1 / 15, 0.4 + 1 / 15, 1 / 15], rtol=1e-12)
 
 
 def test_weights_without_any_value_are_even():
-    np.testing.assert_allclose(weights(entries(0.0, 0.0), 0.2), [0.5, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(weights(np.zeros(2), 0.2), [0.5, 0.5], rtol=1e-12)
 
 
 def test_draws_follow_the_weights():
@@ -110,7 +116,16 @@ def test_the_same_generator_state_draws_the_same_batch():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("generated_share", 1.1), ("coverage", -0.1), ("proposals", -1), ("patience", 0)],
+    [
+        ("generated_share", 1.1),
+        ("coverage", -0.1),
+        ("proposals", -1),
+        ("patience", 0),
+        ("target", 1.0),
+        ("target_width", 0.0),
+        ("generator", "me"),
+        ("stages", "x"),
+    ],
 )
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
@@ -120,3 +135,73 @@ def test_bad_settings_are_refused_by_name(setting, value):
 def test_a_batch_of_nothing_is_refused():
     with pytest.raises(ValueError, match="count must be >= 1, got 0"):
         sample(TaskPool(named(1)), 0, CurriculumConfig(), np.random.default_rng(0))
+
+
+# --- target success, mixes, the pool of the settings -------------------------
+
+
+def test_a_target_weighs_by_closeness_and_not_by_variance():
+    config = CurriculumConfig(target=0.9, value=ValueConfig(prior=1e-9))
+    pool = pool_of(named(3), config)
+    pool.record("t0", [True] * 9 + [False], 0)
+    pool.record("t1", [True, False], 0)
+    pool.record("t2", [False] * 9 + [True], 0)
+    got = worth(pool, pool.active(), config)
+    want = [closeness(p, 0.9, config.target_width) for p in (0.9, 0.5, 0.1)]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert np.argmax(worth(pool, pool.active(), CurriculumConfig())) == 1
+
+
+def test_an_untried_task_is_taken_for_half_won():
+    config = CurriculumConfig(target=0.5)
+    pool = pool_of(named(2), config)
+    pool.record("t0", [False] * 20, 0)
+    assert worth(pool, pool.active(), config)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("shares", "count", "want"),
+    [([0.5, 0.5], 5, [3, 2]), ([0.2, 0.4, 0.4], 10, [2, 4, 4]),
+     ([1, 1, 1], 2, [1, 1, 0]), ([3.0], 7, [7]), ([0.1, 0.9], 0, [0, 0])],
+)  # fmt: skip
+def test_shares_become_whole_numbers(shares, count, want):
+    assert shared(shares, count) == want
+
+
+def test_a_mix_fills_its_shares_and_leaves_what_nothing_fits_to_the_others():
+    pool = TaskPool(named(20, prefix="a") + named(20, prefix="b"))
+
+    def begins(letter):
+        return lambda entry: entry.task.id.startswith(letter)
+
+    def count(mix):
+        rng = np.random.default_rng(0)
+        got = sample(pool, 8, CurriculumConfig(), rng, mix=mix)
+        return collections.Counter(t.id[0] for t in got)
+
+    assert count([(0.75, begins("a")), (0.25, begins("b"))]) == {"a": 6, "b": 2}
+    assert count([(0.5, begins("a")), (0.5, begins("z"))]) == {"a": 8}
+    assert sum(count([(1.0, begins("z"))]).values()) == 8
+
+
+def test_generated_tasks_outside_the_mix_are_not_drawn():
+    pool = TaskPool(named(8))
+    for task in named(4, prefix="g"):
+        pool.add_generated(task)
+    config = CurriculumConfig(generated_share=0.5)
+    mix = [(1.0, lambda e: e.task.id in ("g0", *(f"t{i}" for i in range(8))))]
+    got = sample(pool, 8, config, np.random.default_rng(0), mix=mix)
+    assert collections.Counter(t.id[0] for t in got) == {"g": 1, "t": 7}
+
+
+def test_the_pool_is_made_as_the_settings_say():
+    config = CurriculumConfig(
+        patience=1, value=ValueConfig(estimate="posterior", cluster="family")
+    )
+    pool = pool_of(named(2), config, seed=3)
+    pool.record("t0", [True, True], 0)
+    assert pool.entries["t0"].retired
+    assert pool.entries["t1"].cluster == "f"
+    np.testing.assert_allclose(
+        pool.values([pool.entries["t1"]], optimism=0.0), [3 / 20], rtol=1e-12
+    )

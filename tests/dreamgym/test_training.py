@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from curriculum.sampler import CurriculumConfig
+from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
@@ -16,7 +16,8 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
-from dreamgym.training import LoopConfig, Progress, pool_of
+from dreamgym.training import LoopConfig, Parts, Progress, ReplayConfig
+from dreamgym.training.gather import Rollouts
 from tests import doubles
 from worldmodel.fitting.batches import pack
 from worldmodel.text.records import Task
@@ -32,16 +33,17 @@ class Recorder:
     """Stands for the updater: keeps the examples it is given."""
 
     def __init__(self):
-        self.examples, self.seeds, self.weights = [], [], []
+        self.examples, self.seeds, self.weights, self.beside = [], [], [], []
 
 
 @pytest.fixture
 def recorder(monkeypatch):
     found = Recorder()
 
-    def update(self, state, examples, *, seed, kl):
+    def update(self, state, examples, *, seed, weights, beside):
         del self
-        found.weights.append(kl)
+        found.weights.append(weights.kl)
+        found.beside.append(list(beside))
         found.examples.append(list(examples))
         found.seeds.append(seed)
         return state._replace(step=state.step + 1), {"loss": 0.5, "kl": 0.25}
@@ -102,7 +104,9 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(recorder):
     ]  # fmt: skip
     config = dataclasses.replace(CONFIG, group_size=3)
     progress = fresh([a, b, c])._replace(update=4)
-    state, row, _ = training.learn(updater(), progress, rows, config, seed=100)
+    state, row, *_ = training.learn(
+        updater(), progress, Rollouts(rows, []), config, seed=100
+    )
     (examples,) = recorder.examples
     # Group a: to go 0.9 and 1, 0, 0 and 0. At the first turn their mean is 0.3, at
     # the second two act. Group b agrees; group c has one scored member only.
@@ -113,11 +117,6 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(recorder):
     )
     assert recorder.seeds == [104]
     assert int(state.step) == 1
-    entries = {k: e for k, e in progress.pool.entries.items()}
-    assert entries[a.id].value == pytest.approx(2 / 9)
-    assert entries[b.id].value == 0.0
-    assert (entries[c.id].rollouts, entries[c.id].successes) == (1, 1)
-    assert {e.last_update for e in entries.values()} == {4}
     assert row["success"] == pytest.approx(5 / 7)
     assert row["return"] == pytest.approx(5 / 7)
     assert row["unscored"] == 2.0
@@ -142,7 +141,7 @@ def test_what_is_averaged_weighs_the_same(recorder, average):
     surrogate = SurrogateConfig(average=average)
     update = dataclasses.replace(CONFIG.update, surrogate=surrogate)
     config = dataclasses.replace(CONFIG, update=update)
-    training.learn(updater(), fresh(tasks), rows, config, seed=0)
+    training.learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
     (examples,) = recorder.examples
     tokens = [sum(e.mask) * e.weight for e in examples]
     assert len(examples) == 4  # the first turns; at the second one member is left
@@ -165,7 +164,7 @@ def test_the_distance_to_the_reference_may_be_taken_off_the_reward(
     config = dataclasses.replace(CONFIG, update=update)
     far = [0.2, 0.4, 0.6, 0.0, 0.0, 0.0]  # of the six turns, in order
     monkeypatch.setattr(Updater, "surprise", lambda _, e: np.array(far[: len(e)]))
-    training.learn(updater(), fresh(tasks), rows, config, seed=0)
+    training.learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
     (examples,) = recorder.examples
     # To go: 1 - (0.2 + 0.4) / 2 and 0 - 0.6 / 2; then 1 and 0.
     np.testing.assert_allclose([e.adv for e in examples], [0.5, -0.5, 0.5, -0.5])
@@ -179,7 +178,9 @@ def test_the_weight_of_the_kl_follows_its_target_and_is_kept(recorder):
     config = dataclasses.replace(CONFIG, update=update)
     progress, weight = fresh(tasks), 0.1
     for number in range(3):
-        state, row, _ = training.learn(updater(), progress, rows, config, seed=0)
+        state, row, *_ = training.learn(
+            updater(), progress, Rollouts(rows, []), config, seed=0
+        )
         assert recorder.weights[-1] == pytest.approx(weight)
         weight *= 1.1  # measured 0.25: more than 20 % above the target
         assert row["kl_weight"] == pytest.approx(weight)
@@ -193,11 +194,12 @@ def test_without_a_signal_the_parameters_stay(recorder):
     rows = [doubles.trajectory(task, ["go left"], error="broke") for _ in range(2)]
     progress = fresh([task])
     config = dataclasses.replace(CONFIG, tasks=1)
-    state, row, _ = training.learn(updater(), progress, rows, config, seed=0)
+    state, row, *_ = training.learn(
+        updater(), progress, Rollouts(rows, []), config, seed=0
+    )
     assert recorder.examples == []
     assert state is progress.state
     assert (row["success"], row["unscored"]) == (0.0, 2.0)
-    assert progress.pool.entries[task.id].rollouts == 0
 
 
 def test_the_advantage_may_be_divided_by_the_std(recorder):
@@ -208,7 +210,7 @@ def test_the_advantage_may_be_divided_by_the_std(recorder):
     config = dataclasses.replace(
         CONFIG, update=dataclasses.replace(CONFIG.update, divide_by_std=True)
     )
-    training.learn(updater(), fresh([task]), rows, config, seed=0)
+    training.learn(updater(), fresh([task]), Rollouts(rows, []), config, seed=0)
     got = [e.adv for e in recorder.examples[0]]
     # At the second turn one is left, and nothing to compare it with.
     np.testing.assert_allclose(got, [1.0, -1.0], rtol=1e-3)
@@ -282,7 +284,7 @@ def test_invented_tasks_enter_the_pool_and_then_the_batch():
         curriculum=CurriculumConfig(proposals=3, generated_share=0.5),
     )  # fmt: skip
     hooks = Hooks()
-    end = loop(config=config, hooks=hooks, propose=propose)
+    end = loop(config=config, hooks=hooks, parts=Parts(propose=propose))
     made = [e for e in end.pool.entries.values() if e.generated]
     assert made
     for progress, found in hooks.seen:
@@ -359,14 +361,13 @@ def share_of_good(policy, seed):
     return np.mean([t.episode.success for t in found])
 
 
-def learned(seed, pay, **settings):
+def learned(seed, pay, *, loop=None, **settings):
     update = {
         "learning_rate": 6e-3, "kl": 0.0, "rows": 8, "width": 64, "minibatches": 1,
         "warmup": 1,
     }  # fmt: skip
-    config = LoopConfig(
-        updates=20, tasks=2, group_size=16, update=UpdateConfig(**(update | settings))
-    )
+    size = {"updates": 20, "tasks": 2, "group_size": 16} | (loop or {})
+    config = LoopConfig(**size, update=UpdateConfig(**(update | settings)))
     start, c = undecided(), config.update
     tasks = [ARM, dataclasses.replace(ARM, id="arm2")]
     learner = Updater(start.model, start.model.params, start.grammar(1.0), c)
@@ -379,7 +380,7 @@ def learned(seed, pay, **settings):
     )  # fmt: skip
     end = training.train(
         start, Bandit(32, pay), learner, progress, config, seed=seed, hooks=Hooks(),
-        critic=critic,
+        parts=Parts(critic=critic),
     )  # fmt: skip
     policy = start.replace(start.model._replace(params=end.state.params))
     return share_of_good(policy, seed), end
@@ -417,6 +418,15 @@ def test_grpo_finds_what_pays_and_only_where_it_is_told(seed):
         {"kl": 0.01, "penalty": PenaltyConfig(kind="k3")},
         {"kl": 0.01, "penalty": PenaltyConfig(place="reward", target=0.5)},
         {"radius": 0.05},
+        {"baseline": "others", "surrogate": SurrogateConfig(ratio="none")},
+        {"baseline": "critic", "divide_by_std": True,
+         "critic": CriticConfig(over="token"),
+         "loop": {"tasks": 32, "group_size": 1}},
+        {"baseline": "success", "surrogate": SurrogateConfig(ratio="none"),
+         "loop": {"replay": ReplayConfig(share=0.5)}},
+        {"baseline": "pairs", "beta": 0.5, "learning_rate": 1e-2,
+         "surrogate": SurrogateConfig(ratio="none", average="episode")},
+        {"loop": {"replay": ReplayConfig(share=1.0), "resample": 1}},
     ],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items())[:60],
 )  # fmt: skip

@@ -15,16 +15,16 @@ class Example(NamedTuple):
     """One context with its targets.
 
     `mask` is true on ids that are trained on, `part` names what each target id
-    belongs to (an index the loss may use), `logp` and `adv` are the sampler's
-    log-probability and the advantage of each id (0 where there is none), `weight` that
-    of the example or of each id in the loss.
+    belongs to (an index the loss may use), `logp` is the sampler's log-probability of
+    each id (0 where there is none), `adv` and `weight` the advantage and the weight in
+    the loss, of the example or of each id.
     """
 
     ids: Sequence[int]
-    mask: Sequence[bool]
-    part: Sequence[int]
-    logp: Sequence[float] | None = None
-    adv: float = 0.0
+    mask: Sequence[bool] | np.ndarray
+    part: Sequence[int] | np.ndarray
+    logp: Sequence[float] | np.ndarray | None = None
+    adv: float | Sequence[float] | np.ndarray = 0.0
     weight: float | Sequence[float] = 1.0
 
 
@@ -92,7 +92,8 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
         out.part[row, span] = example.part[-length:]
         if example.logp is not None:
             out.logp[row, span] = example.logp[-length:]
-        out.adv[row, span] = example.adv
+        adv = np.broadcast_to(example.adv, len(example.ids))
+        out.adv[row, span] = adv[-length:]
         weight = np.broadcast_to(example.weight, len(example.ids))
         out.weight[row, span] = weight[-length:]
     return out

@@ -9,7 +9,8 @@ is given.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +22,11 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from worldmodel.backbone.lora import is_adapter
-from worldmodel.backbone.mesh import place_rows, put
+from worldmodel.backbone.mesh import ROWS, place_rows, put
 from worldmodel.backbone.model import Model, Readout, read
 from worldmodel.fitting.arrays import Ratio
-from worldmodel.fitting.batches import Tokens
+from worldmodel.fitting.batches import Tokens, rows_of
+from worldmodel.fitting.micro import MicroBatches
 
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
@@ -168,6 +170,7 @@ class Learner:
     """Updates one model under one loss; compiled once for each batch shape.
 
     Where the model lies on a mesh, rows of a batch are spread over its data axes.
+    `micro` is how many rows are computed at once: all, until memory runs out.
     """
 
     def __init__(
@@ -195,6 +198,8 @@ class Learner:
             donate_argnums=0,
         )
         self._add = jax.jit(_added, donate_argnums=0)
+        shares = [] if model.mesh is None else [model.mesh.shape[a] for a in ROWS]
+        self.micro = MicroBatches(least=math.prod(shares))
 
     def init(self, params: nnx.State | None = None, *, copy: bool = True) -> TrainState:
         """A fresh optimiser around the model's (or the given) parameters.
@@ -237,14 +242,30 @@ class Learner:
     ) -> tuple[TrainState, dict[str, Ratio]]:
         """One step on the sum of the microbatches; metrics as Ratios.
 
-        The state given is used up.
+        The state given is used up. Where memory runs out batches are split (micro.py);
+        so `loss_args` must be the same for all rows.
+
+        Raises:
+          MemoryError: not even one row fits.
         """
         grads, metrics = None, {}
         for batch in batches:
-            one, found = self.gradient(state.params, batch, **loss_args)
-            grads = one if grads is None else self.added(grads, one)
-            metrics = merge(metrics, found)
+            for one, found in self._pieces(
+                batch, lambda part: self.gradient(state.params, part, **loss_args)
+            ):
+                grads = one if grads is None else self.added(grads, one)
+                metrics = merge(metrics, found)
         return self.apply(state, grads, metrics)
+
+    def _pieces(self, batch: Tokens, compute: Callable[[Tokens], Any]) -> Iterator[Any]:
+        rows, width = batch.ids.shape
+
+        def of(start: int, stop: int, size: int) -> Any:
+            if size == rows:
+                return compute(batch)
+            return compute(rows_of(batch, np.arange(start, stop), size))
+
+        return self.micro.over(rows, rows, width, of)
 
     def gradient(
         self, params: nnx.State, batch: Tokens, **loss_args: Any
@@ -281,8 +302,13 @@ class Learner:
     def evaluate(
         self, params: nnx.State, batch: Tokens, **loss_args: Any
     ) -> dict[str, Ratio]:
-        """The loss's metrics without an update."""
-        return self._value(params, self._placed(batch), **loss_args)
+        """The loss's metrics without an update; split where memory runs out."""
+        metrics: dict[str, Ratio] = {}
+        for found in self._pieces(
+            batch, lambda part: self._value(params, self._placed(part), **loss_args)
+        ):
+            metrics = merge(metrics, found)
+        return metrics
 
     def _placed(self, batch: Tokens) -> Tokens:
         return batch if self._mesh is None else place_rows(batch, self._mesh)

@@ -4,7 +4,6 @@ Lexical: hashed character n-grams, no model needed. Hidden: what a fitted model 
 at the end of reading state and action.
 """
 
-import zlib
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, read
 from worldmodel.text import prompts
+from worldmodel.text.grams import Hashed, unit
 from worldmodel.text.records import State
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -36,23 +36,13 @@ class Encoder(Protocol):
         ...
 
 
-def _unit(x: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N D"]:
-    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-9)
-
-
-def _grams(text: str, size: int = 3) -> list[str]:
-    padded = f" {text.lower()} "
-    return [padded[i : i + size] for i in range(max(len(padded) - size + 1, 1))]
-
-
 class Lexical:
     """Hashed character trigrams; the action weighs as much as the whole state."""
 
     name = "lexical"
 
     def __init__(self, dimensions: int = DIMENSIONS):
-        self.dimensions = dimensions
-        self._codes: dict[tuple[str, str], int] = {}
+        self.dimensions, self._hashed = dimensions, Hashed(dimensions)
         self._states: dict[State, np.ndarray] = {}
 
     def encode(self, pairs: Sequence[tuple[State, str]]) -> Float[np.ndarray, "N D"]:
@@ -62,24 +52,9 @@ class Lexical:
             if state not in self._states:
                 if len(self._states) > 20_000:
                     self._states.clear()
-                self._states[state] = self._half("\n".join(state), "s")
-            out[i] = self._half(action, "a") + self._states[state]
-        return _unit(out)
-
-    def _half(self, text: str, salt: str) -> Float[np.ndarray, " D"]:
-        """A unit vector of signed counts."""
-        codes = np.array([self._code(salt, gram) for gram in _grams(text)], np.int64)
-        signs = np.where(codes & 0x40000000, 1.0, -1.0)
-        counts = np.bincount(codes % self.dimensions, signs, self.dimensions)
-        return _unit(counts.astype(np.float32))
-
-    def _code(self, salt: str, gram: str) -> int:
-        key = (salt, gram)
-        if key not in self._codes:
-            if len(self._codes) > 500_000:
-                self._codes.clear()
-            self._codes[key] = zlib.crc32((salt + gram).encode())
-        return self._codes[key]
+                self._states[state] = self._hashed.vector("\n".join(state), "s")
+            out[i] = self._hashed.vector(action, "a") + self._states[state]
+        return unit(out)
 
 
 class Hidden:
@@ -122,4 +97,4 @@ class Hidden:
                 ids[b, : len(texts[i])], length[b] = texts[i], len(texts[i])
             found = self._last(self._params, ids, length)
             out[rows] = np.asarray(found, np.float32)[: len(rows)]
-        return _unit(out)
+        return unit(out)

@@ -15,13 +15,11 @@ from worldmodel.experience import content_seed
 from worldmodel.reasoning.annotator import Report, missing
 from worldmodel.reasoning.rule import annotate
 from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import unanswered
+from worldmodel.served.prompted import lasting, unanswered
 from worldmodel.served.prompting import QUOTING, numbered, schema
 from worldmodel.served.protocol import (
     ChatError,
-    ChatRefused,
     ChatRequest,
-    ChatUnavailable,
     json_object,
     quote,
 )
@@ -47,10 +45,6 @@ failure_mode: what makes an attempt fail or waste steps, and where this episode 
 explanations: one for each step, in order. Each says in one short sentence why this
 action in this state leads to this next state and reward, such that the next state could
 be foretold from it. Name things as the states do. Say nothing of later steps."""
-
-
-# Refusals of who asks, not of the question: no key, no money, no such model, too often.
-_OF_THE_ASKER = (401, 402, 404, 429)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +94,7 @@ class Asker:
             replies = self.client.ask([request(i, attempt) for i in asked])
             failures = unanswered(replies)
             self._answered |= len(failures) < len(replies)
-            gone = [x for x in failures if _lasting(x)]
+            gone = [x for x in failures if lasting(x)]
             # Who answered before may refuse all of a few: they can be too long.
             if gone or (failures and not self._answered):
                 raise [*gone, *failures][0]
@@ -162,12 +156,6 @@ class TeacherAnnotator:
         if isinstance(found, str):
             raise ValueError(found)
         return found
-
-
-def _lasting(failure: ChatError) -> bool:
-    """Whether others would fail too: then the rule must not take over unseen."""
-    refused = isinstance(failure, ChatRefused) and failure.status in _OF_THE_ASKER
-    return refused or isinstance(failure, ChatUnavailable)
 
 
 def teacher_schema(count: int) -> dict[str, Any]:

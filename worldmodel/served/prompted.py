@@ -26,6 +26,7 @@ from worldmodel.served.client import ChatClient
 from worldmodel.served.protocol import (
     ChatError,
     ChatMalformed,
+    ChatRefused,
     ChatReply,
     ChatRequest,
     ChatUnavailable,
@@ -210,3 +211,13 @@ def unanswered(found: Sequence[ChatReply | ChatError]) -> list[ChatError]:
         for x in found
         if isinstance(x, ChatError) and not isinstance(x, ChatMalformed)
     ]
+
+
+# Refusals of who asks, not of the question: no key, no money, no such model, too often.
+_OF_THE_ASKER = (401, 402, 404, 429)
+
+
+def lasting(failure: ChatError) -> bool:
+    """Whether others would fail too: then nothing else may take over unseen."""
+    refused = isinstance(failure, ChatRefused) and failure.status in _OF_THE_ASKER
+    return refused or isinstance(failure, ChatUnavailable)

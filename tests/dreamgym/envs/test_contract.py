@@ -1,5 +1,6 @@
 """The contract over every environment here, and over ones that break one rule each."""
 
+import dataclasses
 import itertools
 import warnings
 
@@ -25,8 +26,8 @@ MADE = {
     "dream": dream,
 }
 HAS = {
-    "textcraft": {"expert", "splits apart"},
-    "textworld": {"expert", "splits apart"},
+    "textcraft": {"expert", "splits apart", "variations"},
+    "textworld": {"expert", "splits apart", "variations"},
     "corridor": {"expert", "splits apart"},
     "bare": set(),
     "dream": {"splits apart"},
@@ -143,9 +144,28 @@ def shared(one: str, other: str):
     return Shared
 
 
+def varied(told, **changes):
+    class Varied(doubles.Corridor):
+        def variations(self, task, rng):
+            del rng
+            made = {"id": f"{task.id}-{told()}", "split": "generated",
+                    "lineage": (task.id,)} | changes  # fmt: skip
+            return [dataclasses.replace(task, **made)]
+
+    return Varied
+
+
+def test_variations_that_keep_the_contract_pass():
+    assert "variations" in contract.check(varied(lambda: "more")(), limit=30)
+
+
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
+        (varied(itertools.count().__next__), "differ for the same generator"),
+        (varied(str, id="corridor-0-0-2"), "hold the task itself"),
+        (varied(str, split="train"), "must be of split 'generated'"),
+        (varied(str, lineage=()), "must name it in their lineage"),
         (Forgetful, "replays differ"),
         (Moody, "plan"),
         (Touchy, "cannot take must not end"),

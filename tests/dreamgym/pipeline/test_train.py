@@ -11,12 +11,13 @@ import pytest
 from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.pipeline import train
+from dreamgym.pipeline import reinforce
 from dreamgym.pipeline.config import TrustConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl.config import UpdateConfig
+from dreamgym.tracking import FILE, read_metrics
 from dreamgym.training import LoopConfig
 from tests import doubles, helpers
 from worldmodel.experience import Prediction, Remembering
@@ -41,9 +42,9 @@ PPO = dataclasses.replace(
 )
 
 
-def start(folder, config=LOOP):
+def start(folder, config=LOOP, **settings):
     """A run, its memory, and the loop as a call."""
-    run = Run(folder, preset("tiny"))
+    run = Run(folder, preset("tiny", **settings))
     memory = ReplayMemory(capacity=1000)
     rows = [(t.id, x) for t in TASKS for x in doubles.expert(t).transitions]
     memory.add([t for t, _ in rows], [x for _, x in rows])
@@ -51,7 +52,7 @@ def start(folder, config=LOOP):
     envs = DreamVectorEnv(doubles.RuleModel(), 16, max_steps=3)
 
     def go():
-        return train.reinforce(
+        return reinforce.reinforce(
             run, "dream", policy, policy, envs, TASKS, config,
             experience=doubles.Known(memory),
         )  # fmt: skip
@@ -86,6 +87,11 @@ def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
         if x
     ]
     assert rows == progress.curve
+    told = [r for r in read_metrics(run.path(FILE)) if r["stage"] == "dream"]
+    assert [r["step"] for r in told] == [1, 2, 3]
+    for row, known in zip(told, progress.curve, strict=True):
+        assert row["metrics"] == pytest.approx(known | row["metrics"])
+        assert row["metrics"]["gate"] == 0.0
     assert not run.path("checkpoints/dream").exists()
     assert any(e.generated for e in progress.pool.entries.values())
     real = sum(len(doubles.plan(t.initial_state)) for t in TASKS)
@@ -94,15 +100,32 @@ def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
     assert len(memory) == real + told
 
 
+def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
+    rule = dataclasses.replace(LOOP.curriculum, generator="rule", proposals=2)
+    config = dataclasses.replace(LOOP, updates=1, curriculum=rule)
+    *_, go = start(tmp_path / "rule", config, env="")
+    _, progress = go()
+    (told,) = progress.pool.verdicts.values()
+    assert sum(told.values()) == 2
+    made = [e.task for e in progress.pool.entries.values() if e.generated]
+    assert len(made) == told["accepted"] > 0
+    assert all(t.id.startswith("rule-") for t in made)
+    nobody = dataclasses.replace(
+        config, curriculum=dataclasses.replace(rule, generator="none")
+    )
+    *_, go = start(tmp_path / "none", nobody)
+    assert go()[1].pool.verdicts == {}
+
+
 def stop_after(at, go, monkeypatch):
-    save = train.checkpoint.save
+    save = reinforce.checkpoint.save
 
     def stopping(directory, step, arrays, host):
         save(directory, step, arrays, host)
         if step == at:
             raise Stop
 
-    monkeypatch.setattr(train.checkpoint, "save", stopping)
+    monkeypatch.setattr(reinforce.checkpoint, "save", stopping)
     with pytest.raises(Stop):
         go()
     monkeypatch.undo()
@@ -137,6 +160,8 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     assert progress.pool.entries == progress_whole.pool.entries
     assert memory._transitions == memory_whole._transitions
     assert memory._tasks == memory_whole._tasks
+    told = read_metrics(run.path(FILE))  # what came before the kill, and what after
+    assert [(r["stage"], r["step"]) for r in told] == [("dream", n) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +191,7 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
     episode = helpers.episode("e", TASKS[0], steps)
     broken = Trajectory(episode, (), "it broke")
     config = preset("tiny", trust=TrustConfig(enrich=least))
-    saver = train._Saver(tmp_path, Known(), config)
+    saver = reinforce._Saver(tmp_path, Known(), config)
     saver._remember(1, [Trajectory(episode, (), None), broken])
     assert {x for _, x in entered} == kept
     assert {task for task, _ in entered} == {TASKS[0].id}

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from dreamgym.rl.config import UpdateConfig
+from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.credit import Grid
 from dreamgym.rl.critic import CriticConfig
 
 
 def grid(length, scored=None, cut=None):
-    none = [False] * len(length)
+    lost = np.zeros(len(length), int) if cut is None else np.array(cut, int)
     scored = [True] * len(length) if scored is None else scored
-    return Grid(np.array(length), np.array(scored), np.array(cut or none))
+    return Grid(np.array(length), np.array(scored), lost)
 
 
 def test_turns_come_back_in_their_order():
@@ -29,14 +29,12 @@ def test_what_is_not_scored_teaches_nobody():
     assert use.tolist() == [True, False, True]
 
 
-CRITIC = UpdateConfig(
-    discount=0.5, baseline="critic", critic=CriticConfig(decay=1.0)
-)  # fmt: skip
+CRITIC = UpdateConfig(baseline="critic", critic=CriticConfig(decay=1.0))
 
 
 def test_a_critic_judges_each_turn_by_itself():
     values = np.array([1.0, 2.0, 4.0], np.float32)
-    adv, use, returns = grid([2, 1]).judged([0.0, 6.0, 3.0], values, CRITIC)
+    adv, use, returns = grid([2, 1]).judged([0.0, 6.0, 3.0], values, 0.5, CRITIC)
     # Returns 3, 6 and 3, less the values; an episode's end is worth nothing more.
     np.testing.assert_allclose(returns, [3.0, 6.0, 3.0])
     np.testing.assert_allclose(adv, [2.0, 4.0, -1.0])
@@ -46,7 +44,7 @@ def test_a_critic_judges_each_turn_by_itself():
 def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
     values = np.array([1.0, 2.0, 8.0, 5.0], np.float32)
     cut = grid([3, 1], scored=[False, False], cut=[True, False])
-    adv, use, returns = cut.judged([0.5, 0.0, -9.0, 7.0], values, CRITIC)
+    adv, use, returns = cut.judged([0.5, 0.0, -9.0, 7.0], values, 0.5, CRITIC)
     # The third turn's outcome is not known: 8 stands for all that follows its state.
     assert use.tolist() == [True, True, False, False]  # the second one just broke
     np.testing.assert_allclose(returns[:2], [0.5 + 0.5 * 4.0, 4.0])
@@ -54,7 +52,7 @@ def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
     assert (adv[2:] == 0).all()
     # Cut at its first turn an episode says nothing.
     none = grid([1, 2], scored=[False, True], cut=[True, False])
-    _, use, _ = none.judged([0.0, 0.0, 1.0], values[:3], CRITIC)
+    _, use, _ = none.judged([0.0, 0.0, 1.0], values[:3], 0.5, CRITIC)
     assert use.tolist() == [False, True, True]
 
 
@@ -63,5 +61,44 @@ def test_without_its_group_a_turn_may_be_whitened():
         discount=1.0, baseline="critic", divide_by_std=True,
         critic=CriticConfig(decay=1.0),
     )  # fmt: skip
-    adv, _, _ = grid([1, 1]).judged([1.0, 3.0], np.zeros(2, np.float32), config)
+    adv, _, _ = grid([1, 1]).judged([1.0, 3.0], np.zeros(2, np.float32), 1.0, config)
     np.testing.assert_allclose(adv, [-1.0, 1.0], rtol=1e-6)
+
+
+def test_over_tokens_time_passes_between_turns_alone():
+    # One episode of two turns of two tokens: 1 is paid at its end, nothing before. The
+    # second turn is cut in another: the state before it is worth 4.
+    rewards = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 9.0]
+    rate = np.array([1.0, 0.5, 1.0, 0.5] * 2)
+    values = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0], np.float32)
+    tokens = Grid(np.array([4, 4]), np.array([True, False]), np.array([0, 2]))
+    adv, use, returns = tokens.judged(rewards, values, rate, CRITIC)
+    np.testing.assert_allclose(returns[:4], [0.5, 0.5, 1.0, 1.0])
+    np.testing.assert_allclose(adv[:6], [0.5, 0.5, 1.0, 1.0, 2.0, 2.0])
+    assert use.tolist() == [True] * 6 + [False] * 2
+
+
+def test_filtered_imitation_keeps_what_was_won_and_scored():
+    one = grid([2, 1, 1], scored=[True, True, False])
+    adv, use = one.kept(np.array([True, False, True]))
+    np.testing.assert_allclose(adv, [1.0, 1.0, 0.0, 0.0])
+    assert use.tolist() == [True, True, False, False]
+
+
+def test_a_pair_prefers_the_won_episode_by_how_wrong_the_policy_still_is():
+    # Margins 1 + 1 and 0: already preferred, so the pair weighs beta sigmoid(-2 beta).
+    config = UpdateConfig(
+        baseline="pairs", beta=0.5,
+        surrogate=SurrogateConfig(ratio="none", average="episode"),
+    )  # fmt: skip
+    won, written = np.array([True, False]), np.array([4, 3])
+    adv, use = grid([2, 1]).preferred([1.0, 1.0, 0.0], won, written, config, 2)
+    weight = 0.5 / (1 + np.exp(1.0)) * 2  # two episodes in one pair
+    np.testing.assert_allclose(adv, [4 * weight] * 2 + [-3 * weight], rtol=1e-6)
+    assert use.all()
+    # Without an opponent nothing is preferred, and an unscored one is none.
+    for scored in ([True, False], [False, True]):
+        _, use = grid([2, 1], scored=scored).preferred(
+            [1.0, 1.0, 0.0], won, written, config, 2
+        )
+        assert not use.any()

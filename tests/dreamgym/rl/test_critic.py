@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dreamgym.rl.critic import Critic, CriticConfig, headed
+from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.training import turn_example
 from tests import doubles, helpers
+from worldmodel.backbone.headed import headed
 from worldmodel.backbone.model import read
 
 TASKS = doubles.tasks("train")[:24]

@@ -136,7 +136,13 @@ def test_logp_and_entropy_are_those_of_a_loop():
     config = UpdateConfig(temperature=temperature)
     ref = distribution(jnp.asarray(logits), tokens, masks, temperature)
     _, told = policy_loss(
-        jnp.asarray(logits), tokens, ref_logp=ref, masks=masks, kl=0.02, config=config
+        jnp.asarray(logits),
+        tokens,
+        ref_logp=ref,
+        masks=masks,
+        kl=0.02,
+        entropy=0.0,
+        config=config,
     )
     np.testing.assert_allclose(told["entropy"].total, entropy, rtol=1e-4)
     np.testing.assert_allclose(told["kl"].total, 0.0, atol=1e-5)
@@ -151,7 +157,8 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
     assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
     ref = distribution(logits, tokens, masks, 1.0)
     _, told = policy_loss(
-        logits, tokens, ref_logp=ref, masks=masks, kl=0.02, config=UpdateConfig()
+        logits, tokens, ref_logp=ref, masks=masks, kl=0.02, entropy=0.0,
+        config=UpdateConfig(),
     )  # fmt: skip
     np.testing.assert_allclose(told["entropy"].total, 0.0, atol=1e-6)
 
@@ -161,7 +168,13 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
 
 def loss_of(tokens, logits, ref, masks, config):
     ratio, _ = policy_loss(
-        logits, tokens, ref_logp=ref, masks=masks, kl=0.02, config=config
+        logits,
+        tokens,
+        ref_logp=ref,
+        masks=masks,
+        kl=0.02,
+        entropy=0.0,
+        config=config,
     )
     return ratio.total
 
@@ -203,7 +216,8 @@ def test_the_count_is_the_number_of_sampled_tokens():
     masks = masks_of(doubles.policy())
     ratio, found = policy_loss(
         logits, tokens, ref_logp=distribution(logits, tokens, masks, 1.0), masks=masks,
-        kl=0.02, config=UpdateConfig(),
+        kl=0.02, entropy=0.0,
+        config=UpdateConfig(),
     )  # fmt: skip
     sampled = sum(sum(t.sampled) for t in turns())
     np.testing.assert_allclose(ratio.count, sampled, rtol=1e-6)
@@ -368,7 +382,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
         ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
         ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
         grads, metrics = learner.learner.gradient(
-            state.params, tokens, ref_logp=ref, masks=masks, kl=0.3
+            state.params, tokens, ref_logp=ref, masks=masks, kl=0.3, entropy=0.0
         )
         found.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
     (all_grads, all_told), (grads, told) = found
@@ -498,7 +512,7 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
     more = {"before": tokens.logp + 1.0} if learner.config.surrogate.truncate else {}
     return learner.learner.gradient(
         learner.learner.init().params, tokens, ref_logp=ref, masks=masks,
-        kl=np.float32(kl), **more,
+        kl=np.float32(kl), entropy=np.float32(settings.get("entropy", 0.0)), **more,
     )  # fmt: skip
 
 

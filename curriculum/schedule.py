@@ -1,0 +1,46 @@
+"""Schedules: plain functions of the update's number."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HorizonConfig:
+    """How many steps an episode may take, from `first` up to the run's own limit.
+
+    It rises over the first `updates` updates, in `stages` equal steps, or a little at
+    every update where that is 0. `first` = 0: the limit is the run's from the start.
+    """
+
+    first: int = 0
+    updates: int = 10
+    stages: int = 0
+
+    def __post_init__(self):
+        if min(self.first, self.stages) < 0 or self.updates < 1:
+            raise ValueError(
+                "first and stages must be >= 0 and updates >= 1, got "
+                f"{self.first}, {self.stages} and {self.updates}"
+            )
+
+
+def horizon(update: int, last: int, config: HorizonConfig) -> int:
+    """The step limit of update number `update` (from 0); `last` is the run's.
+
+    Linear from `first` at update 0 to `last` at update `updates`, rounded down; with
+    stages, the line's value where the stage began (the last stage begins at `updates`).
+
+    Raises:
+      ValueError: `last` below `first` or 1, or a negative update.
+    """
+    if last < max(config.first, 1) or update < 0:
+        raise ValueError(
+            f"the step limit must be >= first = {config.first} and >= 1 and the update "
+            f">= 0, got {last} and {update}"
+        )
+    if not config.first:
+        return last
+    done = min(update, config.updates)
+    parts = config.stages if config.stages else config.updates
+    # In whole numbers: a share such as 0.3 times 10 may fall just short of 3.
+    reached = done * parts // config.updates
+    return config.first + (last - config.first) * reached // parts

@@ -1,0 +1,159 @@
+"""What an agent can do, measured on its turns and episodes: counts that add.
+
+(called, due) of each turn -> call precision and recall, which tool for which, how good
+the arguments are; episodes -> success, calls and steps per success. The primer on tool
+calling names these measures under "Diagnostics and Monitoring" and its stages 1 to 4.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from worldmodel.text.calls import Call, argument_score, due, gold_calls, read_call
+from worldmodel.text.records import Episode
+
+
+class Share(NamedTuple):
+    """A mean kept as total and count, so that batches add exactly."""
+
+    total: float = 0.0
+    count: float = 0.0
+
+    def plus(self, other: "Share") -> "Share":
+        """Both together."""
+        return Share(self.total + other.total, self.count + other.count)
+
+
+class Turn(NamedTuple):
+    """One turn with tools at hand: the call made, the call due, and whether it ran.
+
+    None of `called` or `due`: no call was made, none was due. `executed` is None where
+    the environment did not say.
+    """
+
+    called: Call | None
+    due: Call | None
+    executed: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Skills:
+    """Sums over turns and episodes; `a.plus(b)` is of both, in any order.
+
+    `shares` by name (see `measures`), `confusion[due][called]` counts turns in which a
+    tool was due and one was called.
+    """
+
+    shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
+    confusion: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+
+    def plus(self, other: "Skills") -> "Skills":
+        """Both together."""
+        names = sorted(self.shares.keys() | other.shares.keys())
+        tools = sorted(self.confusion.keys() | other.confusion.keys())
+        return Skills(
+            shares={
+                n: self.shares.get(n, Share()).plus(other.shares.get(n, Share()))
+                for n in names
+            },
+            confusion={
+                t: _added(self.confusion.get(t, {}), other.confusion.get(t, {}))
+                for t in tools
+            },
+        )
+
+    def measures(self) -> dict[str, float]:
+        """Each measure that something was counted for; the others are not known.
+
+        call_precision: of the calls made, those in turns where one was due
+        call_recall: of the turns where one was due, those with a call
+        call_rate, due_rate: turns with a call made, with one due
+        tool_accuracy: of the calls made where one was due, those of the due tool
+        argument_score: of those, how good the arguments are (calls.argument_score)
+        valid_json, execution: of the calls made, those well-formed; those that ran, of
+          those of which it is known
+        success: of the episodes that were scored
+        calls_per_success, steps_per_success: calls and steps of won episodes
+        valid_action: steps whose action the environment took, of those where it said
+        """
+        return {n: s.total / s.count for n, s in self.shares.items() if s.count}
+
+    def state(self) -> dict[str, Any]:
+        """The sums as JSON."""
+        return {
+            "shares": {n: list(s) for n, s in self.shares.items()},
+            "confusion": {t: dict(row) for t, row in self.confusion.items()},
+        }
+
+    @staticmethod
+    def of_state(state: Mapping[str, Any]) -> "Skills":
+        """The sums that `state` told."""
+        return Skills(
+            shares={n: Share(*s) for n, s in state["shares"].items()},
+            confusion={t: dict(row) for t, row in state["confusion"].items()},
+        )
+
+
+def _added(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {k: a.get(k, 0) + b.get(k, 0) for k in sorted(a.keys() | b.keys())}
+
+
+def of_turn(turn: Turn) -> Skills:
+    """What one turn shows."""
+    called, wanted = turn.called, turn.due
+    made, needed = called is not None, wanted is not None
+    shares = {
+        "call_precision": _share(made and needed, made),
+        "call_recall": _share(made and needed, needed),
+        "call_rate": _share(made),
+        "due_rate": _share(needed),
+    }
+    if called is not None:
+        shares["valid_json"] = _share(called.valid_json)
+        if turn.executed is not None:
+            shares["execution"] = _share(turn.executed)
+    if called is None or wanted is None:
+        return Skills(shares=shares)
+    same = called.tool == wanted.tool
+    shares["tool_accuracy"] = _share(same)
+    if same:
+        score = argument_score(called.arguments, wanted.arguments)
+        shares["argument_score"] = _share(score)
+    return Skills(shares=shares, confusion={wanted.tool: {called.tool: 1}})
+
+
+def _share(hit: float | int, of: float | int = 1) -> Share:
+    return Share(float(hit), float(of))
+
+
+def of_episode(episode: Episode) -> Skills:
+    """What an episode shows; its tools where its task says which calls are due.
+
+    A call ran where the environment says that it took the action.
+
+    Raises:
+      ValueError: the task's calls are malformed (calls.gold_calls).
+    """
+    gold, steps = gold_calls(episode.task), episode.transitions
+    said = [x.invalid for x in steps if x.invalid is not None]
+    shares = {"valid_action": _share(said.count(False), len(said))}
+    turns = []
+    for i, x in enumerate(steps) if gold is not None else ():
+        ran = None if x.invalid is None else not x.invalid
+        turns.append(Turn(read_call(x.action), due(gold or (), i), ran))
+    if episode.success is not None:
+        won = episode.success
+        shares["success"] = _share(won)
+        shares["steps_per_success"] = _share(len(steps) * won, won)
+        if gold is not None:
+            calls = sum(t.called is not None for t in turns)
+            shares["calls_per_success"] = _share(calls * won, won)
+    return total([Skills(shares=shares), *map(of_turn, turns)])
+
+
+def total(parts: Iterable[Skills]) -> Skills:
+    """All of them together."""
+    out = Skills()
+    for part in parts:
+        out = out.plus(part)
+    return out

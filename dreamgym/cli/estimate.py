@@ -1,0 +1,112 @@
+"""What a run will take: the command, and the line before long runs."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.cli import runs
+
+
+def add(commands: Any) -> None:
+    """The subcommand."""
+    command = commands.add_parser(
+        "estimate", help="time, memory and disk of a run, before it",
+        description="Time some updates and some real steps under these settings (once "
+        "a day on each machine) and tell what a whole run will take: ranges. They were "
+        "measured for presets on 2 CPU cores; on other devices they are guesses.",
+    )  # fmt: skip
+    runs.run_options(command)
+    command.add_argument("--no-transfer", action="store_true", help=runs.NO_TUNING)
+    command.add_argument("--json", action="store_true", help="the ranges as JSON")
+    command.set_defaults(body=_estimate)
+
+
+def _found(config: Any, *, fine_tune: bool) -> Any:
+    import jax
+
+    from dreamgym.pipeline import estimate
+
+    cache = Path(str(getattr(jax.config, "jax_compilation_cache_dir", ""))) / "pace"
+    pace = estimate.measured(config, cache)
+    return estimate.estimated(config, pace, estimate.known(config), fine_tune=fine_tune)
+
+
+def _estimate(args: argparse.Namespace) -> None:
+    from dreamgym.pipeline import estimate
+    from dreamgym.pipeline.quickstart import tune_process
+
+    config = runs.config_of(args)
+    if config.server is not None or args.mesh:
+        raise ValueError("what a --server or a --mesh takes is not known: drop them")
+    tune_process()
+    found = _found(config, fine_tune=not args.no_transfer)
+    if args.json:
+        stages = {k: round(v, 1) for k, v in found.seconds.items()}
+        print(json.dumps(estimate.spans(found) | {"stages": stages}))
+        return
+    print(estimate.table(found))
+    _warn([found], args.run_dir if args.run_dir is not None else Path("runs"))
+
+
+def _warn(found: Sequence[Any], root: Path) -> None:
+    from dreamgym.pipeline import estimate
+
+    memory = estimate.machine_memory()
+    said = (line for one in found for line in estimate.warnings(one, root, memory))
+    for line in dict.fromkeys(said):
+        print(f"warning: {line}", file=sys.stderr)
+
+
+def say(root: Path, config: Any, *, fine_tune: bool) -> None:
+    """The line before a run, of what is left of it, and what may not suffice.
+
+    Raises:
+      RunError: a run of other settings is there, or the disk is too small.
+    """
+    from dreamgym.pipeline import estimate
+    from dreamgym.pipeline.quickstart import STAGES, tune_process
+    from dreamgym.pipeline.run import Run
+
+    if config.server is not None:
+        return
+    run = Run(root, config)  # what it refuses is said before anything is measured
+    done = {s for s in STAGES if run.done(s)}
+    if done >= STAGES.keys() - (set() if fine_tune else {"transfer"}):
+        return
+    tune_process()
+    found = _found(config, fine_tune=fine_tune)
+    print(estimate.told(found, done), file=sys.stderr)
+    _warn([found], root)
+
+
+def say_study(study: Any, root: Path) -> None:
+    """The line before a study: its longest cell, and all of them with nothing shared.
+
+    Raises:
+      RunError: the disk is too small for one run.
+    """
+    from dreamgym.pipeline import estimate
+    from dreamgym.pipeline.quickstart import STAGES
+    from dreamgym.pipeline.study import cells, config_of
+
+    order, every = list(STAGES), []
+    later, least, most = set(order[order.index(study.until) + 1 :]), 0.0, 0.0
+    for cell in cells(study):
+        config = config_of(study, cell)
+        marks = root / "runs" / config.digest() / "stages"
+        done = later | {s for s in order if (marks / f"{s}.json").is_file()}
+        if config.server is not None or done >= set(order):
+            continue
+        found = _found(config, fine_tune=study.until == "transfer")
+        every.append(found)
+        low, high = estimate.spans(found, done)["seconds"]
+        least, most = max(least, low), most + high
+    if every:
+        print(
+            f"estimate: {estimate.time_of(least)} (the longest cell) to "
+            f"{estimate.time_of(most)} (if cells shared nothing)", file=sys.stderr,
+        )  # fmt: skip
+        _warn(every, root)

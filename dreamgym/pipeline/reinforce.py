@@ -1,0 +1,273 @@
+"""The loop of a run: built from its settings, saved after every update, resumed.
+
+policy, environment, settings -> the parts the loop needs (updater, critic, curriculum,
+rewards) -> checkpoints/NAME after each update -> policies/NAME and curves/NAME.jsonl.
+"""
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curriculum.sampler import pool_of
+from curriculum.staged import staged_of
+from dreamgym.agent import early_experience as early
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.base import UNTRUSTED, VectorEnv
+from dreamgym.envs.dream import Trust
+from dreamgym.pipeline import proposals
+from dreamgym.pipeline.config import RunConfig
+from dreamgym.pipeline.feasibility import trial_of
+from dreamgym.pipeline.pretrain import episodes_of
+from dreamgym.pipeline.reward import scoring
+from dreamgym.pipeline.run import Run
+from dreamgym.pipeline.warmstart import experts_of, save_policy
+from dreamgym.rl.critic import Critic
+from dreamgym.rl.update import Updater
+from dreamgym.scoring.config import RewardConfig
+from dreamgym.training import LoopConfig, Parts, Progress, train
+from dreamgym.training.gather import Score
+from worldmodel.experience import Query, Remembering
+from worldmodel.fitting import checkpoint
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.learner import TrainState
+from worldmodel.text.records import Task, Transition, read_branches
+
+
+class _Saver:
+    """Saves after each update, and enriches the memory where there is one.
+
+    `told` hears of the progress first: a kill in between does not leave a row out.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        experience: Remembering | None,
+        config: RunConfig,
+        told: Callable[[Progress], None] = lambda _: None,
+    ):
+        self._directory, self._experience, self._told = directory, experience, told
+        self._enrich, self._least = config.enrich, config.trust.enrich
+        self._seed = config.seed
+        self._fresh: list[tuple[str, dict[str, Any]]] = []
+
+    def after_update(
+        self, progress: Progress, trajectories: Sequence[Trajectory]
+    ) -> None:
+        """See training.Hooks."""
+        self._told(progress)
+        if self._experience is not None:
+            self._remember(progress.update, trajectories)
+        for name in (k for k in progress.curve[-1] if k.startswith("alarm/")):
+            undone = ", undone" * bool(progress.curve[-1].get("undone"))
+            said = f"update {progress.update}: {name.removeprefix('alarm/')}{undone}"
+            print(f"alarm, {said} (see watch in the settings)", file=sys.stderr)
+        host = {
+            "pool": progress.pool.state(),
+            "transitions": progress.transitions,
+            "curve": progress.curve,
+            "fresh": self._fresh,
+            "stages": None if progress.stages is None else progress.stages.to_json(),
+            "replay": [_plain(e) for e in progress.replay],
+            "halted": progress.halted,
+        }
+        checkpoint.save(self._directory, progress.update, _arrays(progress), host)
+
+    def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
+        assert self._experience is not None
+        rows = [row for t in trajectories if t.error is None for row in _asked(t)]
+        if self._least and rows:  # known answers: nothing is computed again
+            answers = self._experience.predict([query for query, _ in rows])
+            pairs = zip(rows, answers, strict=True)
+            rows = [row for row, a in pairs if a.confidence >= self._least]
+        rng = np.random.default_rng((self._seed, update))
+        chosen = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
+        picked = [(query.task.id, x) for query, x in chosen]
+        self._fresh += [(task, dataclasses.asdict(x)) for task, x in picked]
+        self._experience.refresh([t for t, _ in picked], [x for _, x in picked])
+
+    def restore(self, start: Progress) -> Progress:
+        """The newest checkpoint, or `start` where there is none."""
+        found = checkpoint.restore(self._directory, _arrays(start))
+        if found is None:
+            return start
+        number, arrays, host = found
+        state, critic = arrays if start.critic is not None else (arrays, None)
+        start.pool.load(host["pool"])
+        if start.stages is not None:
+            start.stages.load(host["stages"])
+        self._fresh = [(t, x) for t, x in host["fresh"]]
+        if self._experience is not None:
+            tuples = [_transition(x) for _, x in self._fresh]
+            self._experience.refresh([t for t, _ in self._fresh], tuples)
+        return Progress(
+            number, TrainState(*state), start.pool, host["transitions"],
+            host["curve"], None if critic is None else TrainState(*critic),
+            tuple(Example(**e) for e in host["replay"]), start.stages, host["halted"],
+        )  # fmt: skip
+
+
+def _plain(example: Example) -> dict[str, Any]:
+    """An example as JSON."""
+    return {
+        k: v.tolist() if isinstance(v, np.ndarray) else v
+        for k, v in example._asdict().items()
+    }
+
+
+def _arrays(progress: Progress) -> Any:
+    """What of the progress is arrays."""
+    one, two = progress.state, progress.critic
+    return one if two is None else (one, two)
+
+
+def _asked(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
+    """Each dreamed transition with the question that it answers."""
+    episode = trajectory.episode
+    acted = tuple(x.action for x in episode.transitions)
+    return [
+        (Query(episode.task, acted[:i], x.state, x.action), x)
+        for i, x in enumerate(episode.transitions)
+    ]
+
+
+def _transition(row: dict[str, Any]) -> Transition:
+    states: dict[str, Any] = {k: tuple(row[k]) for k in ("state", "next_state")}
+    return Transition(**(row | states))
+
+
+def reinforce(
+    run: Run,
+    name: str,
+    policy: Policy,
+    reference: Policy,
+    envs: VectorEnv,
+    tasks: Sequence[Task],
+    config: LoopConfig,
+    *,
+    experience: Remembering | None = None,
+    budget: int | None = None,
+    probe: Callable[[Policy], dict[str, float]] | None = None,
+) -> tuple[Policy, Progress]:
+    """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
+    grammar = policy.grammar(config.update.temperature)
+    update, critic = config.update, None
+    updater = Updater(policy.model, reference.model.params, grammar, update)
+    if update.baseline == "critic":
+        critic = Critic(
+            policy.model, update.critic, rows=update.rows, width=update.width
+        )
+    start = Progress(
+        0, updater.learner.init(),
+        pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
+        None if critic is None else critic.init(),
+        stages=staged_of(config.curriculum),
+    )  # fmt: skip
+    total, unit, stage = config.updates, "update", "train"
+    if budget is not None:
+        total, unit, stage = budget, "step", "transfer"
+
+    def position(now: Progress) -> int:
+        return now.update if budget is None else now.transitions
+
+    with (
+        scorer(run, config, stage) as score,
+        run.following(name, total, unit) as told,
+    ):
+        reached = 0
+
+        def after(now: Progress) -> None:
+            nonlocal reached
+            reached, row = position(now), now.curve[-1]
+            gate = {"gate": row.get(f"unscored/{UNTRUSTED}", 0.0) / row["rollouts"]}
+            told(now.update, row | gate, reached)
+
+        saver = _Saver(run.path(f"checkpoints/{name}"), experience, run.config, after)
+        progress = saver.restore(start)
+        reached = position(progress)
+        told(progress.update, {}, reached)
+        parts = _parts(run, policy, progress, config, experience)
+        progress = train(
+            policy, envs, updater, progress, config, seed=run.config.seed,
+            hooks=saver, budget=budget, show=lambda at, *_: told(at, {}, reached),
+            parts=dataclasses.replace(parts, critic=critic, probe=probe, score=score),
+        )  # fmt: skip
+    if progress.halted:
+        print(f"{name}: {progress.halted}", file=sys.stderr)
+    params = progress.state.params
+    result = policy.replace(policy.model._replace(params=params))
+    save_policy(run, name, result)
+    run.write_curve(name, progress.curve)
+    run.drop(f"checkpoints/{name}")
+    return result, progress
+
+
+def _parts(
+    run: Run,
+    policy: Policy,
+    progress: Progress,
+    config: LoopConfig,
+    experience: Remembering | None,
+) -> Parts:
+    """What the loop is given by the settings of its curriculum and of imitation."""
+    parts = Parts(
+        beside=supervised(run, policy, config) if config.supervised else (),
+        plans=_plans(run) if progress.stages is not None else {},
+    )
+    if experience is None:
+        return parts
+    c, seed = config.curriculum, run.config.seed
+    propose = proposals.proposer(
+        progress.pool, c, experience, env=run.config.env, seed=seed
+    )
+    trial = trial_of(
+        c, experience, policy, max_steps=run.config.max_steps,
+        temperature=config.update.temperature, seed=seed, trust=trust_of(run),
+    )  # fmt: skip
+    return dataclasses.replace(parts, propose=propose, trial=trial)
+
+
+@contextlib.contextmanager
+def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[Score | None]:
+    """What pays the steps of a loop; None where rewards stay as they are."""
+    if config.reward == RewardConfig():
+        yield None
+        return
+    with scoring(run, config.reward, stage) as built:
+        yield built.score
+
+
+def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
+    """What may be imitated beside the update's own loss (training.BesideConfig)."""
+    train_episodes, _ = episodes_of(run)
+    experts = experts_of(train_episodes, run.config.warmstart.experts)
+    if config.beside.kind == "bc":
+        return early.bc_examples(policy, experts)
+    branches = run.path("branches.jsonl")
+    known = read_branches(branches) if branches.is_file() else []
+    return early.iwm_examples(policy, experts, known)
+
+
+def _plans(run: Run) -> dict[str, int]:
+    """The fewest steps in which a task of the training episodes was won."""
+    out: dict[str, int] = {}
+    for e in episodes_of(run)[0]:
+        if e.success:
+            steps = len(e.transitions)
+            out[e.task.id] = min(out.get(e.task.id, steps), steps)
+    return out
+
+
+def trust_of(run: Run) -> Trust:
+    """The trust that the run's settings ask for, by what was measured on dev games."""
+    c, threshold = run.config.trust, 0.0
+    if c.gate:
+        run.require("fidelity")
+        threshold = run.read_json("fidelity.json")["threshold"]
+    return Trust(threshold=threshold, pessimism=c.pessimism)

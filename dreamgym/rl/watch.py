@@ -1,0 +1,138 @@
+"""Signs that a policy breaks down while it trains, and what is done about them.
+
+rows of the training curve -> alarms (pure) -> stop, or go back and turn the weights of
+the loss. A policy may earn ever more in a dream because it found what the dream gets
+wrong: the one sign that counts is what it earns on real dev games.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+ANSWERS = ("say", "stop", "back")
+REMEDIES = ("entropy", "kl", "supervised", "rewards")
+NOT_FINITE = "not finite"
+RECENT = 8
+"""Updates that make up what is usual."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WatchConfig:
+    """When to call it a breakdown, and what then; 0 does not look.
+
+    `entropy` is a floor in nats; `length` how many times the turns of the first update
+    a turn may be long; `invalid` the largest share of refused actions; `jump` how many
+    times the median KL of the updates before one may be; `gap` how far success on real
+    dev games may fall below its best while that in the dream rises. They are played
+    after every `probe` updates, `games` of them, and count as real transitions.
+
+    `answer` "say" goes on, "stop" ends training before the update, "back" undoes it and
+    applies `remedies`: double the weight of the entropy, of the KL, of supervised
+    examples, or halve that of rewards that are no outcome's. A loss that is not finite
+    ends the run unless the answer is "back". After `patience` undone updates in a row
+    training stops.
+    """
+
+    entropy: float = 0.0
+    length: float = 0.0
+    invalid: float = 0.0
+    jump: float = 0.0
+    gap: float = 0.0
+    probe: int = 0
+    games: int = 16
+    answer: str = "say"
+    remedies: tuple[str, ...] = ("entropy", "kl")
+    patience: int = 3
+
+    def __post_init__(self):
+        for name in ("entropy", "length", "invalid", "jump", "gap", "probe"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if self.answer not in ANSWERS:
+            raise ValueError(f"answer must be one of {ANSWERS}, got {self.answer!r}")
+        if unknown := [r for r in self.remedies if r not in REMEDIES]:
+            raise ValueError(f"remedies must be among {REMEDIES}, got {unknown}")
+        if self.gap and not self.probe:
+            raise ValueError("gap is seen on real dev games: probe must be >= 1, got 0")
+        if self.games < 1 or self.patience < 1:
+            raise ValueError(
+                f"games and patience must be >= 1, got {self.games}, {self.patience}"
+            )
+
+
+class Weights(NamedTuple):
+    """What is turned while training runs: weights beside the surrogate's 1.
+
+    `dense` multiplies rewards that are no outcome's (docs/REWARDS.md).
+    """
+
+    kl: float
+    entropy: float = 0.0
+    beside: float = 0.0
+    dense: float = 1.0
+
+
+def weights_of(row: Mapping[str, Any], start: Weights) -> Weights:
+    """The weights that a row of the curve ended with; `start` where it tells none."""
+    return Weights(
+        *(row.get(f"{name}_weight", value) for name, value in start._asdict().items())
+    )
+
+
+def alarms(
+    before: Sequence[Mapping[str, Any]], row: Mapping[str, Any], config: WatchConfig
+) -> list[str]:
+    """What is wrong with an update, by its row and those before it.
+
+    Rows hold `entropy`, `tokens_per_turn`, `invalid` (or `unchanged`, where nobody says
+    which action was refused), `moved`, `success` and, where games were played, `probe`.
+    """
+    c, out = config, []
+    if c.entropy and row.get("entropy", c.entropy) < c.entropy:
+        out.append("entropy")
+    first = next((r["tokens_per_turn"] for r in before if "tokens_per_turn" in r), None)
+    if c.length and first and row.get("tokens_per_turn", 0.0) > c.length * first:
+        out.append("length")
+    if c.invalid and row.get("invalid", row.get("unchanged", 0.0)) > c.invalid:
+        out.append("invalid")
+    usual = [r["moved"] for r in before[-RECENT:] if r.get("moved")]
+    if c.jump and len(usual) >= 3:
+        if row.get("moved", 0.0) > c.jump * statistics.median(usual):
+            out.append("jump")
+    if c.gap and _parted([*before, row], c.gap):
+        out.append("gap")
+    return out
+
+
+def due(config: WatchConfig, update: int) -> bool:
+    """Whether real dev games are played after an update."""
+    return config.probe > 0 and update % config.probe == 0
+
+
+def _parted(rows: Sequence[Mapping[str, Any]], gap: float) -> bool:
+    """Whether the dream's success rose since the best probe, and the real one fell."""
+    probed = [i for i, r in enumerate(rows) if "probe" in r]
+    if len(probed) < 2 or probed[-1] != len(rows) - 1:
+        return False
+    best = max(probed[:-1], key=lambda i: rows[i]["probe"])
+    fell = rows[best]["probe"] - rows[-1]["probe"]
+    dreamed = [
+        statistics.fmean(r["success"] for r in rows[max(i - 2, 0) : i + 1])
+        for i in (best, len(rows) - 1)
+    ]
+    return fell > gap and dreamed[1] > dreamed[0]
+
+
+def remedied(weights: Weights, remedies: Sequence[str]) -> Weights:
+    """The weights after the remedies; one that was 0 begins small."""
+    w = weights
+    if "entropy" in remedies:
+        w = w._replace(entropy=max(2 * w.entropy, 1e-3))
+    if "kl" in remedies:
+        w = w._replace(kl=max(2 * w.kl, 1e-2))
+    if "supervised" in remedies:
+        w = w._replace(beside=max(2 * w.beside, 0.1))
+    if "rewards" in remedies:
+        w = w._replace(dense=0.5 * w.dense)
+    return w

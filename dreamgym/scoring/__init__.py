@@ -1,0 +1,1 @@
+"""Text to named reward components: rules, a learned model, a judge, and their mix."""

@@ -1,0 +1,152 @@
+"""The judge: a large model behind a chat server says how good steps were.
+
+episode, the steps in question -> one question -> a score of 0 to 10 for each -> what it
+pays. Equal questions have one answer, kept on disk where the client has a cache.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dreamgym.scoring.config import JudgeConfig
+from worldmodel.experience import content_seed
+from worldmodel.served.client import ChatClient
+from worldmodel.served.prompted import lasting, unanswered
+from worldmodel.served.prompting import QUOTING, numbered, schema
+from worldmodel.served.protocol import (
+    ChatError,
+    ChatReply,
+    ChatRequest,
+    json_object,
+    quote,
+)
+from worldmodel.text.chat import Message
+from worldmodel.text.prompts import outcome_of
+from worldmodel.text.records import Episode
+
+BEST = 10
+"""The highest score; 0 is the lowest."""
+
+_JUDGE = f"""\
+You judge the steps of an agent in a text environment. You see the task, every state,
+every action and how the episode ended. A state is a list of lines; the number before a
+line is not part of it.
+{QUOTING}
+Answer with one JSON object and nothing else:
+{{"why": "...", "scores": [0, 10]}}
+why: in one or two sentences, what brought the task nearer and what did not.
+scores: a number from 0 to {BEST} for each step you are asked about, in order. {BEST}: \
+this
+step was needed, or as good as any. 5: it neither helped nor harmed. 0: it made the task
+harder, wasted the step or could not be done."""
+
+
+class Judge:
+    """Scores of steps by a model behind a chat server, one question an episode."""
+
+    def __init__(self, client: ChatClient, config: JudgeConfig, *, seed: int = 0):
+        self.client, self.config, self._seed = client, config, seed
+        self._answered = False
+
+    def scores(
+        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+    ) -> list[dict[int, float] | str]:
+        """What each wanted step is paid, or why an episode's steps could not be scored.
+
+        An episode of which nothing is wanted is not asked about.
+
+        Raises:
+          ChatUnavailable: the server is gone; with a cache, call again to go on.
+          ChatRefused: it does not let us ask, or not any more.
+          ChatError: it answered for none of the episodes, nor ever before.
+        """
+        out: list[dict[int, float] | str] = [{} for _ in episodes]
+        asked = [i for i, steps in enumerate(wanted) if steps]
+        for attempt in range(self.config.retries + 1):
+            replies = self.client.ask(
+                [self._request(episodes[i], wanted[i], attempt) for i in asked]
+            )
+            failures = unanswered(replies)
+            self._answered |= len(failures) < len(replies)
+            gone = [x for x in failures if lasting(x)]
+            # Who answered before may refuse all of a few: they can be too long.
+            if gone or (failures and not self._answered):
+                raise [*gone, *failures][0]
+            again = []
+            for i, reply in zip(asked, replies, strict=True):
+                out[i] = self._read(wanted[i], reply)
+                if isinstance(out[i], str) and not unanswered([reply]):
+                    again.append(i)
+            asked = again
+        return out
+
+    def _request(
+        self, episode: Episode, wanted: Sequence[int], attempt: int
+    ) -> ChatRequest:
+        messages = judge_messages(episode, wanted, most=self.config.state_chars)
+        # Of what is asked, not of the episode's id: who does the same is judged once.
+        seed = content_seed(self._seed, attempt, messages[-1].content)
+        return ChatRequest(messages, seed, judge_schema(len(wanted)))
+
+    def _read(
+        self, wanted: Sequence[int], reply: ChatReply | ChatError
+    ) -> dict[int, float] | str:
+        if isinstance(reply, ChatError):
+            return f"judge: {reply}"
+        found = read_scores(reply.text, len(wanted))
+        if isinstance(found, str):
+            return f"judge: {found}"
+        c = self.config
+        paid = (c.bad + (c.good - c.bad) * x / BEST for x in found)
+        return dict(zip(wanted, paid, strict=True))
+
+
+def judge_schema(count: int) -> Mapping[str, Any]:
+    """The JSON schema of an answer of so many scores."""
+    told = {"type": "number", "minimum": 0, "maximum": BEST}
+    scores = {"type": "array", "items": told, "minItems": count, "maxItems": count}
+    return schema(why={"type": "string"}, scores=scores)
+
+
+def judge_messages(
+    episode: Episode, wanted: Sequence[int], *, most: int
+) -> tuple[Message, ...]:
+    """The question: the whole episode with its end, then which steps are meant.
+
+    States are shown up to `most` characters. What was paid before is not shown: the
+    judge shall not repeat it.
+    """
+    ended = {True: "success", False: "failure", None: "not scored"}[episode.success]
+    parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {ended}"]
+    parts.append(f"STATE\n{numbered(episode.transitions[0].state, most)}")
+    for i, t in enumerate(episode.transitions):
+        parts.append(
+            f"STEP {i + 1}\naction {quote(t.action)}\noutcome {outcome_of(t)}\n"
+            f"next state\n{numbered(t.next_state, most)}"
+        )
+    steps = ", ".join(str(i + 1) for i in wanted)
+    parts.append(f"Score these {len(wanted)} steps: {steps}.")
+    return Message("system", _JUDGE), Message("user", "\n\n".join(parts))
+
+
+def read_scores(text: str, count: int) -> tuple[float, ...] | str:
+    """So many scores of 0 to 10, or what is wrong. Never raises."""
+    try:
+        row = json_object(text, ("why", "scores"))
+        if not isinstance(row["why"], str):
+            raise ValueError("why must be text")
+        found = row["scores"]
+        if not isinstance(found, list) or len(found) != count:
+            got = len(found) if isinstance(found, list) else type(found).__name__
+            raise ValueError(f"{count} scores were asked for, got {got}")
+        return tuple(_score(x) for x in found)
+    except (ValueError, RecursionError) as error:
+        return f"malformed: {error}"
+
+
+def _score(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"a score must be a number, got {json.dumps(value):.40}")
+    if not 0 <= value <= BEST:
+        raise ValueError(f"a score must be in [0, {BEST}], got {value:.4g}")
+    return float(value)

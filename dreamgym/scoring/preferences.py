@@ -1,0 +1,124 @@
+"""Preferences: of two attempts at one task, which is better.
+
+episodes of a task, won and lost -> pairs; a JSONL file of pairs -> the same. A file of
+schema dreamgym.preferences/1 has one object a line:
+  {"schema": "dreamgym.preferences/1", "task": {...}, "better": [...], "worse": [...]}
+with a task and transitions as docs/EPISODES.md describes them. An attempt may be a part
+of an episode, down to one transition.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldmodel.text.reading import RecordError, Where, field, json_lines
+from worldmodel.text.records import (
+    Episode,
+    Task,
+    Transition,
+    parse_episode,
+    replacing,
+)
+
+SCHEMA = "dreamgym.preferences/1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preference:
+    """Two attempts at one task; whoever compared them likes `better` more."""
+
+    task: Task
+    better: tuple[Transition, ...]
+    worse: tuple[Transition, ...]
+
+
+def won_over_lost(
+    episodes: Sequence[Episode], *, most: int, seed: int
+) -> list[Preference]:
+    """Won over lost attempts at the same task, at most `most` pairs a task.
+
+    Which of them is drawn with `seed`, the same whatever the order of the tasks.
+    Episodes that were not scored are in no pair.
+    """
+    tasks: dict[str, tuple[list[Episode], list[Episode]]] = {}
+    for e in episodes:
+        if e.success is not None:
+            tasks.setdefault(e.task.id, ([], []))[0 if e.success else 1].append(e)
+    out = []
+    for name in sorted(tasks):
+        won, lost = tasks[name]
+        pairs = [(i, j) for i in range(len(won)) for j in range(len(lost))]
+        rng = np.random.default_rng([seed, *name.encode()])
+        for at in rng.permutation(len(pairs))[:most]:
+            i, j = pairs[at]
+            out.append(
+                Preference(
+                    task=won[i].task, better=won[i].transitions,
+                    worse=lost[j].transitions,
+                )
+            )  # fmt: skip
+    return out
+
+
+def split(
+    pairs: Sequence[Preference], *, held: float, seed: int
+) -> tuple[list[Preference], list[Preference]]:
+    """(to fit, held out): about a share `held` of the tasks with all their pairs.
+
+    A task lies on one side only: another attempt at it would tell too much.
+    """
+    names = sorted({p.task.id for p in pairs})
+    order = np.random.default_rng(seed).permutation(len(names))
+    apart = {names[i] for i in order[: round(held * len(names))]}
+    fit = [p for p in pairs if p.task.id not in apart]
+    return fit, [p for p in pairs if p.task.id in apart]
+
+
+def read_preferences(path: str | os.PathLike) -> list[Preference]:
+    """The pairs of a JSONL file (gzip or not), in order.
+
+    Raises:
+      RecordError: missing file, bad JSON, wrong schema, missing or mistyped field,
+        states that do not chain, an empty file; the message names file and line.
+    """
+    path, out = Path(path), []
+    for row, where in json_lines(path, f"JSONL of schema {SCHEMA!r}"):
+        found = field(row, "schema", str, where)
+        if found != SCHEMA:
+            raise where.at("schema").error(repr(SCHEMA), found)
+        sides = [_attempt(row, side, where) for side in ("better", "worse")]
+        out.append(
+            Preference(
+                task=sides[0].task, better=sides[0].transitions,
+                worse=sides[1].transitions,
+            )
+        )  # fmt: skip
+    if not out:
+        raise RecordError(f"{path}: expected at least one pair, got an empty file")
+    return out
+
+
+def _attempt(row: Any, side: str, where: Where) -> Episode:
+    """One side of a pair, checked as an episode is."""
+    steps = field(row, side, list, where)
+    if not steps:
+        raise where.at(side).error("at least one transition", steps)
+    whole = {"id": side, "task": field(row, "task", dict, where), "transitions": steps}
+    try:
+        return parse_episode(whole, where)
+    except RecordError as error:
+        # The record calls them transitions; the file has two lists of them.
+        raise RecordError(str(error).replace("transitions", side)) from None
+
+
+def write_preferences(path: str | os.PathLike, pairs: Iterable[Preference]) -> None:
+    """Pairs as JSONL; an existing file is replaced at once or not at all."""
+    with replacing(path) as file:
+        for pair in pairs:
+            row = {"schema": SCHEMA} | dataclasses.asdict(pair)
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")

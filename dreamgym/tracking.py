@@ -1,0 +1,238 @@
+"""Metrics of a run while it runs: JSON lines always, other trackers where asked for.
+
+track(stage, step, metrics) -> RUN/metrics.jsonl -> TensorBoard, Weights & Biases. What
+stands in the file was told: a run that goes on tells nothing twice. A tracker that
+breaks is dropped aloud and never stops a run.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import math
+import numbers
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+SCHEMA = "dreamgym.metrics/1"
+FILE = "metrics.jsonl"
+Metrics = Mapping[str, float | int | None]
+"""Numbers by their names; None stands for one that was not finite."""
+
+
+class TrackerError(RuntimeError):
+    """A tracker that cannot begin: which one, why, and what to do."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Where numbers are shown, beside the file."""
+
+    def log(self, stage: str, step: int, metrics: Metrics) -> None:
+        """Numbers of a stage at its step; steps of a stage mostly grow."""
+        ...
+
+    def close(self) -> None:
+        """Hand over what is not written yet."""
+        ...
+
+
+def read_metrics(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of a metrics file, oldest first; a torn last line is left out.
+
+    Raises:
+      ValueError: a line that is none of ours; the message names file and line.
+    """
+    lines = Path(path).read_bytes().split(b"\n")
+    out = []
+    for number, line in enumerate(lines[:-1], start=1):  # whole lines end in \n
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{where}: expected JSON, {error}") from None
+        keys = {"stage", "step", "time", "metrics"}
+        if (
+            not isinstance(row, dict)
+            or row.get("schema") != SCHEMA
+            or not keys <= row.keys()
+        ):
+            raise ValueError(f"{where}: expected a row of {SCHEMA!r}, got {row!r:.60}")
+        out.append(row)
+    return out
+
+
+class Journal:
+    """The metrics file: a row a line, whole on disk before the next one begins."""
+
+    def __init__(self, path: str | os.PathLike):
+        """Go on from what is there; what a kill left of a last line is cut off.
+
+        Raises:
+          ValueError: a line that is none of ours.
+        """
+        self._path = Path(path)
+        self._told: set[tuple[str, int]] = set()
+        if self._path.is_file():
+            self._told = {(r["stage"], r["step"]) for r in read_metrics(self._path)}
+            whole = self._path.read_bytes().rfind(b"\n") + 1
+            if whole < self._path.stat().st_size:
+                os.truncate(self._path, whole)
+
+    def log(self, stage: str, step: int, metrics: Metrics) -> bool:
+        """Append a row, unless this step of this stage has one; whether it did."""
+        if (stage, step) in self._told:
+            return False
+        row = {
+            "schema": SCHEMA, "stage": stage, "step": step,
+            "time": round(time.time(), 3), "metrics": dict(metrics),
+        }  # fmt: skip
+        with self._path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._told.add((stage, step))
+        return True
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, float | int | None]:
+    """The numbers among the values, for JSON; None where one is not finite."""
+    out: dict[str, float | int | None] = {}
+    for name, value in metrics.items():
+        if isinstance(value, int):  # counts stay whole
+            out[name] = int(value)
+        elif isinstance(value, numbers.Real):
+            out[name] = float(value) if math.isfinite(value) else None
+    return out
+
+
+class _TensorBoard:
+    """Event files under RUN/tensorboard, a tag each of STAGE/METRIC."""
+
+    def __init__(self, root: Path, config: Mapping[str, Any]):
+        writer = importlib.import_module("tensorboardX").SummaryWriter
+        name = f".{time.time_ns()}"  # its own names only differ by whole seconds
+        self._writer = writer(logdir=str(root / "tensorboard"), filename_suffix=name)
+        self._writer.add_text("config", f"```\n{json.dumps(config, indent=2)}\n```")
+
+    def log(self, stage: str, step: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if value is not None:
+                self._writer.add_scalar(f"{stage}/{name}", value, step)
+        self._writer.flush()  # a kill loses nothing
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WeightsAndBiases:
+    """A run of Weights & Biases under RUN/wandb; the same one when the run goes on.
+
+    WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY and the login are the user's.
+    """
+
+    def __init__(self, root: Path, config: Mapping[str, Any]):
+        wandb = importlib.import_module("wandb")
+        told = f"{root.resolve()} {json.dumps(config, sort_keys=True)}"
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "dreamgym"), name=root.name,
+            id=hashlib.sha256(told.encode()).hexdigest()[:16], resume="allow",
+            dir=str(root), config=dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )  # fmt: skip
+        self._stages: set[str] = set()
+
+    def log(self, stage: str, step: int, metrics: Metrics) -> None:
+        if stage not in self._stages:  # each stage counts its own steps
+            self._stages.add(stage)
+            self._run.define_metric(f"{stage}/step")
+            self._run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
+        known = {k: v for k, v in metrics.items() if v is not None}
+        told = {f"{stage}/{name}": value for name, value in known.items()}
+        self._run.log({f"{stage}/step": step} | told)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+TRACKERS: dict[str, tuple[str, Callable[[Path, Mapping[str, Any]], Tracker]]] = {
+    "tensorboard": ("tensorboardX", _TensorBoard),
+    "wandb": ("wandb", _WeightsAndBiases),
+}
+"""The package that each needs (installed by the extra of its name), and what it is."""
+
+
+def require(names: Sequence[str]) -> None:
+    """Check trackers before a run begins.
+
+    Raises:
+      TrackerError: an unknown name, or one that is not installed; the message names
+        the extra that installs it.
+    """
+    for name in names:
+        if name not in TRACKERS:
+            raise TrackerError(f"--track {name!r}: expected one of {list(TRACKERS)}")
+        package, _ = TRACKERS[name]
+        if importlib.util.find_spec(package) is None:
+            raise TrackerError(
+                f"--track {name} needs {package}: pip install 'dreamgym[{name}]'"
+            )
+
+
+class Tracking:
+    """The file of a run directory and the trackers that were asked for."""
+
+    def __init__(self, root: Path, names: Sequence[str], config: Mapping[str, Any]):
+        """Open the trackers; what is wrong with one is said now, not in an hour.
+
+        Raises:
+          TrackerError: one that is not known, not installed, or refuses to begin.
+        """
+        require(names)
+        self._root = root
+        self._journal: Journal | None = None
+        self._trackers: dict[str, Tracker] = {}
+        for name in names:
+            if name not in self._trackers:
+                self._trackers[name] = _begun(name, root, config)
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Tell the numbers of a stage at its step, unless they were told before.
+
+        Raises:
+          OSError: the file cannot be written (as checkpoints could not be, either).
+          ValueError: a metrics file that is none of ours.
+        """
+        if self._journal is None:  # a run that is only looked at is not written to
+            self._journal = Journal(self._root / FILE)
+        told = plain(metrics)
+        if told and self._journal.log(stage, step, told):
+            self._each(lambda tracker: tracker.log(stage, step, told))
+
+    def close(self) -> None:
+        """Close the trackers; the file is whole at any time."""
+        self._each(lambda tracker: tracker.close())
+        self._trackers = {}
+
+    def _each(self, do: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                do(tracker)
+            except Exception as error:  # somebody else's code, server or disk
+                del self._trackers[name]
+                print(
+                    f"--track {name}: {type(error).__name__}: {error}; going on "
+                    f"without it ({self._root / FILE} has everything)",
+                    file=sys.stderr,
+                )
+
+
+def _begun(name: str, root: Path, config: Mapping[str, Any]) -> Tracker:
+    try:
+        return TRACKERS[name][1](root, config)
+    except Exception as error:  # no login, no server, another version
+        raise TrackerError(
+            f"--track {name}: {type(error).__name__}: {error}"
+        ) from error

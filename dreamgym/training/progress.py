@@ -1,0 +1,26 @@
+"""Where the loop stands: what a checkpoint must hold to go on bit for bit."""
+
+from typing import Any, NamedTuple
+
+from curriculum.pool import TaskPool
+from curriculum.staged import Staged
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.learner import TrainState
+
+
+class Progress(NamedTuple):
+    """After `update` updates: the policy, the tasks, the curve, what is replayed.
+
+    `stages` says where the curriculum's stages stand, where it has any; `halted` why
+    training is over before its last update.
+    """
+
+    update: int
+    state: TrainState
+    pool: TaskPool
+    transitions: int
+    curve: list[dict[str, Any]]
+    critic: TrainState | None = None
+    replay: tuple[Example, ...] = ()
+    stages: Staged | None = None
+    halted: str = ""

@@ -1,0 +1,163 @@
+"""What a run will take: beside runs that were measured, by hand, and what is warned."""
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from dreamgym.cli import main
+from dreamgym.pipeline import estimate
+from dreamgym.pipeline.estimate import Pace, estimated
+from dreamgym.pipeline.presets import preset
+from dreamgym.pipeline.run import RunError
+from worldmodel.pretrain import FitConfig
+
+# `micro` on 2 cores (docs/LOG.md, 2026-11-21): 4,000 updates took 387 s, real steps of
+# collecting 12 s for 19,144. Half a million parameters; what a gradient holds is no
+# part of what is asked here.
+MICRO = Pace(387 / 4000, 12 / 19144, 480_000, 640, 50_000_000)
+
+RUNS = {  # seconds by stage, compilation included, and the size of the process
+    "default": ({"collect": 12, "pretrain": 152, "fidelity": 11, "warmstart": 48,
+                 "train": 163, "evaluate": 16, "transfer": 158}, 2.2e9),
+    "small": ({"collect": 36, "pretrain": 387, "fidelity": 24, "warmstart": 45,
+               "train": 437, "evaluate": 35, "transfer": 402}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_ranges_hold_what_was_measured(name):
+    seconds, memory = RUNS[name]
+    found = estimated(preset(name, model="micro"), MICRO, fine_tune=True)
+    for stage, took in seconds.items():
+        low = estimate.LOWEST * found.seconds[stage]
+        high = estimate.HIGHEST * found.seconds[stage]
+        assert low <= took <= high + estimate.COMPILED.get(stage, 0), stage
+    spans = estimate.spans(found)
+    low, high = spans["seconds"]
+    assert low < sum(seconds.values()) < high
+    assert high / low < 4  # wide, and it says something
+    if memory is not None:
+        assert spans["memory"][0] < memory < spans["memory"][1]
+
+
+def test_disk_is_what_a_run_of_small_holds():
+    """Measured: 67,757 + 1,952 transitions in 50.3 MB; 3.73 MB a model of 0.93 M
+    parameters, 31 MB a checkpoint of it and the one before."""
+    pace = MICRO._replace(parameters=934_000)
+    without = estimated(preset("small"), pace._replace(parameters=0), fine_tune=True)
+    found = estimated(preset("small"), pace, fine_tune=True)
+    models = 8 * 3.73e6 + 31e6  # experience/, seven policies, a checkpoint
+    assert found.disk - without.disk == pytest.approx(models, rel=0.05)
+    known = estimated(preset("small"), pace, 69_709, fine_tune=True)
+    none = estimated(preset("small"), pace, 0, fine_tune=True)
+    assert known.disk - none.disk == pytest.approx(50.3e6, rel=0.05)
+
+
+def test_stages_that_are_done_or_not_asked_for_cost_nothing():
+    config = preset("default")
+    whole = estimated(config, MICRO, fine_tune=True)
+    short = estimated(config, MICRO, fine_tune=False)
+    assert short.seconds["transfer"] == 0
+    assert whole.seconds["ensemble"] == 0
+    assert short.disk < whole.disk
+    alone = estimated(
+        dataclasses.replace(config, env="", episodes="e"), MICRO, 500, fine_tune=True
+    )
+    assert alone.seconds["collect"] == alone.seconds["evaluate"] == 0
+    assert alone.seconds["transfer"] == 0
+    done = set(whole.seconds) - {"train"}
+    low, high = estimate.spans(whole, done)["seconds"]
+    # 10 updates of 12 tasks x 8 rollouts x 16 steps at 1.1 / 16 of an update.
+    assert low == pytest.approx(0.7 * 960 * 1.1 * 387 / 4000)
+    assert high == pytest.approx(1.5 * 960 * 1.1 * 387 / 4000 + 60)
+
+
+def test_small_resources_are_warned_of_and_a_full_disk_is_refused(
+    tmp_path, monkeypatch
+):
+    found = estimated(preset("default"), MICRO, fine_tune=True)
+    assert estimate.warnings(found, tmp_path / "runs/new", 10**11) == []
+    (line,) = estimate.warnings(found, tmp_path, 10**9)
+    assert "memory: the machine has 1.0 GB" in line
+    usage = shutil.disk_usage(tmp_path)
+
+    def free(size):
+        told = usage._replace(free=int(size))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: told)
+
+    free(found.disk)
+    (line,) = estimate.warnings(found, tmp_path, None)
+    assert "may be too little" in line
+    free(found.disk / 2)
+    with pytest.raises(RunError, match=r"disk: .* make room"):
+        estimate.warnings(found, tmp_path, None)
+    (tmp_path / "episodes.jsonl").write_bytes(b"x" * int(found.disk / 3))
+    assert len(estimate.warnings(found, tmp_path, None)) == 1  # it is written already
+
+
+def test_the_line_and_the_table_say_ranges():
+    found = estimated(preset("default"), MICRO, fine_tune=True)
+    line, *rows = estimate.table(found).splitlines()
+    assert line == estimate.told(found)
+    assert line.startswith("estimate: 6 min to ")
+    assert [r.split()[0] for r in rows] == [
+        "collect", "pretrain", "fidelity", "warmstart", "train", "evaluate", "transfer"
+    ]  # fmt: skip
+    assert estimate.time_of(30) == "30 s"
+    assert estimate.time_of(7200) == "2.0 h"
+
+
+def tiny(**changes):
+    fit = FitConfig(steps=3, rows=2, width=16)
+    return preset(
+        "tiny", env="tests.doubles:Corridor", pretrain=fit, max_steps=4, **changes
+    )
+
+
+def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "SECONDS", 0.2)
+    pace = estimate.measured(tiny(), tmp_path)
+    assert pace.update > 0
+    assert pace.step > 0
+    assert 20_000 < pace.parameters < 60_000  # nano: 448 x 32 and two small layers
+    assert pace.vocabulary == 448
+    assert pace.scratch > 0
+    asked = []
+
+    def update(config):
+        asked.append(config.model)
+        return {k: v for k, v in pace._asdict().items() if k != "step"}
+
+    monkeypatch.setattr(estimate, "_update", update)
+    monkeypatch.setattr(estimate, "_step_seconds", lambda _: 1.0)
+    assert estimate.measured(tiny(seed=3), tmp_path) == pace  # as it was found
+    assert asked == []
+    assert estimate.measured(tiny(model="micro"), tmp_path).step == 1.0
+    assert asked == ["micro"]
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, time.time() - estimate.FRESH - 1))
+    assert estimate.measured(tiny(), tmp_path).step == 1.0
+
+
+def test_a_server_or_a_mesh_is_not_estimated(capsys):
+    assert main(["estimate", "--server", "http://127.0.0.1:1/v1"]) == 2
+    assert "is not known" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_tiny_run_takes_what_was_said(tmp_path, capsys):
+    """Memory and disk within the ranges; time within twice them: so short a run is
+    mostly what its programs take to load."""
+    args = ["--preset", "tiny", "--env", "tests.doubles:Corridor"]
+    assert main(["estimate", *args, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert main(["quickstart", *args, "--run-dir", str(tmp_path / "r")]) == 0
+    assert "estimate: " in capsys.readouterr().err
+    took = json.loads((tmp_path / "r/results.json").read_text())["seconds"]
+    assert said["seconds"][0] / 2 < sum(took.values()) < 2 * said["seconds"][1]
+    size = sum(p.stat().st_size for p in (tmp_path / "r").rglob("*") if p.is_file())
+    assert size < said["disk"][1]

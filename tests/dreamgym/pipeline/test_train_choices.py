@@ -1,0 +1,139 @@
+"""The loop's choices in a run: resumed with replay and alarms, probes, the real one."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym.pipeline import reinforce, train
+from dreamgym.pipeline.presets import preset, with_algorithm
+from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.warmstart import save_policy
+from dreamgym.rl.config import ALGORITHMS
+from dreamgym.rl.watch import WatchConfig
+from dreamgym.training import BesideConfig, ReplayConfig
+from tests import doubles
+from tests.dreamgym.pipeline.test_train import (
+    LOOP,
+    TASKS,
+    same,
+    start,
+    stop_after,
+)
+from worldmodel.text.records import write_episodes
+
+WORLD = "tests.doubles:Corridor"
+ALL = dataclasses.replace(
+    LOOP, updates=2, resample=1, forks=2, replay=ReplayConfig(share=0.5),
+    watch=WatchConfig(length=0.1, answer="back", remedies=("entropy", "kl")),
+)  # fmt: skip
+
+
+def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
+    tmp_path, monkeypatch, capsys
+):
+    *_, go = start(tmp_path / "whole", ALL)
+    _, whole = go()
+    assert "alarm, update 2: length, undone" in capsys.readouterr().err
+    assert whole.replay
+    assert whole.curve[1]["entropy_weight"] == 1e-3
+    assert sum(row.get("forks", 0) for row in whole.curve) > 0
+    *_, go = start(tmp_path / "two", ALL)
+    stop_after(1, go, monkeypatch)
+    *_, again = start(tmp_path / "two", ALL)
+    _, progress = again()
+    assert same(progress.state, whole.state)
+    assert progress.curve == whole.curve
+    assert [list(e.ids) for e in progress.replay] == [list(e.ids) for e in whole.replay]
+
+
+def test_a_halted_loop_says_why_and_keeps_the_policy_before(tmp_path, capsys):
+    watch = WatchConfig(entropy=99.0, answer="stop")
+    config = dataclasses.replace(ALL, watch=watch)
+    run, _, go = start(tmp_path, config)
+    policy, progress = go()
+    assert "stopped before update 1: entropy" in capsys.readouterr().err
+    assert progress.update == 1
+    assert train._numbers(progress)["halted"].startswith("stopped before update 1")
+    assert run.path("policies/dream/config.json").is_file()
+    begun = doubles.cloned(doubles.ACTIONS, TASKS)
+    assert same(policy.model.params, begun.model.params)
+
+
+def corridor(tmp_path, **loop):
+    config = preset("tiny", env=WORLD)
+    loop = dataclasses.replace(LOOP, updates=1, **loop)
+    return Run(tmp_path, dataclasses.replace(config, dream=loop))
+
+
+def test_a_probe_plays_real_dev_games(tmp_path):
+    run = corridor(tmp_path, watch=WatchConfig(probe=1, games=5))
+    with train._probe(run) as probe:
+        assert probe is not None
+        told = probe(doubles.Scripted(doubles.expert_rule))
+        lost = probe(doubles.Scripted(lambda *_: "go left"))
+    assert told["probe"] == 1.0
+    steps = sum(len(doubles.plan(t.initial_state)) for t in doubles.tasks("dev")[:5])
+    assert told["probed"] == steps
+    assert lost["probe"] < 0.5
+    with train._probe(corridor(tmp_path / "none")) as probe:
+        assert probe is None
+
+
+def test_a_probe_without_an_environment_is_refused(tmp_path):
+    run = corridor(tmp_path, watch=WatchConfig(probe=1))
+    run.config = dataclasses.replace(run.config, env="")
+    with pytest.raises(RunError, match="--env"), train._probe(run):
+        pass
+
+
+def episodes(run):
+    some = [doubles.expert(t) for t in doubles.tasks("train")[4:40:9]]
+    write_episodes(run.path("episodes.jsonl"), some)
+    dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
+    write_episodes(run.path("dev.jsonl"), dev)
+    return some
+
+
+def test_the_same_loop_runs_in_the_real_environment(tmp_path):
+    run = corridor(tmp_path)
+    some = episodes(run)
+    warm = doubles.cloned(doubles.ACTIONS, [e.task for e in some])
+    run.config = dataclasses.replace(run.config, policy=warm.config)
+    save_policy(run, "warmstart", warm)
+    told = train._played(run)
+    assert told["updates"] == 1
+    assert told["real_transitions"] >= 16
+    assert run.path("policies/dream/config.json").is_file()
+
+
+@pytest.mark.parametrize("kind", ["bc", "iwm"])
+def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
+    run = corridor(tmp_path, beside=BesideConfig(kind=kind, weight=0.1))
+    some = episodes(run)
+    policy = doubles.policy()
+    found = reinforce.supervised(run, policy, run.config.dream)
+    steps = sum(len(e.transitions) for e in some)
+    assert len(found) == steps
+    texts = [policy.tokenizer.decode(list(e.ids)) for e in found]
+    assert any("take coin" in t for t in texts)
+    assert all(any(e.mask) for e in found)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_an_algorithm_is_of_both_loops(name):
+    config = with_algorithm(preset("tiny"), name)
+    for loop in (config.dream, config.transfer):
+        assert loop.update.baseline == ALGORITHMS[name].get("baseline", "group")
+    assert config.dream.updates == preset("tiny").dream.updates
+
+
+def test_an_unknown_algorithm_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"'trpo'.*dr_grpo.*ppo"):
+        with_algorithm(preset("tiny"), "trpo")
+
+
+def test_the_real_control_needs_an_environment_and_cannot_go_back():
+    with pytest.raises(ValueError, match="real = true needs an environment"):
+        preset("tiny", env="", real=True)
+    with pytest.raises(ValueError, match=r"no dream\.forks"):
+        preset("tiny", real=True, dream=dataclasses.replace(LOOP, forks=1))

@@ -1,0 +1,104 @@
+"""Alarms and remedies, by hand."""
+
+import pytest
+
+from dreamgym.rl.watch import (
+    WatchConfig,
+    Weights,
+    alarms,
+    due,
+    remedied,
+    weights_of,
+)
+
+CALM = {"entropy": 0.5, "tokens_per_turn": 4.0, "invalid": 0.1, "moved": 0.01,
+        "success": 0.4}  # fmt: skip
+ALL = WatchConfig(entropy=0.1, length=2.0, invalid=0.5, jump=5.0, gap=0.1, probe=1)
+
+
+def test_a_calm_update_raises_no_alarm_and_nobody_looks_without_being_asked():
+    assert alarms([CALM] * 4, CALM, ALL) == []
+    wild = {"entropy": 0.0, "tokens_per_turn": 99.0, "invalid": 1.0, "moved": 9.0}
+    assert alarms([CALM] * 4, wild, WatchConfig()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("entropy", {"entropy": 0.09}),
+        ("length", {"tokens_per_turn": 8.1}),
+        ("invalid", {"invalid": 0.51}),
+        ("jump", {"moved": 0.051}),
+    ],
+)
+def test_each_sign_has_its_limit(name, change):
+    assert alarms([CALM] * 4, CALM | change, ALL) == [name]
+    at = {k: round(v - 0.11 if k == "tokens_per_turn" else v, 4)
+          for k, v in change.items()}  # fmt: skip
+    near = {"entropy": {"entropy": 0.1}, "invalid": {"invalid": 0.5},
+            "jump": {"moved": 0.05}, "length": at}[name]  # fmt: skip
+    assert alarms([CALM] * 4, CALM | near, ALL) == []
+
+
+def test_refusals_that_nobody_tells_are_steps_that_change_nothing():
+    told = {k: v for k, v in CALM.items() if k != "invalid"}
+    assert alarms([], told | {"unchanged": 0.6}, ALL) == ["invalid"]
+    assert alarms([], CALM | {"unchanged": 0.6}, ALL) == []
+
+
+def test_a_jump_needs_to_know_what_is_usual():
+    far = CALM | {"moved": 1.0}
+    assert alarms([CALM] * 2, far, ALL) == []
+    assert alarms([CALM] * 3, far, ALL) == ["jump"]
+    # Updates that learnt nothing are not usual ones.
+    assert alarms([CALM, {"success": 1.0}, {"moved": 0.0}], far, ALL) == []
+
+
+def test_the_dream_rises_while_the_real_games_fall():
+    def rows(*pairs):
+        return [CALM | {"success": d, "probe": r} for d, r in pairs]
+
+    *before, row = rows((0.3, 0.40), (0.4, 0.45), (0.6, 0.30))
+    assert alarms(before, row, ALL) == ["gap"]  # 0.45 to 0.30, while 0.35 to 0.43
+    assert alarms(before, row | {"probe": 0.36}, ALL) == []  # it fell by less
+    both = rows((0.6, 0.45), (0.1, 0.2))
+    assert alarms(both[:1], both[1], ALL) == []  # the dream fell, too
+    unplayed = {k: v for k, v in row.items() if k != "probe"}
+    assert alarms(before, unplayed, ALL) == []
+
+
+def test_remedies_double_what_is_there_and_begin_small():
+    start = Weights(kl=0.02)
+    once = remedied(start, ("entropy", "kl", "supervised", "rewards"))
+    assert once == Weights(kl=0.04, entropy=1e-3, beside=0.1, dense=0.5)
+    assert remedied(once, ("entropy",)).entropy == pytest.approx(2e-3)
+    assert remedied(start, ()) == start
+
+
+def test_weights_go_on_from_the_last_row():
+    start = Weights(kl=0.02, beside=0.3)
+    assert weights_of({}, start) == start
+    assert weights_of({"kl_weight": 0.5, "dense_weight": 0.25}, start) == Weights(
+        kl=0.5, beside=0.3, dense=0.25
+    )
+
+
+def test_probes_come_at_their_time():
+    config = WatchConfig(probe=3)
+    assert [n for n in range(1, 10) if due(config, n)] == [3, 6, 9]
+    assert not due(WatchConfig(), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"entropy": -1.0}, "entropy must be >= 0, got -1.0"),
+        ({"answer": "panic"}, "answer must be one of .*'panic'"),
+        ({"remedies": ("tea",)}, "remedies must be among .*tea"),
+        ({"gap": 0.1}, "probe must be >= 1"),
+        ({"patience": 0}, "patience must be >= 1"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings, said):
+    with pytest.raises(ValueError, match=said):
+        WatchConfig(**settings)

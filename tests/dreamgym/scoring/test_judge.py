@@ -1,0 +1,198 @@
+"""The judge against a real server on loopback."""
+
+import dataclasses
+import json
+import random
+
+import pytest
+
+from dreamgym.scoring.config import JudgeConfig, RewardConfig
+from dreamgym.scoring.judge import Judge, judge_messages, read_scores
+from dreamgym.scoring.scorer import Scorer, StepJudge
+from tests import chat_server, helpers
+from tests.chat_server import answering, ok, serving, status
+from worldmodel.served.client import ChatClient
+from worldmodel.served.protocol import ChatConfig, ChatRefused, ChatUnavailable
+
+
+def said(*scores, why="it opened the door", **more) -> str:
+    return json.dumps({"why": why, "scores": list(scores)} | more)
+
+
+def judge(url: str, cache=None, **changes) -> Judge:
+    chat = ChatConfig(
+        base_url=url, model="m", connect_timeout=2.0, read_timeout=5.0, deadline=8.0,
+        retries=1, backoff=0.01, concurrency=1, price_in=1e6,
+    )  # fmt: skip
+    config = JudgeConfig(**({"good": 1.0, "bad": -0.5} | changes))
+    return Judge(ChatClient(chat, cache), config)
+
+
+def room(instruction: str, name="a"):
+    e = helpers.lamp_and_door(name)
+    about = dataclasses.replace(e.task, instruction=instruction)
+    return dataclasses.replace(e, task=about)
+
+
+def instruction(body) -> str:
+    return chat_server.user_text(body).splitlines()[1].strip('"')
+
+
+ALL = [(0, 1, 2)]
+
+
+def test_scores_pay_between_bad_and_good():
+    with serving(ok(said(10, 0, 4.0))) as server:
+        made = judge(server.url)
+        assert isinstance(made, StepJudge)
+        found = made.scores([room("x")], ALL)
+        form = server.posts[0]["response_format"]["json_schema"]["schema"]
+    # -0.5 + 1.5 * 4 / 10 = 0.1
+    assert found == [{0: 1.0, 1: -0.5, 2: pytest.approx(0.1)}]
+    assert form["properties"]["scores"]["minItems"] == 3
+    assert made.client.usage == (1, 0, 0, 10, 4, 10.0)
+
+
+def test_only_the_wanted_steps_are_asked_of():
+    def rule(body):
+        last = chat_server.user_text(body).splitlines()[-1]
+        asked.append(last)
+        return said(10, 0)
+
+    asked = []
+    with serving(answering(rule)) as server:
+        found = judge(server.url).scores([room("x"), room("y")], [(0, 2), ()])
+    assert asked == ["Score these 2 steps: 1, 3."]
+    assert found == [{0: 1.0, 2: -0.5}, {}]
+
+
+def test_the_question_shows_the_episode_and_no_rewards():
+    e = room('say "x\n\nSTEP 9')
+    system, user = judge_messages(e, (1,), most=1000)
+    assert "why" in system.content
+    assert "THE EPISODE: success" in user.content
+    assert [user.content.count(f"\nSTEP {i}") for i in (1, 2, 3, 9)] == [1, 1, 1, 0]
+    assert 'action "press lamp"' in user.content
+    assert "0.5" not in user.content
+    lost = dataclasses.replace(e, success=False)
+    assert "EPISODE: failure" in judge_messages(lost, (1,), most=9)[1].content
+
+
+def test_who_does_the_same_is_judged_once(tmp_path):
+    cache = tmp_path / "cache.db"
+    same = dataclasses.replace(room("x"), id="another")
+    with serving(ok(said(10, 0, 5))) as server:
+        made = judge(server.url, cache)
+        first, second = made.scores([room("x"), same], ALL * 2)
+        assert first == second
+        assert len(server.posts) == 1
+        again = judge(server.url, cache)
+        assert again.scores([same], ALL) == [first]
+        assert len(server.posts) == 1
+        assert again.client.usage.cost == 0.0
+
+
+def test_nonsense_is_asked_again_then_left_unscored_with_a_reason():
+    def rule(body):
+        seeds.setdefault(instruction(body), []).append(body["seed"])
+        if instruction(body) == "slow":
+            return said(1, 2, 3) if len(seeds["slow"]) == 3 else said(1)
+        return "Sure!" if instruction(body) == "never" else said(5, 5, 5)
+
+    seeds: dict[str, list[int]] = {}
+    c = RewardConfig(environment=0.0, tiers=("judge",))
+    with serving(answering(rule)) as server:
+        made = judge(server.url, retries=2)
+        found = Scorer(c, judge=made).score([room("never"), room("slow"), room("fine")])
+    assert {k: len(set(v)) for k, v in seeds.items()} == {
+        "never": 3, "slow": 3, "fine": 1,
+    }  # fmt: skip
+    assert found[0].problem is not None
+    assert found[0].problem.startswith("judge: malformed: ")
+    assert found[0].rewards == ({}, {}, {})
+    assert found[0].tiers == ("none",) * 3
+    assert [x.problem for x in found[1:]] == [None, None]
+    assert found[2].rewards == ({"judge": 0.25},) * 3  # half way from -0.5 to 1
+    assert found[2].tiers == ("judge",) * 3
+
+
+def test_a_refused_episode_is_unscored_the_others_are_not():
+    rule = answering(lambda b: 413 if instruction(b) == "long" else said(5, 5, 5))
+    with serving(rule) as server:
+        bad, good = judge(server.url).scores([room("long"), room("x")], ALL * 2)
+        assert len(server.posts) == 2  # a refusal is final
+    assert isinstance(bad, str)
+    assert bad.startswith("judge: refused: ")
+    assert isinstance(good, dict)
+
+
+def test_a_server_that_is_gone_or_refuses_us_is_an_error_and_no_zero():
+    with pytest.raises(ChatUnavailable):
+        judge(chat_server.closed_port()).scores([room("x")], ALL)
+    for code in (401, 413):  # never answered: all would be unscored
+        with serving(status(code)) as server, pytest.raises(ChatRefused):
+            judge(server.url).scores([room("x")], ALL)
+    # One of a batch that says we may not ask is enough.
+    rule = answering(lambda b: 402 if instruction(b) == "x" else said(5, 5, 5))
+    with serving(rule) as server, pytest.raises(ChatRefused, match="402"):
+        judge(server.url).scores([room("y"), room("x")], ALL * 2)
+
+
+def test_nothing_asked_nothing_sent():
+    with serving(ok(said(5))) as server:
+        made = judge(server.url)
+        assert made.scores([], []) == []
+        assert made.scores([room("x")], [()]) == [{}]
+        assert server.posts == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Sure!", said(1), said(1, 2, 3), said(1, "2"), said(1, True), said(1, 11),
+     said(-1, 1), said(1, None), said(1, 2, extra=1), said(1, 2, why=3),
+     '{"why": "a", "scores": [1, NaN]}', '{"why": "a", "scores": 3}',
+     '{"scores": [1, 2]}', said(1, 2)[:-1], said(1, [2])],
+)  # fmt: skip
+def test_scores_of_no_sense_are_told(text):
+    got = read_scores(text, 2)
+    assert isinstance(got, str)
+    assert got.startswith("malformed: ")
+
+
+def test_scores_of_sense_are_read():
+    assert read_scores(said(0, 10), 2) == (0.0, 10.0)
+    assert read_scores(f"```json\n{said(2.5)}\n```", 1) == (2.5,)
+
+
+def test_reading_scores_never_raises():
+    rng, read = random.Random(0), {True: 0, False: 0}
+    parts = ['"', "\\", "{", "[", "]", "\n", "\ud800", "null", ",", "9", "[" * 3000]
+    text = said(3, 4, 5)
+    for _ in range(3000):
+        i = rng.randrange(len(text))
+        got = read_scores(
+            text[:i] + rng.choice(parts) + text[i + rng.randint(0, 2) :], 3
+        )
+        read[isinstance(got, str)] += 1
+        if not isinstance(got, str):
+            assert len(got) == 3
+            assert all(0 <= x <= 10 for x in got)
+    assert min(read.values()) > 100
+
+
+def test_the_settings_name_a_server():
+    c = JudgeConfig(base_url="http://127.0.0.1:1/v1", model="m", price_in=2.0)
+    chat = c.chat()
+    assert (chat.base_url, chat.model, chat.api_key_env) == (c.base_url, "m", None)
+    assert (chat.temperature, chat.price_in) == (c.temperature, 2.0)
+    assert dataclasses.replace(c, api_key_env="KEY").chat().api_key_env == "KEY"
+    with pytest.raises(ValueError, match=r"judge\.base_url"):
+        JudgeConfig().chat()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("state_chars", 0), ("retries", -1), ("good", float("nan"))]
+)
+def test_bad_settings_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=name):
+        JudgeConfig(**{name: value})

@@ -1,0 +1,189 @@
+"""Rules: milestones, the table of tool use, and the primer's worked examples."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dreamgym.scoring import rules
+from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
+from dreamgym.scoring.scorer import Scorer
+from tests import helpers
+from worldmodel.text.calls import Call
+from worldmodel.text.records import Episode, Task, Transition
+
+GOLD = {"tool": "weather_api", "arguments": {"city": "Paris", "date": "tomorrow"}}
+ON = RewardConfig(environment=0.0, tools=ToolConfig(enabled=True))
+
+
+def asked(actions, *, calls=(GOLD,), success=True, invalid=False) -> Episode:
+    """One line of state; what is said is what is seen."""
+    task = Task(
+        id="paris", instruction="What's the weather in Paris tomorrow?",
+        options={} if calls is None else {"calls": list(calls)},
+    )  # fmt: skip
+    steps = tuple(
+        Transition(
+            state=(f"step {i}",), action=a, next_state=(f"step {i + 1}",),
+            rewards={"reward": 0.25}, invalid=invalid, terminated=i == len(actions) - 1,
+        )
+        for i, a in enumerate(actions)
+    )  # fmt: skip
+    return Episode(id="e", task=task, transitions=steps, source="test", success=success)
+
+
+def call(tool="weather_api", **arguments) -> str:
+    return json.dumps({"tool": tool, "arguments": arguments})
+
+
+def test_the_primers_trajectory_a_is_paid_a_half():
+    # When right +1.0, which wrong -0.5, valid JSON +0.5, runs but is irrelevant 0,
+    # final answer wrong -0.5.
+    e = asked([call("news_api", topic="Paris"), "It will snow."], success=False)
+    (told,) = Scorer(ON).score([e])
+    assert told.rewards == (
+        {"tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5},
+        {"tool/task": -0.5},
+    )
+    assert rules.added(told.rewards) == {
+        "tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5, "tool/task": -0.5,
+    }  # fmt: skip
+    assert sum(v for r in told.rewards for v in r.values()) == 0.5
+
+
+def test_the_primers_trajectory_b_is_paid_fourteen_and_a_half():
+    # When +1.0, which +1.5, correct JSON arguments +1.0 (valid 0.5, their values 0.5),
+    # runs +1.0, final answer right +10.
+    e = asked([call(city="Paris", date="tomorrow"), "It will rain."])
+    (told,) = Scorer(ON).score([e])
+    assert told.rewards == (
+        {"tool/when": 1.0, "tool/which": 1.5, "tool/syntax": 0.5,
+         "tool/arguments": 0.5, "tool/execution": 1.0},
+        {"tool/task": 10.0},
+    )  # fmt: skip
+    assert sum(v for r in told.rewards for v in r.values()) == 14.5
+
+
+C = Call("weather_api", {"city": "Paris", "date": "tomorrow"})
+TABLE = ToolConfig(enabled=True)
+
+
+@pytest.mark.parametrize(
+    ("got", "gold", "invalid", "paid"),
+    [
+        (None, C, None, {"when": -0.2}),
+        (None, None, None, {"when": 0.5}),
+        (C, None, False, {"when": -0.2}),  # well-formed and it ran: no merit
+        (C, None, True, {"when": -0.2, "execution": -1.0}),
+        (Call("x", {}, False), None, True, {"when": -0.2, "syntax": -1.0}),
+        (Call("weather_api", {}, False), C, True,
+         {"when": 1.0, "which": 1.5, "syntax": -1.0}),
+        (Call("", {}, False), C, True, {"when": 1.0, "syntax": -1.0}),
+        (C, C, True, {"when": 1.0, "which": 1.5, "syntax": 0.5, "arguments": 0.5,
+                      "execution": -1.0}),
+        # Nobody said whether it ran.
+        (C, C, None, {"when": 1.0, "which": 1.5, "syntax": 0.5, "arguments": 0.5}),
+        # One argument of two: quality 0.5, half way from -0.5 to 0.5.
+        (Call("weather_api", {"city": "Paris"}), C, False,
+         {"when": 1.0, "which": 1.5, "syntax": 0.5, "arguments": 0.0,
+          "execution": 1.0}),
+    ],
+)  # fmt: skip
+def test_the_table_by_hand(got, gold, invalid, paid):
+    assert rules.call_rewards(got, gold, invalid, TABLE) == paid
+
+
+def test_past_what_the_task_says_idling_is_no_merit():
+    e = asked(["a", "b", "c", call(city="Rome")], calls=[None])
+    assert rules.tool_rewards(e, TABLE) == [
+        {"tool/when": 0.5}, {}, {}, {"tool/when": -0.2},
+    ]  # fmt: skip
+
+
+def test_without_due_calls_or_switched_off_the_table_is_silent():
+    e = asked([call(city="Paris")], calls=None)
+    assert rules.tool_rewards(e, TABLE) == [{}]
+    assert rules.task_rewards(e, TABLE) == {}
+    off = ToolConfig()
+    assert rules.tool_rewards(asked([call()]), off) == [{}]
+    assert rules.task_rewards(asked([call()]), off) == {}
+    unscored = dataclasses.replace(asked([call()]), success=None)
+    assert rules.task_rewards(unscored, TABLE) == {}
+
+
+def test_weights_scale_their_part():
+    weights = dataclasses.replace(TABLE.weights, which=2.0, arguments=0.0)
+    table = dataclasses.replace(TABLE, weights=weights, tool=(3.0, -1.0))
+    found = rules.call_rewards(C, C, False, table)
+    assert (found["which"], found["arguments"], found["when"]) == (6.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("part", ["call", "tool", "syntax", "execution", "task"])
+def test_the_defaults_pay_more_than_they_punish(part):
+    good, bad = getattr(TABLE, part)
+    assert good > 0 > bad
+    # Breaking errors may cost as much as their part pays, or more (the primer's table).
+    assert good > -bad or part in ("syntax", "execution")
+
+
+# --- milestones ------------------------------------------------------------------
+
+LIT = MilestoneConfig(name="lit", pattern=r"^the lamp is on$", weight=0.25)
+OUT = MilestoneConfig(name="out", pattern="door is open", weight=0.5)
+PRESS = MilestoneConfig(name="press", pattern="press|pull", weight=2.0, over="action")
+
+
+def test_each_milestone_is_paid_once_at_the_step_that_reaches_it():
+    steps = helpers.lamp_and_door().transitions
+    assert rules.milestone_rewards(steps, [LIT, OUT, PRESS]) == [
+        {"milestone/lit": 0.25, "milestone/press": 2.0},
+        {},
+        {"milestone/out": 0.5},
+    ]
+    assert rules.milestone_rewards(steps, [OUT, PRESS, LIT]) == (
+        rules.milestone_rewards(steps, [LIT, OUT, PRESS])
+    )
+
+
+def test_what_holds_from_the_start_is_no_progress():
+    step = helpers.transition
+    on, off = ("the lamp is on",), ("the lamp is off",)
+    steps = [step(on, "wait", on), step(on, "press", off), step(off, "press", on),
+             step(on, "press", off), step(off, "press", on)]  # fmt: skip
+    found = rules.milestone_rewards(steps, [LIT])
+    assert found == [{}, {}, {"milestone/lit": 0.25}, {}, {}]
+
+
+def test_a_pattern_means_lines():
+    step = helpers.transition(("a",), "x", ("so the lamp is on now",))
+    assert rules.milestone_rewards([step], [LIT]) == [{}]
+
+
+# --- components ------------------------------------------------------------------
+
+
+def test_components_add_up_whatever_their_order():
+    a, b = {"x": 1.0, "y": 2.0}, {"y": 0.5}
+    assert rules.added([a, b]) == rules.added([b, a]) == {"x": 1.0, "y": 2.5}
+    assert rules.added([]) == {}
+    assert rules.scaled(a, 0.5) == {"x": 0.5, "y": 1.0}
+
+
+def test_what_is_kept_is_not_the_environments_to_scale():
+    t = Transition(
+        state=("a",), action="b", next_state=("c",),
+        rewards={"dream": 1.0, "doubt": -0.5},
+    )  # fmt: skip
+    assert rules.environment_rewards([t], 0.5, ("doubt",)) == [{"dream": 0.5}]
+    assert rules.environment_rewards([t], 0.0, ("doubt",)) == [{}]
+    assert rules.kept_rewards([t], ("doubt",)) == [{"doubt": -0.5}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"name": ""}, "name"), ({"pattern": "("}, "pattern.*'m'"),
+     ({"over": "x"}, "over"), ({"weight": float("nan")}, "weight")],
+)  # fmt: skip
+def test_bad_milestones_are_refused(changes, told):
+    with pytest.raises(ValueError, match=told):
+        MilestoneConfig(**({"name": "m", "pattern": "x", "weight": 1.0} | changes))

@@ -1,0 +1,266 @@
+"""The mix: outcome and process, gate, routing, blending, and who is asked of what."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.envs.dream import DreamVectorEnv, Trust
+from dreamgym.scoring.config import (
+    LearnedConfig,
+    MilestoneConfig,
+    RewardConfig,
+    ToolConfig,
+)
+from dreamgym.scoring.scorer import Scored, Scorer, rewarded
+from tests import doubles, helpers
+from worldmodel.text.records import Task
+
+WON = helpers.lamp_and_door()  # pays 0.5, 0, 1
+LOST = dataclasses.replace(WON, id="lost", success=False)
+UNKNOWN = dataclasses.replace(WON, id="unknown", success=None)
+
+
+class Learned:
+    """R is a list given; notes what was asked."""
+
+    def __init__(self, *scores):
+        self.given, self.asked = scores, []
+
+    def scores(self, attempts):
+        self.asked += [task.id for task, _ in attempts]
+        return [np.array(self.given[: len(steps)]) for _, steps in attempts]
+
+
+class Judging:
+    """Pays a tenth of the step's number; an episode named `bad` has no answer."""
+
+    def __init__(self, bad=""):
+        self.bad, self.asked = bad, []
+
+    def scores(self, episodes, wanted):
+        self.asked += [(e.id, tuple(w)) for e, w in zip(episodes, wanted, strict=True)]
+        return [
+            "judge: timeout: late" if e.id == self.bad and w
+            else {s: 0.1 * (s + 1) for s in w}
+            for e, w in zip(episodes, wanted, strict=True)
+        ]  # fmt: skip
+
+
+def one(config, episode, **parts) -> Scored:
+    (found,) = Scorer(config, **parts).score([episode])
+    return found
+
+
+def test_the_default_leaves_rewards_as_they_are():
+    t = dataclasses.replace(
+        WON.transitions[0], rewards={"dream": 0.3, "doubt": -0.1, "zero": 0.0}
+    )
+    e = dataclasses.replace(WON, transitions=(t, *WON.transitions[1:]))
+    for some in (e, dataclasses.replace(e, success=None)):
+        found = one(RewardConfig(), some)
+        assert found.rewards == tuple(x.rewards for x in some.transitions)
+        assert found.tiers == ("rule", "none", "rule")
+        assert found.problem is None
+        assert rewarded(some, found) == some
+
+
+def test_the_mixture_by_hand():
+    # alpha 0.25: outcome 2 or -1 at the end, and 0.75 of what the environment paid.
+    c = RewardConfig(alpha=0.25, success=2.0, failure=-1.0)
+    assert one(c, WON).rewards == (
+        {"reward": 0.375}, {"reward": 0.0}, {"reward": 0.75, "outcome": 0.5},
+    )  # fmt: skip
+    assert one(c, LOST).rewards[-1] == {"reward": 0.75, "outcome": -0.25}
+    pure = one(RewardConfig(alpha=1.0), WON)
+    assert [sum(r.values()) for r in pure.rewards] == [0.0, 0.0, 1.0]
+
+
+def test_an_outcome_that_nobody_knows_is_a_problem_where_it_is_needed():
+    found = one(RewardConfig(alpha=0.5), UNKNOWN)
+    assert found.problem == "outcome: nobody scored the episode"
+    assert found.rewards[-1] == {"reward": 0.5}  # no outcome, but no zero either
+    assert one(RewardConfig(gated=True), UNKNOWN).problem is not None
+    assert one(RewardConfig(invalid=1.0), UNKNOWN).problem is None
+
+
+def test_process_is_paid_past_the_gate_only():
+    c = RewardConfig(gated=True, alpha=0.5, invalid=0.2)
+    slip = dataclasses.replace(WON.transitions[1], invalid=True)
+    steps = (WON.transitions[0], slip, WON.transitions[2])
+    won = dataclasses.replace(WON, transitions=steps)
+    lost = dataclasses.replace(won, success=False)
+    assert one(c, won).rewards == (
+        {"reward": 0.25}, {"reward": 0.0, "invalid": -0.2},
+        {"reward": 0.5, "outcome": 0.5},
+    )  # fmt: skip
+    assert one(c, lost).rewards == ({}, {"invalid": -0.2}, {"outcome": 0.0})
+    assert one(c, lost).tiers == ("none",) * 3
+    # Nobody is asked of what is not paid.
+    judge = Judging()
+    c = dataclasses.replace(c, tiers=("judge",))
+    Scorer(c, judge=judge).score([won, lost])
+    assert judge.asked == [(won.id, (0, 1, 2)), (lost.id, ())]
+
+
+def test_doubt_of_the_dream_is_neither_scaled_nor_gated():
+    env = DreamVectorEnv(
+        doubles.RuleModel(), 1, max_steps=3, trust=Trust(pessimism=0.5)
+    )
+    env.reset(options={"tasks": [doubles.task(0, 1, 3)]})
+    (step,) = env.step(["go right"])
+    assert step is not None
+    assert set(step.rewards) == {"dream", *RewardConfig().kept}
+    t = dataclasses.replace(
+        WON.transitions[0], rewards={"dream": 1.0, "doubt": -0.5}, terminated=True
+    )
+    lost = dataclasses.replace(LOST, transitions=(t,))
+    assert one(RewardConfig(gated=True), lost).rewards == ({"doubt": -0.5},)
+    assert one(RewardConfig(alpha=0.5), lost).rewards == (
+        {"dream": 0.5, "doubt": -0.5, "outcome": 0.0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("score", "who", "paid", "asked"),
+    [(2.0, "learned", 2 / (1 + math.exp(-2.0)) - 1, ()), (0.1, "judge", 0.2, (1,))],
+)
+def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
+    # The rule knows steps 0 and 2 (they pay); R = 2 is sure of step 1, 0.1 is not.
+    judge = Judging()
+    c = RewardConfig(tiers=("rule", "learned", "judge"))
+    found = one(c, WON, learned=Learned(9.0, score, 9.0), judge=judge)
+    assert found.rewards[0] == {"reward": 0.5}
+    assert found.rewards[1] == pytest.approx({"reward": 0.0, who: paid})
+    assert found.rewards[2] == {"reward": 1.0}
+    assert found.tiers == ("rule", who, "rule")
+    assert judge.asked == [(WON.id, asked)]
+
+
+def test_what_nobody_knows_is_said_to_be_nobodys():
+    unsure = one(RewardConfig(tiers=("learned",)), WON, learned=Learned(0.0, 1.0, -1.0))
+    assert unsure.tiers == ("none", "learned", "learned")
+    assert unsure.rewards[0] == {}
+    assert unsure.rewards[1]["learned"] == -unsure.rewards[2]["learned"] > 0
+
+
+def test_the_threshold_is_that_of_the_chance():
+    # sigmoid(0.4) - 0.5 = 0.0987
+    for threshold, tier in ((0.0986, "learned"), (0.0988, "none")):
+        c = RewardConfig(
+            tiers=("learned",), learned=LearnedConfig(confidence=threshold)
+        )
+        assert one(c, WON, learned=Learned(0.4, 0.4, 0.4)).tiers == (tier,) * 3
+
+
+def test_a_blend_is_the_weighted_sum_of_all():
+    c = RewardConfig(
+        tiers=("rule", "learned", "judge"), blend=(0.5, 0.3, 0.2),
+        learned=LearnedConfig(scale=2.0),
+    )  # fmt: skip
+    found = one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=Judging())
+    p = 1 / (1 + math.exp(-1.0))
+    expected = [
+        {"reward": 0.25, "learned": 0.0, "judge": 0.2 * 0.1},
+        {"reward": 0.0, "learned": 0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.2},
+        {"reward": 0.5, "learned": -0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.3},
+    ]
+    for got, want in zip(found.rewards, expected, strict=True):
+        assert got == pytest.approx(want)
+    assert found.tiers == ("rule+learned+judge",) * 3
+    judge = Judging()
+    c = dataclasses.replace(c, blend=(0.5, 0.5, 0.0))
+    one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=judge)
+    assert judge.asked == []  # what counts nothing costs nothing
+
+
+def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
+    judge = Judging(bad="lost")
+    c = RewardConfig(tiers=("rule", "judge"), alpha=0.5)
+    won, lost = Scorer(c, judge=judge).score([WON, LOST])
+    assert won.problem is None
+    assert lost.problem == "judge: timeout: late"
+    assert "judge" not in lost.rewards[1]
+    assert lost.tiers == ("rule", "none", "rule")
+
+
+def test_tiers_that_are_not_given_are_asked_for():
+    for tier in ("learned", "judge"):
+        with pytest.raises(ValueError, match=tier):
+            Scorer(RewardConfig(tiers=("rule", tier)))
+
+
+def test_everything_at_once_does_not_depend_on_any_order():
+    c = RewardConfig(
+        alpha=0.3, invalid=0.1, tiers=("rule", "learned", "judge"),
+        milestones=(
+            MilestoneConfig(name="lit", pattern="lamp is on", weight=0.5),
+            MilestoneConfig(name="out", pattern="open", weight=0.5),
+        ),
+        tools=ToolConfig(enabled=True),
+    )  # fmt: skip
+    about = Task(id="calls", instruction="", options={"calls": [{"tool": "press"}]})
+    called = dataclasses.replace(WON, id="called", task=about)
+    episodes = [WON, LOST, called, UNKNOWN]
+
+    def scored(some, config=c):
+        return Scorer(config, learned=Learned(1, 0.01, 3), judge=Judging()).score(some)
+
+    found = scored(episodes)
+    order = [2, 0, 3, 1]
+    assert scored([episodes[i] for i in order]) == [found[i] for i in order]
+    turned = dataclasses.replace(c, milestones=c.milestones[::-1])
+    assert scored(episodes, turned) == found
+    assert [scored([e])[0] for e in episodes] == found
+    assert Scorer(c, learned=Learned(), judge=Judging()).score([]) == []
+
+
+@given(
+    st.floats(0, 1), st.booleans(), st.lists(st.floats(-2, 2), min_size=3, max_size=3),
+    st.sampled_from([True, False]),
+)  # fmt: skip
+def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
+    steps = tuple(
+        dataclasses.replace(t, rewards={"env": x})
+        for t, x in zip(WON.transitions, paid, strict=True)
+    )
+    e = dataclasses.replace(WON, transitions=steps, success=success)
+    found = one(RewardConfig(alpha=alpha, gated=gated, failure=-1.0), e)
+    process = 0.0 if gated and not success else sum(paid)
+    expected = alpha * (1.0 if success else -1.0) + (1 - alpha) * process
+    np.testing.assert_allclose(
+        rewarded(e, found).total_reward, expected, rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"alpha": 1.5}, "alpha"), ({"invalid": -0.1}, "invalid"),
+        ({"success": float("inf")}, "success"), ({"tiers": ()}, "tiers"),
+        ({"tiers": ("rule", "oracle")}, "oracle"),
+        ({"tiers": ("rule", "rule")}, "once"),
+        ({"blend": (0.5, 0.5)}, "blend"), ({"blend": (0.9,)}, "blend"),
+        ({"tiers": ("rule", "judge"), "blend": (1.5, -0.5)}, "blend"),
+        ({"milestones": (MilestoneConfig(name="a", pattern="a", weight=1.0),) * 2},
+         "different names"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_refused_by_name(changes, told):
+    with pytest.raises(ValueError, match=told):
+        RewardConfig(**changes)
+
+
+@pytest.mark.parametrize("confidence", [-0.1, 0.5])
+def test_bad_thresholds_are_refused(confidence):
+    with pytest.raises(ValueError, match="confidence"):
+        LearnedConfig(confidence=confidence)
+
+
+@pytest.mark.parametrize("pair", [(1.0,), (1.0, float("nan")), (1.0, 0.0, 0.0)])
+def test_bad_rows_of_the_table_are_refused(pair):
+    with pytest.raises(ValueError, match="task must be two finite numbers"):
+        ToolConfig(task=pair)
