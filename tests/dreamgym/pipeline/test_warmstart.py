@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dreamgym.pipeline import served, warmstart
-from dreamgym.pipeline.config import changed
+from dreamgym.pipeline.config import changed, changed_by
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from dreamgym.pipeline.served import ServerLost
@@ -138,7 +138,6 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
 def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):
     says = json.dumps({"thought": "towards the coin"})
     with serving(ok(says)) as server:
-        # `writer` is checked against the address, which so has to come first.
         address = {"teacher.url": server.url, "teacher.price_in": 1e6}
         run = made(tmp_path, **address, writer="teacher")
         told = numbers(run)
