@@ -23,10 +23,8 @@ FIT = {"warmstart.fit.steps": 4, "warmstart.fit.eval_every": 2,
 def made(tmp_path, name="r", experts=4, **settings) -> Run:
     """A run that is ready for its warm start, with a model that knows nothing."""
     config = preset("tiny", env=CORRIDOR)
-    for key, value in (
-        FIT | {f"warmstart.{k}": v for k, v in settings.items()}
-    ).items():
-        config = changed(config, key, value)
+    mine = {f"warmstart.{k}": v for k, v in settings.items()}
+    config = changed_by(config, FIT | mine)
     run = Run(tmp_path / name, config)
     # Tasks of some length, a task each.
     long = [t for t in doubles.tasks("train") if t.options["goal"] > t.options["at"]]
