@@ -1,94 +1,20 @@
 """Early experience: what the policy learns from before any reward (arXiv 2510.08558).
 
-expert episodes -> branches (real alternatives, prefix replay) -> IWM and SR examples.
-BC is equation 1, IWM equation 3, SR equation 4 of papers.md section 2.1. The outcomes
-shape a thought when it is written; the policy never sees them.
+expert episodes, branches, thoughts -> BC, IWM and SR examples: equations 1, 3 and 4 of
+papers.md section 2.1. `branching` makes the branches, `reflection` the thoughts. The
+outcomes shape a thought when it is written; the policy never sees them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 
 from dreamgym.agent.policy import Policy
-from dreamgym.envs.base import begin, take
+from dreamgym.agent.reflection import Moment
+from dreamgym.agent.rollout import Trajectory
 from worldmodel.fitting.batches import Example
 from worldmodel.text import prompts
 from worldmodel.text.records import Branch, Episode, State, Task, Transition
-
-
-def branch(
-    env: gymnasium.Env,
-    episodes: Sequence[Episode],
-    *,
-    alternatives: int,
-    most: int,
-    seed: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[Branch], int, list[str]]:
-    """Real alternatives at every step of at most `most` expert episodes.
-
-    Alternatives come from the environment's valid actions where it declares them, else
-    from actions seen on other tasks. Each is reached by replaying the prefix from a
-    reset; where the replay does not arrive at the recorded state the episode is left,
-    and its id returned. Returns (branches, real transitions spent, drifted ids).
-    """
-    rng = np.random.default_rng(seed)
-    seen = sorted({t.action for e in episodes for t in e.transitions})
-    out: list[Branch] = []
-    drifted: list[str] = []
-    spent = 0
-    chosen = list(episodes)[:most]
-    for number, episode in enumerate(chosen):
-        for step, t in enumerate(episode.transitions):
-            _, used, aligned = _at(env, episode, step, [])
-            spent += used
-            valid = getattr(env, "valid_actions", None)
-            pool = list(valid()) if aligned and valid is not None else seen
-            others = [a for a in pool if a != t.action]
-            for i in rng.permutation(len(others))[:alternatives]:
-                if not aligned:
-                    break
-                found, used, aligned = _at(env, episode, step, [others[i]])
-                spent += used
-                out += [
-                    Branch(episode=episode.id, step=step, transition=x) for x in found
-                ]
-            if not aligned:
-                drifted.append(episode.id)
-                break
-        if progress is not None:
-            progress(number + 1, len(chosen))
-    return out, spent, sorted(set(drifted))
-
-
-def _at(
-    env: gymnasium.Env, episode: Episode, step: int, then: Sequence[str]
-) -> tuple[list[Transition], int, bool]:
-    """Replay to `step`, verify the state, take the actions `then`."""
-    _, state = begin(env, episode.task)
-    earned, used = 0.0, 0
-    for t in episode.transitions[:step]:
-        result = take(env, t.action, earned)
-        used, state = used + 1, result.state
-        earned += sum(result.rewards.values())
-        if result.terminated or result.truncated:
-            return [], used, False
-    if state != episode.transitions[step].state:
-        return [], used, False
-    out = []
-    for action in then:
-        result = take(env, action, earned)
-        used += 1
-        out.append(
-            Transition(
-                state=state, action=action, next_state=result.state,
-                rewards=result.rewards, terminated=result.terminated,
-                truncated=result.truncated, success=result.success,
-                invalid=result.invalid, reveals=result.reveals,
-            )
-        )  # fmt: skip
-    return out, used, True
 
 
 def bc_examples(
@@ -133,13 +59,29 @@ def iwm_examples(
     branches: Sequence[Branch],
 ) -> list[Example]:
     """-log p(next state | state, action), equation 3, expert transitions included."""
-    tok, out = policy.tokenizer, []
+    out: list[Example] = []
+    for e in episodes:
+        steps = e.transitions
+        out += _next_states(policy, e.task, steps, range(len(steps)))
     by_id = {e.id: e for e in episodes}
-    rows = [(e, i, t) for e in episodes for i, t in enumerate(e.transitions)]
-    rows += [(by_id[b.episode], b.step, b.transition) for b in branches]
-    for episode, step, t in rows:
-        past = [x.action for x in episode.transitions[:step]]
-        context = policy.context(episode.task, past, t.state)
+    for b in branches:
+        e = by_id[b.episode]
+        steps = (*e.transitions[: b.step], b.transition)
+        out += _next_states(policy, e.task, steps, [b.step])
+    return out
+
+
+def _next_states(
+    policy: Policy,
+    task: Task,
+    steps: Sequence[Transition],
+    which: Sequence[int],
+) -> list[Example]:
+    """Each of `which` steps as action and effect in the context it was acted in."""
+    tok, out = policy.tokenizer, []
+    for i in which:
+        t, past = steps[i], [x.action for x in steps[:i]]
+        context = policy.context(task, past, t.state)
         context += prompts.turn_ids(tok, t.action)
         effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
         mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
@@ -147,53 +89,39 @@ def iwm_examples(
     return out
 
 
-def reflect(expert: Transition, others: Sequence[Transition]) -> str:
-    """A thought why the first action beats the others, from their real outcomes.
+def own_iwm_examples(
+    policy: Policy, trajectories: Sequence[Trajectory], *, most: int, seed: int
+) -> list[Example]:
+    """Equation 3 on what the policy itself did: an auxiliary loss beside RL.
 
-    The writer knows the outcomes; the words anticipate, since the policy will not.
+    Equal transitions are one example of their summed weight: a group of rollouts mostly
+    does the same. Of different ones at most `most` are drawn, by seed. A step that
+    broke has no next state, and is left out.
     """
-    gain = _effect(expert)
-    if not others:
-        return f"{expert.action} {gain}"
-    worse = others[0]
-    return f"{worse.action} {_effect(worse)} so {expert.action} {gain}"
-
-
-def _effect(t: Transition) -> str:
-    if t.success:
-        return "would finish the task"
-    if t.reward > 0:
-        return "would make progress"
-    if t.terminated:
-        return "would fail"
-    if t.state == t.next_state:
-        return "would change nothing"
-    if len(t.next_state) > len(t.state):
-        return "would show something new"
-    return "would lead on"
+    equal: dict[tuple[int, ...], Example] = {}
+    for t in trajectories:
+        whole = t.episode.transitions
+        steps = whole if t.error is None else whole[:-1]
+        for e in _next_states(policy, t.episode.task, steps, range(len(steps))):
+            key = tuple(e.ids)
+            known = equal.get(key, e._replace(weight=0.0))
+            assert isinstance(known.weight, float)
+            equal[key] = known._replace(weight=known.weight + 1.0)
+    found = list(equal.values())
+    order = np.random.default_rng(seed).permutation(len(found))[:most]
+    return [found[i] for i in sorted(order)]
 
 
 def sr_examples(
-    policy: Policy,
-    episodes: Sequence[Episode],
-    branches: Sequence[Branch],
-    *,
-    per_state: int,
-    seed: int,
+    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str]
 ) -> list[Example]:
-    """-log p(thought, expert action | state), equation 4; `per_state` at most."""
-    rng = np.random.default_rng(seed)
-    at: dict[tuple[str, int], list[Transition]] = {}
-    for b in branches:
-        at.setdefault((b.episode, b.step), []).append(b.transition)
-    out = []
-    for e in episodes:
-        for step, t in enumerate(e.transitions):
-            others = at.get((e.id, step), [])
-            past = [x.action for x in e.transitions[:step]]
-            for i in rng.permutation(len(others))[:per_state]:
-                thought = reflect(t, [others[i]])
-                out.append(
-                    turn_example(policy, e.task, past, t.state, t.action, thought)
-                )
-    return out
+    """-log p(thought, expert action | state), equation 4, a thought a moment.
+
+    A policy without thoughts (`thought_tokens` 0) is never asked for one: for it this
+    is an auxiliary loss on the same weights. One with them thinks so when it acts, and
+    then acts no better than its thought decides; BC alone never taught it to think.
+    """
+    return [
+        turn_example(policy, m.task, m.past, m.expert.state, m.expert.action, thought)
+        for m, thought in zip(moments, thoughts, strict=True)
+    ]

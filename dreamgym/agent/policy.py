@@ -106,6 +106,12 @@ class Policy:
     ) -> list[Turn]:
         """One turn for each (task, past actions, state); one PRNG key each."""
         contexts = [self.context(*s) for s in situations]
+        return self.answer(contexts, keys, temperature=temperature)
+
+    def answer(
+        self, contexts: Sequence[list[int]], keys: jax.Array, *, temperature: float
+    ) -> list[Turn]:
+        """One turn for each context of ids; one PRNG key each."""
         c = self.config
         most = c.action_tokens + c.thought_tokens + 3
         out = []

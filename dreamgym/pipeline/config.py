@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.agent.policy import PolicyConfig
+from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.ensemble import EnsembleConfig
@@ -97,25 +98,6 @@ class CollectConfig:
             raise ValueError("games, episodes and dev_games must be >= 1")
         if self.expert + self.noisy + self.random <= 0:
             raise ValueError("expert, noisy and random must not all be 0")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WarmstartConfig:
-    """BC, and IWM then SR with BC, within the same number of updates.
-
-    `iwm_share` of the warm start's updates go to implicit world modelling first.
-    """
-
-    fit: FitConfig
-    experts: int = 1200
-    branched: int = 60
-    alternatives: int = 3
-    reflections: int = 1
-    iwm_share: float = 0.1
-
-    def __post_init__(self):
-        if not 0.0 <= self.iwm_share < 1.0:
-            raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from dreamgym.pipeline.config import (
     CollectConfig,
     EvaluateConfig,
     RunConfig,
-    WarmstartConfig,
     changed_by,
 )
+from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.rl.config import ALGORITHMS, UpdateConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.model import LoraConfig

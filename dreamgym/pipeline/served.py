@@ -31,9 +31,11 @@ class ServerLost(RunError):
 
 
 def check_server(config: RunConfig) -> None:
-    """Raise ValueError where the variable of the server's key is not set."""
+    """Raise ValueError where the variable of a server's key is not set."""
     if config.server is not None:
         ChatClient(config.server.chat)
+    if config.warmstart.writer == "teacher":
+        ChatClient(config.warmstart.teacher.chat())
 
 
 def prompted(
@@ -63,6 +65,18 @@ def asking(experience: ExperienceModel) -> Iterator[None]:
     Raises:
       ServerLost: a server that gave no answer, and what to do, in one line.
     """
+    client = experience.client if isinstance(experience, PromptedExperience) else None
+    with answering(client):
+        yield
+
+
+@contextlib.contextmanager
+def answering(client: ChatClient | None) -> Iterator[None]:
+    """While a client of a run asks; closes it.
+
+    Raises:
+      ServerLost: as asking.
+    """
     try:
         yield
     except ChatError as error:
@@ -71,8 +85,8 @@ def asking(experience: ExperienceModel) -> Iterator[None]:
             "the same command goes on"
         ) from error
     finally:
-        if isinstance(experience, PromptedExperience):
-            experience.client.close()
+        if client is not None:
+            client.close()
 
 
 def spent(experience: ExperienceModel) -> dict[str, Any]:
@@ -82,14 +96,19 @@ def spent(experience: ExperienceModel) -> dict[str, Any]:
     """
     if not isinstance(experience, PromptedExperience):
         return {}
-    usage, prices = experience.client.usage, experience.client.config
+    return asked(experience.client, "server")
+
+
+def asked(client: ChatClient, name: str) -> dict[str, Any]:
+    """What was asked through a client, as numbers whose names begin with `name`."""
+    usage, prices = client.usage, client.config
     out = {
-        "server_requests": usage.requests - usage.cached,
-        "server_prompt_tokens": usage.prompt_tokens,
-        "server_completion_tokens": usage.completion_tokens,
+        f"{name}_requests": usage.requests - usage.cached,
+        f"{name}_prompt_tokens": usage.prompt_tokens,
+        f"{name}_completion_tokens": usage.completion_tokens,
     }
     known = prices.price_in or prices.price_out
-    return out | ({"server_cost": usage.cost} if known else {})
+    return out | ({f"{name}_cost": usage.cost} if known else {})
 
 
 def check_trust(

@@ -7,6 +7,7 @@ study can grow, be killed and go on, and never mixes numbers of different settin
 
     preset = "small"
     until = "fidelity"                      # the last stage of each run
+    test = ["bc"]                           # policies to play then: columns test.bc
     [set]                                   # the same in every cell
     "pretrain.steps" = 2000
     [grid]                                  # axes; seed is averaged over in the table
@@ -32,6 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.pipeline import evaluate
 from dreamgym.pipeline.config import RunConfig, changed_by
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
@@ -42,7 +44,7 @@ VARIANT, ALGORITHM = "variant", "algorithm"
 LATE = {
     "preset", "dream", "transfer", "transfer_budget", "enrich", "trust", "real",
 }  # fmt: skip
-"""Settings that no shared stage reads."""
+"""Settings that no shared stage reads, but fidelity that of trust."""
 POLICY = {"policy", "warmstart"}
 MODEL = {"model", "experience", "retrieval", "pretrain", "share", "balance"}
 ENSEMBLE = {"ensemble"}
@@ -52,10 +54,13 @@ SHARED = {
         "tokenizer", "experience", "memory", "curves/pretrain.jsonl",
     )),
     "ensemble": (("pretrain",), LATE | POLICY, ("ensemble",)),
+    "fidelity": (("ensemble",), (LATE - {"trust"}) | POLICY, (
+        "fidelity.json", "plots/fidelity.png",
+    )),
     "warmstart": (("pretrain",), LATE | ENSEMBLE, (
         "branches.jsonl", "branches.json", "policies/untrained", "policies/bc",
         "policies/warmstart", "curves/bc.jsonl", "curves/iwm.jsonl",
-        "curves/warmstart.jsonl",
+        "curves/writer.jsonl", "curves/warmstart.jsonl",
     )),
 }  # fmt: skip
 """Stages that cells share: what each goes on from, what it does not read, its files."""
@@ -65,10 +70,15 @@ Cell = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell."""
+    """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell.
+
+    Policies of `test` play the test games after the last stage, whichever it is: a
+    warm start can so be scored without a policy of the dream.
+    """
 
     preset: str
     until: str
+    test: Sequence[str]
     fixed: Mapping[str, Any]
     grid: Mapping[str, Sequence[Any]]
     variants: Mapping[str, Mapping[str, Any]]
@@ -87,18 +97,23 @@ def read_study(path: Path) -> Study:
         raise RunError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: expected TOML, {error}") from None
-    known = {"preset", "until", "set", "grid", "variants", "columns"}
+    known = {"preset", "until", "test", "set", "grid", "variants", "columns"}
     if unknown := sorted(told.keys() - known):
         raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
     until = told.get("until", "evaluate")
     if until not in STAGES:
         raise RunError(f"{path}: until {until!r}: expected one of {list(STAGES)}")
+    test = told.get("test", [])
+    have = list(evaluate.ZERO_SHOT)
+    if not isinstance(test, list) or any(name not in have for name in test):
+        raise RunError(f"{path}: test {test!r}: expected a list of some of {have}")
     grid = told.get("grid", {})
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
             raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
     study = Study(
-        preset=told.get("preset", "default"), until=until, fixed=told.get("set", {}),
+        preset=told.get("preset", "default"), until=until, test=test,
+        fixed=told.get("set", {}),
         grid=grid, variants=told.get("variants", {}), columns=told.get("columns", {}),
     )  # fmt: skip
     for cell in cells(study):
@@ -144,6 +159,8 @@ def compute(
             run.stage(name, lambda body=body: body(run))
             if name == study.until:
                 break
+        if study.test:
+            run.write_json("test.json", evaluate.play_all(run, study.test))
     told = {
         "settings": cell, "digest": key,
         "values": {c: _value(run, path) for c, path in study.columns.items()},

@@ -8,8 +8,8 @@ front of the explanations: no record has a place for them.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from worldmodel.experience import content_seed
 from worldmodel.reasoning.annotator import Report, missing
@@ -19,7 +19,6 @@ from worldmodel.served.prompted import lasting, unanswered
 from worldmodel.served.prompting import QUOTING, numbered, schema
 from worldmodel.served.protocol import (
     ChatError,
-    ChatReply,
     ChatRequest,
     json_object,
     quote,
@@ -28,6 +27,7 @@ from worldmodel.text.chat import Message
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.records import Episode
 
+T = TypeVar("T")
 _MODES = ("overall_plan", "success_mode", "failure_mode")
 _TEXT = {"type": "string"}
 
@@ -66,6 +66,51 @@ class TeacherConfig:
             )
 
 
+class Asker:
+    """Questions to a chat server, asked again where an answer makes no sense."""
+
+    def __init__(self, client: ChatClient, retries: int):
+        self.client, self._retries, self._answered = client, retries, False
+
+    def ask(
+        self,
+        questions: Sequence[int],
+        request: Callable[[int, int], ChatRequest],
+        read: Callable[[int, str], T],
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """What was read of the answers, and why there is none for the others.
+
+        Args:
+          request: of a question's number and the attempt's.
+          read: of a question's number and an answer; ValueError where it is senseless.
+
+        Raises:
+          ChatUnavailable: the server is gone; with a cache, call again to go on.
+          ChatRefused: it does not let us ask, or not any more.
+          ChatError: it answered none of the questions, nor ever before.
+        """
+        asked, found, problems = list(questions), dict[int, T](), dict[int, str]()
+        for attempt in range(self._retries + 1):
+            replies = self.client.ask([request(i, attempt) for i in asked])
+            failures = unanswered(replies)
+            self._answered |= len(failures) < len(replies)
+            gone = [x for x in failures if lasting(x)]
+            # Who answered before may refuse all of a few: they can be too long.
+            if gone or (failures and not self._answered):
+                raise [*gone, *failures][0]
+            again = []
+            for i, reply in zip(asked, replies, strict=True):
+                try:
+                    if isinstance(reply, ChatError):
+                        raise ValueError(str(reply))
+                    found[i] = read(i, reply.text)
+                except ValueError as error:
+                    problems[i] = str(error)
+                    again += [] if unanswered([reply]) else [i]
+            asked = again
+        return found, {i: x for i, x in problems.items() if i not in found}
+
+
 class TeacherAnnotator:
     """Traces by a model behind a chat server, one question an episode.
 
@@ -77,41 +122,27 @@ class TeacherAnnotator:
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"annotated": 0, "fallbacks": 0})
-        self._answered = False
+        self._asker = Asker(client, config.retries)
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator.
 
         Raises:
-          ChatUnavailable: the server is gone; with a cache, call again to go on.
-          ChatRefused: it does not let us ask, or not any more.
-          ChatError: it answered for none of the episodes, nor ever before.
+          ChatError: as Asker.ask.
         """
         todo = [i for i, e in enumerate(episodes) if missing(e)]
-        asked, found, problems = list(todo), {}, {}
-        for attempt in range(self.config.retries + 1):
-            replies = self.client.ask(
-                [self._request(episodes[i], attempt) for i in asked]
-            )
-            failures = unanswered(replies)
-            self._answered |= len(failures) < len(replies)
-            gone = [x for x in failures if lasting(x)]
-            # Who answered before may refuse all of a few: they can be too long.
-            if gone or (failures and not self._answered):
-                raise [*gone, *failures][0]
-            again = []
-            for i, reply in zip(asked, replies, strict=True):
-                traces = self._read(episodes[i], reply)
-                if isinstance(traces, str):
-                    problems[i] = f"episode {episodes[i].id!r}: {traces}"
-                    again += [] if unanswered([reply]) else [i]
-                else:
-                    found[i] = traces
-            asked = again
+        found, problems = self._asker.ask(
+            todo,
+            lambda i, attempt: self._request(episodes[i], attempt),
+            lambda i, text: self._read(episodes[i], text),
+        )
         self.report = Report(
             {"annotated": len(found), "fallbacks": len(todo) - len(found)},
-            tuple(problems[i] for i in todo if i not in found),
-        )
+            tuple(
+                f"episode {episodes[i].id!r}: {problems[i]}"
+                for i in todo if i in problems
+            ),
+        )  # fmt: skip
         return [annotate(e, found.get(i)) for i, e in enumerate(episodes)]
 
     def _request(self, episode: Episode, attempt: int) -> ChatRequest:
@@ -119,15 +150,12 @@ class TeacherAnnotator:
         messages = teacher_messages(episode, state_chars=self.config.state_chars)
         return ChatRequest(messages, seed, teacher_schema(len(episode.transitions)))
 
-    def _read(
-        self, episode: Episode, reply: ChatReply | ChatError
-    ) -> tuple[str, ...] | str:
-        """The traces, or what is wrong."""
-        if isinstance(reply, ChatError):
-            return str(reply)
-        return read_explanations(
-            reply.text, len(episode.transitions), most=self.config.trace_chars
-        )
+    def _read(self, episode: Episode, text: str) -> tuple[str, ...]:
+        most = self.config.trace_chars
+        found = read_explanations(text, len(episode.transitions), most=most)
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
 
 
 def teacher_schema(count: int) -> dict[str, Any]:
@@ -166,13 +194,17 @@ def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | 
         if not isinstance(told, list) or len(told) != count:
             got = len(told) if isinstance(told, list) else type(told).__name__
             raise ValueError(f"{count} explanations were asked for, got {got}")
-        return tuple(_one_line(x, most) for x in told)
+        return tuple(one_line(x, most) for x in told)
     except (ValueError, RecursionError) as error:
         return f"malformed: {error}"
 
 
-def _one_line(value: object, most: int) -> str:
-    """In one line, cut between words where there is a place to cut."""
+def one_line(value: object, most: int) -> str:
+    """Text in one line, cut between words where there is a place to cut.
+
+    Raises:
+      ValueError: no text, or none that says anything.
+    """
     if not isinstance(value, str) or not any(map(str.isalnum, value)):
         raise ValueError("an explanation must be text")  # not the prompt's "..."
     value.encode()  # half a surrogate pair is a ValueError

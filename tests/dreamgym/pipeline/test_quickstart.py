@@ -163,17 +163,20 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
 def test_studies_share_all_that_the_early_stages_write(corridor):
     root, _ = corridor
     listed = {f for _, _, files in study.SHARED.values() for f in files}
-    written = {p.name for p in root.iterdir()} - {"policies", "curves"}
-    for folder in ("policies", "curves"):
+    folders = ("policies", "curves", "plots")
+    written = {p.name for p in root.iterdir()} - set(folders)
+    for folder in folders:
         written |= {f"{folder}/{p.name}" for p in (root / folder).iterdir()}
     late = {"dream", "s2r", "real_only", "real_only_total"}
     others = {
-        "manifest.json", "stages", "checkpoints", "plots", "test", "fidelity.json",
-        "bound.json", "results.json", "spent.json", "table.md", "metrics.jsonl",
+        "manifest.json", "stages", "checkpoints", "test", "plots/curves.png",
+        "plots/success.png", "bound.json", "results.json", "spent.json", "table.md",
+        "metrics.jsonl",
         *(f"policies/{n}" for n in late),
         *(f"curves/{n}.jsonl" for n in late),
     }  # fmt: skip
-    assert written - others == listed - {"ensemble", "memory"}  # it has neither
+    absent = {"ensemble", "memory", "curves/writer.jsonl"}  # of other settings
+    assert written - others == listed - absent
 
 
 def test_the_whole_pipeline_on_the_real_environment(tmp_path):

@@ -1,0 +1,107 @@
+"""Settings of the warm start: whose experience, how much of it, who reflects on it."""
+
+import dataclasses
+
+from worldmodel.pretrain import FitConfig
+from worldmodel.served.protocol import ChatConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherServerConfig:
+    """The chat server that writes reflections; `key_env` names the key's variable.
+
+    Prices are for a million tokens.
+    """
+
+    url: str = ""
+    model: str = "default"
+    key_env: str = ""
+    max_tokens: int = 512
+    price_in: float = 0.0
+    price_out: float = 0.0
+
+    def __post_init__(self):
+        if self.url:
+            self.chat()  # says what is wrong
+
+    def chat(self) -> ChatConfig:
+        """As the client takes it, patient: an answer comes when it is written."""
+        return ChatConfig(
+            base_url=self.url, model=self.model, api_key_env=self.key_env or None,
+            max_tokens=self.max_tokens, read_timeout=600.0,
+            price_in=self.price_in, price_out=self.price_out,
+        )  # fmt: skip
+
+
+METHODS = ("both", "bc", "iwm", "sr")
+SOURCES = ("valid", "policy")
+WRITERS = ("rule", "teacher", "own")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmstartConfig:
+    """The control BC, and the warm start by a `method` within the same updates.
+
+    "both": IWM, then SR with BC; "iwm": IWM, then BC; "sr": SR with BC; "bc": the
+    control itself. `iwm_share` of the warm start's updates go to implicit world
+    modelling, first. A `share` of the expert episodes is learned from, the smaller one
+    always part of the larger; early stopping looks at all dev ones whatever the share.
+
+    `alternatives` (K) at each state of `branched` of those episodes come from a
+    `source`: the environment's valid actions, or the untrained policy, sampled at
+    `temperature`; at most the share `errors` of them are error transitions.
+
+    `reflections` of each state are by a `writer`: by rule, by a `teacher` behind a chat
+    server, or by the model's own, which tries `samples` times at `temperature`. It is a
+    BC'd policy that was first shown what a reflection is: those of the rule, on the
+    share `primer` of the moments, for that share of the fit's updates; at 0 it is asked
+    as it is. Its updates come on top of the budget, as a teacher's do.
+    """
+
+    fit: FitConfig
+    method: str = "both"
+    experts: int = 1200
+    share: float = 1.0
+    branched: int = 60
+    alternatives: int = 3
+    source: str = "valid"
+    errors: float = 0.25
+    reflections: int = 1
+    writer: str = "rule"
+    teacher: TeacherServerConfig = TeacherServerConfig()
+    samples: int = 4
+    primer: float = 0.25
+    temperature: float = 1.0
+    iwm_share: float = 0.1
+
+    def __post_init__(self):
+        for name, known in (
+            ("method", METHODS), ("source", SOURCES), ("writer", WRITERS),
+        ):  # fmt: skip
+            if getattr(self, name) not in known:
+                got = getattr(self, name)
+                raise ValueError(f"{name} must be one of {known}, got {got!r}")
+        if not 0.0 <= self.iwm_share < 1.0:
+            raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if not 0 <= self.errors <= 1 or not 0 <= self.primer <= 1:
+            raise ValueError(
+                "errors and primer must be in [0, 1], got "
+                f"{self.errors} and {self.primer}"
+            )
+        if min(self.experts, self.samples) < 1:
+            raise ValueError(
+                "experts and samples must be >= 1, got "
+                f"{self.experts} and {self.samples}"
+            )
+        counts = (self.branched, self.alternatives, self.reflections, self.temperature)
+        if min(counts) < 0:
+            raise ValueError(
+                "branched, alternatives, reflections and temperature must be >= 0, got "
+                f"{counts}"
+            )
+        if self.writer == "teacher" and not self.teacher.url:
+            raise ValueError(
+                "writer = teacher needs teacher.url, a chat server's, set before it"
+            )

@@ -1,0 +1,335 @@
+"""Branches by snapshot or replay, from valid actions or a policy's proposals."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym.agent.branching import branch, capped, failed, proposals
+from dreamgym.envs.dream import DreamEnv
+from tests import doubles, helpers
+from worldmodel.text.records import Branch
+
+TASK = doubles.task(0, 2, 3)
+EPISODE = doubles.expert(TASK)  # go right, go right, take coin
+
+
+# --- what others lead to -----------------------------------------------------
+
+
+def test_branches_are_what_the_environment_answers_to_other_actions():
+    found, spent, drifted, *_ = branch(
+        doubles.Corridor(), [EPISODE], alternatives=5, most=9, seed=0
+    )
+    assert drifted == []
+    for step, expert in enumerate(EPISODE.transitions):
+        mine = [b for b in found if b.step == step]
+        others = set(doubles.ACTIONS) - {expert.action}
+        assert {b.transition.action for b in mine} == others
+        for one in mine:
+            assert one.episode == EPISODE.id
+            t, real = one.transition, doubles.walk(
+                expert.state, one.transition.action
+            )  # fmt: skip
+            assert t.state == expert.state
+            assert t.next_state == real.state
+            assert (t.reward, t.terminated) == (real.reward, real.terminated)
+            assert t.success is False
+    # Step s costs its prefix once to look, and prefix and action for each of two.
+    assert spent == sum(s + 2 * (s + 1) for s in range(3))
+
+
+def test_alternatives_and_episodes_are_limited_and_drawn_by_seed():
+    episodes = [doubles.expert(t) for t in doubles.tasks("train")[:6]]
+
+    def of(seed):
+        return branch(doubles.Corridor(), episodes, alternatives=1, most=4, seed=seed)
+
+    found, *_ = of(0)
+    places = [(b.episode, b.step) for b in found]
+    assert len(set(places)) == len(places)
+    assert {e for e, _ in places} == {e.id for e in episodes[:4]}
+    assert of(0) == of(0)
+    assert any(of(0) != of(seed) for seed in range(1, 4))
+
+
+def test_without_valid_actions_alternatives_come_from_other_episodes():
+    class Silent(doubles.Corridor):
+        valid_actions = property()  # type: ignore[assignment]
+
+    other = doubles.episode(doubles.task(1, 0, 3), ["go left", "fly", "take coin"])
+    found, *_ = branch(Silent(), [EPISODE, other], alternatives=9, most=1, seed=0)
+    first = {b.transition.action for b in found if b.step == 0}
+    assert first == {"go left", "fly", "take coin"}
+
+
+def test_a_replay_that_does_not_arrive_is_detected():
+    wrong = ("at 3", *EPISODE.transitions[1].state[1:])
+    first, second, last = EPISODE.transitions
+    bad = dataclasses.replace(
+        EPISODE, id="bad", task=dataclasses.replace(TASK, id="bad"),
+        transitions=(
+            dataclasses.replace(first, next_state=wrong),
+            dataclasses.replace(second, state=wrong),
+            last,
+        ),
+    )  # fmt: skip
+    found, _, drifted, *_ = branch(
+        doubles.Corridor(), [bad, EPISODE], alternatives=2, most=9, seed=0
+    )
+    assert drifted == ["bad"]
+    assert {b.step for b in found if b.episode == "bad"} == {0}  # it still stood there
+    assert {b.step for b in found if b.episode == EPISODE.id} == {0, 1, 2}
+
+
+def test_a_game_that_starts_elsewhere_yields_no_branch():
+    moved = dataclasses.replace(
+        EPISODE, task=dataclasses.replace(TASK, options={"at": 1, "goal": 2, "end": 3})
+    )
+    found, spent, drifted, *_ = branch(
+        doubles.Corridor(), [moved], alternatives=2, most=9, seed=0
+    )
+    assert (found, spent, drifted) == ([], 0, [EPISODE.id])
+
+
+def test_a_replay_that_drifts_midway_leaves_the_episode():
+    class Aging(doubles.Corridor):
+        """Another first room from the sixth game on."""
+
+        games = 0
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed, options=options)
+            type(self).games += 1
+            if self.games > 5:
+                self.state = ("at 1", *self.state[1:])
+            return "\n".join(self.state), {"instruction": "take the coin"}
+
+    # Resets 1-3 serve step 0, 4-5 the look and first branch of step 1, 6 drifts.
+    found, _, drifted, *_ = branch(Aging(), [EPISODE], alternatives=2, most=9, seed=0)
+    assert drifted == [EPISODE.id]
+    assert sorted(b.step for b in found) == [0, 0, 1]
+    assert Aging.games == 6  # no game is spent on an episode that was left
+
+
+# --- snapshots ---------------------------------------------------------------
+
+
+class Forking(doubles.Corridor):
+    def fork(self):
+        other = Forking(self.max_steps)
+        other.state, other.steps, other.open = self.state, self.steps, self.open
+        return other
+
+
+def test_a_snapshot_yields_what_a_replay_does_for_fewer_transitions():
+    episodes = [doubles.expert(doubles.task(0, goal, 5)) for goal in (1, 3, 4)]
+
+    def of(env):
+        return branch(env, episodes, alternatives=2, most=9, seed=3)
+
+    by_replay, by_fork = of(doubles.Corridor()), of(Forking())
+    assert by_fork.branches == by_replay.branches
+    steps = [len(e.transitions) for e in episodes]
+    # Each step but the last is walked once, and two alternatives are taken at each.
+    assert by_fork.transitions == sum(n - 1 + 2 * n for n in steps)
+    assert by_fork.transitions < by_replay.transitions
+
+
+def test_a_dream_is_branched_by_its_own_fork():
+    class Dream(DreamEnv):
+        resets = 0
+
+        def reset(self, **options):
+            type(self).resets += 1
+            return super().reset(**options)
+
+    env = Dream(doubles.RuleModel(), [TASK], max_steps=9)
+    found = branch(env, [EPISODE], alternatives=9, most=1, seed=0)
+    assert Dream.resets == 1
+    assert {(b.step, b.transition.action) for b in found.branches} == {
+        (0, "take coin"),
+        (1, "take coin"),
+        (2, "go right"),
+    }  # actions seen on the way: a dream declares none
+    for b in found.branches:
+        t = b.transition
+        assert t.next_state == doubles.walk(t.state, t.action).state
+
+
+def test_a_snapshot_that_drifts_leaves_the_episode():
+    class Moving(Forking):
+        def step(self, action):
+            out = super().step(action)
+            self.state = ("at 3", *self.state[1:])
+            return ("\n".join(self.state), *out[1:])
+
+    found = branch(Moving(), [EPISODE], alternatives=1, most=1, seed=0)
+    assert found.drifted == [EPISODE.id]
+    assert {b.step for b in found.branches} == {0}
+
+
+# --- duplicates --------------------------------------------------------------
+
+
+def test_a_state_that_comes_again_is_not_branched_again():
+    # Room 1 is seen at steps 1 and 3, saying `ok` both times.
+    there_and_back = doubles.episode(
+        TASK, ["go right", "go right", "go left", "go right", "take coin"], name="walk"
+    )
+    env = doubles.Corridor()
+    found = branch(env, [there_and_back], alternatives=2, most=1, seed=0)
+    keys = [(b.transition.state, b.transition.action) for b in found.branches]
+    assert len(set(keys)) == len(keys)
+    # Room 1 has the expert's `go right` and two others, all known the second time.
+    # Room 2 has `go left` and `take coin`: the expert does both, now and later.
+    assert [(b.step, b.transition.action) for b in found.branches] == [
+        *((0, a) for a in ("go left", "take coin")[:: _order(found, 0)]),
+        *((1, a) for a in ("go left", "take coin")[:: _order(found, 1)]),
+        (2, "go right"),
+    ]
+    assert found.duplicates == 2 + 1 + 2
+    # Another game is another place, whatever it looks like.
+    other = dataclasses.replace(EPISODE, task=dataclasses.replace(TASK, id="other"))
+    both = branch(env, [EPISODE, other], alternatives=2, most=2, seed=0)
+    assert (len(both.branches), both.duplicates) == (12, 0)
+
+
+def _order(found, step):
+    first = next(b for b in found.branches if b.step == step)
+    return 1 if first.transition.action == "go left" else -1
+
+
+# --- errors ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "told", "wrong"),
+    [
+        (("a", "said b"), {}, True),  # nothing changed
+        (("a", "said You can't do that."), {}, True),
+        (("a", "said b", "Nothing happens"), {}, True),
+        (("a", "said hello"), {}, False),
+        (("c", "said unknown action"), {}, False),  # two lines changed
+        (("a",), {}, False),
+        (("a", "said b"), {"invalid": False}, False),  # it says itself
+        (("c", "said hello"), {"invalid": True}, True),
+        (("a", "said b"), {"terminated": True}, False),
+        (("a", "said b"), {"reward": 0.5}, False),
+    ],
+)
+def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
+    assert failed(helpers.transition(("a", "said b"), "x", after, **told)) == wrong
+
+
+def rows(kinds):
+    """A branch a letter: x an error, . none."""
+    return [
+        Branch(
+            episode=str(i), step=0,
+            transition=helpers.transition(invalid=kind == "x"),
+        )
+        for i, kind in enumerate(kinds)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "share", "kept"),
+    [
+        ("xxx.", 0.5, 1),  # 1 of 2
+        ("xxx...", 0.25, 1),  # 1 of 4; 2 of 5 were more
+        ("xx.......", 0.1, 0),  # 1 of 8 were more
+        ("xx.........", 0.1, 1),  # 1 of 10 exactly
+        ("x...", 0.25, 1),
+        ("xx..", 1.0, 2),
+        ("xx..", 0, 0),
+        ("xxx", 0.5, 0),
+        ("", 0.5, 0),
+    ],
+)
+def test_errors_are_at_most_a_share_of_the_branches(kinds, share, kept):
+    some = rows(kinds)
+    found = capped(some, share, seed=0)
+    assert [b for b in some if b in found] == found  # in order
+    wrong = [b for b in found if b.transition.invalid]
+    assert len(wrong) == kept
+    assert len(found) - kept == kinds.count(".")
+    assert capped(some, share, seed=0) == found
+
+
+def test_which_errors_stay_is_drawn_by_seed():
+    some = rows("x" * 12 + "." * 12)
+    drawn = {tuple(b.episode for b in capped(some, 0.25, seed=s)) for s in range(6)}
+    assert len(drawn) > 1
+
+
+def test_branching_caps_errors_and_counts_them():
+    class Silent(doubles.Corridor):
+        valid_actions = property()  # type: ignore[assignment]
+
+    words = ["fly", "sing", "swim", "go left", "take coin"]
+    talker = doubles.episode(doubles.task(1, 0, 3), words)
+    episodes = [EPISODE, talker]
+
+    def of(**options):
+        return branch(Silent(), episodes, alternatives=9, most=1, seed=0, **options)
+
+    free, bound = of(), of(errors=0.25)
+    # Three words at each of three steps, beside two or three sensible actions.
+    assert sum(failed(b.transition) for b in free.branches) == 9
+    good = len(free.branches) - 9
+    assert sum(failed(b.transition) for b in bound.branches) == good // 3
+    assert bound.errors == 9 - good // 3
+    assert (free.errors, bound.transitions) == (0, free.transitions)
+
+
+# --- proposals ---------------------------------------------------------------
+
+
+def test_proposals_are_taken_and_what_is_not_valid_is_replaced():
+    said = {
+        (EPISODE.id, 0): ["fly", "go right", "go left", "fly", ""],
+        (EPISODE.id, 1): ["take coin"],
+        (EPISODE.id, 2): ["sing", "fly", "go left"],
+    }
+    found = branch(
+        doubles.Corridor(), [EPISODE], alternatives=3, most=1, seed=0, proposed=said
+    )
+    taken = [(b.step, b.transition.action) for b in found.branches]
+    # Step 0: `fly` gives way to the one valid action left; the expert's and the empty
+    # one are nobody's. Step 2: there is one valid action left for two.
+    assert sorted(taken) == [
+        (0, "go left"), (0, "take coin"), (1, "take coin"), (2, "go left"),
+        (2, "go right"),
+    ]  # fmt: skip
+    assert found.replaced == 3
+
+
+def test_without_valid_actions_proposals_are_taken_as_they_are():
+    class Silent(doubles.Corridor):
+        valid_actions = property()  # type: ignore[assignment]
+
+    said = {(EPISODE.id, 0): ["fly", "go left", "sing"]}
+    found = branch(Silent(), [EPISODE], alternatives=2, most=1, seed=0, proposed=said)
+    assert [b.transition.action for b in found.branches] == ["fly", "go left"]
+    assert found.replaced == 0
+
+
+def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
+    policy = doubles.cloned(("go right", "go left"), [TASK])
+    first = dataclasses.replace(EPISODE, transitions=EPISODE.transitions[:1])
+    other = doubles.expert(doubles.task(1, 0, 3))
+
+    def of(episodes, seed=0, temperature=1.0):
+        return proposals(
+            policy, episodes, number=12, temperature=temperature, seed=seed
+        )
+
+    found = of([first])
+    assert found.keys() == {(EPISODE.id, 0)}
+    said = found[EPISODE.id, 0]
+    assert len(said) == 12
+    assert {"go right", "go left"} <= set(said)  # it was taught both
+    assert of([other, first])[EPISODE.id, 0] == said
+    assert of([first], seed=1) != found
+    assert len(set(of([first], temperature=0.0)[EPISODE.id, 0])) == 1
+    assert of([]) == {}

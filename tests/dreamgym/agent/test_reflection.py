@@ -1,0 +1,206 @@
+"""Reflections: moments, the rule, and detectors of what the agent cannot know."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamgym.agent.reflection import (
+    KINDS,
+    RuleWriter,
+    Writer,
+    leaks,
+    moments,
+    reflect,
+    reflections,
+    tally,
+)
+from tests import doubles
+from worldmodel.reasoning.annotator import Report
+from worldmodel.text.records import Branch, Task, Transition
+
+TASK = doubles.task(0, 2, 3)
+EPISODE = doubles.expert(TASK)  # go right, go right, take coin
+BRANCHES = [
+    Branch(episode=EPISODE.id, step=1, transition=t)
+    for action in ("go left", "fly")
+    for t in doubles.episode(TASK, ["go right", action]).transitions[1:]
+]
+
+
+# --- moments and the rule ----------------------------------------------------
+
+
+def test_moments_are_the_states_that_have_branches_as_many_as_told():
+    def of(per_state, branches=BRANCHES):
+        return moments([EPISODE], branches, per_state=per_state, seed=0)
+
+    assert [len(of(n)) for n in (0, 1, 2, 9)] == [0, 1, 2, 2]
+    assert of(3, []) == []
+    for m in of(2):
+        assert m.task == TASK
+        assert m.past == ("go right",)
+        assert m.expert == EPISODE.transitions[1]
+    others = [o.action for m in of(2) for o in m.others]
+    assert sorted(others) == ["fly", "go left"]
+    drawn = {
+        moments([EPISODE], BRANCHES, per_state=1, seed=seed)[0].others[0].action
+        for seed in range(8)
+    }
+    assert drawn == {"fly", "go left"}
+
+
+def step(before, action, after, **told):
+    t = doubles.episode(TASK, ["go right"]).transitions[0]
+    return dataclasses.replace(
+        t, state=before, action=action, next_state=after, **({"rewards": {}} | told)
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "told", "words"),
+    [
+        (("a", "b"), {"success": True, "terminated": True}, "would finish the task"),
+        (("a", "b"), {"rewards": {"r": 0.5}}, "would make progress"),
+        (("a", "b"), {"terminated": True}, "would fail"),
+        (("a",), {}, "would change nothing"),
+        (("a", "b"), {}, "would show something new"),
+        (("c",), {}, "would lead on"),
+        (("c",), {"rewards": {"r": -0.5}}, "would lead on"),
+    ],
+)
+def test_a_reflection_names_the_real_outcome(after, told, words):
+    good = step(("a",), "win", ("z",), success=True, terminated=True)
+    other = step(("a",), "try", after, **told)
+    assert reflect(good, [other]) == (f"try {words} so win would finish the task")
+    assert reflect(other, []) == f"try {words}"
+
+
+# --- leaks -------------------------------------------------------------------
+
+KITCHEN = Task(id="k", instruction="eat the golden apple", initial_state=("a garden",))
+TAKEN = Transition(
+    state=("you are in the kitchen", "a drawer is shut", "option 3 is off"),
+    action="open drawer",
+    next_state=("you are in the kitchen", "a drawer is open", "a rusty spoon"),
+)
+UNDONE = dataclasses.replace(
+    TAKEN, action="go north", next_state=("you are in the Library", "12 books")
+)
+
+
+@pytest.mark.parametrize(
+    ("thought", "found"),
+    [
+        # By hand: what an agent may say.
+        ("the drawer is shut, so opening it may show something", []),
+        ("go north would lead on so open drawer would show something new", []),
+        ("the golden apple is not in the garden, I open drawer", []),
+        ("Option 3 is off, and the actions I have are few", []),
+        ("it has 12 of them", []),  # numbers name nothing
+        # Whoever showed it.
+        ("the expert opens it", ["expert: expert"]),
+        ("As in the demonstration, open it", ["expert: demonstration"]),
+        ("a gold answer", ["expert: gold"]),
+        ("this is the optimal action", ["expert: optimal action"]),
+        ("the Correct Action is clear", ["expert: correct action"]),
+        ("the optimal trajectory opens it", ["expert: trajectory"]),
+        ("experts expertly demonstrated it", ["expert: experts",
+                                              "expert: demonstrated"]),
+        # Which of a list.
+        ("action 2 is worse", ["numbering: action 2"]),
+        ("Option B is worse", ["numbering: option b"]),
+        ("candidate #3 is", ["numbering: candidate #3"]),
+        ("alternative (1) fails", ["numbering: alternative (1"]),
+        ("ACTION two fails", ["numbering: action two"]),
+        ("the second option fails", ["numbering: second option"]),
+        ("option 33 is", ["numbering: option 33"]),  # not the option 3 of the state
+        # What came of it.
+        ("there will be a rusty spoon", ["outcome: rusty", "outcome: spoon"]),
+        ("going north shows the library.", ["outcome: library"]),
+        ("it turned out well", ["outcome: turned out"]),
+        ("the SPOON, the expert's option B", [
+            "expert: expert", "numbering: option b", "outcome: spoon"]),
+    ],
+)  # fmt: skip
+def test_what_leaks(thought, found):
+    assert leaks(thought, TAKEN, [UNDONE], task=KITCHEN) == found
+
+
+def test_what_the_agent_did_and_read_before_is_known():
+    said = "the spoon again"
+    assert leaks(said, TAKEN, [], task=KITCHEN) == ["outcome: spoon"]
+    assert leaks(said, TAKEN, [], task=KITCHEN, past=["drop spoon"]) == []
+    asked = dataclasses.replace(KITCHEN, instruction="find a spoon")
+    assert leaks(said, TAKEN, [], task=asked) == []
+    assert leaks("the library", TAKEN, [], task=KITCHEN) == []  # nobody went there
+
+
+def test_leaks_are_counted_by_kind():
+    found = leaks("expert expert: option B, the spoon", TAKEN, [], task=KITCHEN)
+    assert tally(found) == {"leak_expert": 1, "leak_numbering": 1, "leak_outcome": 1}
+
+
+WORDS = st.sampled_from(
+    "expert gold option action 2 B demonstration lamp state # alternative one first "
+    "would so correct turned out Σ İ ' - trajectory I the".split()
+)
+TEXT = st.one_of(st.lists(WORDS, min_size=1, max_size=4).map(" ".join), st.text())
+STATE = st.lists(TEXT, min_size=1, max_size=3).map(tuple)
+
+
+@st.composite
+def acted(draw, state):
+    return Transition(
+        state=state, action=draw(TEXT), next_state=draw(st.one_of(st.just(state),
+        STATE)), rewards={"r": draw(st.sampled_from([0.0, 1.0]))},
+        terminated=draw(st.booleans()), success=draw(st.booleans()),
+    )  # fmt: skip
+
+
+@given(data=st.data())
+def test_the_rule_never_leaks(data):
+    state = data.draw(STATE)
+    some = [data.draw(acted(state)) for _ in range(data.draw(st.integers(1, 3)))]
+    task = Task(id="t", instruction=data.draw(TEXT))
+    found = reflect(some[0], some[1:])
+    assert leaks(found, some[0], some[1:], task=task) == []
+
+
+# --- writers -----------------------------------------------------------------
+
+MOMENTS = moments([EPISODE], BRANCHES, per_state=2, seed=0)
+
+
+class Says:
+    def __init__(self, *thoughts):
+        self.thoughts, self.report = thoughts, Report({"written": 2, "leak_outcome": 3})
+
+    def write(self, moments):
+        del moments
+        return list(self.thoughts)
+
+
+def test_a_leaking_or_missing_thought_is_the_rules():
+    rule = [reflect(m.expert, m.others) for m in MOMENTS]
+    good = "to the coin"
+    for said, expected, counts in (
+        ((good, None), [good, rule[1]], (1, 0)),
+        (("as the expert", good), [rule[0], good], (1, 1)),
+        ((good, good), [good, good], (0, 0)),
+    ):
+        writer = Says(*said)
+        assert isinstance(writer, Writer)
+        found, told = reflections(writer, MOMENTS)
+        assert found == expected
+        assert (told["rewritten"], told["leak_expert"]) == counts
+        # What a writer found out by itself is counted too.
+        assert (told["written"], told["leak_outcome"]) == (2, 3)
+
+
+def test_the_rule_as_a_writer_is_never_rewritten():
+    found, told = reflections(RuleWriter(), MOMENTS)
+    assert found == [reflect(m.expert, m.others) for m in MOMENTS]
+    assert told == {"rewritten": 0, **{f"leak_{k}": 0 for k in KINDS}}
+    assert reflections(RuleWriter(), []) == ([], told)
