@@ -245,6 +245,8 @@ def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[Score | None]:
 
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
     """What may be imitated beside the update's own loss (training.BesideConfig)."""
+    if config.beside.kind == "own":
+        return []  # the loop's own rollouts
     train_episodes, _ = episodes_of(run)
     experts = experts_of(train_episodes, run.config.warmstart.experts)
     if config.beside.kind == "bc":

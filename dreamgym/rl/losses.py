@@ -159,14 +159,3 @@ def value_loss(
         near = old + jnp.clip(value - old, -clip, clip)
         error = jnp.maximum(error, (near - returns) ** 2)
     return masked_ratio(0.5 * error, mask, weight)
-
-
-def beside(main: Ratio, auxiliary: Ratio, weight: float | int) -> Ratio:
-    """The mean of a loss plus `weight` times that of another one, over main's count.
-
-    Each is a mean over its own tokens (IWM beside a policy loss: arXiv 2510.08558), so
-    how many of the other's there are does not decide what it weighs. Both have to be
-    whole batches: sums of microbatches, joined once.
-    """
-    share = main.count / jnp.maximum(auxiliary.count, 1.0)
-    return Ratio(main.total + weight * share * auxiliary.total, main.count)

@@ -9,7 +9,7 @@ from dreamgym.scoring.config import RewardConfig
 
 ALONE = ("batch", "critic", "success")
 """Baselines that need no group of one task."""
-BESIDE = ("bc", "iwm")
+BESIDE = ("bc", "iwm", "own")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class BesideConfig:
     """Examples imitated beside the update's own loss, in a mean of their own.
 
     `kind` "bc" are the demonstrations of the warm start, "iwm" its implicit world
-    modelling (what actions of demonstrations and branches lead to). `turns` of them an
-    update weigh `weight`; the remedy "supervised" (rl/watch.py) raises it.
+    modelling (what actions of demonstrations and branches lead to), "own" that of the
+    rollouts themselves. `turns` of them an update weigh `weight`; the remedy "supervised" (rl/watch.py) raises it.
     """
 
     kind: str = "bc"

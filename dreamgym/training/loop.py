@@ -14,6 +14,7 @@ import numpy as np
 
 from curriculum import generator, sampler
 from curriculum.staged import step_limit
+from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import VectorEnv
@@ -121,7 +122,7 @@ def train(
         paid = found if parts.score is None else scored(found, parts.score)
         learned = _attempt(
             updater, progress, paid, config, kept, seed=seed, critic=parts.critic,
-            beside=parts.beside,
+            beside=_beside(acting, found, config, parts, seed + number),
         )  # fmt: skip
         progress.pool.record_batch(outcomes(found.started, size), number)
         row = learned.row | {f"tasks/{k}": float(v) for k, v in invented.items()}
@@ -164,6 +165,16 @@ def _invented(
         progress.pool, parts.propose, c.proposals, rng, feasible=parts.trial,
         name=c.generator,
     )  # fmt: skip
+
+
+def _beside(
+    acting: Policy, found: Rollouts, config: LoopConfig, parts: Parts, seed: int
+) -> Sequence[Example]:
+    """The examples that may be imitated beside this update."""
+    if config.beside.kind != "own" or not config.supervised:
+        return parts.beside
+    most = config.beside.turns
+    return own_iwm_examples(acting, found.started, most=most, seed=seed)
 
 
 def _chosen(

@@ -193,8 +193,9 @@ def test_the_primers_numbers():
 def test_rewards_are_scaled_by_the_stage_and_the_rest_stays():
     staged = Staged(presets.tool_stages(), StageConfig())
     staged.state = StageState(index=2)
-    weights = {"call": 1.0, "tool": 0.5, "task": 10.0}
-    assert staged.rewards(weights) == {"call": 0.5, "tool": 1.0, "task": 10.0}
+    paid = {"tool/when": 1.0, "tool/which": 0.5, "tool/task": 10.0}
+    want = {"tool/when": 0.5, "tool/which": 1.0, "tool/task": 10.0}
+    assert staged.rewards(paid) == want
 
 
 def test_stages_that_were_saved_go_on_as_ones_that_were_not():
@@ -219,7 +220,7 @@ def test_stages_that_were_saved_go_on_as_ones_that_were_not():
 
 def test_settings_name_the_stages():
     assert staged_of(CurriculumConfig()) is None
-    for name, first in (("tools", "supervised"), ("games", "plans-4")):
+    for name, first in (("tools", "when"), ("games", "plans-4")):
         staged = staged_of(CurriculumConfig(stages=name))
         assert staged is not None
         assert staged.now.name == first

@@ -171,6 +171,20 @@ def test_what_is_imitated_beside_is_drawn_anew_each_update(told):
     assert not CONFIG.supervised
 
 
+def test_the_rollouts_themselves_may_be_modelled_beside(told):
+    config = dataclasses.replace(
+        CONFIG, updates=1, beside=BesideConfig(kind="own", weight=0.5, turns=3)
+    )
+    loop(config)
+    (beside,) = told.beside
+    assert len(beside) == 3
+    tok = doubles.tokenizer()
+    for e in beside:  # what follows an action, up to the end
+        targets = [i for i, on in zip(e.ids, e.mask, strict=True) if on]
+        assert targets[-1] == tok.control("end")
+        assert tok.control("action") in list(e.ids)
+
+
 def test_a_critic_over_tokens_gives_each_token_its_advantage(told):
     config = with_(
         baseline="critic", discount=0.5,

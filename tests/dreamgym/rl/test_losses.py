@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym.rl import losses
-from worldmodel.fitting.arrays import Ratio, masked_ratio
+from worldmodel.fitting.arrays import masked_ratio
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
@@ -269,32 +269,3 @@ def test_the_critics_loss_by_hand():
     np.testing.assert_allclose(slope(value), [[0.0, 0.0, 0.0]], atol=1e-6)
     # Nothing holds back a step towards the return from the wrong side of the old value.
     np.testing.assert_allclose(slope(jnp.array([[0.0, 0.4, 0.0]])), [[-2.0, -1.6, 0.0]])
-
-
-# --- a loss beside another ---------------------------------------------------
-
-
-def ratio(total, count):
-    return Ratio(jnp.float32(total), jnp.float32(count))
-
-
-def test_a_loss_beside_another_weighs_by_its_own_mean():
-    # Means 6 / 3 = 2 and 8 / 2 = 4: 2 + 0.5 * 4 = 4. Sums over sums, (6 + 0.5 * 8) / 3,
-    # would give 3.33, and over both counts 2.
-    got = losses.beside(ratio(6.0, 3.0), ratio(8.0, 2.0), 0.5)
-    np.testing.assert_allclose(got.value(), 4.0, rtol=1e-6)
-    assert float(got.count) == 3.0  # added up and divided as the main loss alone
-
-
-@pytest.mark.parametrize("times", [1, 7])
-def test_how_many_tokens_the_other_loss_has_does_not_matter(times):
-    got = losses.beside(ratio(6.0, 3.0), ratio(8.0 * times, 2.0 * times), 0.5)
-    np.testing.assert_allclose(got.value(), 4.0, rtol=1e-6)
-    more = losses.beside(ratio(6.0 * times, 3.0 * times), ratio(8.0, 2.0), 0.5)
-    np.testing.assert_allclose(more.value(), 4.0, rtol=1e-6)
-
-
-def test_nothing_beside_is_nothing():
-    for other, weight in ((ratio(0.0, 0.0), 0.5), (ratio(8.0, 2.0), 0.0)):
-        got = losses.beside(ratio(6.0, 3.0), other, weight)
-        np.testing.assert_allclose(got.value(), 2.0, rtol=1e-6)
