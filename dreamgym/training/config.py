@@ -37,7 +37,8 @@ class BesideConfig:
 
     `kind` "bc" are the demonstrations of the warm start, "iwm" its implicit world
     modelling (what actions of demonstrations and branches lead to), "own" that of the
-    rollouts themselves. `turns` of them an update weigh `weight`; the remedy "supervised" (rl/watch.py) raises it.
+    rollouts themselves. `turns` of them an update weigh `weight`; the remedy
+    "supervised" (rl/watch.py) raises it.
     """
 
     kind: str = "bc"
