@@ -11,7 +11,7 @@ test:  ## the fast tests
 	pytest
 
 slow:  ## learning tests and whole runs, minutes
-	pytest -m slow
+	pytest -n 0 -m slow
 
 bench:  ## speed beside Transformers and PyTorch, 1 M parameters
 	python scripts/bench_generation.py
