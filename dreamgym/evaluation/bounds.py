@@ -108,7 +108,7 @@ def told(
     `gain` and `moved_turn` of its rows are what an update gained and how far it went.
     None where nothing was learned, or returns are not discounted.
     """
-    rows = [row for row in curve if "gain" in row]
+    rows = [row for row in curve if "gain" in row and "undone" not in row]
     if not rows or discount >= 1.0:
         return None
     known = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}

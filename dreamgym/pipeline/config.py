@@ -204,6 +204,12 @@ class RunConfig:
                 "real = true needs an environment, and no dream.forks: it cannot go "
                 f"back; got env {self.env!r} and forks {self.dream.forks}"
             )
+        if self.transfer.forks or self.transfer.watch.probe:
+            raise ValueError(
+                "transfer.forks and transfer.watch.probe must be 0: the real environment "
+                "cannot go back, and its rollouts are real already; got "
+                f"{self.transfer.forks} and {self.transfer.watch.probe}"
+            )
         if self.seed < 0:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
         if self.max_steps < 1:

@@ -65,10 +65,14 @@ def _played(run: Run) -> dict[str, Any]:
     warm, envs = load_policy(run, "warmstart"), evaluation.real_envs(run)
     tasks = list({e.task.id: e.task for e in train_episodes}.values())
     try:
-        _, progress = reinforce(run, "dream", warm, warm, envs, tasks, run.config.dream)
+        with _probe(run) as probe:
+            _, progress = reinforce(
+                run, "dream", warm, warm, envs, tasks, run.config.dream, probe=probe
+            )
     finally:
         envs.close()
-    return _numbers(progress) | {"real_transitions": progress.transitions}
+    spent = progress.transitions + _probed(progress)
+    return _numbers(progress) | {"real_transitions": spent}
 
 
 def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
@@ -90,11 +94,16 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
     return {
         **_numbers(progress),
         "dream_transitions": progress.transitions,
-        "real_transitions": int(sum(r.get("probed", 0) for r in progress.curve)),
+        "real_transitions": _probed(progress),
         "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}"),
         "computed_share": experience.computed / max(experience.asked, 1),
         **served.spent(experience),
     }
+
+
+def _probed(progress: Progress) -> int:
+    """Real steps that probes took."""
+    return int(sum(row.get("probed", 0) for row in progress.curve))
 
 
 def _numbers(progress: Progress) -> dict[str, Any]:

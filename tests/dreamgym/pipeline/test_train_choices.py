@@ -151,3 +151,9 @@ def test_the_real_control_needs_an_environment_and_cannot_go_back():
         preset("tiny", env="", real=True)
     with pytest.raises(ValueError, match=r"no dream\.forks"):
         preset("tiny", real=True, dream=dataclasses.replace(LOOP, forks=1))
+    for loop in (
+        dataclasses.replace(LOOP, forks=1),
+        dataclasses.replace(LOOP, watch=WatchConfig(probe=1)),
+    ):
+        with pytest.raises(ValueError, match=r"transfer\.forks and .* must be 0"):
+            preset("tiny", transfer=loop)
