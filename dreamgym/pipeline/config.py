@@ -206,8 +206,8 @@ class RunConfig:
             )
         if self.transfer.forks or self.transfer.watch.probe:
             raise ValueError(
-                "transfer.forks and transfer.watch.probe must be 0: the real environment "
-                "cannot go back, and its rollouts are real already; got "
+                "transfer.forks and transfer.watch.probe must be 0: the real "
+                "environment cannot go back, and its rollouts are real already; got "
                 f"{self.transfer.forks} and {self.transfer.watch.probe}"
             )
         if self.seed < 0:

@@ -20,7 +20,7 @@ SHOWN = (
     ("success", "success"), ("return", "return"), ("loss", "loss"),
     ("held_out/loss", "held out"), ("kl", "KL"), ("moved", "moved"),
     ("entropy", "entropy"), ("invalid", "invalid"), ("gate", "gate"),
-    ("tokens/s", "tokens/s"),
+    ("probe", "real dev"), ("tokens/s", "tokens/s"),
 )  # fmt: skip
 """Metrics that the block has room for, in this order, and how they are called there."""
 CURVES = ("success", "return", "loss", "held_out/loss")
