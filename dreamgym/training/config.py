@@ -58,6 +58,9 @@ class BesideConfig:
 class LoopConfig:
     """How many updates on how many groups of how many rollouts.
 
+    Training ends after `updates`, or once `limit` transitions are taken (0: no limit),
+    by which curricula are compared at equal cost.
+
     Where all of a group end alike nothing can be learnt from it: up to `resample` times
     as many other tasks are rolled out in an update (dynamic sampling, arXiv:2503.14476;
     more transitions, counted). `forks` states on the way of groups that do not agree
@@ -69,6 +72,7 @@ class LoopConfig:
     """
 
     updates: int = 12
+    limit: int = 0
     tasks: int = 16
     group_size: int = 8
     resample: int = 0
@@ -92,9 +96,10 @@ class LoopConfig:
             raise ValueError(
                 f"updates and tasks must be >= 1, got {self.updates}, {self.tasks}"
             )
-        if self.resample < 0 or self.forks < 0:
+        if min(self.resample, self.forks, self.limit) < 0:
             raise ValueError(
-                f"resample and forks must be >= 0, got {self.resample}, {self.forks}"
+                "resample, forks and limit must be >= 0, got "
+                f"{self.resample}, {self.forks} and {self.limit}"
             )
         if self.group_size == 1 and (self.resample or self.forks):
             raise ValueError(

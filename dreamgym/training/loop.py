@@ -89,13 +89,16 @@ def train(
 ) -> Progress:
     """Run the loop from `progress` to `config.updates` updates or the real budget.
 
-    With a `budget` the loop ends when that many transitions are taken.
+    With a `budget` (the config's limit where none is given) the loop ends when that
+    many transitions are taken.
 
     Raises:
       ValueError: forks in an environment that cannot go back.
       FloatingPointError: a loss that is not finite, where nothing is to be undone.
     """
     parts = Parts() if parts is None else parts
+    if budget is None and config.limit:
+        budget = config.limit
     if config.forks and not hasattr(envs, "restore"):
         raise ValueError(
             "forks need an environment that can go back, which only the dream can"

@@ -448,6 +448,15 @@ def test_real_dev_games_are_played_at_their_time_and_told():
     assert len(played) == 1
 
 
+@pytest.mark.usefixtures("told")
+def test_training_ends_at_its_limit():
+    whole = loop(CONFIG)
+    first = whole.curve[0]["transitions"]
+    end = loop(dataclasses.replace(CONFIG, limit=int(first) + 1))
+    assert end.update == 2
+    assert loop(dataclasses.replace(CONFIG, limit=int(first))).update == 1
+
+
 def test_only_a_dream_can_be_forked():
     class Plain(VectorEnv):
         size = 2
@@ -470,7 +479,7 @@ def test_only_a_dream_can_be_forked():
     ("settings", "said"),
     [
         ({"group_size": 1}, "group_size must be >= 2 for a baseline of 'group', got 1"),
-        ({"resample": -1}, "resample and forks must be >= 0"),
+        ({"resample": -1}, "resample, forks and limit must be >= 0"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, said):

@@ -118,6 +118,8 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("trust", 15),
         ("early", 63),
         ("early_rl", 12),
+        ("updates", 24),
+        ("curriculum", 24),
     ],
 )
 def test_our_studies_can_be_run(name, different):
