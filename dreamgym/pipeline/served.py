@@ -31,11 +31,14 @@ class ServerLost(RunError):
 
 
 def check_server(config: RunConfig) -> None:
-    """Raise ValueError where the variable of a server's key is not set."""
+    """Raise ValueError where a judge has no URL, or a key's variable is not set."""
     if config.server is not None:
         ChatClient(config.server.chat)
     if config.warmstart.writer == "teacher":
         ChatClient(config.warmstart.teacher.chat())
+    for loop in (config.dream, config.transfer):
+        if "judge" in loop.reward.tiers:
+            ChatClient(loop.reward.judge.chat())
 
 
 def prompted(

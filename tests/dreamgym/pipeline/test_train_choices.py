@@ -7,12 +7,13 @@ import pytest
 from curriculum.feasible import FeasibilityConfig
 from curriculum.schedule import HorizonConfig
 from curriculum.value import ValueConfig
-from dreamgym.pipeline import reinforce, train
+from dreamgym.pipeline import reinforce, served, train
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.warmstart import save_policy
 from dreamgym.rl.config import ALGORITHMS
 from dreamgym.rl.watch import WatchConfig
+from dreamgym.scoring.config import JudgeConfig, RewardConfig
 from dreamgym.training import BesideConfig, ReplayConfig
 from tests import doubles
 from tests.dreamgym.pipeline.test_train import (
@@ -157,3 +158,16 @@ def test_the_real_control_needs_an_environment_and_cannot_go_back():
     ):
         with pytest.raises(ValueError, match=r"transfer\.forks and .* must be 0"):
             preset("tiny", transfer=loop)
+
+
+def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    judge = {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "NO_SUCH_KEY"}
+    for settings, said in (
+        ({}, r"judge\.base_url must be set"),
+        (judge, "NO_SUCH_KEY"),
+    ):
+        reward = RewardConfig(tiers=("judge",), judge=JudgeConfig(**settings))
+        config = preset("tiny", dream=dataclasses.replace(LOOP, reward=reward))
+        with pytest.raises(ValueError, match=said):
+            served.check_server(config)
