@@ -269,3 +269,41 @@ def test_the_critics_loss_by_hand():
     np.testing.assert_allclose(slope(value), [[0.0, 0.0, 0.0]], atol=1e-6)
     # Nothing holds back a step towards the return from the wrong side of the old value.
     np.testing.assert_allclose(slope(jnp.array([[0.0, 0.4, 0.0]])), [[-2.0, -1.6, 0.0]])
+
+
+# --- against a library (peers) -----------------------------------------------
+
+
+@pytest.mark.peer
+def test_the_surrogate_and_the_divergence_are_those_of_rlax():
+    rlax = pytest.importorskip("rlax")
+    rng = np.random.default_rng(0)
+    logits, other = rng.normal(size=(2, 1, 6, 5)).astype(np.float32)
+    logp, ref = jax.nn.log_softmax(logits), jax.nn.log_softmax(other)
+    ids = rng.integers(5, size=(1, 6))
+    adv = rng.normal(size=(1, 6)).astype(np.float32)
+    mask = np.ones((1, 6), bool)
+    new = jnp.take_along_axis(logp, ids[..., None], -1)[..., 0]
+    old = jnp.take_along_axis(ref, ids[..., None], -1)[..., 0]
+    ratio = losses.log_ratio(new, old, mask)
+    got = losses.clipped_policy_loss(ratio, adv, mask, clip_low=0.2, clip_high=0.2)
+    want = rlax.clipped_surrogate_pg_loss(jnp.exp(ratio)[0], adv[0], 0.2)
+    np.testing.assert_allclose(got.value(), want, rtol=1e-5)
+    each = losses.kl_each(logp, ref, mask)
+    want = rlax.categorical_kl_divergence(logits[0], other[0])
+    np.testing.assert_allclose(each[0], want, rtol=1e-4, atol=1e-6)
+    # Its k1 and k3 have that divergence as their mean under the policy.
+    for kind in ("k1", "k3"):
+        total = 0.0
+        for token in range(5):
+            chosen = np.full((1, 6), token)
+            a, b = (
+                jnp.take_along_axis(x, chosen[..., None], -1)[..., 0]
+                for x in (logp, ref)
+            )
+            for t in range(6):
+                only = np.zeros((1, 6), bool)
+                only[0, t] = True
+                found = losses.sampled_kl(a, b, only, kind=kind)
+                total += float(jnp.exp(a)[0, t] * found.total)
+        np.testing.assert_allclose(total, want.sum(), rtol=1e-4)
