@@ -16,7 +16,8 @@ from dreamgym.agent.reflection import Moment, leaks_of, no_leaks, tally
 from worldmodel.experience import content_seed
 from worldmodel.fitting.batches import Example
 from worldmodel.reasoning.annotator import Report
-from worldmodel.reasoning.teacher import Asker, TeacherConfig, one_line
+from worldmodel.reasoning.teacher import TeacherConfig, one_line
+from worldmodel.served.asker import Asker
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompting import QUOTING, numbered, schema
 from worldmodel.served.protocol import ChatRequest, json_object, quote

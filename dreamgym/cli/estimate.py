@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli import runs
+from dreamgym.cli.options import NO_TUNING, config_of, run_options
 
 
 def add(commands: Any) -> None:
@@ -18,8 +18,8 @@ def add(commands: Any) -> None:
         "a day on each machine) and tell what a whole run will take: ranges. They were "
         "measured for presets on 2 CPU cores; on other devices they are guesses.",
     )  # fmt: skip
-    runs.run_options(command)
-    command.add_argument("--no-transfer", action="store_true", help=runs.NO_TUNING)
+    run_options(command)
+    command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     command.add_argument("--json", action="store_true", help="the ranges as JSON")
     command.set_defaults(body=_estimate)
 
@@ -38,7 +38,7 @@ def _estimate(args: argparse.Namespace) -> None:
     from dreamgym.pipeline import estimate
     from dreamgym.pipeline.quickstart import tune_process
 
-    config = runs.config_of(args)
+    config = config_of(args)
     if config.server is not None or args.mesh:
         raise ValueError("what a --server or a --mesh takes is not known: drop them")
     tune_process()

@@ -2,22 +2,19 @@
 
 import argparse
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from dreamgym.cli.options import MESH_HELP, add_server, add_track, server_of
-
-NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
-_ENV_HELP = (
-    'a registered id (textworld, textcraft) or "module:Class" (default: textworld)'
+from dreamgym.cli.options import (
+    ENV_HELP,
+    MESH_HELP,
+    NO_TUNING,
+    add_server,
+    add_track,
+    config_of,
+    run_options,
+    server_of,
 )
-
-_OWN = {
-    **{n: f"--{n}" for n in ("preset", "seed", "env", "model", "episodes", "server")},
-    "refit": "pretrain --from", "shuffled": "dreamgym control shuffled",
-}  # fmt: skip
-"""Settings that have options of their own."""
 
 
 def add(commands: Any) -> None:
@@ -60,7 +57,7 @@ def add(commands: Any) -> None:
     control.set_defaults(body=_stages)
     _compare_command(commands)
     check = commands.add_parser("check", help="run the contract over an environment")
-    check.add_argument("--env", default="textworld", help=_ENV_HELP)
+    check.add_argument("--env", default="textworld", help=ENV_HELP)
     check.set_defaults(body=_check)
     study = commands.add_parser(
         "study", help="a grid of runs, and their table",
@@ -126,115 +123,6 @@ def _fidelity(args: argparse.Namespace) -> None:
     print(json.dumps(card) if args.json else scorecard.table(card))
     if not args.json:
         print(f"\npage: {page}")
-
-
-def run_options(parser: argparse.ArgumentParser) -> None:
-    """The settings of a run."""
-    from dreamgym.pipeline.config import MODELS
-    from dreamgym.pipeline.presets import PRESETS
-    from dreamgym.rl.config import ALGORITHMS
-
-    add = parser.add_argument
-    add(
-        "--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)"
-    )
-    add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
-    add("--algorithm", metavar="NAME", help="the policy's update, in the dream and in "
-        f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: GRPO without "
-        "the std, clipped higher)")  # fmt: skip
-    add("--seed", type=int, default=0, help="the seed of everything (default: 0)")
-    add("--env", help=_ENV_HELP)
-    add(
-        "--model",
-        help="policy and experience model start from: a Hugging Face (Llama) "
-        f"directory, or a shape trained from scratch: {', '.join(MODELS)}",
-    )
-    add("--mesh", default="", help=MESH_HELP)
-    add(
-        "--lora", type=int, default=0, metavar="RANK",
-        help="fits of a pretrained --model train low-rank additions and embeddings",
-    )  # fmt: skip
-    add("--remat", action="store_true", help="fits compute layers again: less memory")
-    add("--dtype", default="float32", choices=["float32", "bfloat16"],
-        help="of the fits' passes; parameters stay float32")  # fmt: skip
-    add(
-        "--episodes", type=Path,
-        help="a JSONL file of episodes to use in place of collecting; without --env "
-        "the real stages are skipped",
-    )  # fmt: skip
-    add(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any other setting by its name in manifest.json, dots between: "
-        "--set experience.history=0 --set trust.gate=0.05",
-    )
-    add_track(parser)
-    add_server(parser)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as TOML has it; a bare word is a string."""
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise ValueError(f"--set {text!r}: expected NAME=VALUE")
-    if name in _OWN:
-        raise ValueError(f"--set {text!r}: {name} is set by {_OWN[name]}")
-    try:
-        return name, tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        return name, value
-
-
-def config_of(args: argparse.Namespace) -> Any:
-    """The RunConfig that the options ask for.
-
-    Raises:
-      ValueError, RunError, RecordError: a setting or a file that cannot be used.
-    """
-    from dreamgym.envs.base import parse_spec
-    from dreamgym.pipeline.config import MODELS, changed_by
-    from dreamgym.pipeline.presets import (
-        for_pretrained,
-        preset,
-        with_algorithm,
-        with_fits,
-    )
-    from dreamgym.pipeline.pretrain import check_model
-    from worldmodel.backbone.model import LoraConfig
-    from worldmodel.fitting.learner import ComputeConfig
-    from worldmodel.text.records import read_episodes
-
-    changes: dict[str, Any] = {"seed": args.seed, "server": server_of(args)}
-    if args.episodes is not None:
-        changes |= {"episodes": str(args.episodes.resolve()), "env": args.env or ""}
-    elif args.env is not None:
-        changes["env"] = args.env
-    if args.model is not None:
-        name = args.model
-        changes["model"] = name if name in MODELS else str(Path(name).resolve())
-    if args.command == "control":
-        changes["shuffled"] = True
-    config = preset(args.preset, **changes)
-    lora = LoraConfig(rank=args.lora) if args.lora else None
-    if config.model not in MODELS:
-        config = for_pretrained(config, lora=lora)
-    elif lora is not None:
-        raise ValueError("--lora needs a pretrained --model DIR")
-    beside = ("embed",) if lora is not None else ()
-    compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
-    config = with_fits(config, compute=compute)
-    if args.algorithm is not None:
-        config = with_algorithm(config, args.algorithm)
-    config = changed_by(config, dict(map(_setting, args.settings)))
-    if config.env:
-        parse_spec(config.env)
-    check_model(config.model)
-    if config.episodes:
-        read_episodes(config.episodes)
-    return config
 
 
 def _refit(args: argparse.Namespace) -> None:

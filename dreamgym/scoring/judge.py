@@ -10,12 +10,10 @@ from typing import Any
 
 from dreamgym.scoring.config import JudgeConfig
 from worldmodel.experience import content_seed
+from worldmodel.served.asker import Asker
 from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import lasting, unanswered
 from worldmodel.served.prompting import QUOTING, numbered, schema
 from worldmodel.served.protocol import (
-    ChatError,
-    ChatReply,
     ChatRequest,
     json_object,
     quote,
@@ -46,7 +44,7 @@ class Judge:
 
     def __init__(self, client: ChatClient, config: JudgeConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
-        self._answered = False
+        self._asker = Asker(client, config.retries)
 
     def scores(
         self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
@@ -60,24 +58,18 @@ class Judge:
           ChatRefused: it does not let us ask, or not any more.
           ChatError: it answered for none of the episodes, nor ever before.
         """
-        out: list[dict[int, float] | str] = [{} for _ in episodes]
-        asked = [i for i, steps in enumerate(wanted) if steps]
-        for attempt in range(self.config.retries + 1):
-            replies = self.client.ask(
-                [self._request(episodes[i], wanted[i], attempt) for i in asked]
-            )
-            failures = unanswered(replies)
-            self._answered |= len(failures) < len(replies)
-            gone = [x for x in failures if lasting(x)]
-            # Who answered before may refuse all of a few: they can be too long.
-            if gone or (failures and not self._answered):
-                raise [*gone, *failures][0]
-            again = []
-            for i, reply in zip(asked, replies, strict=True):
-                out[i] = self._read(wanted[i], reply)
-                if isinstance(out[i], str) and not unanswered([reply]):
-                    again.append(i)
-            asked = again
+        found, problems = self._asker.ask(
+            [i for i, steps in enumerate(wanted) if steps],
+            lambda i, attempt: self._request(episodes[i], wanted[i], attempt),
+            lambda i, text: read_scores(text, len(wanted[i])),
+        )
+        c, out = self.config, list[dict[int, float] | str]()
+        for i, steps in enumerate(wanted):
+            if i in problems:
+                out.append(f"judge: {problems[i]}")
+                continue
+            paid = (c.bad + (c.good - c.bad) * x / BEST for x in found.get(i, ()))
+            out.append(dict(zip(steps, paid, strict=True)))
         return out
 
     def _request(
@@ -87,18 +79,6 @@ class Judge:
         # Of what is asked, not of the episode's id: who does the same is judged once.
         seed = content_seed(self._seed, attempt, messages[-1].content)
         return ChatRequest(messages, seed, judge_schema(len(wanted)))
-
-    def _read(
-        self, wanted: Sequence[int], reply: ChatReply | ChatError
-    ) -> dict[int, float] | str:
-        if isinstance(reply, ChatError):
-            return f"judge: {reply}"
-        found = read_scores(reply.text, len(wanted))
-        if isinstance(found, str):
-            return f"judge: {found}"
-        c = self.config
-        paid = (c.bad + (c.good - c.bad) * x / BEST for x in found)
-        return dict(zip(wanted, paid, strict=True))
 
 
 def judge_schema(count: int) -> Mapping[str, Any]:
@@ -129,8 +109,12 @@ def judge_messages(
     return Message("system", _JUDGE), Message("user", "\n\n".join(parts))
 
 
-def read_scores(text: str, count: int) -> tuple[float, ...] | str:
-    """So many scores of 0 to 10, or what is wrong. Never raises."""
+def read_scores(text: str, count: int) -> tuple[float, ...]:
+    """So many scores of 0 to 10.
+
+    Raises:
+      ValueError: "malformed: " and what is wrong with the answer.
+    """
     try:
         row = json_object(text, ("why", "scores"))
         if not isinstance(row["why"], str):
@@ -141,7 +125,7 @@ def read_scores(text: str, count: int) -> tuple[float, ...] | str:
             raise ValueError(f"{count} scores were asked for, got {got}")
         return tuple(_score(x) for x in found)
     except (ValueError, RecursionError) as error:
-        return f"malformed: {error}"
+        raise ValueError(f"malformed: {error}") from None
 
 
 def _score(value: object) -> float:
