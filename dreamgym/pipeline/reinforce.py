@@ -64,10 +64,7 @@ class _Saver:
         self._told(progress)
         if self._experience is not None:
             self._remember(progress.update, trajectories)
-        for name in (k for k in progress.curve[-1] if k.startswith("alarm/")):
-            undone = ", undone" * bool(progress.curve[-1].get("undone"))
-            said = f"update {progress.update}: {name.removeprefix('alarm/')}{undone}"
-            print(f"alarm, {said} (see watch in the settings)", file=sys.stderr)
+        _said(progress)
         host = {
             "pool": progress.pool.state(),
             "transitions": progress.transitions,
@@ -111,6 +108,19 @@ class _Saver:
             host["curve"], None if critic is None else TrainState(*critic),
             tuple(Example(**e) for e in host["replay"]), start.stages, host["halted"],
         )  # fmt: skip
+
+
+def _said(progress: Progress) -> None:
+    """Alarms of the last update (rl/watch.py) and red flags of skills, aloud."""
+    row = progress.curve[-1]
+    for key in row:
+        kind, _, name = key.partition("/")
+        if kind == "alarm":
+            undone = ", undone" * bool(row.get("undone"))
+            told = f"alarm, update {progress.update}: {name}{undone} (see watch in "
+            print(f"{told}the settings)", file=sys.stderr)
+        elif kind == "flags":
+            print(f"red flag, update {progress.update}: {name}", file=sys.stderr)
 
 
 def _plain(example: Example) -> dict[str, Any]:

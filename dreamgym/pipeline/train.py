@@ -119,6 +119,7 @@ def _numbers(progress: Progress) -> dict[str, Any]:
         "proposal_resets": progress.pool.resets,
         "generated_tasks": sum(e.generated for e in pool),
         "retired_tasks": sum(e.retired for e in pool),
+        **{f"accepted_{k}": v for k, v in progress.pool.acceptance().items()},
     }
 
 

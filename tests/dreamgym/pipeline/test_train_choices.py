@@ -14,7 +14,7 @@ from dreamgym.pipeline.warmstart import save_policy
 from dreamgym.rl.config import ALGORITHMS
 from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import JudgeConfig, RewardConfig
-from dreamgym.training import BesideConfig, ReplayConfig
+from dreamgym.training import BesideConfig, Progress, ReplayConfig
 from tests import doubles
 from tests.dreamgym.pipeline.test_train import (
     LOOP,
@@ -45,6 +45,8 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     _, whole = go()
     assert "alarm, update 2: length, undone" in capsys.readouterr().err
     assert whole.replay
+    told = train._numbers(whole)
+    assert 0.0 <= told["accepted_model"] <= 1.0
     assert whole.curve[1]["entropy_weight"] == 1e-3
     assert sum(row.get("forks", 0) for row in whole.curve) > 0
     run, _, go = start(tmp_path / "two", ALL)
@@ -171,3 +173,12 @@ def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatc
         config = preset("tiny", dream=dataclasses.replace(LOOP, reward=reward))
         with pytest.raises(ValueError, match=said):
             served.check_server(config)
+
+
+def test_red_flags_of_skills_are_said_too(capsys):
+    pool = reinforce.pool_of(TASKS, LOOP.curriculum)
+    row = {"flags/call_rate": 1.0, "alarm/jump": 1.0, "success": 0.5}
+    reinforce._said(Progress(4, None, pool, 0, [row]))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "red flag, update 4: call_rate"
+    assert said[1].startswith("alarm, update 4: jump (see watch")
