@@ -76,10 +76,10 @@ def default() -> RunConfig:
 
 
 def small() -> RunConfig:
-    """26 minutes on 2 cores, 19 without transfer; the dream beats warmstart and bc.
+    """An hour or so on one core, 3.9 GB; the dream beats warmstart and bc.
 
-    Three seeds, 960 games: bc 40 %, warmstart 46 %, dream 50 %; dream minus warmstart
-    +0.043 [+0.007, +0.079] (docs/LOG.md, 2026-11-22).
+    Three seeds, 960 games: bc 40 %, warmstart 41 %, dream 56 %; dream minus warmstart
+    +0.153 [+0.119, +0.188] (docs/LOG.md, 2026-11-22).
     """
     loop = LoopConfig(updates=30)
     return RunConfig(
