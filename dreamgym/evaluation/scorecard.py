@@ -137,7 +137,7 @@ def _bars(axis: Any, card: dict[str, Any]) -> None:
     axis.set_xticks(range(len(kinds)), names, fontsize=8)
     axis.set_ylabel("next state exact")
     axis.set_ylim(0, 1)
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def plot_states(card: dict[str, Any], path: Path) -> None:
