@@ -204,11 +204,13 @@ class RunConfig:
                 "real = true needs an environment, and no dream.forks: it cannot go "
                 f"back; got env {self.env!r} and forks {self.dream.forks}"
             )
-        if self.transfer.forks or self.transfer.watch.probe:
+        real = self.transfer
+        if real.forks or real.watch.probe or real.limit:
             raise ValueError(
-                "transfer.forks and transfer.watch.probe must be 0: the real "
-                "environment cannot go back, and its rollouts are real already; got "
-                f"{self.transfer.forks} and {self.transfer.watch.probe}"
+                "transfer.forks and transfer.watch.probe must be 0 (the real "
+                "environment cannot go back, and its rollouts are real already), and "
+                "transfer.limit too (transfer_budget is that); got "
+                f"{real.forks}, {real.watch.probe} and {real.limit}"
             )
         if self.seed < 0:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")

@@ -30,7 +30,7 @@ class WatchConfig:
     `answer` "say" goes on, "stop" ends training before the update, "back" undoes it and
     applies `remedies`: double the weight of the entropy, of the KL, of supervised
     examples, or halve that of rewards that are no outcome's. A loss that is not finite
-    ends the run unless the answer is "back". After `patience` undone updates in a row
+    is an error where the answer is "say". After `patience` undone updates in a row
     training stops.
     """
 

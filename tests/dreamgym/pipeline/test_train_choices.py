@@ -157,6 +157,7 @@ def test_the_real_control_needs_an_environment_and_cannot_go_back():
     for loop in (
         dataclasses.replace(LOOP, forks=1),
         dataclasses.replace(LOOP, watch=WatchConfig(probe=1)),
+        dataclasses.replace(LOOP, limit=5),
     ):
         with pytest.raises(ValueError, match=r"transfer\.forks and .* must be 0"):
             preset("tiny", transfer=loop)

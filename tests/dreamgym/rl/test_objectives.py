@@ -146,3 +146,22 @@ def test_pairs_are_of_whole_episodes():
         UpdateConfig(baseline="pairs")
     with pytest.raises(ValueError, match="beta must be > 0"):
         UpdateConfig(beta=0.0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"truncate": 2.0}])
+def test_a_batch_in_small_pieces_makes_the_same_update(settings):
+    def moved(most):
+        learner = base.updater(reference=1, learning_rate=1e-2, **settings)
+        before, learner.learner.micro._most = learner.learner.micro._most, most
+        try:
+            state, told = learner.update(
+                learner.learner.init(), base.examples(), seed=0,
+                weights=Weights(kl=0.1, beside=0.5), beside=base.examples((0.0,))[:3],
+            )  # fmt: skip
+        finally:
+            learner.learner.micro._most = before
+        return state.params, told
+
+    (whole, told), (pieces, again) = moved(None), moved(1)
+    assert helpers.distance(whole, pieces) < 2e-4
+    assert again == pytest.approx(told, rel=1e-3, abs=1e-5)
