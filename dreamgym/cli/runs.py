@@ -199,6 +199,8 @@ def _study(args: argparse.Namespace) -> None:
             print("cell " + " ".join(f"{k}={v}" for k, v in cell.items()), flush=True)
             study.compute(grid, cell, root, args.track)
     print(study.table(grid, root))
+    if figure := study.plot(grid, root):
+        print(f"\nplot: {figure}")
 
 
 def _show(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import VectorEnv
-from dreamgym.evaluation.statistics import paired_difference, wilson
+from dreamgym.evaluation.statistics import paired_by_game, wilson
 from worldmodel.text.records import Task, Transition
 
 
@@ -71,15 +71,13 @@ def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]
 def paired(
     a: Sequence[Trajectory], b: Sequence[Trajectory], *, seed: int
 ) -> dict[str, float]:
-    """Success of a minus b where both were scored, resampled by game.
-
-    The runs of several seeds play the same games: those are one draw, not several.
-    """
-    games: dict[str, list[tuple[float, float]]] = {}
-    for x, y in zip(a, b, strict=True):
-        if x.error is None and y.error is None:
-            pair = float(bool(x.episode.success)), float(bool(y.episode.success))
-            games.setdefault(x.episode.task.id, []).append(pair)
-    means = [np.mean(pairs, axis=0) for pairs in games.values()]
-    found = paired_difference([m[0] for m in means], [m[1] for m in means], seed=seed)
-    return found | {"episodes": sum(map(len, games.values()))}
+    """Success of a minus b where both were scored, resampled by game."""
+    rows = [
+        (
+            x.episode.task.id, float(bool(x.episode.success)),
+            float(bool(y.episode.success)),
+        )
+        for x, y in zip(a, b, strict=True)
+        if x.error is None and y.error is None
+    ]  # fmt: skip
+    return paired_by_game(rows, seed=seed)

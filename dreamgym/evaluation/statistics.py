@@ -1,6 +1,6 @@
 """Intervals: Wilson for one rate, a paired bootstrap for a difference."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -43,3 +43,18 @@ def paired_difference(
     low, high = np.percentile(means, [2.5, 97.5])
     return {"mean": float(d.mean()), "low": float(low), "high": float(high),
             "episodes": len(d)}  # fmt: skip
+
+
+def paired_by_game(
+    rows: Iterable[tuple[str, float, float]], *, seed: int
+) -> dict[str, float]:
+    """Mean of a - b over rows (game, a, b), resampled by game.
+
+    Runs of several seeds play the same games: those are one draw, not several.
+    """
+    games: dict[str, list[tuple[float, float]]] = {}
+    for game, a, b in rows:
+        games.setdefault(game, []).append((a, b))
+    means = [np.mean(pairs, axis=0) for pairs in games.values()]
+    found = paired_difference([m[0] for m in means], [m[1] for m in means], seed=seed)
+    return found | {"episodes": sum(map(len, games.values()))}

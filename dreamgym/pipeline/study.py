@@ -7,7 +7,7 @@ study can grow, be killed and go on, and never mixes numbers of different settin
 
     preset = "small"
     until = "fidelity"                      # the last stage of each run
-    test = ["bc"]                           # policies to play then: columns test.bc
+    test = ["bc"]                           # policies to play then
     [set]                                   # the same in every cell
     "pretrain.steps" = 2000
     [grid]                                  # axes; seed is averaged over in the table
@@ -19,8 +19,12 @@ study can grow, be killed and go on, and never mixes numbers of different settin
     [variants.ppo]
     algorithm = "ppo"                       # a name for settings (rl/config.py)
     [columns]                               # FILE.path in the run's JSON files
-    exact = "fidelity.exact.all.mean"
+    exact = "fidelity.exact.all"
     seconds = "stages/pretrain.seconds"
+    cloned = "test/bc"                      # success on the test games; test/bc/coin
+    gain = "test/warmstart - test/bc"       # of the same runs, paired by game
+    [against]                               # a variant minus another, below the table
+    "no history" = "all"
 """
 
 import dataclasses
@@ -33,7 +37,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.evaluation import grid
 from dreamgym.pipeline import evaluate
+from dreamgym.pipeline.compare import POLICIES
 from dreamgym.pipeline.config import RunConfig, changed_by
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
@@ -73,7 +79,8 @@ class Study:
     """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell.
 
     Policies of `test` play the test games after the last stage, whichever it is: a
-    warm start can so be scored without a policy of the dream.
+    warm start can so be scored without a policy of the dream. `against` names for a
+    variant the one to tell its differences to.
     """
 
     preset: str
@@ -83,6 +90,7 @@ class Study:
     grid: Mapping[str, Sequence[Any]]
     variants: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, str]
+    against: Mapping[str, str]
 
 
 def read_study(path: Path) -> Study:
@@ -97,7 +105,7 @@ def read_study(path: Path) -> Study:
         raise RunError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: expected TOML, {error}") from None
-    known = {"preset", "until", "test", "set", "grid", "variants", "columns"}
+    known = {"preset", "until", "test", "set", "grid", "variants", "columns", "against"}
     if unknown := sorted(told.keys() - known):
         raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
     until = told.get("until", "evaluate")
@@ -107,21 +115,50 @@ def read_study(path: Path) -> Study:
     have = list(evaluate.ZERO_SHOT)
     if not isinstance(test, list) or any(name not in have for name in test):
         raise RunError(f"{path}: test {test!r}: expected a list of some of {have}")
-    grid = told.get("grid", {})
-    for name, values in grid.items():
+    axes = told.get("grid", {})
+    for name, values in axes.items():
         if not isinstance(values, list) or not values:
             raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
+    for part in ("columns", "against"):
+        for name, value in told.get(part, {}).items():
+            if not isinstance(value, str):
+                raise RunError(f"{path}: {part}.{name}: expected a name, got {value!r}")
     study = Study(
         preset=told.get("preset", "default"), until=until, test=test,
         fixed=told.get("set", {}),
-        grid=grid, variants=told.get("variants", {}), columns=told.get("columns", {}),
+        grid=axes, variants=told.get("variants", {}), columns=told.get("columns", {}),
+        against=told.get("against", {}),
     )  # fmt: skip
+    _check(path, study)
     for cell in cells(study):
         try:
             config_of(study, cell)
         except (ValueError, TypeError) as error:
             raise RunError(f"{path}: {error}") from None
     return study
+
+
+def _check(path: Path, study: Study) -> None:
+    """Columns and differences that can be told.
+
+    Raises:
+      RunError: a policy or a variant that is none.
+    """
+    for name, where in study.columns.items():
+        try:
+            asked = grid.Tested.of(where)
+        except ValueError as error:
+            raise RunError(f"{path}: columns.{name}: {error}") from None
+        wrong = [p for p in asked.policies if p not in POLICIES] if asked else []
+        if wrong:
+            raise RunError(
+                f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
+            )
+    for pair in study.against.items():
+        if wrong := [v for v in pair if v not in study.variants]:
+            raise RunError(
+                f"{path}: against: no variant {wrong[0]!r}; have {list(study.variants)}"
+            )
 
 
 def cells(study: Study) -> Iterator[Cell]:
@@ -160,10 +197,15 @@ def compute(
             if name == study.until:
                 break
         if study.test:
-            run.write_json("test.json", evaluate.play_all(run, study.test))
+            evaluate.play_all(run, study.test)
     told = {
         "settings": cell, "digest": key,
-        "values": {c: _value(run, path) for c, path in study.columns.items()},
+        "values": {
+            c: _value(run, path)
+            for c, path in study.columns.items()
+            if grid.Tested.of(path) is None
+        },
+        "games": _games(run),
     }  # fmt: skip
     with replacing(root / "cells" / f"{key}.json") as file:
         json.dump(told, file, indent=2)
@@ -207,6 +249,19 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
+def _games(run: Run) -> dict[str, Any]:
+    """Of each test game its family and who won it; None where it was not scored."""
+    out: dict[str, Any] = {}
+    for name in POLICIES:
+        path = run.path(f"test/{name}.jsonl")
+        for t in evaluate.trajectories(path) if path.is_file() else ():
+            task = t.episode.task
+            game = out.setdefault(task.id, {"family": task.family, "success": {}})
+            won = None if t.error is not None else bool(t.episode.success)
+            game["success"][name] = won
+    return out
+
+
 def _value(run: Run, path: str) -> Any:
     """A value of the run's JSON files; None where there is none of that name."""
     file, _, rest = path.partition(".")
@@ -217,41 +272,32 @@ def _value(run: Run, path: str) -> Any:
 
 
 def table(study: Study, root: Path) -> str:
-    """A row for each setting but the seed; means over seeds, blanks where none ran.
+    """A row for each setting but the seed; blanks where none ran."""
+    axes, rows = _rows(study, root)
+    pairs = []
+    for row in rows:
+        other = study.against.get(row.labels[0]) if study.variants else None
+        named = [r for r in rows if [other, *row.labels[1:]] == list(r.labels)]
+        pairs += [(row, r) for r in named]
+    return grid.table(axes, rows, study.columns, pairs)
 
-    A column without a value in any finished cell is named below: families differ, but
-    a name may be wrong too.
-    """
-    groups: dict[tuple, list[dict[str, Any] | None]] = {}
+
+def plot(study: Study, root: Path) -> Path | None:
+    """ROOT/study.png: what has an interval, by row; None where nothing has."""
+    path = root / "study.png"
+    _, rows = _rows(study, root)
+    return path if grid.plot(rows, study.columns, path) else None
+
+
+def _rows(study: Study, root: Path) -> tuple[list[str], list[grid.Row]]:
+    groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
         axes = [name for name in cell if name != "seed"]
         path = root / "cells" / f"{config_of(study, cell).digest()}.json"
         found = json.loads(path.read_text()) if path.is_file() else None
-        groups.setdefault(tuple(cell[a] for a in axes), []).append(found)
-    head = [*axes, "seeds", *study.columns]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for values, found in groups.items():
-        done = [f for f in found if f is not None]
-        shown = [str(v) for v in values] + [f"{len(done)} of {len(found)}"]
-        for column in study.columns:
-            numbers = [f["values"].get(column) for f in done]
-            shown.append(_cell([n for n in numbers if n is not None]))
-        lines.append("| " + " | ".join(shown) + " |")
-    done = [f["values"] for found in groups.values() for f in found if f is not None]
-    lines += [
-        f"column {column!r}: no finished cell has a value at {path!r}"
-        for column, path in study.columns.items()
-        if done and all(values.get(column) is None for values in done)
+        groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
+    return axes, [
+        grid.Row(labels, len(found), [f for f in found if f is not None])
+        for labels, found in groups.items()
     ]
-    return "\n".join(lines)
-
-
-def _cell(numbers: Sequence[Any]) -> str:
-    """Mean and range over seeds; nothing where nothing ran."""
-    if not numbers or not all(isinstance(n, int | float) for n in numbers):
-        return " ".join(str(n) for n in numbers)
-    mean = sum(numbers) / len(numbers)
-    if len(numbers) == 1:
-        return f"{mean:.3g}"
-    return f"{mean:.3g} ({min(numbers):.3g} to {max(numbers):.3g})"

@@ -8,6 +8,7 @@ import pytest
 from dreamgym.pipeline import study
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
+from worldmodel.text.records import Episode, Task, Transition, write_episodes
 
 TEXT = """
 preset = "tiny"
@@ -22,6 +23,8 @@ seed = [0, 1]
 "experience.history" = 0
 [columns]
 episodes = "stages/collect.numbers.episodes"
+[against]
+"no history" = "all"
 """
 
 
@@ -67,7 +70,7 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         key = study.config_of(grid, cell).digest()
         path = tmp_path / f"r/cells/{key}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"values": {"episodes": value}}))
+        path.write_text(json.dumps({"settings": cell, "values": {"episodes": value}}))
     rows = study.table(grid, tmp_path / "r").splitlines()[2:]
     # Cells in order: seed 0 with 20 and 30 episodes, seed 1 with 20.
     assert rows[0] == "| all | 20 | 2 of 2 | 1.5 (1 to 2) |"
@@ -90,6 +93,10 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         ('until = "collect"', 'test = "bc"', "expected a list of some of"),
         ("[set]", "[sets]", r"unknown \['sets'\]"),
         ("[columns]", "[columns", "expected TOML"),
+        ("[columns]", "[columns]\nx = 3", "columns.x: expected a name, got 3"),
+        ("[columns]", "[columns]\nx = 'test/tea'", "columns.x: no policy 'tea'"),
+        ("[columns]", "[columns]\nx = 'test/bc - '", "columns.x: .*test/POLICY"),
+        ('"no history" = "all"', '"no history" = "tea"', "against: no variant 'tea'"),
         ("seed = [0, 1]", "seed = [-1]", "--seed must be >= 0"),
     ],
 )
@@ -118,7 +125,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("trust", 15),
         ("early", 63),
         ("early_rl", 12),
-        ("updates", 24),
+        ("updates", 27),
         ("curriculum", 24),
     ],
 )
@@ -131,20 +138,40 @@ def test_our_studies_can_be_run(name, different):
 
 
 def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
+    """Games of the two variants, won as their history says: a row each, and apart."""
     text = TEXT.replace('until = "collect"', 'until = "collect"\ntest = ["bc"]')
-    text = text.replace("[columns]", '[columns]\nbc = "test.bc"')
-    grid = study.read_study(written(tmp_path, text))
+    text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
+    of = study.read_study(written(tmp_path, text))
     asked = []
 
     def play_all(run, names):
         asked.append((run.done("collect") is not None, list(names)))
-        return {"bc": 0.25}
+        won = run.config.experience.history > 0
+        episodes = [
+            Episode(
+                id=f"e{i}", task=Task(id=f"g{i}", instruction="go", family=family),
+                transitions=(Transition(state=("a",), action="go", next_state=("b",)),),
+                source="test", success=success,
+            )
+            for i, (family, success) in enumerate(
+                [("long", won), ("short", True), ("long", None)]
+            )
+        ]  # fmt: skip
+        write_episodes(run.path("test/bc.jsonl"), episodes)
 
     monkeypatch.setattr(study, "STAGES", {"collect": lambda _: {"episodes": 3}})
     monkeypatch.setattr(study.evaluate, "play_all", play_all)
-    found = study.compute(grid, next(study.cells(grid)), tmp_path / "r")
-    assert asked == [(True, ["bc"])]  # after the last stage
-    assert found["values"]["bc"] == 0.25
+    for cell in study.cells(of):
+        found = study.compute(of, cell, tmp_path / "r")
+    assert asked == [(True, ["bc"])] * 8  # after the last stage
+    assert found["games"]["g0"] == {"family": "long", "success": {"bc": False}}
+    assert found["games"]["g2"]["success"] == {"bc": None}
+    told = study.table(of, tmp_path / "r").splitlines()
+    assert told[2].startswith("| all | 20 | 2 of 2 | 1.000 [0.510, 1.000] | 1.000 [")
+    assert told[5].startswith("| no history | 30 | 2 of 2 | 0.500 [0.150, 0.850] | 0.0")
+    assert told[7] == "no history 20 minus all 20, same seeds, same games:"
+    assert told[9] == "- long: -1.000 [-1.000, -1.000], 2 games"
+    assert study.plot(of, tmp_path / "r").is_file()
 
 
 LATER = """
