@@ -95,7 +95,7 @@ class _Saver:
         if found is None:
             return start
         number, arrays, host = found
-        state, critic = arrays if start.critic is not None else (arrays, None)
+        states = {name: TrainState(*found) for name, found in arrays.items()}
         start.pool.load(host["pool"])
         if start.stages is not None:
             start.stages.load(host["stages"])
@@ -104,9 +104,9 @@ class _Saver:
             tuples = [_transition(x) for _, x in self._fresh]
             self._experience.refresh([t for t, _ in self._fresh], tuples)
         return Progress(
-            number, TrainState(*state), start.pool, host["transitions"],
-            host["curve"], None if critic is None else TrainState(*critic),
-            tuple(Example(**e) for e in host["replay"]), start.stages, host["halted"],
+            number, states["policy"], start.pool, host["transitions"], host["curve"],
+            states.get("critic"), tuple(Example(**e) for e in host["replay"]),
+            start.stages, host["halted"], states.get("best"),
         )  # fmt: skip
 
 
@@ -131,10 +131,12 @@ def _plain(example: Example) -> dict[str, Any]:
     }
 
 
-def _arrays(progress: Progress) -> Any:
+def _arrays(progress: Progress) -> dict[str, TrainState]:
     """What of the progress is arrays."""
-    one, two = progress.state, progress.critic
-    return one if two is None else (one, two)
+    named = {
+        "policy": progress.state, "critic": progress.critic, "best": progress.best
+    }  # fmt: skip
+    return {name: state for name, state in named.items() if state is not None}
 
 
 def _asked(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
@@ -173,11 +175,13 @@ def reinforce(
         critic = Critic(
             policy.model, update.critic, rows=update.rows, width=update.width
         )
+    keep = config.watch.keep and probe is not None
     start = Progress(
         0, updater.learner.init(),
         pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
         None if critic is None else critic.init(),
         stages=staged_of(config.curriculum),
+        best=updater.learner.init() if keep else None,
     )  # fmt: skip
     total, unit, stage = config.updates, "update", "train"
     if budget is not None:
@@ -210,7 +214,7 @@ def reinforce(
         )  # fmt: skip
     if progress.halted:
         print(f"{name}: {progress.halted}", file=sys.stderr)
-    params = progress.state.params
+    params = progress.result.params
     result = policy.replace(policy.model._replace(params=params))
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)

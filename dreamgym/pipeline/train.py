@@ -15,6 +15,7 @@ from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reinforce import reinforce, trust_of
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.warmstart import load_policy
+from dreamgym.rl import watch
 from dreamgym.training import Progress
 from worldmodel import fidelity
 from worldmodel.experience import Remembering
@@ -111,6 +112,10 @@ def _numbers(progress: Progress) -> dict[str, Any]:
     first, last = progress.curve[0], progress.curve[-1]
     pool = progress.pool.entries.values()
     told: dict[str, Any] = {"halted": progress.halted} if progress.halted else {}
+    best = watch.best(progress.curve)
+    if progress.best is not None and best is not None:
+        row = progress.curve[best]
+        told |= {"kept_update": row["update"], "kept_probe": row["probe"]}
     return told | {
         "updates": progress.update,
         "success_first": first["success"],
@@ -131,19 +136,19 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
       RunError: they ask, and there is no environment.
     """
     c = run.config
-    watch = c.dream.watch
-    if not watch.probe:
+    w = c.dream.watch
+    if not w.probe:
         yield None
         return
     if not c.env:
         raise RunError("dream.watch.probe plays real dev games: give --env")
     envs = base.RealVectorEnv(
-        [base.make(c.env) for _ in range(min(watch.games, c.evaluate.slots))],
+        [base.make(c.env) for _ in range(min(w.games, c.evaluate.slots))],
         max_steps=c.max_steps,
     )
     env = base.make(c.env)
     try:
-        games = base.tasks_of(env, c.env, "dev", watch.games)
+        games = base.tasks_of(env, c.env, "dev", w.games)
         games = [base.begin(env, t)[0] for t in games]
 
         def probe(policy: Policy) -> dict[str, float]:

@@ -32,6 +32,9 @@ class WatchConfig:
     examples, or halve that of rewards that are no outcome's. A loss that is not finite
     is an error where the answer is "say". After `patience` undone updates in a row
     training stops.
+
+    With `keep` training ends with the policy that did best on those games, the first of
+    equals, and an undone `gap` goes back to it rather than to the update before.
     """
 
     entropy: float = 0.0
@@ -41,6 +44,7 @@ class WatchConfig:
     gap: float = 0.0
     probe: int = 0
     games: int = 16
+    keep: bool = False
     answer: str = "say"
     remedies: tuple[str, ...] = ("entropy", "kl")
     patience: int = 3
@@ -55,6 +59,8 @@ class WatchConfig:
             raise ValueError(f"remedies must be among {REMEDIES}, got {unknown}")
         if self.gap and not self.probe:
             raise ValueError("gap is seen on real dev games: probe must be >= 1, got 0")
+        if self.keep and not self.probe:
+            raise ValueError("keep asks real dev games: probe must be >= 1, got 0")
         if self.games < 1 or self.patience < 1:
             raise ValueError(
                 f"games and patience must be >= 1, got {self.games}, {self.patience}"
@@ -108,6 +114,15 @@ def alarms(
 def due(config: WatchConfig, update: int) -> bool:
     """Whether real dev games are played after an update."""
     return config.probe > 0 and update % config.probe == 0
+
+
+def best(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The row whose update did best on real dev games, the first of equals.
+
+    Updates that were undone do not count; None where no game was played yet.
+    """
+    probed = [i for i, r in enumerate(rows) if "probe" in r and not r.get("undone")]
+    return max(probed, key=lambda i: rows[i]["probe"], default=None)
 
 
 def _parted(rows: Sequence[Mapping[str, Any]], gap: float) -> bool:

@@ -121,7 +121,8 @@ def train(
             show=None if show is None else _shown(show, number),
         )  # fmt: skip
         spent = progress.transitions + _steps(envs, parts) - before
-        kept = _copies(progress) if config.watch.answer != "say" else None
+        undoes = config.watch.answer != "say"
+        kept = _copy((progress.state, progress.critic)) if undoes else None
         paid = found if parts.score is None else scored(found, parts.score)
         learned = _attempt(
             updater, progress, paid, config, kept, seed=seed, critic=parts.critic,
@@ -141,6 +142,7 @@ def train(
             progress, learned._replace(row=row), config, kept,
             first_weights(config),
         )._replace(transitions=spent)  # fmt: skip
+        progress = _kept(progress)
         hooks.after_update(progress, found.started)
     envs.max_steps = limit
     return progress
@@ -223,8 +225,16 @@ Kept = tuple[TrainState, TrainState | None]
 """Policy and critic in buffers of their own, to go back to."""
 
 
-def _copies(progress: Progress) -> Kept:
-    return jax.tree.map(jnp.copy, (progress.state, progress.critic))
+def _copy(state: Any) -> Any:
+    return jax.tree.map(jnp.copy, state)  # an update may reuse the buffers it is given
+
+
+def _kept(progress: Progress) -> Progress:
+    """The progress with the best policy so far, where that is kept."""
+    last = len(progress.curve) - 1
+    if progress.best is None or watch.best(progress.curve) != last:
+        return progress
+    return progress._replace(best=_copy(progress.state))
 
 
 def _attempt(
@@ -263,6 +273,8 @@ def _answered(
     state, critic, halted = learned.state, learned.critic, ""
     if names and kept is not None:
         state, critic = kept
+        if "gap" in names and progress.best is not None:
+            state = _copy(progress.best)
         row["undone"] = 1.0
         said = f"update {number}: {', '.join(names)}"
         weights = watch.remedied(watch.weights_of(row, start), c.remedies)

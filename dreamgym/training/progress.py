@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from curriculum.pool import TaskPool
 from curriculum.staged import Staged
+from dreamgym.rl import watch
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 
@@ -12,7 +13,8 @@ class Progress(NamedTuple):
     """After `update` updates: the policy, the tasks, the curve, what is replayed.
 
     `stages` says where the curriculum's stages stand, where it has any; `halted` why
-    training is over before its last update.
+    training is over before its last update. `best` is the policy that did best on real
+    dev games, the first one until any were played, where it is kept (rl/watch.py).
     """
 
     update: int
@@ -24,3 +26,11 @@ class Progress(NamedTuple):
     replay: tuple[Example, ...] = ()
     stages: Staged | None = None
     halted: str = ""
+    best: TrainState | None = None
+
+    @property
+    def result(self) -> TrainState:
+        """What training ends with: the best where that is kept, else the last."""
+        if self.best is None or watch.best(self.curve) is None:
+            return self.state
+        return self.best

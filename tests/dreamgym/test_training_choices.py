@@ -12,6 +12,7 @@ from dreamgym import training
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Snapshot, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.rl import watch
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
@@ -370,7 +371,7 @@ class Hooks:
         self.seen.append((progress, trajectories))
 
 
-def loop(config, **more):
+def loop(config, progress=None, **more):
     tasks = doubles.tasks("train")[:8]
     coin = iter([True, False] * 1000)
 
@@ -381,7 +382,8 @@ def loop(config, **more):
 
     return training.train(
         doubles.Scripted(fickle), DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9),
-        updater(), fresh(tasks, config), config, seed=3, hooks=Hooks(), **more,
+        updater(), progress or fresh(tasks, config), config, seed=3, hooks=Hooks(),
+        **more,
     )  # fmt: skip
 
 
@@ -446,6 +448,55 @@ def test_real_dev_games_are_played_at_their_time_and_told():
     assert ["probe" in row for row in end.curve] == [False, True, False]
     assert end.curve[1]["probe"] == pytest.approx(0.3)
     assert len(played) == 1
+
+
+def probing(*found):
+    """Real dev games as they come out, one after the other."""
+    rest = iter(found)
+    return Parts(probe=lambda _: {"probe": next(rest), "probed": 7.0})
+
+
+def kept(config):
+    """`fresh` keeps the first policy, as the composition root does where asked to."""
+    progress = fresh(doubles.tasks("train")[:8], config)
+    return progress._replace(best=updater().learner.init())
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("found", "best"),
+    [((0.3, 0.5, 0.4), 2), ((0.5, 0.5, 0.5), 1), ((0.1, 0.2, 0.3), 3)],
+)
+def test_training_ends_with_what_did_best_on_real_games(found, best):
+    """An update adds 1 to the weights, so that they tell which one it is."""
+    config = watching(probe=1, keep=True)
+    end = loop(config, progress=kept(config), parts=probing(*found))
+    start = weight_of(updater().learner.init())
+    assert weight_of(end.result) == pytest.approx(start + best)
+    assert weight_of(end.state) == pytest.approx(start + 3)
+    assert watch.best(end.curve) == best - 1
+    last = loop(watching(probe=1), parts=probing(*found))
+    assert weight_of(last.result) == pytest.approx(start + 3)
+
+
+@pytest.mark.usefixtures("told")
+def test_an_undone_gap_goes_back_to_what_did_best(monkeypatch):
+    """Best after update 1, worse after 3: 2 and 3 are gone; without keep 3 alone is."""
+    monkeypatch.setattr(watch, "_parted", lambda rows, _: rows[-1].get("probe") == 0.1)
+    settings = {"probe": 1, "gap": 0.1, "answer": "back"}
+    start = weight_of(updater().learner.init())
+    ends = {}
+    for keep in (True, False):
+        config = watching(keep=keep, **settings)
+        progress = kept(config) if keep else fresh(doubles.tasks("train")[:8], config)
+        ends[keep] = loop(config, progress=progress, parts=probing(0.5, 0.4, 0.1))
+    assert weight_of(ends[True].state) == pytest.approx(start + 1)
+    assert weight_of(ends[False].state) == pytest.approx(start + 2)
+    assert ends[True].curve[-1]["undone"] == 1.0
+    config = watching(keep=True, **settings)
+    longer = dataclasses.replace(config, updates=4)
+    on = loop(longer, progress=kept(config), parts=probing(0.5, 0.4, 0.1, 0.6))
+    assert weight_of(on.state) == weight_of(on.result) == pytest.approx(start + 2)
 
 
 @pytest.mark.usefixtures("told")

@@ -42,7 +42,7 @@ PPO = dataclasses.replace(
 )
 
 
-def start(folder, config=LOOP, **settings):
+def start(folder, config=LOOP, probe=None, **settings):
     """A run, its memory, and the loop as a call."""
     run = Run(folder, preset("tiny", **settings))
     memory = ReplayMemory(capacity=1000)
@@ -54,7 +54,7 @@ def start(folder, config=LOOP, **settings):
     def go():
         return reinforce.reinforce(
             run, "dream", policy, policy, envs, TASKS, config,
-            experience=doubles.Known(memory),
+            experience=doubles.Known(memory), probe=probe,
         )  # fmt: skip
 
     return run, memory, go

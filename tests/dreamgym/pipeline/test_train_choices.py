@@ -28,7 +28,9 @@ from worldmodel.text.records import write_episodes
 WORLD = "tests.doubles:Corridor"
 ALL = dataclasses.replace(
     LOOP, updates=2, resample=1, forks=2, replay=ReplayConfig(share=0.5),
-    watch=WatchConfig(length=0.1, answer="back", remedies=("entropy", "kl")),
+    watch=WatchConfig(
+        length=0.1, answer="back", remedies=("entropy", "kl"), probe=1, keep=True
+    ),
     curriculum=dataclasses.replace(
         LOOP.curriculum, value=ValueConfig(estimate="posterior", decay=0.9),
         feasibility=FeasibilityConfig(rollouts=2), stages="games",
@@ -40,20 +42,24 @@ ALL = dataclasses.replace(
 def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     tmp_path, monkeypatch, capsys
 ):
-    run, _, go = start(tmp_path / "whole", ALL)
+    run, _, go = start(tmp_path / "whole", ALL, probe=lambda _: {"probe": 0.5})
     episodes(run)
-    _, whole = go()
+    policy, whole = go()
     assert "alarm, update 2: length, undone" in capsys.readouterr().err
     assert whole.replay
     told = train._numbers(whole)
     assert 0.0 <= told["accepted_model"] <= 1.0
     assert whole.curve[1]["entropy_weight"] == 1e-3
     assert sum(row.get("forks", 0) for row in whole.curve) > 0
-    run, _, go = start(tmp_path / "two", ALL)
+    run, _, go = start(tmp_path / "two", ALL, probe=lambda _: {"probe": 0.5})
     episodes(run)
     stop_after(1, go, monkeypatch)
-    *_, again = start(tmp_path / "two", ALL)
-    _, progress = again()
+    *_, again = start(tmp_path / "two", ALL, probe=lambda _: {"probe": 0.5})
+    other, progress = again()
+    assert same(progress.best, whole.best)
+    assert same(other.model.params, policy.model.params)
+    assert same(policy.model.params, whole.result.params)
+    assert told["kept_update"] == 1
     assert same(progress.state, whole.state)
     assert progress.curve == whole.curve
     assert progress.pool.state() == whole.pool.state()

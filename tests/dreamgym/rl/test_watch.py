@@ -6,6 +6,7 @@ from dreamgym.rl.watch import (
     WatchConfig,
     Weights,
     alarms,
+    best,
     due,
     remedied,
     weights_of,
@@ -96,9 +97,17 @@ def test_probes_come_at_their_time():
         ({"answer": "panic"}, "answer must be one of .*'panic'"),
         ({"remedies": ("tea",)}, "remedies must be among .*tea"),
         ({"gap": 0.1}, "probe must be >= 1"),
+        ({"keep": True}, "keep asks real dev games"),
         ({"patience": 0}, "patience must be >= 1"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, said):
     with pytest.raises(ValueError, match=said):
         WatchConfig(**settings)
+
+
+def test_the_best_update_is_the_first_of_equals_that_stands():
+    rows = [{"success": 1.0}, {"probe": 0.2}, {"probe": 0.4}, {"probe": 0.4}]
+    assert best(rows) == 2
+    assert best([*rows, {"probe": 0.9, "undone": 1.0}]) == 2
+    assert best(rows[:1]) is None
