@@ -17,6 +17,15 @@ from worldmodel.text import prompts
 from worldmodel.text.forms import Form
 from worldmodel.text.records import State, Task, Transition
 
+SIGNALS = ("token", "nearest", "agreement", "ensemble")
+"""What an answer may be trusted by: the probability of what was written; the similarity
+of the nearest stored transition of another task; the share of SAMPLES replies under
+other noise that say the same; the least probability that a member of an ensemble gives
+to it. The last is of fitted models alone (worldmodel.local)."""
+SAMPLES = 3
+SAMPLED = 1000
+"""Attempts from here on are samples beside the answer, under noise of their own."""
+
 
 class Query(NamedTuple):
     """What the agent did where. `past` holds its earlier actions, oldest first."""
@@ -56,6 +65,28 @@ class ExperienceModel(Protocol):
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """One variation a task, with its initial state; None where it is malformed."""
         ...
+
+
+@runtime_checkable
+class Sampling(Protocol):
+    """An experience model that can be asked again, under noise of its own."""
+
+    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
+        """Reply `number` to each query, taken as it comes; none is `predict`'s."""
+        ...
+
+
+def agreement(
+    model: Sampling, queries: Sequence[Query], answers: Sequence[Prediction]
+) -> list[float]:
+    """The share of SAMPLES more replies to each query that say what the answer says."""
+    same = [0] * len(queries)
+    for number in range(SAMPLES):
+        again = model.sample(queries, number)
+        same = [
+            n + (a[:3] == b[:3]) for n, a, b in zip(same, answers, again, strict=True)
+        ]
+    return [n / SAMPLES for n in same]
 
 
 def right(answer: Prediction, transition: Transition) -> bool:
@@ -113,6 +144,12 @@ class Remembering(ExperienceModel):
         """Enrich the memory between rollouts; earlier answers are forgotten."""
         self.memory.add(task_ids, fresh)
         self._answers.clear()
+
+    def nearness(self, queries: Sequence[Query]) -> list[float]:
+        """The similarity of the nearest transition of another task; 0 without one."""
+        asked = [(q.task.id, q.state, q.action) for q in queries]
+        near = self.memory.nearest(asked, 1)
+        return [float(found[-1][0]) if found else 0.0 for found in near]
 
     def _content(self, query: Query) -> tuple:
         """The part of a query that the model reads."""

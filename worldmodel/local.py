@@ -19,9 +19,12 @@ from worldmodel.backbone.generate import Grammar, Sampled, generate
 from worldmodel.backbone.model import Model
 from worldmodel.calibration import Calibration
 from worldmodel.experience import (
+    SAMPLED,
+    SIGNALS,
     Prediction,
     Query,
     Remembering,
+    agreement,
     content_seed,
     variation,
 )
@@ -34,11 +37,6 @@ from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")
 REWARD, OUTCOME = 2, 3
 """Phases of a reply's grammar."""
-SIGNALS = ("token", "nearest", "agreement", "ensemble")
-"""What an answer may be trusted by; see LocalExperience.signals."""
-SAMPLES = 3
-SAMPLED = 1000
-"""Attempts from here on are samples beside the answer, under noise of their own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,15 +241,9 @@ class LocalExperience(Remembering):
     ) -> Float[np.ndarray, " N"]:
         """One of SIGNALS, larger for answers more likely right."""
         if name == "nearest":
-            asked = [(q.task.id, q.state, q.action) for q in queries]
-            near = self.memory.nearest(asked, 1)
-            return np.array([found[-1][0] if found else 0.0 for found in near], float)
+            return np.array(self.nearness(queries), float)
         if name == "agreement":
-            same = np.zeros(len(queries))
-            for number in range(SAMPLES):
-                again = self.sample(queries, number)
-                same += [a[:3] == b[:3] for a, b in zip(answers, again, strict=True)]
-            return same / SAMPLES
+            return np.array(agreement(self, queries, answers), float)
         said = [
             (a.next_state, prompts.verdict_ids(self.tokenizer, a.reward, a.outcome))
             for a in answers
@@ -262,11 +254,8 @@ class LocalExperience(Remembering):
     def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
         """What speaks for each answer, larger for those more likely right.
 
-        token: the probability of what was written; nearest: the similarity of the
-        nearest stored transition of another task; agreement: the share of SAMPLES
-        replies under other noise that say the same; ensemble, where there are members:
-        the least probability that one of them gives to the answer. The confidence that
-        the model goes by stands under its own name.
+        All of SIGNALS, the ensemble's where there are members. The confidence that the
+        model goes by stands under its own name.
         """
         answers = self.predict(queries)
         own = {self._trust: [a.confidence for a in answers]}

@@ -14,7 +14,8 @@ from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
 from worldmodel.ensemble import EnsembleConfig
-from worldmodel.local import SIGNALS, ExperienceConfig
+from worldmodel.experience import SIGNALS
+from worldmodel.local import ExperienceConfig
 from worldmodel.pretrain import FitConfig
 from worldmodel.served.prompted import PromptedConfig
 from worldmodel.served.protocol import ChatConfig
@@ -123,8 +124,9 @@ class TrustConfig:
     `gate` is the share of good dev answers (right, or of a reveal, which nobody can
     know) that may be cut; it decides the confidence below which a rollout ends
     unscored. 0 believes all. `pessimism` times the missing confidence is taken
-    off rewards. `signal` is what answers are trusted by (worldmodel.local.SIGNALS).
-    Dreamed transitions enter the replay memory at a confidence of `enrich` or more.
+    off rewards. `signal`, one of worldmodel.experience.SIGNALS, is what answers are
+    trusted by (a server's: all but the ensemble's). Dreamed transitions enter the
+    replay memory at a confidence of `enrich` or more.
     """
 
     gate: float = 0.0
@@ -218,6 +220,12 @@ class RunConfig:
             raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if self.server is not None and self.trust.signal == "agreement":
+            if not self.server.chat.temperature:
+                raise ValueError(
+                    "trust.signal = agreement compares answers under different noise: "
+                    "server.chat.temperature must be > 0"
+                )
         if self.trust.signal == "ensemble" and not self.ensemble.members:
             raise ValueError("trust.signal = ensemble needs ensemble.members > 0")
         if self.retrieval not in RETRIEVALS:
@@ -233,7 +241,6 @@ class RunConfig:
         fitted = {
             "shuffled": self.shuffled, "refit": self.refit, "balance": self.balance,
             "ensemble": self.ensemble.members,
-            "trust.signal": self.trust.signal != "token",
         }  # fmt: skip
         about = [name for name, set_ in fitted.items() if set_]
         if self.server is not None and about:

@@ -7,7 +7,6 @@ of curriculum.feasible.
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Protocol, runtime_checkable
 
 import jax
 
@@ -17,20 +16,17 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, Trust
-from worldmodel.experience import ExperienceModel, Prediction, Query, content_seed
+from worldmodel.experience import (
+    ExperienceModel,
+    Prediction,
+    Query,
+    Sampling,
+    content_seed,
+)
 from worldmodel.text.records import Task
 
 KEYS = 64
 """Turns are asked for in multiples of it: few compiled shapes, as in rollouts."""
-
-
-@runtime_checkable
-class Sampling(Protocol):
-    """An experience model that can be asked again, under noise of its own."""
-
-    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
-        """Reply `number` to each query."""
-        ...
 
 
 class Trial:

@@ -57,8 +57,9 @@ def prompted(
     spent = None if stage is None else run.path(f"stages/{stage}.usage")
     client = ChatClient(server.chat, run.path(ANSWERS), spent)
     return PromptedExperience(
-        client, memory, server.prompt, seed=run.config.seed, forms=forms, scale=scale
-    )
+        client, memory, server.prompt, seed=run.config.seed, forms=forms, scale=scale,
+        trust=run.config.trust.signal,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -117,7 +118,7 @@ def asked(client: ChatClient, name: str) -> dict[str, Any]:
 def check_trust(
     run: Run, experience: ExperienceModel, episodes: Sequence[Episode]
 ) -> None:
-    """Refuse a trust gate, or pessimism, where a server tells no confidence.
+    """Refuse a trust gate, or pessimism, where no confidence of answers is known.
 
     An unknown confidence counts as none in the dream: a gate would cut every rollout,
     and pessimism take as much off every reward. Asks a few transitions of `episodes`,
@@ -138,5 +139,6 @@ def check_trust(
         raise RunError(
             f"trust: gate {trust.gate:g} and pessimism {trust.pessimism:g} need to "
             "know how sure an answer is, and the server tells no log-probabilities: "
-            "set both to 0, or ask a server that does"
+            "set both to 0, ask a server that does, or trust answers by another "
+            "signal (trust.signal nearest or agreement)"
         )

@@ -14,9 +14,11 @@ import jax
 import numpy as np
 
 from worldmodel.experience import (
+    SAMPLED,
     Prediction,
     Query,
     Remembering,
+    agreement,
     content_seed,
     variation,
 )
@@ -33,6 +35,9 @@ from worldmodel.served.protocol import (
 )
 from worldmodel.text.forms import Form, fault
 from worldmodel.text.records import Task
+
+TOLD = ("token", "nearest", "agreement")
+"""Of worldmodel.experience.SIGNALS, those a server's answers can be trusted by."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,10 +76,28 @@ class PromptedExperience(Remembering):
         seed: int = 0,
         forms: Mapping[str, Form] | None = None,
         scale: Callable[[Prediction], Prediction] | None = None,
+        trust: str = "token",
     ):
-        """See Remembering; `scale`: what makes of its chances those that come true."""
+        """See Remembering; and:
+
+        Args:
+          scale: what makes of its chances those that come true.
+          trust: which of TOLD is the confidence of an answer. Agreement asks for
+            every answer SAMPLES times more.
+
+        Raises:
+          ValueError: another signal, or agreement at a temperature of 0.
+        """
+        if trust not in TOLD:
+            raise ValueError(f"trust must be one of {TOLD}, got {trust!r}")
+        if trust == "agreement" and not client.config.temperature:
+            raise ValueError(
+                "agreement compares answers under different noise: the server's "
+                "temperature must be > 0"
+            )
         super().__init__(memory, history=config.history, seed=seed, forms=forms)
         self.client, self.config, self._scale = client, config, scale
+        self._trust = trust
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are asked once.
@@ -87,7 +110,8 @@ class PromptedExperience(Remembering):
         answers, alive = self._compute(list(todo.values()))
         found = dict(zip(todo, answers, strict=True))
         known = {k: x for k, x in found.items() if isinstance(x, Prediction)}
-        self._answers.update(known)
+        believed = self._believed([todo[k] for k in known], list(known.values()))
+        self._answers.update(zip(known, believed, strict=True))
         require_answers([x for x in answers if isinstance(x, ChatError)], alive)
         failed = {
             k: _nothing(todo[k], str(x))
@@ -96,10 +120,46 @@ class PromptedExperience(Remembering):
         }
         return [failed[k] if k in failed else self._answers[k] for k in keys]
 
+    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
+        """Reply `number` to each query, under noise of its own, taken as it comes.
+
+        One that is malformed or missing has a problem.
+
+        Raises:
+          ChatUnavailable: the server is gone.
+          ChatError: the server answered none of the queries that it was asked.
+        """
+        found, alive = self._compute(queries, SAMPLED + number, retries=0)
+        require_answers([x for x in found if isinstance(x, ChatError)], alive)
+        return [
+            x if isinstance(x, Prediction) else _nothing(q, str(x))
+            for q, x in zip(queries, found, strict=True)
+        ]
+
+    def _believed(
+        self, queries: Sequence[Query], answers: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The answers with the confidence this model goes by, and honest chances."""
+        out = list(answers)
+        if self._trust != "token":
+            whole = [i for i, a in enumerate(out) if a.problem is None]
+            asked, said = [queries[i] for i in whole], [out[i] for i in whole]
+            near = self._trust == "nearest"
+            told = self.nearness(asked) if near else agreement(self, asked, said)
+            for i, x in zip(whole, told, strict=True):
+                out[i] = out[i]._replace(confidence=x)
+        if self._scale is None:
+            return out
+        return [a if a.problem is not None else self._scale(a) for a in out]
+
     def _compute(
-        self, queries: Sequence[Query]
+        self, queries: Sequence[Query], first: int = 0, retries: int | None = None
     ) -> tuple[list[Prediction | ChatError], bool]:
-        """An answer each, however often it is asked for; whether the server lives."""
+        """An answer each, however often it is asked for; whether the server lives.
+
+        Attempts count from `first`, each with noise of its own.
+        """
+        retries = self.config.retries if retries is None else retries
         demos = self.memory.search(
             [(q.task.id, q.state, q.action) for q in queries], self.config.demos
         )
@@ -111,7 +171,7 @@ class PromptedExperience(Remembering):
         ]
         out: dict[int, Prediction | ChatError] = {}
         todo, alive = list(range(len(queries))), False
-        for attempt in range(self.config.retries + 1):
+        for attempt in range(first, first + retries + 1):
             if not todo:
                 break
             seeds = [self._noise(queries[i], attempt) for i in todo]
@@ -146,11 +206,10 @@ class PromptedExperience(Remembering):
             problem = fault(reply.next_state, form)
         if problem is not None:
             return _nothing(query, problem)._replace(reasoning=reply.reasoning)
-        answer = Prediction(
+        return Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
             prompting.confidence(found), None,
         )  # fmt: skip
-        return answer if self._scale is None else self._scale(answer)
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """One variation a task; None where it is malformed or was not answered.

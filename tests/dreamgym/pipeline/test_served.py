@@ -243,6 +243,25 @@ def test_a_server_that_says_how_sure_it_is_may_be_doubted(run):
     assert card["threshold"] == pytest.approx(sure[1])
 
 
+@pytest.mark.parametrize("signal", ["nearest", "agreement"])
+def test_a_server_that_says_nothing_of_it_may_be_doubted_by_other_signs(
+    run, server, signal
+):
+    """Every answer is right, agrees with every other, and is near one of the memory."""
+    trust = TrustConfig(gate=0.1, signal=signal)
+    other = Run(run.root.with_name(signal), settings(server.url, trust=trust))
+    fill(other, run, "collect", "pretrain")
+    posts = len(server.posts)
+    other.stage("fidelity", lambda: fidelity.stage(other))
+    card = other.read_json("fidelity.json")
+    experience = pretrain.load_experience(other)
+    (answer,) = experience.predict([Query(TASK, (), TASK.initial_state, "go right")])
+    assert answer.confidence == 1.0 if signal == "agreement" else 0 < answer.confidence
+    assert 0 < card["threshold"] <= 1.0
+    asked = len(server.posts) - posts
+    assert asked >= 4 * card["transitions"] * (signal == "agreement")
+
+
 def knowing_surely(handler, body):
     text = knowing(body)
     at = text.index('"next_state"')
@@ -267,11 +286,20 @@ def test_the_settings_name_the_key_and_open_again(tmp_path, monkeypatch):
         Run(tmp_path / "r", plain)
 
 
+def test_agreement_needs_noise():
+    with pytest.raises(ValueError, match=r"temperature must be > 0"):
+        preset(
+            "tiny", trust=TrustConfig(signal="agreement"),
+            server=ServerConfig(
+                chat=ChatConfig(base_url="http://h/v1", model="m", temperature=0.0)
+            ),
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"shuffled": True}, {"refit": "runs/a"}, {"balance": 0.5},
-        {"trust": TrustConfig(signal="nearest")},
         {"ensemble": EnsembleConfig(members=2)},
     ],
 )  # fmt: skip
