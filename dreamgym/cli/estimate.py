@@ -16,7 +16,8 @@ def add(commands: Any) -> None:
         "estimate", help="time, memory and disk of a run, before it",
         description="Time some updates and some real steps under these settings (once "
         "a day on each machine) and tell what a whole run will take: ranges. They were "
-        "measured for presets on 2 CPU cores; on other devices they are guesses.",
+        "measured for presets on 2 CPU cores; on other devices they are guesses. A "
+        "--server is asked a few questions, and how many a run will ask is told.",
     )  # fmt: skip
     run_options(command)
     command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
@@ -24,25 +25,31 @@ def add(commands: Any) -> None:
     command.set_defaults(body=_estimate)
 
 
-def _found(config: Any, *, fine_tune: bool) -> Any:
+def _found(config: Any, mesh: Any = None, *, fine_tune: bool) -> Any:
     import jax
 
-    from dreamgym.pipeline import estimate
+    from dreamgym.pipeline import estimate, pace
+    from worldmodel.backbone.mesh import make_mesh
 
     cache = Path(str(getattr(jax.config, "jax_compilation_cache_dir", ""))) / "pace"
-    pace = estimate.measured(config, cache)
-    return estimate.estimated(config, pace, estimate.known(config), fine_tune=fine_tune)
+    # Hosts may differ in what they have measured before: none waits for another.
+    placed = None
+    if mesh is not None and jax.process_count() == 1:
+        placed = make_mesh(mesh)
+    if config.server is not None:
+        print("estimate: asking the server a few questions", file=sys.stderr)
+    here = pace.measured(config, cache, placed)
+    return estimate.estimated(config, here, estimate.known(config), fine_tune=fine_tune)
 
 
 def _estimate(args: argparse.Namespace) -> None:
     from dreamgym.pipeline import estimate
     from dreamgym.pipeline.quickstart import tune_process
+    from worldmodel.backbone.mesh import parse_mesh
 
-    config = config_of(args)
-    if config.server is not None or args.mesh:
-        raise ValueError("what a --server or a --mesh takes is not known: drop them")
+    config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
     tune_process()
-    found = _found(config, fine_tune=not args.no_transfer)
+    found = _found(config, mesh, fine_tune=not args.no_transfer)
     if args.json:
         stages = {k: round(v, 1) for k, v in found.seconds.items()}
         print(json.dumps(estimate.spans(found) | {"stages": stages}))
@@ -60,8 +67,10 @@ def _warn(found: Sequence[Any], root: Path) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def say(root: Path, config: Any, *, fine_tune: bool) -> None:
+def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
     """The line before a run, of what is left of it, and what may not suffice.
+
+    A server that does not answer now may do so when it is needed: that is said.
 
     Raises:
       RunError: a run of other settings is there, or the disk is too small.
@@ -69,15 +78,20 @@ def say(root: Path, config: Any, *, fine_tune: bool) -> None:
     from dreamgym.pipeline import estimate
     from dreamgym.pipeline.quickstart import STAGES, tune_process
     from dreamgym.pipeline.run import Run
+    from dreamgym.pipeline.served import check_server
+    from worldmodel.served.protocol import ChatError
 
-    if config.server is not None:
-        return
+    check_server(config)
     run = Run(root, config)  # what it refuses is said before anything is measured
     done = {s for s in STAGES if run.done(s)}
     if done >= STAGES.keys() - (set() if fine_tune else {"transfer"}):
         return
     tune_process()
-    found = _found(config, fine_tune=fine_tune)
+    try:
+        found = _found(config, mesh, fine_tune=fine_tune)
+    except ChatError as error:
+        print(f"estimate: none, the server did not answer: {error}", file=sys.stderr)
+        return
     print(estimate.told(found, done), file=sys.stderr)
     _warn([found], root)
 

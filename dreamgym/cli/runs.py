@@ -175,7 +175,7 @@ def _stages(args: argparse.Namespace) -> None:
         results = transfer.write_results(run)
     else:
         if mesh is None:
-            say(root, config, fine_tune=not args.no_transfer)
+            say(root, config, mesh, fine_tune=not args.no_transfer)
         results = quickstart(
             root, config, fine_tune=not args.no_transfer, mesh=mesh, track=args.track
         )

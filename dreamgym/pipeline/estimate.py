@@ -1,37 +1,22 @@
 """What a run will take: seconds, memory and disk, told before it begins, as ranges.
 
-settings, one timed update and a few timed real episodes (kept for each machine beside
-compiled programs) -> seconds by stage, bytes. How stages compare with a fit's update
-was measured on runs of the presets (docs/LOG.md, 2026-11-21 and 22: 1 to 2 M parameters
-on 2 CPU cores); elsewhere that is a guess, and so are the ranges.
+settings, the pace that was measured here (pace.py) -> seconds by stage, bytes,
+questions to a server. How stages compare with a fit's update was measured on runs of
+the presets (docs/LOG.md, 2026-11-21 and 22: 1 to 2 M parameters on 2 CPU cores);
+elsewhere that is a guess, and so are the ranges.
 """
 
-import contextlib
-import dataclasses
-import hashlib
-import json
 import os
 import shutil
-import statistics
-import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import numpy as np
-
-from dreamgym.envs import base
-from dreamgym.pipeline.collect import collect
-from dreamgym.pipeline.config import MODELS, RunConfig
+from dreamgym.pipeline.config import RunConfig
+from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.run import RunError
-from worldmodel import pretrain
-from worldmodel.backbone import lora
-from worldmodel.backbone.model import create
-from worldmodel.backbone.weights import load_model
-from worldmodel.fitting.batches import Example, pack, rows_of
-from worldmodel.fitting.learner import Learner
-from worldmodel.text.records import read_episodes, replacing
+from worldmodel.experience import SAMPLES
+from worldmodel.text.records import read_episodes
 
 UPDATES = {
     "pretrain": 1.0,  # an update
@@ -50,39 +35,28 @@ COMPILED = {
 """Seconds that compiling took where nothing was compiled before; so at most these."""
 LOWEST, HIGHEST = 0.7, 1.5
 """Times what is estimated: the ranges. Measured runs of presets lay within them."""
+NEW = 0.6
+"""Share of the steps a rollout may take that ask what was not answered before."""
 LENGTH = 0.84
 """Mean length of a collected episode as a share of the most steps."""
 PROCESS, TRANSITION = 1.4e9, 14e3
 """Bytes of a process with its programs, and of a transition in its several forms."""
 WRITTEN, PLOTS = 730, 4e6
 """Bytes of a transition in an episodes file, and of plots, tables and curves."""
-FRESH = 24 * 3600.0
-"""Seconds after which is measured again: a machine is not always as busy."""
-SECONDS = 2.0
-"""How long is measured, at most, once everything is compiled."""
-
-
-class Pace(NamedTuple):
-    """What was measured here.
-
-    update: seconds of a fit's update; step: of a real transition (0 without an
-    environment); parameters: of the model; vocabulary; scratch: bytes of a gradient
-    beside parameters and gradient.
-    """
-
-    update: float
-    step: float
-    parameters: int
-    vocabulary: int
-    scratch: int
 
 
 class Estimate(NamedTuple):
-    """Seconds by stage (without compiling), and bytes: most memory, disk."""
+    """Seconds by stage (without compiling), and bytes: most memory, disk.
+
+    Of a run behind a server also how often it is asked, the tokens and what they cost.
+    """
 
     seconds: dict[str, float]
     memory: float
     disk: float
+    requests: float = 0.0
+    tokens: float = 0.0
+    cost: float = 0.0
 
 
 def estimated(
@@ -112,6 +86,9 @@ def estimated(
         games = 3 * e.games
         seconds["transfer"] += games * UPDATES["evaluate"] * pace.update
         seconds["transfer"] += units["transfer"] * pace.step
+    answers = _answers(c, units["fidelity"], units["train"])
+    for stage, count in answers.items():
+        seconds[stage] += count * pace.answer
     weights = 4.0 * pace.parameters
     loop = c.dream.update
     # Fit: parameters, two moments, the best ones, a gradient. Loop: the experience
@@ -128,7 +105,17 @@ def estimated(
         seconds,
         PROCESS + TRANSITION * collected + max(fit, rl),
         kept + checkpoints + WRITTEN * (collected + played) + PLOTS,
+        *(sum(answers.values()) * x for x in (pace.requests, pace.tokens, pace.cost)),
     )
+
+
+def _answers(c: RunConfig, fidelity: int, steps: int) -> dict[str, float | int]:
+    """Answers that stages want of a server, by stage."""
+    if c.server is None:
+        return {}
+    beside = c.dream.updates * c.dream.curriculum.proposals
+    each = 1 + SAMPLES * (c.trust.signal == "agreement")
+    return {"fidelity": each * fidelity, "train": each * NEW * steps + beside}
 
 
 def _real_steps(c: RunConfig, collected: int) -> int:
@@ -136,89 +123,6 @@ def _real_steps(c: RunConfig, collected: int) -> int:
     t, n = c.transfer, c.transfer_budget
     most = t.updates * t.tasks * t.group_size * c.max_steps
     return 2 * min(n, most) + min(n + collected, most)
-
-
-def measured(config: RunConfig, cache: Path) -> Pace:
-    """The pace of this machine under these settings; kept in `cache` for a day.
-
-    What a run has that is not measured: longer rows, where its texts need them.
-    """
-    told = {
-        "model": _shape(config), "fit": repr(config.pretrain), "env": config.env,
-        "steps": config.max_steps, "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(), "jax": jax.__version__,
-    }  # fmt: skip
-    key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache / f"pace-{key}.json"
-    if path.is_file() and time.time() - path.stat().st_mtime < FRESH:
-        return Pace(**json.loads(path.read_text()))
-    step = _step_seconds(config) if config.env else 0.0
-    pace = Pace(step=step, **_update(config))
-    with replacing(path) as file:
-        json.dump(pace._asdict(), file)
-    return pace
-
-
-def _shape(config: RunConfig) -> str:
-    if config.model in MODELS:
-        return repr(MODELS[config.model])
-    path = Path(config.model) / "config.json"
-    return f"{path} {path.read_text()}"
-
-
-def _update(config: RunConfig) -> dict[str, Any]:
-    """One update's seconds, and sizes, of the fit as it will be but for its texts."""
-    c = config.pretrain
-    if config.model in MODELS:
-        shape = MODELS[config.model]
-        model = create(shape.model(shape.vocab_size), seed=0)
-    else:
-        model, _ = load_model(config.model)
-    size = model.config.vocab_size
-    count = sum(x.size for x in jax.tree.leaves(model.params))
-    if c.lora is not None:
-        model = lora.attach(model, c.lora, seed=0)
-    optimizer = dataclasses.replace(c.optimizer, steps=c.steps)  # the fit's program
-    learner = Learner(model, optimizer, pretrain.supervised_loss, c.compute)
-    ids = np.random.default_rng(0).integers(0, size, c.width).tolist()
-    row = Example(ids, [False] + [True] * (c.width - 1), [1] * c.width)
-    tokens = rows_of(pack([row], c.width), np.zeros(c.rows, int), c.rows)
-    state = learner.init()
-    scratch = 0
-    with contextlib.suppress(RuntimeError):  # a compiler that does not tell
-        scratch = learner.scratch(state.params, tokens)
-    state, _ = learner.update(state, [tokens])  # compiled
-    jax.block_until_ready(state.params)
-    seconds, start = [], time.monotonic()
-    while not seconds or time.monotonic() - start < SECONDS:
-        before = time.monotonic()
-        state, _ = learner.update(state, [tokens])
-        jax.block_until_ready(state.params)
-        seconds.append(time.monotonic() - before)
-    return {
-        "update": statistics.median(seconds), "parameters": count, "vocabulary": size,
-        "scratch": scratch,
-    }  # fmt: skip
-
-
-def _step_seconds(config: RunConfig) -> float:
-    """Seconds of a real transition under random play, the environment's start aside."""
-    env = base.make(config.env)
-    try:
-        tasks = base.tasks_of(env, config.env, "train", 8)
-        done, start = 0, 0.0
-        for number in range(1000):
-            if number == 1:  # the first one warms up
-                done, start = 0, time.monotonic()
-            played = collect(
-                env, tasks, 1, config.collect, seed=number, max_steps=config.max_steps
-            )
-            done += sum(len(e.transitions) for e in played)
-            if number and time.monotonic() - start > SECONDS / 2:
-                break
-        return (time.monotonic() - start) / max(done, 1)
-    finally:
-        env.close()
 
 
 def known(config: RunConfig) -> int | None:
@@ -238,6 +142,9 @@ def spans(
         "seconds": (LOWEST * sum(left.values()), most),
         "memory": (LOWEST * estimate.memory, HIGHEST * estimate.memory),
         "disk": (LOWEST * estimate.disk, HIGHEST * estimate.disk),
+        "requests": (LOWEST * estimate.requests, HIGHEST * estimate.requests),
+        "tokens": (LOWEST * estimate.tokens, HIGHEST * estimate.tokens),
+        "cost": (LOWEST * estimate.cost, HIGHEST * estimate.cost),
     }
 
 
@@ -245,10 +152,16 @@ def told(estimate: Estimate, done: Collection[str] = ()) -> str:
     """One line of ranges."""
     found = spans(estimate, done)
     (low, high), (least, most) = found["seconds"], found["memory"]
-    return (
+    line = (
         f"estimate: {time_of(low)} to {time_of(high)}, {_size(least)} to "
         f"{_size(most)} of memory, {_size(found['disk'][1])} of disk at most"
     )
+    if estimate.requests:
+        fewest, many = found["requests"]
+        line += f"; {fewest:,.0f} to {many:,.0f} questions to the server"
+        line += f" ({found['tokens'][1] / 1e6:,.1f} M tokens at most"
+        line += f", {found['cost'][1]:,.2f} at its prices)" if estimate.cost else ")"
+    return line
 
 
 def table(estimate: Estimate) -> str:

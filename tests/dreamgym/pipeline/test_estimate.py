@@ -9,11 +9,17 @@ import time
 import pytest
 
 from dreamgym.cli import main
-from dreamgym.pipeline import estimate
-from dreamgym.pipeline.estimate import Pace, estimated
+from dreamgym.cli.estimate import say
+from dreamgym.pipeline import estimate, pace
+from dreamgym.pipeline.config import ServerConfig, TrustConfig
+from dreamgym.pipeline.estimate import estimated
+from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import RunError
+from tests.chat_server import ok, serving, status
+from worldmodel.backbone.mesh import make_mesh, parse_mesh
 from worldmodel.pretrain import FitConfig
+from worldmodel.served.protocol import ChatConfig
 
 # `micro` on 2 cores (docs/LOG.md, 2026-11-21): 4,000 updates took 387 s, real steps of
 # collecting 12 s for 19,144. Half a million parameters; what a gradient holds is no
@@ -119,33 +125,103 @@ def tiny(**changes):
 
 
 def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
-    monkeypatch.setattr(estimate, "SECONDS", 0.2)
-    pace = estimate.measured(tiny(), tmp_path)
-    assert pace.update > 0
-    assert pace.step > 0
-    assert 20_000 < pace.parameters < 60_000  # nano: 448 x 32 and two small layers
-    assert pace.vocabulary == 448
-    assert pace.scratch > 0
+    monkeypatch.setattr(pace, "SECONDS", 0.2)
+    found = pace.measured(tiny(), tmp_path)
+    assert found.update > 0
+    assert found.step > 0
+    assert 20_000 < found.parameters < 60_000  # nano: 448 x 32 and two small layers
+    assert found.vocabulary == 448
+    assert found.scratch > 0
     asked = []
 
-    def update(config):
-        asked.append(config.model)
-        return {k: v for k, v in pace._asdict().items() if k != "step"}
+    def update(config, mesh):
+        asked.append((config.model, mesh))
+        kept = ("update", "parameters", "vocabulary", "scratch")
+        return {k: v for k, v in found._asdict().items() if k in kept}
 
-    monkeypatch.setattr(estimate, "_update", update)
-    monkeypatch.setattr(estimate, "_step_seconds", lambda _: 1.0)
-    assert estimate.measured(tiny(seed=3), tmp_path) == pace  # as it was found
+    monkeypatch.setattr(pace, "_update", update)
+    monkeypatch.setattr(pace, "_step_seconds", lambda _: 1.0)
+    assert pace.measured(tiny(seed=3), tmp_path) == found  # as it was found
     assert asked == []
-    assert estimate.measured(tiny(model="micro"), tmp_path).step == 1.0
-    assert asked == ["micro"]
+    assert pace.measured(tiny(model="micro"), tmp_path).step == 1.0
+    mesh = make_mesh(parse_mesh("data=1"))
+    assert pace.measured(tiny(), tmp_path, mesh).step == 1.0
+    assert asked == [("micro", None), ("nano", mesh)]
     for path in tmp_path.iterdir():
-        os.utime(path, (0, time.time() - estimate.FRESH - 1))
-    assert estimate.measured(tiny(), tmp_path).step == 1.0
+        os.utime(path, (0, time.time() - pace.FRESH - 1))
+    assert pace.measured(tiny(), tmp_path).step == 1.0
 
 
-def test_a_server_or_a_mesh_is_not_estimated(capsys):
-    assert main(["estimate", "--server", "http://127.0.0.1:1/v1"]) == 2
-    assert "is not known" in capsys.readouterr().err
+def test_a_mesh_is_measured_as_it_is():
+    mesh = make_mesh(parse_mesh("data=1"))
+    found = pace._update(tiny(), mesh)
+    assert found["update"] > 0
+    assert found["parameters"] == pace._update(tiny(), None)["parameters"]
+
+
+# --- a server ------------------------------------------------------------------------
+
+SAID = {"reasoning": "so", "next_state": ["at 1"], "reward": 0, "outcome": "go"}
+
+
+def behind(url, **changes):
+    chat = ChatConfig(
+        base_url=url, model="m", concurrency=3, price_in=1.0, price_out=10.0, retries=0
+    )
+    return tiny(server=ServerConfig(chat=chat), **changes)
+
+
+def test_a_server_is_asked_as_much_as_it_may_be_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(pace, "SECONDS", 0.2)
+    with serving(ok(json.dumps(SAID))) as server:
+        config = behind(server.url)
+        found = pace.measured(config, tmp_path)
+        assert len(server.posts) == 3
+        assert pace.measured(config, tmp_path) == found
+        assert len(server.posts) == 3
+    assert found.answer > 0
+    # Of chat_server: 10 tokens of prompt and 4 of an answer.
+    assert (found.requests, found.tokens) == (1.0, 14.0)
+    assert found.cost == pytest.approx((10 * 1.0 + 4 * 10.0) / 1e6)
+
+
+def test_what_a_server_is_asked_by_hand():
+    served = MICRO._replace(answer=2.0, requests=1.5, tokens=100.0, cost=0.01)
+    config = behind("http://127.0.0.1:1/v1")
+    loop = config.dream
+    steps = loop.updates * loop.tasks * loop.group_size * 4
+    answers = config.evaluate.fidelity + 0.6 * steps
+    answers += loop.updates * loop.curriculum.proposals
+    found = estimated(config, served, fine_tune=False)
+    assert found.requests == pytest.approx(1.5 * answers)
+    assert found.tokens == pytest.approx(100 * answers)
+    assert found.cost == pytest.approx(0.01 * answers)
+    local = estimated(tiny(), served, fine_tune=False)
+    assert local.requests == local.cost == 0
+    apart = {k: found.seconds[k] - local.seconds[k] for k in ("fidelity", "train")}
+    assert sum(apart.values()) == pytest.approx(2.0 * answers)
+    assert found.seconds["pretrain"] == 0
+    line = estimate.told(found)
+    least, most = 0.7 * 1.5 * answers, 1.5 * 1.5 * answers
+    assert f"{least:,.0f} to {most:,.0f} questions to the server" in line
+    assert "at its prices" in line
+    assert "questions" not in estimate.told(local)
+    trusted = behind("http://127.0.0.1:1/v1", trust=TrustConfig(signal="agreement"))
+    more = estimated(trusted, served, fine_tune=False)
+    beside = loop.updates * loop.curriculum.proposals * 1.5
+    assert more.requests - beside == pytest.approx(4 * (found.requests - beside))
+
+
+def test_a_server_that_does_not_answer(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pace, "SECONDS", 0.2)
+    args = ["--preset", "tiny", "--env", "tests.doubles:Corridor"]
+    with serving(status(400)) as server:
+        asked = ["--server", server.url]
+        assert main(["estimate", *args, *asked]) == 2
+        assert "dreamgym estimate: " in capsys.readouterr().err
+        config = behind(server.url)
+        say(tmp_path / "r", config, fine_tune=False)
+    assert "estimate: none, the server did not answer" in capsys.readouterr().err
 
 
 @pytest.mark.slow
