@@ -12,9 +12,9 @@ from bench_common import median
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Step, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
-from dreamgym.pipeline.warmstart import load_policy
 from worldmodel.experience import Query
 from worldmodel.local import LocalExperience
 from worldmodel.pretrain import forms_of, memory_of

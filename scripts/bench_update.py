@@ -24,10 +24,10 @@ import numpy as np
 from bench_common import median, table
 
 from dreamgym.agent.policy import Policy
+from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.quickstart import tune_process
 from dreamgym.pipeline.run import Run
-from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
 from dreamgym.training import turn_example

@@ -7,8 +7,8 @@ from typing import Any
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs import base
 from dreamgym.evaluation import evaluate
+from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.run import Run, RunError, bar
-from dreamgym.pipeline.warmstart import load_policy
 from worldmodel.text.records import Task, read_episodes, write_episodes
 
 ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")

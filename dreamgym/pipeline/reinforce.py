@@ -21,12 +21,13 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import Trust
 from dreamgym.pipeline import proposals
+from dreamgym.pipeline.clone import experts_of
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.feasibility import trial_of
+from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.reward import scoring
 from dreamgym.pipeline.run import Run
-from dreamgym.pipeline.warmstart import experts_of, save_policy
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.scoring.config import RewardConfig

@@ -44,6 +44,7 @@ from dreamgym.pipeline.config import RunConfig, changed_by
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from worldmodel.text.records import replacing
 
 VARIANT, ALGORITHM = "variant", "algorithm"
@@ -54,6 +55,12 @@ LATE = {
 POLICY = {"policy", "warmstart"}
 MODEL = {"model", "experience", "retrieval", "pretrain", "share", "balance"}
 ENSEMBLE = {"ensemble"}
+UNCLONED = {
+    f"warmstart.{f.name}"
+    for f in dataclasses.fields(WarmstartConfig)
+    if f.name not in ("fit", "experts", "share")
+}
+"""Settings of the warm start that its control does not read (clone.py)."""
 SHARED = {
     "collect": ((), LATE | POLICY | MODEL | ENSEMBLE, ("episodes.jsonl", "dev.jsonl")),
     "pretrain": (("collect",), LATE | POLICY | ENSEMBLE, (
@@ -63,13 +70,21 @@ SHARED = {
     "fidelity": (("ensemble",), (LATE - {"trust"}) | POLICY, (
         "fidelity.json", "plots/fidelity.png",
     )),
+    "clone": (("pretrain",), LATE | ENSEMBLE | UNCLONED, (
+        "policies/untrained", "policies/bc", "curves/bc.jsonl",
+        "test/untrained.jsonl", "test/bc.jsonl",
+    )),
     "warmstart": (("pretrain",), LATE | ENSEMBLE, (
         "branches.jsonl", "branches.json", "policies/untrained", "policies/bc",
         "policies/warmstart", "curves/bc.jsonl", "curves/iwm.jsonl",
-        "curves/writer.jsonl", "curves/warmstart.jsonl",
+        "curves/writer.jsonl", "curves/warmstart.jsonl", "test/untrained.jsonl",
+        "test/bc.jsonl", "test/warmstart.jsonl",
     )),
 }  # fmt: skip
-"""Stages that cells share: what each goes on from, what it does not read, its files."""
+"""Stages that cells share: what each goes on from, what it does not read, its files.
+
+Test games that its policies have played are among them.
+"""
 Cell = dict[str, Any]
 """The settings of a cell by their dotted names."""
 
@@ -238,7 +253,12 @@ def share(run: Run, manifests: Sequence[Path]) -> None:
 
 
 def _without(config: RunConfig, names: set[str]) -> dict[str, Any]:
-    return {k: v for k, v in config.json().items() if k not in names}
+    left = {k: v for k, v in config.json().items() if k not in names}
+    for name in names:
+        group, _, field = name.partition(".")
+        if field and group in left:
+            left[group] = {k: v for k, v in left[group].items() if k != field}
+    return left
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -11,10 +11,10 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds, evaluate
 from dreamgym.pipeline import evaluate as evaluation
 from dreamgym.pipeline import served
+from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reinforce import reinforce, trust_of
 from dreamgym.pipeline.run import Run, RunError
-from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl import watch
 from dreamgym.training import Progress
 from worldmodel import fidelity

@@ -8,10 +8,10 @@ from typing import Any
 
 from dreamgym.evaluation import evaluate, report
 from dreamgym.pipeline import evaluate as evaluation
+from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.reinforce import reinforce
 from dreamgym.pipeline.run import SCHEMA, Run, versions
-from dreamgym.pipeline.warmstart import load_policy
 
 STARTS = {"s2r": "dream", "real_only": "warmstart", "real_only_total": "warmstart"}
 STAGES = (

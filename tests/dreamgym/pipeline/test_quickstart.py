@@ -163,17 +163,17 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
 def test_studies_share_all_that_the_early_stages_write(corridor):
     root, _ = corridor
     listed = {f for _, _, files in study.SHARED.values() for f in files}
-    folders = ("policies", "curves", "plots")
+    folders = ("policies", "curves", "plots", "test")
     written = {p.name for p in root.iterdir()} - set(folders)
     for folder in folders:
         written |= {f"{folder}/{p.name}" for p in (root / folder).iterdir()}
     late = {"dream", "s2r", "real_only", "real_only_total"}
     others = {
-        "manifest.json", "stages", "checkpoints", "test", "plots/curves.png",
+        "manifest.json", "stages", "checkpoints", "plots/curves.png",
         "plots/success.png", "bound.json", "results.json", "spent.json", "table.md",
         "metrics.jsonl",
         *(f"policies/{n}" for n in late),
-        *(f"curves/{n}.jsonl" for n in late),
+        *(f"{folder}/{n}.jsonl" for folder in ("curves", "test") for n in late),
     }  # fmt: skip
     absent = {"ensemble", "memory", "curves/writer.jsonl"}  # of other settings
     assert written - others == listed - absent
@@ -239,6 +239,7 @@ MOMENTS = (
     "experience/config.json",
     "stages/pretrain.json",
     "policies/untrained/config.json",
+    "stages/clone.json",
     "checkpoints/iwm/step_*",
     "checkpoints/warmstart/step_*",
     "stages/warmstart.json",

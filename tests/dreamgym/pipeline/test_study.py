@@ -8,6 +8,7 @@ import pytest
 from dreamgym.pipeline import study
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
+from tests import doubles
 from worldmodel.text.records import Episode, Task, Transition, write_episodes
 
 TEXT = """
@@ -188,6 +189,8 @@ env = "tests.doubles:Corridor"
 "experience.history" = 1
 [variants."more experts"]
 "warmstart.experts" = 30
+[variants."other method"]
+"warmstart.method" = "sr"
 """
 
 
@@ -196,11 +199,21 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     grid = study.read_study(written(tmp_path, LATER))
     ran = []
 
+    def mine(name):
+        files = study.SHARED.get(name, ((), (), ()))[2]
+        control = study.SHARED["clone"][2] if name == "warmstart" else ()
+        return [f for f in files if f not in control]
+
     def body(name):
         def stage(run):
             ran.append(name)
-            for file in study.SHARED.get(name, ((), (), ()))[2]:
+            if name == "warmstart":
+                run.stage("clone", lambda: body("clone")(run))
+            for file in mine(name):
                 path = run.path(file)
+                if file.startswith("test/"):
+                    write_episodes(path, [doubles.expert(doubles.tasks("test")[0])])
+                    continue
                 if "." not in file:
                     path = path / "model"
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,11 +226,12 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "STAGES", stages)
     roots = []
     expected = {
-        "all": ["collect", "pretrain", "ensemble", "fidelity", "warmstart"],
+        "all": ["collect", "pretrain", "ensemble", "fidelity", "warmstart", "clone"],
         "gate": ["fidelity"],  # the gate's threshold is measured there
         "members": ["ensemble", "fidelity"],
-        "less history": ["pretrain", "ensemble", "fidelity", "warmstart"],
-        "more experts": ["warmstart"],
+        "less history": ["pretrain", "ensemble", "fidelity", "warmstart", "clone"],
+        "more experts": ["warmstart", "clone"],
+        "other method": ["warmstart"],  # its control is that of the first
     }
     strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
     strange.parent.mkdir(parents=True)
@@ -225,12 +239,16 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     for cell in study.cells(grid):
         ran.clear()
         found = study.compute(grid, cell, tmp_path / "r")
-        assert ran == expected[cell["variant"]]
+        assert ran == expected[cell["variant"]], cell
         roots.append(tmp_path / "r/runs" / found["digest"])
         ran.clear()
         study.compute(grid, cell, tmp_path / "r")
         assert ran == []
+    assert (roots[-1] / "policies/bc/model").read_text() == "clone 6"
+    assert (roots[-1] / "test/bc.jsonl").is_file()
     for name, (_, _, files) in study.SHARED.items():
+        if name in ("clone", "warmstart"):  # the one is part of the other
+            continue
         pair = roots[0], roots[-1 if name == "fidelity" else 1]
         for file in files:
             one, two = (r / file if "." in file else r / file / "model" for r in pair)

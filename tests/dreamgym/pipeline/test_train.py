@@ -13,9 +13,9 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline import reinforce
 from dreamgym.pipeline.config import TrustConfig
+from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
-from dreamgym.pipeline.warmstart import load_policy
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.tracking import FILE, read_metrics
 from dreamgym.training import LoopConfig

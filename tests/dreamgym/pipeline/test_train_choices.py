@@ -8,9 +8,9 @@ from curriculum.feasible import FeasibilityConfig
 from curriculum.schedule import HorizonConfig
 from curriculum.value import ValueConfig
 from dreamgym.pipeline import reinforce, served, train
+from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
-from dreamgym.pipeline.warmstart import save_policy
 from dreamgym.rl.config import ALGORITHMS
 from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import JudgeConfig, RewardConfig

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dreamgym.pipeline import served, warmstart
+from dreamgym.pipeline import clone, served, warmstart
 from dreamgym.pipeline.config import changed, changed_by
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
@@ -95,7 +95,7 @@ def test_smaller_shares_are_part_of_larger_ones():
     episodes = [doubles.expert(t) for t in doubles.tasks("train")[:16]]
 
     def ids(share, seed=0):
-        found = warmstart.share_of(episodes, share, seed=seed)
+        found = clone.share_of(episodes, share, seed=seed)
         assert found == [e for e in episodes if e in found]  # in order
         return {e.id for e in found}
 
@@ -123,6 +123,18 @@ def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
     assert run.read_json("branches.json").keys() == {
         "transitions", "drifted", "duplicates", "replaced", "errors",
     }  # fmt: skip
+
+
+def test_the_control_is_cloned_once(tmp_path, monkeypatch):
+    """A stage that was stopped after it, or a cell of a study that shares it."""
+    run = made(tmp_path)
+    told = run.stage("clone", lambda: clone.stage(run))["numbers"]
+    assert told == {"experts": 4, "bc_examples": numbers(run)["bc_examples"]}
+    before = weights(run, "bc"), weights(run, "warmstart")
+    run.path("stages/warmstart.json").unlink()
+    monkeypatch.setattr(clone, "stage", None)
+    numbers(run)
+    assert (weights(run, "bc"), weights(run, "warmstart")) == before
 
 
 def test_branches_are_made_once(tmp_path, monkeypatch):
