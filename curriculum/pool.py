@@ -33,6 +33,7 @@ class Entry:
 
     `won` and `lost` are aged to `last_update`, `successes` and `rollouts` are not.
     `value` is the variance of the last group of its cluster, of update `valued`.
+    `silent` groups in a row had no scored rollout.
     """
 
     task: Task
@@ -46,6 +47,7 @@ class Entry:
     value: float | None = None
     valued: int = -1
     settled: int = 0
+    silent: int = 0
     last_update: int = -1
     retired: bool = False
 
@@ -123,9 +125,10 @@ class TaskPool:
     def record_batch(self, outcomes: Outcomes, update: int) -> None:
         """Take in the scored outcomes of a batch of groups, pooled by cluster.
 
-        A task whose last `patience` groups were always won or always lost is retired.
-        A single outcome says nothing of a variance: with one rollout a task (PPO) a
-        cluster with a second outcome in the batch is needed for either.
+        A task whose last `patience` groups were always won or always lost is retired,
+        and one of which none was scored: nothing can be learnt of either. A single
+        outcome says nothing of a variance: with one rollout a task (PPO) a cluster with
+        a second outcome in the batch is needed for either.
         """
         pooled: dict[str, list[bool]] = collections.defaultdict(list)
         played: dict[str, None] = {}
@@ -135,6 +138,10 @@ class TaskPool:
             if successes:
                 pooled[entry.cluster] += successes
                 played[task_id] = None
+                entry.silent = 0
+            else:
+                entry.silent += 1
+                entry.retired = entry.retired or entry.silent >= self._patience
         told = {k: task_value(x) for k, x in pooled.items() if len(x) > 1}
         for entry in self.entries.values() if told else ():
             if entry.cluster not in told:
@@ -165,8 +172,17 @@ class TaskPool:
         """When every seed task is retired the policy has changed: look again."""
         for entry in self.entries.values():
             if not entry.generated:
-                entry.retired, entry.settled, entry.value = False, 0, None
-                entry.won = entry.lost = 0.0
+                self._afresh(entry)
+
+    def longer(self) -> None:
+        """Episodes may take more steps from now on: what was only lost may be won."""
+        for entry in self.entries.values():
+            if entry.retired and not entry.successes:
+                self._afresh(entry)
+
+    def _afresh(self, entry: Entry) -> None:
+        entry.retired, entry.settled, entry.silent = False, 0, 0
+        entry.value, entry.won, entry.lost = None, 0.0, 0.0
 
     def tell(self, generator: str, verdicts: Mapping[str, int]) -> None:
         """Count what became of a generator's proposals."""

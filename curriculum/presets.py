@@ -68,14 +68,15 @@ def tool_stages() -> tuple[Stage, ...]:
 
 
 def game_stages(
-    *, success: float = 0.6, plans: tuple[int, ...] = (4, 8), epochs: float = 10.0
+    *, success: float = 0.6, plans: tuple[int, ...] = (4, 8), updates: float = 8.0
 ) -> tuple[Stage, ...]:
     """Short plans first, then longer ones, then all: for text games without tools.
 
     `plans` are the longest known plans of the stages but the last; a stage is passed at
-    a `success` rate, or after `epochs`, and its episodes may take three times its plan.
-    Half of a later stage is what is new in it, half what came before. All numbers are
-    defaults of ours, not measured.
+    a `success` rate, or after so many `updates`, and its episodes may take three times
+    its plan. Half of a later stage is what is new in it, half what came before. It is
+    never gone back to: success on longer plans says nothing of shorter ones. All
+    numbers are defaults of ours, not measured.
 
     Raises:
       ValueError: plans that do not grow, or a success rate outside (0, 1].
@@ -91,8 +92,8 @@ def game_stages(
         out.append(
             Stage(
                 name=f"plans-{plan}", mix=(new,) if old is None else (new, old),
-                budget=(1.0, epochs), promote={"success": success},
-                max_steps=3 * plan,
+                budget=(1.0, updates), unit="updates", held=False,
+                promote={"success": success}, max_steps=3 * plan,
             )
         )  # fmt: skip
         before = plan

@@ -6,7 +6,7 @@ mix where there is one -> the batch. Tasks never tried count with the largest va
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -107,8 +107,11 @@ def sample(
     rng: np.random.Generator,
     *,
     mix: Sequence[Part] = (),
+    without: Collection[str] = (),
 ) -> list[Task]:
     """`count` tasks, at most lambda of them generated; distinct where the pool allows.
+
+    Tasks whose ids are in `without` are left out while there are others.
 
     Families share the seed tasks evenly. A `mix` (stages.parts) says which tasks are
     wanted in which shares; a part that no active task fits leaves its share to the
@@ -123,14 +126,17 @@ def sample(
     def wanted(entry: Entry) -> bool:
         return not mix or any(share > 0 and fits(entry) for share, fits in mix)
 
-    invented = [e for e in pool.active(generated=True) if wanted(e)]
+    def others(entries: list[Entry]) -> list[Entry]:
+        return [e for e in entries if e.task.id not in without] or entries
+
+    invented = others([e for e in pool.active(generated=True) if wanted(e)])
     quota = min(int(config.generated_share * count), len(invented))
     chosen = _draw(pool, invented, quota, config, rng)
     active = pool.active(generated=False)
-    kinds = [(share, [e for e in active if fits(e)]) for share, fits in mix]
+    kinds = [(share, others([e for e in active if fits(e)])) for share, fits in mix]
     kinds = [(share, some) for share, some in kinds if some and share > 0]
     if not kinds:
-        kinds = [(1.0, active)]
+        kinds = [(1.0, others(active))]
     counts = shared([share for share, _ in kinds], count - quota)
     for number, (_, some) in zip(counts, kinds, strict=True):
         chosen += _families(pool, some, number, config, rng)

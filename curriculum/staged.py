@@ -42,11 +42,12 @@ class Staged:
         """Count what the episodes show."""
         self.seen = skills.total([self.seen, *map(skills.of_episode, episodes)])
 
-    def check(self, spent: float | int) -> dict[str, str]:
-        """Decide on what was seen since the last check; returns the red flags.
+    def check(self, epochs: float | int) -> dict[str, str]:
+        """Decide on what an update showed, the last since then; returns the red flags.
 
-        `spent` since then, in the present stage's unit.
+        `epochs` over the tasks of the stage's mix that it took (see `tasks`).
         """
+        spent = 1.0 if self.now.unit == "updates" else epochs
         measures = self.seen.measures()
         self.state = stages.advance(
             self.state, self.plan, measures, self._config, spent=spent
@@ -61,6 +62,13 @@ class Staged:
         return stages.parts(
             self.now, pool, self._config, measures=self._measures, steps=steps
         )
+
+    def tasks(self, pool: TaskPool, steps: Mapping[str, float | int]) -> int:
+        """How many seed tasks there are of the present mix, of all where none is."""
+        seeds = [e for e in pool.entries.values() if not e.generated]
+        mix = self.mix(pool, steps)
+        wanted = [e for e in seeds if any(fits(e) for _, fits in mix)]
+        return len(wanted or seeds)
 
     def rewards(self, weights: Mapping[str, float]) -> dict[str, float]:
         """A reward's parts (or their weights), times the present stage's factors."""

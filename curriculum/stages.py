@@ -17,6 +17,7 @@ from worldmodel.text.records import Task
 
 Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)
+UNITS = ("epochs", "updates", "examples")
 HISTORY = 64
 """Checks whose measures are kept."""
 
@@ -28,8 +29,8 @@ class Kind:
     `families` are patterns ("coin*"), none: any. `calls` is how many calls are due and
     `arguments` how many the richest of them has (of tasks that say: calls.gold_calls;
     others fit where both are ANY). `steps` is the length of a known plan, `success` the
-    pool's estimate; a task whose plan is not known fits any. The share grows with what
-    is lacking in `skill`, a measure: see `shares`.
+    pool's estimate; a task whose plan is not known fits where there is no upper limit.
+    The share grows with what is lacking in `skill`, a measure: see `shares`.
     """
 
     share: float
@@ -64,7 +65,7 @@ class Kind:
         named = not self.families or any(
             fnmatch.fnmatchcase(task.family, p) for p in self.families
         )
-        planned = steps is None or _in(steps, self.steps)
+        planned = _in(math.inf if steps is None else steps, self.steps)
         return named and planned and _in(success, self.success) and self.of_calls(task)
 
 
@@ -73,9 +74,11 @@ class Stage:
     """One stage: its mix of tasks, its rewards, how long, and what it must lead to.
 
     `rewards` multiply the weights of the reward's parts, by name; what is not named
-    stays. `budget` is the least and the most that is spent in it, in `unit`s. It is
-    passed when every measure of `promote` is at least as large, in checks in a row.
-    `max_steps` limits its episodes (0: the run's limit).
+    stays. `budget` is the least and the most that is spent in it, in `unit`s: epochs
+    over the tasks of its mix, updates, or examples. It is passed when every measure of
+    `promote` is at least as large, in checks in a row; unless `held`, later stages
+    measure those on other tasks, and falling below does not lead back here. `max_steps`
+    limits its episodes (0: the run's limit).
     """
 
     name: str
@@ -84,9 +87,12 @@ class Stage:
     budget: Range = (1.0, math.inf)
     unit: str = "epochs"
     promote: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    held: bool = True
     max_steps: int = 0
 
     def __post_init__(self):
+        if self.unit not in UNITS:
+            raise ValueError(f"unit must be one of {UNITS}, got {self.unit!r}")
         if not self.name or not self.mix:
             raise ValueError(f"a stage needs a name and a mix, got {self.name!r}")
         low, high = self.budget
@@ -199,7 +205,8 @@ def advance(
     over = config.force and state.spent >= most
     if state.index + 1 == len(stages) or not (skilled or over):
         return state
-    floor = {k: min(v, measures[k]) for k, v in stage.promote.items() if k in measures}
+    kept = stage.promote if stage.held else {}
+    floor = {k: min(v, measures[k]) for k, v in kept.items() if k in measures}
     return dataclasses.replace(
         state, index=state.index + 1, spent=0.0, passed=0, failed=0,
         floors={**state.floors, stage.name: floor},

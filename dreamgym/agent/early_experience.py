@@ -113,9 +113,9 @@ def own_iwm_examples(
 
 
 def sr_examples(
-    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str]
+    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str | None]
 ) -> list[Example]:
-    """-log p(thought, expert action | state), equation 4, a thought a moment.
+    """-log p(thought, expert action | state), equation 4, of moments with a thought.
 
     A policy without thoughts (`thought_tokens` 0) is never asked for one: for it this
     is an auxiliary loss on the same weights. One with them thinks so when it acts, and
@@ -124,4 +124,5 @@ def sr_examples(
     return [
         turn_example(policy, m.task, m.past, m.expert.state, m.expert.action, thought)
         for m, thought in zip(moments, thoughts, strict=True)
+        if thought is not None
     ]

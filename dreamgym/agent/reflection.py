@@ -4,7 +4,8 @@ expert episodes, branches -> moments -> a writer -> leak detectors -> a thought 
 The writer knows what the actions led to, and the policy will not: so a thought that
 tells it, or tells of experts and of numbered choices, leaks (about one in six written
 by a model does, and one in four tells outcomes: papers.md 2.5). A thought that leaks,
-or that no writer could write, is the rule's, which passes every detector.
+or that no writer could write, is the rule's, which passes every detector; where the
+expert's action shows nothing better at once the rule has no reason, and there is none.
 """
 
 import re
@@ -17,6 +18,7 @@ import numpy as np
 from worldmodel.reasoning import reveals
 from worldmodel.reasoning.annotator import Report
 from worldmodel.text.records import Branch, Episode, Task, Transition
+from worldmodel.text.refusals import refused
 
 
 class Moment(NamedTuple):
@@ -70,50 +72,66 @@ class RuleWriter:
     report = Report({})
 
     def write(self, moments: Sequence[Moment]) -> list[str | None]:
-        """See Writer."""
+        """See Writer; None where `reflect` knows no reason."""
         return [reflect(m.expert, m.others) for m in moments]
 
 
 def reflections(
     writer: Writer, moments: Sequence[Moment]
-) -> tuple[list[str], dict[str, int]]:
-    """A thought a moment, with counts: `rewritten` by the rule, `leak_KIND` found."""
-    written, counts = writer.write(moments), Counter(rewritten=0, **no_leaks())
+) -> tuple[list[str | None], dict[str, int]]:
+    """A thought a moment, None where even the rule knows no reason; and counts.
+
+    `rewritten` by the rule, `unexplained`: without a thought, `leak_KIND` found.
+    """
+    written = writer.write(moments)
+    counts = Counter(rewritten=0, unexplained=0, **no_leaks())
     out = []
     for m, thought in zip(moments, written, strict=True):
         found = [] if thought is None else leaks_of(thought, m)
         counts.update(tally(found))
         good = thought is not None and not found
-        counts["rewritten"] += not good
-        out.append(thought if good else reflect(m.expert, m.others))
+        last = thought if good else reflect(m.expert, m.others)
+        counts["rewritten"] += not good and last is not None
+        counts["unexplained"] += last is None
+        out.append(last)
     counts.update(writer.report.counts)
     return out, dict(counts)
 
 
-def reflect(expert: Transition, others: Sequence[Transition]) -> str:
+EFFECTS = (
+    "would fail", "would change nothing", "would lead on", "would show something new",
+    "would make progress", "would finish the task",
+)  # fmt: skip
+"""What an action does, as far as one sees at once; the better the later."""
+
+
+def reflect(expert: Transition, others: Sequence[Transition]) -> str | None:
     """A thought why the first action beats the others, from their real outcomes.
 
-    The writer knows the outcomes; the words anticipate, since the policy will not.
+    The writer knows the outcomes; the words anticipate, since the policy will not. None
+    where the first of the others does as well or better, by what one sees at once: a
+    reason that speaks for both, or for the other, would teach to act against it.
     """
     gain = _effect(expert)
     if not others:
-        return f"{expert.action} {gain}"
-    worse = others[0]
-    return f"{worse.action} {_effect(worse)} so {expert.action} {gain}"
+        return f"{expert.action} {EFFECTS[gain]}"
+    worse = _effect(others[0])
+    if worse >= gain:
+        return None
+    return f"{others[0].action} {EFFECTS[worse]} so {expert.action} {EFFECTS[gain]}"
 
 
-def _effect(t: Transition) -> str:
+def _effect(t: Transition) -> int:
+    """Which of EFFECTS."""
     if t.success:
-        return "would finish the task"
+        return 5
     if t.reward > 0:
-        return "would make progress"
+        return 4
     if t.terminated:
-        return "would fail"
-    if t.state == t.next_state:
-        return "would change nothing"
-    if len(t.next_state) > len(t.state):
-        return "would show something new"
-    return "would lead on"
+        return 0
+    if t.state == t.next_state or refused(t):
+        return 1
+    return 3 if len(t.next_state) > len(t.state) else 2
 
 
 # --- leaks -------------------------------------------------------------------

@@ -193,11 +193,13 @@ def own_context(policy: Policy, moment: Moment) -> list[int]:
 
 
 def own_examples(
-    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str]
+    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str | None]
 ) -> list[Example]:
     """What a reflection is, shown to a model too small to be asked for one."""
     out = []
     for m, thought in zip(moments, thoughts, strict=True):
+        if thought is None:
+            continue
         context = own_context(policy, m)
         turn = prompts.turn_ids(policy.tokenizer, m.expert.action, thought)
         ids = [*context, *turn]

@@ -13,6 +13,7 @@ from typing import Any
 from dreamgym.envs.base import UNTRUSTED, Snapshot, Step, TextEnv, VectorEnv
 from worldmodel.experience import ExperienceModel, Prediction, Query
 from worldmodel.text.records import State, Task
+from worldmodel.text.refusals import unmoved
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,8 @@ class DreamVectorEnv(VectorEnv):
     """Many dreamed episodes at once, each of which can be forked and revisited.
 
     A reply that makes no sense, or one that is not trusted, ends its trajectory with a
-    reason, unscored. A step limit is a scored failure (`truncated`).
+    reason, unscored. A step limit is a scored failure (`truncated`). Whether an action
+    was refused is read from the answer (worldmodel.text.refusals).
     """
 
     def __init__(
@@ -136,7 +138,11 @@ class DreamVectorEnv(VectorEnv):
             rewards["doubt"] = -trust.pessimism * (1 - sure)
         ended = answer.outcome != "go"
         late = not ended and number >= self.max_steps
-        return Step(answer.next_state, rewards, ended, late, answer.outcome == "win")
+        refused = not ended and not answer.reward
+        return Step(
+            answer.next_state, rewards, ended, late, answer.outcome == "win",
+            invalid=refused and unmoved(query.state, answer.next_state),
+        )  # fmt: skip
 
 
 class DreamEnv(TextEnv):
@@ -185,7 +191,10 @@ class DreamEnv(TextEnv):
         (step,) = self._batch.step([action])
         assert step is not None
         self._open = not (step.terminated or step.truncated)
-        info = {"rewards": step.rewards, "success": step.success, "error": step.error}
+        info = {
+            "rewards": step.rewards, "success": step.success, "error": step.error,
+            "invalid": step.invalid,
+        }  # fmt: skip
         reward = float(sum(step.rewards.values()))
         return "\n".join(step.state), reward, step.terminated, step.truncated, info
 

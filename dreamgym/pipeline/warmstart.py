@@ -122,12 +122,13 @@ def _sr(
 def _primed(run: Run, policy: Policy, control: Model, found: list[Moment]) -> Model:
     """The model that reflects: the control, shown some reflections of the rule."""
     c = run.config.warmstart
-    count = round(c.primer * len(found))
+    thoughts, _ = reflections(RuleWriter(), found)
+    told = [i for i, thought in enumerate(thoughts) if thought is not None]
+    count = round(c.primer * len(told))
     if not count:
         return control
-    drawn = np.random.default_rng(run.config.seed).permutation(len(found))[:count]
-    some = [found[i] for i in sorted(drawn)]
-    thoughts, _ = reflections(RuleWriter(), some)
+    drawn = sorted(np.random.default_rng(run.config.seed).permutation(told)[:count])
+    some, thoughts = [found[i] for i in drawn], [thoughts[i] for i in drawn]
     steps = max(int(c.primer * c.fit.steps), 1)
     return fitted(
         run, "writer", control, own_examples(policy, some, thoughts),

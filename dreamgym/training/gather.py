@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from curriculum import sampler
-from curriculum.pool import TaskPool
+from curriculum.pool import Part, TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
@@ -40,9 +40,13 @@ def gather(
     key: jax.Array,
     rng: np.random.Generator,
     source: str,
+    mix: Sequence[Part] = (),
     show: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
-    """Roll out a group of every task chosen, then what the config asks for beyond."""
+    """Roll out a group of every task chosen, then what the config asks for beyond.
+
+    Further tasks are of the same `mix`, and others while there are any.
+    """
     size = config.group_size
 
     def roll(starts: Sequence[Task | Snapshot], wave: str, key: jax.Array):
@@ -56,7 +60,10 @@ def gather(
         silent = sum(not differs(group) for group in groups(wave, size))
         if not silent:
             break
-        more = sampler.sample(pool, silent, config.curriculum, rng)
+        played = {t.episode.task.id for t in found}
+        more = sampler.sample(
+            pool, silent, config.curriculum, rng, mix=mix, without=played
+        )
         wave = roll(more, f"-more{number}", jax.random.fold_in(key, number))
         found = [*found, *wave]
     starts = fork_points(found, config, rng)

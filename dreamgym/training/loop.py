@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from curriculum import generator, sampler
+from curriculum.pool import Part
 from curriculum.staged import step_limit
 from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
@@ -113,11 +114,14 @@ def train(
         acting = policy.replace(policy.model._replace(params=progress.state.params))
         before = _steps(envs, parts)
         invented = _invented(progress, acting, config, parts, rng)
-        envs.max_steps = step_limit(number, limit, config.curriculum, progress.stages)
-        chosen = _chosen(progress, config, parts, rng)
+        envs.max_steps = _limit(progress, limit, config)
+        mix = _mix(progress, parts)
+        chosen = sampler.sample(
+            progress.pool, config.tasks, config.curriculum, rng, mix=mix
+        )
         found = gather(
             acting, envs, progress.pool, chosen, config, key=key, rng=rng,
-            source=f"update{number}",
+            source=f"update{number}", mix=mix,
             show=None if show is None else _shown(show, number),
         )  # fmt: skip
         spent = progress.transitions + _steps(envs, parts) - before
@@ -134,7 +138,8 @@ def train(
         row["tasks/generated_share"] = float(
             np.mean([t.split == "generated" for t in chosen])
         )
-        row |= _staged(progress, found.started, size)
+        row["step_limit"] = float(envs.max_steps)
+        row |= _staged(progress, found.started, size, parts)
         if parts.probe is not None and watch.due(config.watch, number + 1):
             params = learned.state.params
             row |= parts.probe(policy.replace(policy.model._replace(params=params)))
@@ -182,14 +187,23 @@ def _beside(
     return own_iwm_examples(acting, found.started, most=most, seed=seed)
 
 
-def _chosen(
-    progress: Progress, config: LoopConfig, parts: Parts, rng: np.random.Generator
-) -> list[Task]:
-    """The tasks of this update, in the mix of the present stage."""
-    mix, stages = (), progress.stages
-    if stages is not None:
-        mix = stages.mix(progress.pool, parts.plans)
-    return sampler.sample(progress.pool, config.tasks, config.curriculum, rng, mix=mix)
+def _mix(progress: Progress, parts: Parts) -> Sequence[Part]:
+    """The present stage's, where there are stages."""
+    if progress.stages is None:
+        return ()
+    return progress.stages.mix(progress.pool, parts.plans)
+
+
+def _limit(progress: Progress, last: int, config: LoopConfig) -> int:
+    """The steps an episode of this update may take; where more, tasks are tried again.
+
+    Under a shorter limit they may have been lost for nothing else.
+    """
+    found = step_limit(progress.update, last, config.curriculum, progress.stages)
+    before = progress.curve[-1].get("step_limit") if progress.curve else None
+    if before is not None and found > before:
+        progress.pool.longer()
+    return found
 
 
 def outcomes(rows: Sequence[Trajectory], size: int) -> list[tuple[str, list[bool]]]:
@@ -204,18 +218,14 @@ def outcomes(rows: Sequence[Trajectory], size: int) -> list[tuple[str, list[bool
 
 
 def _staged(
-    progress: Progress, rows: Sequence[Trajectory], size: int
+    progress: Progress, rows: Sequence[Trajectory], size: int, parts: Parts
 ) -> dict[str, float]:
-    """A check of the stages after a batch: what is measured, where they stand.
-
-    An epoch is as many groups as there are tasks to begin with.
-    """
+    """A check of the stages after a batch: what is measured, where they stand."""
     stages = progress.stages
     if stages is None:
         return {}
     stages.observe(t.episode for t in rows if t.error is None)
-    seeds = sum(not e.generated for e in progress.pool.entries.values())
-    flags = stages.check(len(rows) / (size * max(seeds, 1)))
+    flags = stages.check(len(rows) / size / stages.tasks(progress.pool, parts.plans))
     row = {f"skills/{k}": v for k, v in stages.state.history[-1].items()}
     row |= {f"flags/{k}": 1.0 for k in flags}
     return row | {"stage": float(stages.state.index)}

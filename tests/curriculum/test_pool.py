@@ -44,12 +44,39 @@ def test_groups_that_agree_retire_a_task_after_patience_in_a_row(same):
 
 def test_a_group_without_a_scored_member_changes_only_the_age():
     tasks = some()
-    pool = TaskPool(tasks, patience=1)
+    pool = TaskPool(tasks, patience=2)
     pool.record(tasks[0].id, [True, False], 0)
     assert pool.record(tasks[0].id, [], 5) == 0.0
     entry = pool.entries[tasks[0].id]
     assert (entry.value, entry.groups, entry.last_update) == (0.25, 1, 5)
     assert not entry.retired
+
+
+def test_a_task_that_is_never_scored_is_retired_and_scored_groups_begin_anew():
+    """It has the largest value: else it would be drawn for ever."""
+    tasks = some()
+    pool = TaskPool(tasks, patience=2)
+    name = tasks[0].id
+    for update, group in enumerate(([], [True, False], [])):
+        pool.record(name, group, update)
+    assert not pool.entries[name].retired
+    pool.record(name, [], 3)
+    assert pool.entries[name].retired
+    again = TaskPool(tasks[:1])
+    again.load(pool.state())
+    assert again.entries[name].silent == 2
+
+
+def test_where_episodes_may_be_longer_what_was_only_lost_is_tried_again():
+    lost, won, mixed = some(4)[:3]
+    pool = TaskPool(some(4), patience=1)
+    for task, group in ((lost, [False]), (won, [True]), (mixed, [True, False])):
+        pool.record(task.id, group * 2, 0)
+    assert [e.retired for e in pool.entries.values()] == [True, True, False, False]
+    pool.longer()
+    assert [e.retired for e in pool.entries.values()] == [False, True, False, False]
+    assert pool.entries[lost.id].value is None
+    assert pool.entries[mixed.id].value == 0.25
 
 
 def test_when_every_seed_is_retired_all_seeds_are_looked_at_again():

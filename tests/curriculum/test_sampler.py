@@ -184,6 +184,20 @@ def test_a_mix_fills_its_shares_and_leaves_what_nothing_fits_to_the_others():
     assert sum(count([(1.0, begins("z"))]).values()) == 8
 
 
+def test_what_was_played_is_left_out_while_there_are_others():
+    pool = TaskPool(named(6))
+    rng = np.random.default_rng(0)
+
+    def ids(without, mix=()):
+        some = sample(pool, 4, CurriculumConfig(), rng, mix=mix, without=without)
+        return {t.id for t in some}
+
+    for _ in range(10):
+        assert ids({"t0", "t1"}) == {"t2", "t3", "t4", "t5"}
+        assert ids({"t0"}, [(1.0, lambda e: e.task.id in ("t0", "t5"))]) == {"t5"}
+    assert ids({f"t{i}" for i in range(6)})  # then they are drawn again
+
+
 def test_generated_tasks_outside_the_mix_are_not_drawn():
     pool = TaskPool(named(8))
     for task in named(4, prefix="g"):

@@ -1,6 +1,7 @@
 """Stages: promotion and regression with patience, mixes, presets, their JSON."""
 
 import collections
+import dataclasses
 import json
 import math
 
@@ -126,7 +127,8 @@ LONG = tool_task("long", 1, 1)
         (Kind(share=1.0, calls=(2, math.inf)), {"long"}),
         (Kind(share=1.0, arguments=(2, 5)), {"rich"}),
         (Kind(share=1.0, families=("too*",)), {"no", "one", "rich", "long"}),
-        (Kind(share=1.0, steps=(3, 4)), {"long", "game"}),
+        (Kind(share=1.0, steps=(3, 4)), {"long"}),  # of the game none is known
+        (Kind(share=1.0, steps=(3, math.inf)), {"long", "game"}),
         (Kind(share=1.0, success=(0.5, 1.0)), {"one", "long"}),
     ],
 )
@@ -196,6 +198,47 @@ def test_rewards_are_scaled_by_the_stage_and_the_rest_stays():
     paid = {"tool/when": 1.0, "tool/which": 0.5, "tool/task": 10.0}
     want = {"tool/when": 0.5, "tool/which": 1.0, "tool/task": 10.0}
     assert staged.rewards(paid) == want
+
+
+def test_games_are_passed_in_updates_however_many_tasks_there_are():
+    """1,180 tasks, 16 a batch: a run of 30 updates sees all stages, and never less."""
+    staged = Staged(presets.game_stages(), StageConfig())
+    won, lost = (
+        doubles.expert(doubles.task(0, 2, 3)),
+        doubles.expert(doubles.task(0, 2, 3)),
+    )
+    lost = dataclasses.replace(won, success=False)
+    seen = []
+    for _ in range(4):
+        staged.observe([won])
+        staged.check(16 / 1180)
+        seen.append(staged.now.name)
+    assert seen == ["plans-4", "plans-8", "plans-8", "all"]
+    for _ in range(6):  # worse on what is harder: no way back
+        staged.observe([lost])
+        staged.check(16 / 1180)
+    assert staged.now.name == "all"
+    never = Staged(presets.game_stages(updates=3.0), StageConfig())
+    for _ in range(6):
+        never.observe([lost])
+        never.check(16 / 1180)
+    assert never.now.name == "all"
+    assert never.state.why == "budget"
+
+
+def test_an_epoch_is_over_the_tasks_of_the_mix():
+    tasks = [SILENT, ONE, RICH, LONG]
+    pool = TaskPool(tasks)
+    staged = Staged(presets.tool_stages()[1:], StageConfig())
+    assert staged.tasks(pool, {}) == 4
+    games = Staged(presets.game_stages(plans=(2,)), StageConfig())
+    assert games.tasks(pool, {"no": 1, "one": 2, "rich": 3}) == 2
+    assert games.tasks(pool, {}) == 4  # none fits: every task may be drawn
+
+
+def test_a_unit_that_nobody_counts_is_refused():
+    with pytest.raises(ValueError, match="unit must be one of"):
+        Stage(name="x", mix=(Kind(share=1.0),), unit="hours")
 
 
 def test_stages_that_were_saved_go_on_as_ones_that_were_not():

@@ -213,12 +213,12 @@ def sometimes(task, past, state):
     return doubles.expert_rule(task, past, state)
 
 
-def gathered(policy, tasks, config, rng=0):
+def gathered(policy, tasks, config, rng=0, **more):
     envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
     pool = pool_of(doubles.tasks("train")[:8], config.curriculum)
     return gather(
         policy, envs, pool, tasks, config, key=jax.random.key(0),
-        rng=np.random.default_rng(rng), source="update0",
+        rng=np.random.default_rng(rng), source="update0", **more,
     ), envs  # fmt: skip
 
 
@@ -235,6 +235,14 @@ def test_where_groups_agree_other_tasks_are_rolled_out():
     assert more.started[:4] == plain.started
     ids = [t.episode.id for t in more.started]
     assert len(set(ids)) == len(ids)
+    played = {t.episode.task.id for t in more.started[:4]}
+    assert not played & {t.episode.task.id for t in more.started[4:]}
+    # What comes beyond is of the same mix.
+    mix = [(1.0, lambda entry: entry.task.id == doubles.tasks("train")[5].id)]
+    same, _ = gathered(policy, tasks, dataclasses.replace(CONFIG, resample=1), mix=mix)
+    assert {t.episode.task.id for t in same.started[4:]} == {
+        doubles.tasks("train")[5].id
+    }
     # Groups that differ already ask for nothing.
     coin = iter([True, False] * 100)
     fickle = doubles.Scripted(

@@ -62,9 +62,9 @@ def test_a_stage_chooses_tasks_limits_and_promotes():
     expert = doubles.Scripted(doubles.expert_rule)
     end, hooks, _ = loop(config, tasks=tasks, policy=expert, plans=plans, limit=14)
     stage = [row["stage"] for row in end.curve]
-    assert stage[0] == 0.0
-    assert stage == sorted(stage)  # always won: on, and never back
-    assert stage[-1] >= 1.0
+    assert stage[:2] == [1.0, 2.0]  # always won: on after every check, and never back
+    assert stage == sorted(stage)
+    assert [row["step_limit"] for row in end.curve[:3]] == [12.0, 14.0, 14.0]
     for (_, found), before in zip(hooks.seen, [0.0, *stage], strict=False):
         if before == 0.0:
             assert max(plans[t.episode.task.id] for t in found) <= 4

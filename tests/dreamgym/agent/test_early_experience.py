@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dreamgym.agent import early_experience as early
-from dreamgym.agent.reflection import moments, reflect
+from dreamgym.agent.reflection import moments
 from tests import doubles
 from worldmodel.text import edits
 from worldmodel.text.records import Branch
@@ -111,7 +111,7 @@ MOMENTS = moments([EPISODE], BRANCHES, per_state=1, seed=0)
 
 
 def test_sr_trains_on_thought_and_expert_action_in_the_state_alone():
-    thoughts = [reflect(m.expert, m.others) for m in MOMENTS]
+    thoughts = ["to the coin"]
     # Step 1 is the only one with branches.
     (example,) = early.sr_examples(POLICY, MOMENTS, thoughts)
     t = EPISODE.transitions[1]
@@ -126,7 +126,8 @@ def test_sr_trains_on_thought_and_expert_action_in_the_state_alone():
     assert TOK.decode(example.ids[len(context) + 1 : len(context) + at]) == thoughts[0]
 
 
-def test_sr_needs_a_thought_for_each_moment():
+def test_a_moment_without_a_thought_is_no_example():
+    assert early.sr_examples(POLICY, MOMENTS, [None]) == []
     with pytest.raises(ValueError, match="shorter"):
         early.sr_examples(POLICY, MOMENTS, [])
 

@@ -73,8 +73,19 @@ def step(before, action, after, **told):
 def test_a_reflection_names_the_real_outcome(after, told, words):
     good = step(("a",), "win", ("z",), success=True, terminated=True)
     other = step(("a",), "try", after, **told)
-    assert reflect(good, [other]) == (f"try {words} so win would finish the task")
+    known = f"try {words} so win would finish the task"
+    assert reflect(good, [other]) == (None if "finish" in words else known)
     assert reflect(other, []) == f"try {words}"
+
+
+def test_what_does_as_well_or_better_is_no_reason():
+    """Worse, as good, better: only the first speaks for the expert's action."""
+    expert = step(("a", "b"), "go", ("c", "b"))
+    nothing = step(("a", "b"), "wait", ("a", "b"))
+    assert reflect(expert, [nothing]) == "wait would change nothing so go would lead on"
+    assert reflect(expert, [step(("a", "b"), "walk", ("d", "b"))]) is None
+    assert reflect(expert, [step(("a", "b"), "look", ("a", "b", "c"))]) is None
+    assert reflect(nothing, [expert]) is None
 
 
 # --- leaks -------------------------------------------------------------------
@@ -164,7 +175,8 @@ def test_the_rule_never_leaks(data):
     state = data.draw(STATE)
     some = [data.draw(acted(state)) for _ in range(data.draw(st.integers(1, 3)))]
     task = Task(id="t", instruction=data.draw(TEXT))
-    found = reflect(some[0], some[1:])
+    found = reflect(some[0], some[1:]) or reflect(some[0], [])
+    assert found is not None
     assert leaks(found, some[0], some[1:], task=task) == []
 
 
@@ -186,8 +198,9 @@ def test_a_leaking_or_missing_thought_is_the_rules():
     rule = [reflect(m.expert, m.others) for m in MOMENTS]
     good = "to the coin"
     for said, expected, counts in (
-        ((good, None), [good, rule[1]], (1, 0)),
-        (("as the expert", good), [rule[0], good], (1, 1)),
+        ((good, None), [good, rule[1]], (rule[1] is not None, 0)),
+        (("as the expert", good), [rule[0], good], (rule[0] is not None, 1)),
+        ((None, None), rule, (1, 0)),  # of one of the two the rule knows no reason
         ((good, good), [good, good], (0, 0)),
     ):
         writer = Says(*said)
@@ -202,5 +215,7 @@ def test_a_leaking_or_missing_thought_is_the_rules():
 def test_the_rule_as_a_writer_is_never_rewritten():
     found, told = reflections(RuleWriter(), MOMENTS)
     assert found == [reflect(m.expert, m.others) for m in MOMENTS]
-    assert told == {"rewritten": 0, **{f"leak_{k}": 0 for k in KINDS}}
-    assert reflections(RuleWriter(), []) == ([], told)
+    without = found.count(None)
+    none = {"rewritten": 0, **{f"leak_{k}": 0 for k in KINDS}}
+    assert told == none | {"unexplained": without}
+    assert reflections(RuleWriter(), []) == ([], none | {"unexplained": 0})

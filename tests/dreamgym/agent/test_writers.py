@@ -65,7 +65,7 @@ def test_a_teacher_writes_a_thought_a_moment_and_its_cost_is_counted():
         form = server.posts[0]["response_format"]["json_schema"]["schema"]
     assert form["required"] == ["thought"]
     assert found == ["not fly", "not go left", "not go right"]
-    assert told == {"rewritten": 0, "written": 3, "leak_expert": 0,
+    assert told == {"rewritten": 0, "unexplained": 0, "written": 3, "leak_expert": 0,
                     "leak_numbering": 0, "leak_outcome": 0}  # fmt: skip
     assert writer.client.usage == (3, 0, 0, 30, 12, 30.0)
 
@@ -239,7 +239,7 @@ def test_it_keeps_what_concludes_the_experts_action_and_leaks_nothing():
     assert found == ["on to it", rule[1], "here it is"]
     assert writer.asked == [3, 2, 1]  # what is kept is not asked again
     assert told == {
-        "rewritten": 1, "written": 2, "samples": 6, "wrong": 1,
+        "rewritten": 0, "unexplained": 1, "written": 2, "samples": 6, "wrong": 1,
         "leak_expert": 0, "leak_numbering": 1, "leak_outcome": 0,
     }  # fmt: skip
 

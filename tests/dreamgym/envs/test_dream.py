@@ -74,6 +74,15 @@ def test_the_limit_truncates_a_scored_failure_and_an_end_on_it_is_an_end():
     assert envs.step(["go left", "go left"]) == [None, None]
 
 
+def test_a_refused_action_is_known_by_its_answer():
+    """So that rewards for and against calls that fail mean the same as outside."""
+    task = doubles.task(0, 1, 3)
+    envs = DreamVectorEnv(doubles.RuleModel(), 1, max_steps=9)
+    envs.reset(options={"tasks": [task]})
+    told = [envs.step([action])[0].invalid for action in ("fly", "go right")]
+    assert told == [True, False]
+
+
 def test_a_reply_without_sense_ends_one_trajectory_unscored():
     envs, _ = batch(2, broken={"take coin"})
     envs.reset(options={"tasks": [TASKS[0], TASKS[1]]})
