@@ -218,6 +218,7 @@ class RunConfig:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
+        self._check_loops()
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
         if self.server is not None and self.trust.signal == "agreement":
@@ -247,6 +248,24 @@ class RunConfig:
             raise ValueError(
                 f"{about[0]} is about a fitted experience model, and the one of a "
                 "server is not fitted: drop one of them"
+            )
+
+    def _check_loops(self):
+        """What a loop, or the warm start, asks of the run it is part of."""
+        for name, loop in (("dream", self.dream), ("transfer", self.transfer)):
+            first = loop.curriculum.horizon.first
+            if first > self.max_steps:
+                raise ValueError(
+                    f"{name}.curriculum.horizon.first must be at most max_steps = "
+                    f"{self.max_steps}, got {first}"
+                )
+        if self.dream.watch.probe and not self.env:
+            raise ValueError("dream.watch.probe plays real dev games: give --env")
+        both = self.warmstart.method in ("both", "iwm")
+        if both and self.warmstart.fit.steps < 2:
+            raise ValueError(
+                f"warmstart.method = {self.warmstart.method} is two fits: "
+                "warmstart.fit.steps must be >= 2, got 1"
             )
 
     def json(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.run import RunError
+from dreamgym.training import LoopConfig
 from worldmodel.experience import SAMPLES
 from worldmodel.text.records import read_episodes
 
@@ -74,12 +75,17 @@ def estimated(
         "ensemble": c.ensemble.members * c.ensemble.steps,
         "fidelity": e.fidelity,
         "warmstart": 2 * c.warmstart.fit.steps,
-        "train": c.dream.updates * c.dream.tasks * c.dream.group_size * c.max_steps,
+        "train": _steps(c.dream, c.max_steps),
         "evaluate": 4 * e.games * real,
         "transfer": _real_steps(c, collected) * (real and fine_tune),
     }
     seconds = {k: n * UPDATES.get(k, 0.0) * pace.update for k, n in units.items()}
     seconds["collect"] = units["collect"] * pace.step
+    watch = c.dream.watch
+    played = c.dream.updates // watch.probe * watch.games if watch.probe else 0
+    seconds["train"] += played * UPDATES["evaluate"] * pace.update
+    if c.real:
+        seconds["train"] += units["train"] * pace.step
     if real:
         seconds["evaluate"] += 4 * e.games * LENGTH * c.max_steps * pace.step
     if real and fine_tune:
@@ -113,15 +119,23 @@ def _answers(c: RunConfig, fidelity: int, steps: int) -> dict[str, float | int]:
     """Answers that stages want of a server, by stage."""
     if c.server is None:
         return {}
-    beside = c.dream.updates * c.dream.curriculum.proposals
+    if c.real:
+        steps = 0
+    beside = 0 if c.real else c.dream.updates * c.dream.curriculum.proposals
     each = 1 + SAMPLES * (c.trust.signal == "agreement")
     return {"fidelity": each * fidelity, "train": each * NEW * steps + beside}
 
 
+def _steps(loop: LoopConfig, most: int) -> int:
+    """Steps that the rollouts of a loop may take: half of those that `resample` may."""
+    groups = loop.tasks * (1 + loop.resample / 2) + loop.forks
+    steps = round(loop.updates * groups * loop.group_size * most)
+    return min(steps, loop.limit) if loop.limit else steps
+
+
 def _real_steps(c: RunConfig, collected: int) -> int:
     """Transitions of fine-tuning and its two controls, as budgets and updates allow."""
-    t, n = c.transfer, c.transfer_budget
-    most = t.updates * t.tasks * t.group_size * c.max_steps
+    n, most = c.transfer_budget, _steps(c.transfer, c.max_steps)
     return 2 * min(n, most) + min(n + collected, most)
 
 
@@ -194,7 +208,8 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
     if memory is not None and memory < found["memory"][1]:
         out.append(
             f"memory: the machine has {_size(memory)}, which may be too little; "
-            "--remat, fewer rows (--set pretrain.rows=4) or a smaller --model need less"
+            "--remat, fewer rows (--set pretrain.rows=4 dream.update.rows=4) or a "
+            "smaller --model need less"
         )
     return out
 

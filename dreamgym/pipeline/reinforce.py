@@ -168,7 +168,10 @@ def reinforce(
     budget: int | None = None,
     probe: Callable[[Policy], dict[str, float]] | None = None,
 ) -> tuple[Policy, Progress]:
-    """The loop from `policy`, resumable under checkpoints/NAME, with its curve."""
+    """The loop from `policy`, resumable under checkpoints/NAME, with its curve.
+
+    Whoever calls drops the checkpoint, once all that needs the progress is written.
+    """
     grammar = policy.grammar(config.update.temperature)
     update, critic = config.update, None
     updater = Updater(policy.model, reference.model.params, grammar, update)
@@ -219,7 +222,6 @@ def reinforce(
     result = policy.replace(policy.model._replace(params=params))
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)
-    run.drop(f"checkpoints/{name}")
     return result, progress
 
 

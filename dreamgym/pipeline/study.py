@@ -6,8 +6,8 @@ table. A cell is keyed by its whole configuration: a
 study can grow, be killed and go on, and never mixes numbers of different settings.
 
     preset = "small"
-    until = "fidelity"                      # the last stage of each run
-    test = ["bc"]                           # policies to play then
+    until = "warmstart"                     # the last stage of each run
+    test = ["bc", "warmstart"]              # policies to play then
     [set]                                   # the same in every cell
     "pretrain.steps" = 2000
     [grid]                                  # axes; seed is averaged over in the table
@@ -169,6 +169,17 @@ def _check(path: Path, study: Study) -> None:
             raise RunError(
                 f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
             )
+    made = {"bc": "warmstart", "untrained": "warmstart", "dream": "train"}
+    order = list(STAGES)
+    for name in study.test:
+        needed = made.get(name, name)
+        if order.index(study.until) < order.index(needed):
+            raise RunError(
+                f"{path}: test {name!r} is made by the stage {needed!r}, and until is "
+                f"{study.until!r}"
+            )
+        if any(not config_of(study, cell).env for cell in cells(study)):
+            raise RunError(f"{path}: test plays an environment, and a cell has none")
     for pair in study.against.items():
         if wrong := [v for v in pair if v not in study.variants]:
             raise RunError(

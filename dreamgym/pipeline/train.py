@@ -21,6 +21,12 @@ from worldmodel import fidelity
 from worldmodel.experience import Remembering
 from worldmodel.text.records import Episode
 
+UNPROMISED = (
+    "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
+    "return (baseline group, others, batch or critic, not divided by a std, averaged "
+    "over tokens, without replay)."
+)
+
 
 def _share(curve: Sequence[dict[str, Any]], name: str) -> float:
     """A count of the curve as a share of all rollouts."""
@@ -35,6 +41,9 @@ def _promised(
     curve: Sequence[dict[str, Any]],
 ) -> dict[str, Any] | None:
     """What Theorem 1 says of the updates of a curve; None where it cannot be told."""
+    loop = run.config.dream
+    if not loop.update.in_returns or loop.replay.share:
+        return {"sentence": UNPROMISED}
     limit = run.config.evaluate.fidelity
     errors = fidelity.largest_errors(experience, dev, limit=limit)
     if errors is None:
@@ -72,6 +81,7 @@ def _played(run: Run) -> dict[str, Any]:
             )
     finally:
         envs.close()
+    run.drop("checkpoints/dream")
     spent = progress.transitions + _probed(progress)
     return _numbers(progress) | {"real_transitions": spent}
 
@@ -92,6 +102,7 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
             probe=probe,
         )  # fmt: skip
     run.write_json("bound.json", _promised(run, experience, dev, progress.curve))
+    run.drop("checkpoints/dream")  # until here a kill costs no update
     return {
         **_numbers(progress),
         "dream_transitions": progress.transitions,
@@ -149,6 +160,8 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
     env = base.make(c.env)
     try:
         games = base.tasks_of(env, c.env, "dev", w.games)
+        if not games:
+            raise RunError(f"dream.watch.probe: {c.env!r} has no dev task to play")
         games = [base.begin(env, t)[0] for t in games]
 
         def probe(policy: Policy) -> dict[str, float]:
@@ -157,11 +170,9 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
                 policy, envs, games, seed=c.seed + 11,
                 temperature=c.evaluate.temperature,
             )  # fmt: skip
-            row = evaluate.summary(found, real_transitions=0)
-            return {
-                "probe": row["success"]["mean"],
-                "probed": float(envs.transitions - before),
-            }
+            told = {"probed": float(envs.transitions - before)}
+            mean = evaluate.summary(found, real_transitions=0)["success"]["mean"]
+            return told if mean is None else told | {"probe": mean}
 
         yield probe
     finally:

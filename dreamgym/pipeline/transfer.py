@@ -46,6 +46,7 @@ def stage(run: Run) -> dict[str, Any]:
             envs.close()
         spent[name] = progress.transitions
         run.write_json("spent.json", spent)
+        run.drop(f"checkpoints/{name}")
     success = evaluation.play_all(run, tuple(STARTS))
     return success | {f"{k}_transitions": v for k, v in spent.items()}
 

@@ -119,6 +119,12 @@ class UpdateConfig:
         for name in ("kl", "entropy", "radius"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}")
+        if not 0 <= self.reference_decay < 1:
+            raise ValueError(
+                f"reference_decay must be in [0, 1), got {self.reference_decay}"
+            )
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
         _among("baseline", self.baseline, (*BASELINES, *OTHER))
@@ -135,6 +141,32 @@ class UpdateConfig:
                 "penalty.place = reward is paid for a fixed reference: reference_decay "
                 f"must be 0, got {self.reference_decay}"
             )
+        self._check_dead()
+
+    def _check_dead(self):
+        """Refuse settings that nothing would come of."""
+        imitates = self.baseline in ("success", "pairs")
+        if imitates and self.kl and self.penalty.place == "reward":
+            raise ValueError(
+                f"baseline = {self.baseline} reads no rewards, and penalty.place = "
+                "reward pays the distance there: set place to loss, or kl to 0"
+            )
+        if self.penalty.target and not self.kl:
+            raise ValueError(
+                "penalty.target lets the weight kl follow, which must be > 0 to begin "
+                "with, got 0"
+            )
+        if self.surrogate.ratio == "none" and self.surrogate.dual_clip:
+            raise ValueError(
+                "surrogate.dual_clip bounds a ratio, and surrogate.ratio is none: set "
+                "one of them"
+            )
+
+    @property
+    def in_returns(self) -> bool:
+        """Whether advantages of turns are differences of returns, as Theorem 1 asks."""
+        known = self.baseline in (*BASELINES, "critic") and not self.divide_by_std
+        return known and self.surrogate.average == "token"
 
 
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -111,15 +111,17 @@ def merged(examples: Sequence[Example]) -> list[Example]:
     """The same loss from fewer examples: equal turns once, with their weights summed.
 
     A group begins in one state and mostly does the same there. The clipped surrogate
-    is linear in advantages of one sign, so those of one sign are averaged. Log-
-    probabilities of equal turns differ by rounding at most; the first ones are kept. A
-    turn with an advantage for each token stays as it is.
+    is linear in advantages of one sign, so those of one sign are averaged. Of one
+    policy their log-probabilities differ by rounding at most, and the first ones are
+    kept; turns of policies before (replay) have others, and stay apart. A turn with an
+    advantage for each token stays as it is.
     """
     equal: dict[tuple, list[Example]] = {}
     out = []
     for e in examples:
         if isinstance(e.adv, float):
-            equal.setdefault((tuple(e.ids), e.adv > 0), []).append(e)
+            told = 0.0 if e.logp is None else round(float(np.sum(e.logp)), 2)
+            equal.setdefault((tuple(e.ids), e.adv > 0, told), []).append(e)
         else:
             out.append(e)
     for found in equal.values():
@@ -147,7 +149,7 @@ class Updater:
         self._reference = reference
         optimizer = OptimizerConfig(
             learning_rate=config.learning_rate, warmup=config.warmup, decay=False,
-            weight_decay=0.0,
+            weight_decay=0.0, steps=config.warmup + 1,
         )  # fmt: skip
         self.learner = Learner(
             model,

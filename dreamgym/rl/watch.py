@@ -127,14 +127,13 @@ def best(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 def _parted(rows: Sequence[Mapping[str, Any]], gap: float) -> bool:
     """Whether the dream's success rose since the best probe, and the real one fell."""
-    probed = [i for i, r in enumerate(rows) if "probe" in r]
-    if len(probed) < 2 or probed[-1] != len(rows) - 1:
+    before = best(rows[:-1])
+    if before is None or "probe" not in rows[-1]:
         return False
-    best = max(probed[:-1], key=lambda i: rows[i]["probe"])
-    fell = rows[best]["probe"] - rows[-1]["probe"]
+    fell = rows[before]["probe"] - rows[-1]["probe"]
     dreamed = [
         statistics.fmean(r["success"] for r in rows[max(i - 2, 0) : i + 1])
-        for i in (best, len(rows) - 1)
+        for i in (before, len(rows) - 1)
     ]
     return fell > gap and dreamed[1] > dreamed[0]
 

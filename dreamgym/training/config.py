@@ -106,6 +106,30 @@ class LoopConfig:
                 "resample and forks are about groups: group_size must be >= 2, got 1"
             )
 
+        self._check_dead()
+
+    def _check_dead(self):
+        """Refuse settings that nothing would come of."""
+        watch, update = self.watch, self.update
+        dense = self.reward != RewardConfig()
+        if watch.answer == "back" and "rewards" in watch.remedies and not dense:
+            raise ValueError(
+                'the remedy "rewards" turns down milestones, tool calls, learned and '
+                "judged rewards, and reward has none of them: leave it out"
+            )
+        free = update.surrogate.ratio == "none" and update.baseline != "success"
+        if self.replay.share and free:
+            raise ValueError(
+                "replay.share learns from turns of earlier policies, which only a "
+                "ratio corrects for: surrogate.ratio must be token or turn (or "
+                f"baseline success), got ratio none and baseline {update.baseline!r}"
+            )
+        if self.tasks * self.group_size == 1 and update.baseline == "batch":
+            raise ValueError(
+                "baseline = batch compares rollouts with each other: tasks times "
+                "group_size must be >= 2, got 1"
+            )
+
     @property
     def supervised(self) -> bool:
         """Whether examples are imitated beside, now or as a remedy."""

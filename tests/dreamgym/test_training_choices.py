@@ -539,6 +539,21 @@ def test_only_a_dream_can_be_forked():
     [
         ({"group_size": 1}, "group_size must be >= 2 for a baseline of 'group', got 1"),
         ({"resample": -1}, "resample, forks and limit must be >= 0"),
+        (
+            {"watch": WatchConfig(answer="back", remedies=("rewards",))},
+            'the remedy "rewards" turns down',
+        ),
+        (
+            {
+                "replay": ReplayConfig(share=0.5),
+                "update": UpdateConfig(surrogate=SurrogateConfig(ratio="none")),
+            },
+            "replay.share learns from turns of earlier policies",
+        ),
+        (
+            {"tasks": 1, "group_size": 1, "update": UpdateConfig(baseline="batch")},
+            "baseline = batch compares",
+        ),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, said):

@@ -65,8 +65,9 @@ class MicroBatches:
         told = f"out of memory with {size} row{'s' * (size > 1)} of {width} tokens"
         if size <= self._least:
             raise MemoryError(
-                f"{told}, and fewer cannot be: --remat, --dtype bfloat16, --lora or a "
-                "smaller --model need less"
+                f"{told}, and fewer cannot be: a smaller --model or shorter rows need "
+                "less; so do --remat, --dtype bfloat16 and --lora, of which updates of "
+                "the policy take none"
             ) from error
         self._most = max(size // 2 // self._least, 1) * self._least
         print(f"{told}: going on with micro-batches of {self._most}", file=sys.stderr)

@@ -16,6 +16,7 @@ from dreamgym.pipeline.estimate import estimated
 from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import RunError
+from dreamgym.rl.watch import WatchConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
 from worldmodel.pretrain import FitConfig
@@ -80,6 +81,27 @@ def test_stages_that_are_done_or_not_asked_for_cost_nothing():
     # 10 updates of 12 tasks x 8 rollouts x 16 steps at 1.1 / 16 of an update.
     assert low == pytest.approx(0.7 * 960 * 1.1 * 387 / 4000)
     assert high == pytest.approx(1.5 * 960 * 1.1 * 387 / 4000 + 60)
+
+
+def loop_seconds(**changes):
+    config = preset("small")
+    loop = {k: v for k, v in changes.items() if k != "real"}
+    config = dataclasses.replace(
+        config, dream=dataclasses.replace(config.dream, **loop),
+        real=changes.get("real", False),
+    )  # fmt: skip
+    return estimated(config, MICRO, fine_tune=False).seconds["train"]
+
+
+def test_a_loop_takes_what_it_is_asked_to_do():
+    plain = loop_seconds()
+    assert loop_seconds(resample=2) == pytest.approx(2 * plain)  # one wave of two
+    assert loop_seconds(forks=8) == pytest.approx(1.5 * plain)  # of 16 tasks
+    assert loop_seconds(limit=1000) == pytest.approx(1000 * 1.1 / 16 * MICRO.update)
+    steps = 30 * 16 * 8 * 16
+    assert loop_seconds(real=True) == pytest.approx(plain + steps * MICRO.step)
+    probed = loop_seconds(watch=WatchConfig(probe=10, games=4))
+    assert probed == pytest.approx(plain + 3 * 4 * 0.25 * MICRO.update)
 
 
 def test_small_resources_are_warned_of_and_a_full_disk_is_refused(

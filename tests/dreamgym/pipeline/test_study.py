@@ -92,6 +92,16 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         ('"collect.episodes" = [20, 30]', '"collect.episodes" = 20', "expected a list"),
         ('until = "collect"', 'test = ["s2r"]', "expected a list of some of"),
         ('until = "collect"', 'test = "bc"', "expected a list of some of"),
+        (
+            'until = "collect"',
+            'until = "fidelity"\ntest = ["bc"]',
+            "test 'bc' is made by the stage 'warmstart', and until is 'fidelity'",
+        ),
+        (
+            'until = "collect"',
+            'until = "warmstart"\ntest = ["dream"]',
+            "made by the stage 'train'",
+        ),
         ("[set]", "[sets]", r"unknown \['sets'\]"),
         ("[columns]", "[columns", "expected TOML"),
         ("[columns]", "[columns]\nx = 3", "columns.x: expected a name, got 3"),
@@ -140,13 +150,13 @@ def test_our_studies_can_be_run(name, different):
 
 def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
     """Games of the two variants, won as their history says: a row each, and apart."""
-    text = TEXT.replace('until = "collect"', 'until = "collect"\ntest = ["bc"]')
+    text = TEXT.replace('until = "collect"', 'until = "warmstart"\ntest = ["bc"]')
     text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
     of = study.read_study(written(tmp_path, text))
     asked = []
 
     def play_all(run, names):
-        asked.append((run.done("collect") is not None, list(names)))
+        asked.append((run.done("warmstart") is not None, list(names)))
         won = run.config.experience.history > 0
         episodes = [
             Episode(
@@ -160,7 +170,8 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         ]  # fmt: skip
         write_episodes(run.path("test/bc.jsonl"), episodes)
 
-    monkeypatch.setattr(study, "STAGES", {"collect": lambda _: {"episodes": 3}})
+    stages = {"collect": lambda _: {"episodes": 3}, "warmstart": lambda _: {}}
+    monkeypatch.setattr(study, "STAGES", stages)
     monkeypatch.setattr(study.evaluate, "play_all", play_all)
     for cell in study.cells(of):
         found = study.compute(of, cell, tmp_path / "r")

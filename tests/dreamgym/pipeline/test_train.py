@@ -74,7 +74,7 @@ def same(a, b):
     )
 
 
-def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
+def test_the_loop_saves_its_policy_and_curve_and_the_stage_drops_checkpoints(whole):
     run, memory, policy, progress = whole
     assert progress.update == 3
     assert not same(
@@ -92,7 +92,8 @@ def test_the_loop_saves_its_policy_and_curve_and_drops_its_checkpoints(whole):
     for row, known in zip(told, progress.curve, strict=True):
         assert row["metrics"] == pytest.approx(known | row["metrics"])
         assert row["metrics"]["gate"] == 0.0
-    assert not run.path("checkpoints/dream").exists()
+    # The bound is still to be measured: until it is, a kill must cost no update.
+    assert run.path("checkpoints/dream").exists()
     assert any(e.generated for e in progress.pool.entries.values())
     real = sum(len(doubles.plan(t.initial_state)) for t in TASKS)
     dreamed = [row["transitions"] for row in progress.curve]

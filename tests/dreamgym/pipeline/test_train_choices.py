@@ -102,11 +102,38 @@ def test_a_probe_plays_real_dev_games(tmp_path):
         assert probe is None
 
 
+class OnlyTrain(doubles.Corridor):
+    """No game to measure by."""
+
+    def tasks(self, split):
+        return [] if split == "dev" else super().tasks(split)
+
+
 def test_a_probe_without_an_environment_is_refused(tmp_path):
+    config = preset("tiny", env="", episodes="e.jsonl")
+    loop = dataclasses.replace(LOOP, watch=WatchConfig(probe=1))
+    with pytest.raises(ValueError, match="--env"):
+        dataclasses.replace(config, dream=loop)
     run = corridor(tmp_path, watch=WatchConfig(probe=1))
-    run.config = dataclasses.replace(run.config, env="")
-    with pytest.raises(RunError, match="--env"), train._probe(run):
+    run.config = dataclasses.replace(run.config, env=f"{__name__}:OnlyTrain")
+    with pytest.raises(RunError, match="no dev task to play"), train._probe(run):
         pass
+
+
+def test_a_probe_that_nobody_scored_tells_no_success(tmp_path):
+    run = corridor(tmp_path, watch=WatchConfig(probe=1, games=2))
+    with train._probe(run) as probe:
+        assert probe is not None
+
+        def broken(*_):
+            raise RuntimeError("gone")
+
+        told = probe(doubles.Scripted(doubles.expert_rule))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(doubles.Corridor, "step", broken)
+            none = probe(doubles.Scripted(doubles.expert_rule))
+    assert told.keys() == {"probe", "probed"}
+    assert none.keys() == {"probed"}
 
 
 def episodes(run):

@@ -571,3 +571,42 @@ def test_the_entropy_bonus_spreads_the_policy():
             state, metrics = learner.update(state, examples((0.0,)), seed=n)
         kept[bonus] = metrics["entropy"]
     assert kept[1.0] > kept[0.0] + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate must be > 0"),
+        ({"reference_decay": 1.0}, r"reference_decay must be in \[0, 1\)"),
+        (
+            {"baseline": "success", "penalty": PenaltyConfig(place="reward")},
+            "baseline = success reads no rewards",
+        ),
+        ({"kl": 0.0, "penalty": PenaltyConfig(target=0.1)}, "must be > 0 to begin"),
+        (
+            {"surrogate": SurrogateConfig(ratio="none", dual_clip=2.0)},
+            "surrogate.dual_clip bounds a ratio",
+        ),
+    ],
+)
+def test_settings_that_nothing_would_come_of_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        UpdateConfig(**settings)
+
+
+def test_only_differences_of_returns_are_what_theorem_1_asks_for():
+    assert UpdateConfig().in_returns
+    assert UpdateConfig(baseline="critic").in_returns
+    assert not UpdateConfig(divide_by_std=True).in_returns
+    assert not UpdateConfig(
+        baseline="success", surrogate=SurrogateConfig(ratio="none")
+    ).in_returns
+    assert not UpdateConfig(surrogate=SurrogateConfig(average="turn")).in_returns
+
+
+def test_a_turn_of_an_earlier_policy_keeps_its_probabilities():
+    """Replayed beside the same turn sampled now: two examples, or one of one policy."""
+    now = examples()[0]._replace(adv=1.0, weight=1.0)
+    old = now._replace(logp=[x - 1.0 for x in now.logp])
+    assert len(merged([now, old])) == 2
+    assert len(merged([now, now._replace(adv=0.5)])) == 1

@@ -66,6 +66,11 @@ def test_the_dream_rises_while_the_real_games_fall():
     assert alarms(both[:1], both[1], ALL) == []  # the dream fell, too
     unplayed = {k: v for k, v in row.items() if k != "probe"}
     assert alarms(before, unplayed, ALL) == []
+    # What was undone is not what it fell from.
+    (undone,) = rows((0.5, 0.90))
+    calm = row | {"probe": 0.40}
+    assert alarms([*before, undone | {"undone": 1.0}], calm, ALL) == []
+    assert alarms([*before, undone], calm, ALL) == ["gap"]
 
 
 def test_remedies_double_what_is_there_and_begin_small():
