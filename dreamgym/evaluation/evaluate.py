@@ -9,7 +9,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import VectorEnv
-from dreamgym.evaluation.statistics import paired_by_game, wilson
+from dreamgym.evaluation.statistics import paired_by_game, rate
 from worldmodel.text.records import Task, Transition
 
 
@@ -37,17 +37,19 @@ def invalid(t: Transition) -> bool:
 def summary(
     trajectories: Sequence[Trajectory], *, real_transitions: int
 ) -> dict[str, Any]:
-    """The row of one policy; unscored episodes are counted apart."""
+    """The row of one policy, of one run or several; unscored episodes stand apart."""
     scored = [t for t in trajectories if t.error is None]
-    wins = sum(bool(t.episode.success) for t in scored)
-    low, high = wilson(wins, len(scored))
+    games: dict[str, list[bool]] = {}
+    for t in scored:
+        games.setdefault(t.episode.task.id, []).append(bool(t.episode.success))
+    found = rate(games)
     steps = [x for t in scored for x in t.episode.transitions]
     returns = [t.episode.total_reward for t in scored]
     return {
         "success": {
-            "mean": wins / len(scored) if scored else None,
-            "low": low,
-            "high": high,
+            "mean": found["mean"] if scored else None,
+            "low": found["low"],
+            "high": found["high"],
             "episodes": len(scored),
             "unscored": len(trajectories) - len(scored),
         },

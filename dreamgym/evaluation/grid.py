@@ -1,7 +1,7 @@
 """A grid of runs for a person: a table and a figure, with intervals where games count.
 
 rows of finished cells, columns by path -> means over seeds; success on test games
-pooled over seeds with Wilson intervals; differences paired by game.
+pooled over seeds, with intervals by game; differences paired by game.
 
 A column is `FILE.path`, a value of a run's JSON files; `test/POLICY` or
 `test/POLICY/FAMILY`, success on the test games; or `test/A - test/B`, the difference of
@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.report import save
-from dreamgym.evaluation.statistics import paired_by_game, wilson
+from dreamgym.evaluation.statistics import paired_by_game, rate, wilson
 
 Cell = Mapping[str, Any]
 """A finished cell: `settings`, `values` by column, `games` by id: family, success."""
@@ -116,8 +116,7 @@ def number(row: Row, name: str, path: str) -> Number | None:
         return _paired(
             (asked.games(c, asked.policy), asked.games(c, asked.less)) for c in row.done
         )
-    found = [asked.games(c, asked.policy) for c in row.done]
-    return _pooled([(sum(g.values()), len(g)) for g in found])
+    return _played([asked.games(c, asked.policy) for c in row.done])
 
 
 def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
@@ -190,6 +189,18 @@ def _pooled(counts: Iterable[tuple[float | int, int]]) -> Number | None:
         "mean": hits / count, "low": low, "high": high, "count": count,
         "lowest": min(means), "highest": max(means),
     }  # fmt: skip
+
+
+def _played(seeds: Sequence[Mapping[str, float]]) -> Number | None:
+    """Success over the games of several seeds."""
+    means = [sum(found.values()) / len(found) for found in seeds if found]
+    if not means:
+        return None
+    games: dict[str, list[float]] = {}
+    for found in seeds:
+        for name, won in found.items():
+            games.setdefault(name, []).append(won)
+    return rate(games) | {"lowest": min(means), "highest": max(means)}
 
 
 def _paired(

@@ -1,6 +1,6 @@
 """Intervals: Wilson for one rate, a paired bootstrap for a difference."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,13 +11,38 @@ def wilson(hits: int, count: int, z: float = Z95) -> tuple[float, float]:
     """Wilson score interval of a rate (1927); (0, 1) where nothing was counted."""
     if not 0 <= hits <= count:
         raise ValueError(f"hits must be in [0, {count}], got {hits}")
-    if count == 0:
-        return 0.0, 1.0
-    p = hits / count
+    return _wilson(hits / count, count, z) if count else (0.0, 1.0)
+
+
+def _wilson(p: float, count: float | int, z: float = Z95) -> tuple[float, float]:
     centre = p + z**2 / (2 * count)
     half = z * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
     scale = 1 + z**2 / count
     return float(max(centre - half, 0) / scale), float(min((centre + half) / scale, 1))
+
+
+def rate(games: Mapping[str, Sequence[float | int | bool]]) -> dict[str, float]:
+    """Share of hits over games, some played by several seeds, with a 95 % interval.
+
+    Wilson's, for as many independent games as the spread between them leaves: a game
+    that is hard for one policy is hard for another, so that seeds on the same games say
+    less than as many other games would (Kish's design effect). Where all were hit, or
+    none, each game counts once.
+    """
+    known = [np.asarray(hits, float) for hits in games.values() if len(hits)]
+    count = sum(map(len, known))
+    hits = sum(float(x.sum()) for x in known)
+    out = {"mean": hits / count if count else 0.0, "count": count}
+    if not count:
+        return out | {"low": 0.0, "high": 1.0}
+    p, n = hits / count, len(known)
+    alone = p * (1 - p) / count
+    effect = count / n
+    if alone and n > 1:
+        apart = sum((float(x.sum()) - p * len(x)) ** 2 for x in known)
+        effect = max(apart / count**2 / alone, 1.0)
+    low, high = _wilson(p, count / effect)
+    return out | {"low": low, "high": high}
 
 
 def paired_difference(

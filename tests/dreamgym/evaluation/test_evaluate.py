@@ -44,9 +44,10 @@ def test_the_noise_of_a_game_is_the_same_for_every_policy():
 
 
 def test_summary_by_hand():
+    b, c = (dataclasses.replace(A, id=name) for name in "bc")
     rows = [
-        doubles.trajectory(A, WIN), doubles.trajectory(A, LOSE),
-        doubles.trajectory(A, LOSE), doubles.trajectory(A, ["fly"], error="broke"),
+        doubles.trajectory(A, WIN), doubles.trajectory(b, LOSE),
+        doubles.trajectory(c, LOSE), doubles.trajectory(A, ["fly"], error="broke"),
     ]  # fmt: skip
     got = evaluate.summary(rows, real_transitions=12)
     low, high = wilson(1, 3)

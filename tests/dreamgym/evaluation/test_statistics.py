@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dreamgym.evaluation.statistics import paired_difference, wilson
+from dreamgym.evaluation.statistics import paired_difference, rate, wilson
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,40 @@ def test_wilson_at_the_edges_stays_a_rate():
     for hits, count in ((6, 5), (-1, 5)):
         with pytest.raises(ValueError, match=rf"\[0, {count}\], got {hits}"):
             wilson(hits, count)
+
+
+@pytest.mark.parametrize(
+    ("games", "alike"),
+    [
+        ({"a": [1, 1], "b": [0, 0]}, (1, 2)),  # the second seed says nothing new
+        ({"a": [1, 0], "b": [0, 1]}, (2, 4)),  # as good as four games
+        ({"a": [True], "b": [False], "c": [False]}, (1, 3)),
+        ({"a": [1, 1, 1], "b": [1, 1, 1]}, (2, 2)),
+        ({"a": [0.0, 0.0], "b": []}, (0, 1)),
+    ],
+)
+def test_a_rate_counts_games_and_not_seeds(games, alike):
+    found = rate(games)
+    low, high = wilson(*alike)
+    assert found["mean"] == alike[0] / alike[1]
+    assert found["count"] == sum(map(len, games.values()))
+    np.testing.assert_allclose((found["low"], found["high"]), (low, high))
+    assert (rate({})["low"], rate({})["high"]) == (0.0, 1.0)
+
+
+def test_the_interval_of_several_seeds_holds_the_truth_as_often_as_it_says():
+    """Games of their own difficulty, three seeds each: all as one is too narrow."""
+    rng = np.random.default_rng(0)
+    held, naive = 0, 0
+    for _ in range(400):
+        chances = rng.beta(0.5, 0.5, 60)
+        won = rng.random((60, 3)) < chances[:, None]
+        found = rate({str(i): row.tolist() for i, row in enumerate(won)})
+        low, high = wilson(int(won.sum()), 180)
+        held += found["low"] < 0.5 < found["high"]
+        naive += low < 0.5 < high
+    assert held / 400 > 0.92
+    assert naive / 400 < 0.9
 
 
 def pairs(n=600, seed=0):

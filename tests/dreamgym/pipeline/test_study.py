@@ -179,8 +179,8 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
     assert found["games"]["g0"] == {"family": "long", "success": {"bc": False}}
     assert found["games"]["g2"]["success"] == {"bc": None}
     told = study.table(of, tmp_path / "r").splitlines()
-    assert told[2].startswith("| all | 20 | 2 of 2 | 1.000 [0.510, 1.000] | 1.000 [")
-    assert told[5].startswith("| no history | 30 | 2 of 2 | 0.500 [0.150, 0.850] | 0.0")
+    assert told[2].startswith("| all | 20 | 2 of 2 | 1.000 [0.342, 1.000] | 1.000 [")
+    assert told[5].startswith("| no history | 30 | 2 of 2 | 0.500 [0.095, 0.905] | 0.0")
     assert told[7] == "no history 20 minus all 20, same seeds, same games:"
     assert told[9] == "- long: -1.000 [-1.000, -1.000], 2 games"
     assert study.plot(of, tmp_path / "r").is_file()
