@@ -148,3 +148,18 @@ def test_the_public_names_are_there():
     assert callable(dreamgym.make)
     with pytest.raises(AttributeError, match=r"'prest'.*preset"):
         _ = dreamgym.prest
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dream.curriculum.horizon.first": 99}, "dream.curriculum.horizon.first must"),
+        ({"env": "", "episodes": "e", "dream.watch.probe": 1}, "give --env"),
+        ({"warmstart.fit.steps": 1}, "warmstart.fit.steps must be >= 2"),
+    ],
+)
+def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, said):
+    with pytest.raises(ValueError, match=said):
+        config.changed_by(presets.preset("tiny"), settings)
+    one = {"warmstart.fit.steps": 1, "warmstart.method": "sr"}
+    assert config.changed_by(presets.preset("tiny"), one).warmstart.fit.steps == 1
