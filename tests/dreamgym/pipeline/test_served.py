@@ -175,6 +175,34 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     assert numbers_again == numbers | {"server_requests": sent} | counted
 
 
+def test_a_run_with_a_question_that_is_refused_goes_on_after_a_kill(
+    run, prepared, rule, server, tmp_path
+):
+    """Beside it all of its batch is in the cache then."""
+
+    def mostly(body):
+        left = chat_server.user_text(body).endswith('"go left"')
+        return 413 if left else rule(body)
+
+    server.behaviours = (chat_server.answering(mostly),)
+    try:
+        dream(run)
+        params, curve = left(run)
+        assert all(0 < row["unscored/dream"] < row["rollouts"] for row in curve)
+        count, rule.answered = len(rule.answered), []
+        shutil.copytree(prepared.root, tmp_path / "again")
+        again, rule.lives = Run.open(tmp_path / "again"), count - 3
+        with pytest.raises(ServerLost, match="status 503"):
+            dream(again)
+        rule.lives = math.inf
+        dream(again)
+    finally:
+        server.behaviours = (chat_server.answering(rule),)
+    assert len(rule.answered) == count
+    assert curve == left(again)[1]
+    assert equal(params, left(again)[0])
+
+
 def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
     run, rule, server, capsys
 ):
