@@ -132,11 +132,13 @@ def _parted(rows: Sequence[Mapping[str, Any]], gap: float) -> bool:
         return False
     best = max(probed[:-1], key=lambda i: rows[i]["probe"])
     fell = rows[best]["probe"] - rows[-1]["probe"]
-    dreamed = [
-        statistics.fmean(r["success"] for r in rows[max(i - 2, 0) : i + 1])
+    then, now = (
+        [r["success"] for r in rows[max(i - 2, 0) : i + 1] if "success" in r]
         for i in (best, len(rows) - 1)
-    ]
-    return fell > gap and dreamed[1] > dreamed[0]
+    )
+    if not then or not now:  # no rollout was scored
+        return False
+    return fell > gap and statistics.fmean(now) > statistics.fmean(then)
 
 
 def remedied(weights: Weights, remedies: Sequence[str]) -> Weights:

@@ -66,6 +66,10 @@ def test_the_dream_rises_while_the_real_games_fall():
     assert alarms(both[:1], both[1], ALL) == []  # the dream fell, too
     unplayed = {k: v for k, v in row.items() if k != "probe"}
     assert alarms(before, unplayed, ALL) == []
+    # An update without a scored rollout tells nothing: 0.35 stays 0.35.
+    blind = [{k: v for k, v in r.items() if k != "success"} for r in (*before, row)]
+    assert alarms(before, blind[-1], ALL) == []
+    assert alarms(blind[:-1], row, ALL) == []
 
 
 def test_remedies_double_what_is_there_and_begin_small():
