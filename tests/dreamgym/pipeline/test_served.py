@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from curriculum.feasible import FeasibilityConfig
 from curriculum.sampler import CurriculumConfig
 from dreamgym import cli
 from dreamgym.pipeline import collect, fidelity, pretrain, show, train, warmstart
@@ -314,14 +315,24 @@ def test_the_settings_name_the_key_and_open_again(tmp_path, monkeypatch):
         Run(tmp_path / "r", plain)
 
 
-def test_agreement_needs_noise():
-    with pytest.raises(ValueError, match=r"temperature must be > 0"):
-        preset(
-            "tiny", trust=TrustConfig(signal="agreement"),
-            server=ServerConfig(
-                chat=ChatConfig(base_url="http://h/v1", model="m", temperature=0.0)
-            ),
-        )  # fmt: skip
+TRIED = CurriculumConfig(feasibility=FeasibilityConfig(samples=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("trust.signal = agreement", {"trust": TrustConfig(signal="agreement")}),
+        ("dream.curriculum.feasibility.samples",
+         {"dream": dataclasses.replace(LOOP, curriculum=TRIED)}),
+    ],
+)  # fmt: skip
+def test_agreement_needs_noise(name, changes):
+    chat = ChatConfig(base_url="http://h/v1", model="m")
+    cold = dataclasses.replace(chat, temperature=0.0)
+    with pytest.raises(ValueError, match=rf"{name} .*temperature must be > 0"):
+        preset("tiny", server=ServerConfig(chat=cold), **changes)
+    preset("tiny", server=ServerConfig(chat=chat), **changes)
+    preset("tiny", server=ServerConfig(chat=cold))
 
 
 @pytest.mark.parametrize(
