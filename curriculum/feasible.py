@@ -45,10 +45,11 @@ class FeasibilityConfig:
             )
 
 
-def agreement(answers: Sequence[Sequence[Hashable]]) -> float:
+def agreement(answers: Sequence[Sequence[Hashable | None]]) -> float:
     """The share of pairs of samples that say the same, in [0, 1].
 
-    `answers[i]` are the samples to question i. Drawn with chances q, two samples agree
+    `answers[i]` are the samples to question i; one that is None made no sense and
+    agrees with nothing. Drawn with chances q, two samples agree
     with chance sum of q^2, of which the share of pairs is an unbiased estimate. The
     mean over questions; 0 where no question has two samples.
     """
@@ -57,7 +58,8 @@ def agreement(answers: Sequence[Sequence[Hashable]]) -> float:
         n = len(samples)
         if n < 2:
             continue
-        same = sum(k * (k - 1) for k in collections.Counter(samples).values())
+        counts = collections.Counter(x for x in samples if x is not None)
+        same = sum(k * (k - 1) for k in counts.values())
         rates.append(same / (n * (n - 1)))
     return sum(rates) / len(rates) if rates else 0.0
 

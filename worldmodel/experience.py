@@ -79,12 +79,16 @@ class Sampling(Protocol):
 def agreement(
     model: Sampling, queries: Sequence[Query], answers: Sequence[Prediction]
 ) -> list[float]:
-    """The share of SAMPLES more replies to each query that say what the answer says."""
+    """The share of SAMPLES more replies to each query that say what the answer says.
+
+    A reply with a problem says nothing, whatever stands in its place.
+    """
     same = [0] * len(queries)
     for number in range(SAMPLES):
         again = model.sample(queries, number)
         same = [
-            n + (a[:3] == b[:3]) for n, a, b in zip(same, answers, again, strict=True)
+            n + (b.problem is None and a[:3] == b[:3])
+            for n, a, b in zip(same, answers, again, strict=True)
         ]
     return [n / SAMPLES for n in same]
 

@@ -106,9 +106,11 @@ def plot_curves(folder: Path, path: Path) -> None:
             steps = [r["step"] for r in rows]
             axis = axes[0]
             axis.plot(steps, [r["held_out/loss"] for r in rows], label=name)
-        elif rows and "success" in rows[0]:
+        elif rows and "update" in rows[0]:
+            known = [r for r in rows if "success" in r]
+            steps = [r["update"] for r in known]
+            axes[1].plot(steps, [r["success"] for r in known], label=name)
             steps = [r["update"] for r in rows]
-            axes[1].plot(steps, [r["success"] for r in rows], label=name)
             axes[2].plot(steps, [r.get("kl", 0.0) for r in rows], label=name)
     titles = ("held-out loss", "success of rollouts", "KL to the start")
     for axis, title in zip(axes, titles, strict=True):

@@ -221,10 +221,13 @@ class RunConfig:
         self._check_loops()
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
-        if self.server is not None and self.trust.signal == "agreement":
-            if not self.server.chat.temperature:
+        if self.server is not None and not self.server.chat.temperature:
+            samples = self.dream.curriculum.feasibility.samples
+            compared = ["trust.signal = agreement"] * (self.trust.signal == "agreement")
+            compared += ["dream.curriculum.feasibility.samples"] * bool(samples)
+            if compared:
                 raise ValueError(
-                    "trust.signal = agreement compares answers under different noise: "
+                    f"{compared[0]} compares answers under different noise: "
                     "server.chat.temperature must be > 0"
                 )
         if self.trust.signal == "ensemble" and not self.ensemble.members:

@@ -103,7 +103,7 @@ class Trial:
         ]
         asked = list(dict.fromkeys(map(_question, queries)))
         known = {_question(q): q for q in queries}
-        samples: dict[Hashable, list[Hashable]] = {k: [] for k in asked}
+        samples: dict[Hashable, list[Hashable | None]] = {k: [] for k in asked}
         for number in range(c.samples):
             answers = experience.sample([known[k] for k in asked], number)
             for k, answer in zip(asked, answers, strict=True):
@@ -140,11 +140,13 @@ def _question(query: Query) -> tuple[str, str]:
     return query.task.id, query.action
 
 
-def _gist(query: Query, answer: Prediction) -> Hashable:
+def _gist(query: Query, answer: Prediction) -> Hashable | None:
     """What samples must agree on: whether anything changes, the reward, the end.
 
     Not the next state itself: behind a door that was never opened there may rightly be
-    something else each time.
+    something else each time. None where the answer made no sense.
     """
+    if answer.problem is not None:
+        return None
     changes = answer.next_state != query.state
-    return answer.problem is None, changes, round(answer.reward, 3), answer.outcome
+    return changes, round(answer.reward, 3), answer.outcome

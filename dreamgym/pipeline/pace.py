@@ -32,6 +32,7 @@ from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedExperience
+from worldmodel.served.protocol import ChatError
 from worldmodel.text.records import Episode, read_episodes, replacing
 
 FRESH = 24 * 3600.0
@@ -157,7 +158,11 @@ def _step_seconds(config: RunConfig) -> float:
 
 
 def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
-    """Seconds, requests, tokens and cost of an answer; nothing of it is kept."""
+    """Seconds, requests, tokens and cost of an answer; nothing of it is kept.
+
+    Raises:
+      ChatError: the server did not answer, or refused all that it was asked.
+    """
     episodes = _episodes(config)
     client = ChatClient(server.chat)
     experience = PromptedExperience(
@@ -165,9 +170,11 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     )
     asked = [r.query for r in rows.distinct(episodes, server.chat.concurrency)]
     start = time.monotonic()
-    experience.predict(asked)
+    found = experience.predict(asked)
     seconds, usage = time.monotonic() - start, client.usage
     client.close()
+    if asked and not experience.answered:
+        raise ChatError(found[0].problem)
     count = max(len(asked), 1)
     return {
         "answer": seconds / count, "requests": usage.requests / count,

@@ -33,9 +33,34 @@ from dreamgym.scoring.scorer import Scorer
 from worldmodel.backbone.weights import load_model
 from worldmodel.served.client import ChatClient
 from worldmodel.served.protocol import ChatError
+from worldmodel.text.records import Episode
 
 DIRECTORY = "reward"
 """Where a run keeps its reward model."""
+
+
+class _RunJudge(Judge):
+    """A judge that says what to do when its server is lost.
+
+    Here, and not around all that is done while it is at hand: there the dream's server
+    may be lost, too.
+    """
+
+    def scores(
+        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+    ) -> list[dict[int, float] | str]:
+        """See Judge.
+
+        Raises:
+          ServerLost: it gave no answer, and what to do.
+        """
+        try:
+            return super().scores(episodes, wanted)
+        except ChatError as error:
+            raise ServerLost(
+                f"{error}; what the judge answered is kept in {ANSWERS}: once it "
+                "answers again the same command goes on"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -56,14 +81,9 @@ def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[Scorer]:
         client = ChatClient(
             config.judge.chat(), run.path(ANSWERS), run.path(f"stages/{stage}.judge")
         )
-        judge = Judge(client, config.judge, seed=run.config.seed)
+        judge = _RunJudge(client, config.judge, seed=run.config.seed)
     try:
         yield Scorer(config, learned=model, judge=judge)
-    except ChatError as error:
-        raise ServerLost(
-            f"{error}; what the judge answered is kept in {ANSWERS}: once it answers "
-            "again the same command goes on"
-        ) from error
     finally:
         if client is not None:
             client.close()

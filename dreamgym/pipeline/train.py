@@ -120,18 +120,18 @@ def _probed(progress: Progress) -> int:
 
 def _numbers(progress: Progress) -> dict[str, Any]:
     """What the stage tells of a loop, wherever it ran."""
-    first, last = progress.curve[0], progress.curve[-1]
     pool = progress.pool.entries.values()
     told: dict[str, Any] = {"halted": progress.halted} if progress.halted else {}
+    won = [row["success"] for row in progress.curve if "success" in row]
+    if won:  # some rollout was scored
+        told |= {"success_first": won[0], "success_last": won[-1]}
     best = watch.best(progress.curve)
     if progress.best is not None and best is not None:
         row = progress.curve[best]
         told |= {"kept_update": row["update"], "kept_probe": row["probe"]}
     return told | {
         "updates": progress.update,
-        "success_first": first["success"],
-        "success_last": last["success"],
-        "kl": last.get("kl", 0.0),
+        "kl": progress.curve[-1].get("kl", 0.0),
         "proposal_resets": progress.pool.resets,
         "generated_tasks": sum(e.generated for e in pool),
         "retired_tasks": sum(e.retired for e in pool),

@@ -131,11 +131,13 @@ def _parted(rows: Sequence[Mapping[str, Any]], gap: float) -> bool:
     if before is None or "probe" not in rows[-1]:
         return False
     fell = rows[before]["probe"] - rows[-1]["probe"]
-    dreamed = [
-        statistics.fmean(r["success"] for r in rows[max(i - 2, 0) : i + 1])
+    then, now = (
+        [r["success"] for r in rows[max(i - 2, 0) : i + 1] if "success" in r]
         for i in (before, len(rows) - 1)
-    ]
-    return fell > gap and dreamed[1] > dreamed[0]
+    )
+    if not then or not now:  # no rollout was scored
+        return False
+    return fell > gap and statistics.fmean(now) > statistics.fmean(then)
 
 
 def remedied(weights: Weights, remedies: Sequence[str]) -> Weights:

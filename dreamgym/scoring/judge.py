@@ -56,7 +56,7 @@ class Judge:
         Raises:
           ChatUnavailable: the server is gone; with a cache, call again to go on.
           ChatRefused: it does not let us ask, or not any more.
-          ChatError: it answered for none of the episodes, nor ever before.
+          ChatError: it is silent, and has never answered.
         """
         found, problems = self._asker.ask(
             [i for i, steps in enumerate(wanted) if steps],

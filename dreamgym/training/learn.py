@@ -257,7 +257,10 @@ def _kept(
 
 
 def told(found: Rollouts, config: LoopConfig) -> dict[str, float]:
-    """What the rollouts were like; success is of episodes from the task's start."""
+    """What the rollouts were like; success is of episodes from the task's start.
+
+    Where none was scored nobody knows `success` and `return`: they are left out.
+    """
     rows = found.started
     good = [t for t in rows if t.error is None]
     steps = [x for t in rows for x in t.episode.transitions]
@@ -265,8 +268,6 @@ def told(found: Rollouts, config: LoopConfig) -> dict[str, float]:
     reasons = Counter(t.error.partition(":")[0] for t in rows if t.error)
     written = [sum(x.sampled) for t in found.all for x in t.turns]
     out = {
-        "success": _mean([bool(t.episode.success) for t in good]),
-        "return": _mean([t.episode.total_reward for t in good]),
         "steps": _mean([len(t.turns) for t in rows]),
         "unscored": float(len(rows) - len(good)),
         "unchanged": _mean([x.state == x.next_state for x in steps]),
@@ -274,6 +275,9 @@ def told(found: Rollouts, config: LoopConfig) -> dict[str, float]:
         "tokens": float(sum(written)),
         "tokens_per_turn": _mean(written),
     }
+    if good:
+        out["success"] = _mean([bool(t.episode.success) for t in good])
+        out["return"] = _mean([t.episode.total_reward for t in good])
     if refused:
         out["invalid"] = _mean(refused)
     if found.forked:

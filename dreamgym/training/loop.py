@@ -5,6 +5,7 @@ tasks -> G rollouts each -> returns [N, G] -> advantages -> an update on sampled
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +31,9 @@ from dreamgym.training.progress import Progress
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 from worldmodel.text.records import Task
+
+BLIND = 3
+"""Updates in a row without a scored rollout, after which training stops."""
 
 
 @runtime_checkable
@@ -147,7 +151,7 @@ def train(
             progress, learned._replace(row=row), config, kept,
             first_weights(config),
         )._replace(transitions=spent)  # fmt: skip
-        progress = _kept(progress)
+        progress = _kept(_blind(progress, paid.started))
         hooks.after_update(progress, found.started)
     envs.max_steps = limit
     return progress
@@ -299,6 +303,29 @@ def _answered(
         update=number, state=state, critic=critic, replay=learned.replay,
         curve=[*progress.curve, row], halted=halted,
     )  # fmt: skip
+
+
+def _blind(progress: Progress, rows: Sequence[Trajectory]) -> Progress:
+    """The progress, halted where no rollout was scored for too long.
+
+    `rows` are those of the last update. To go on would only spend more: nobody knows
+    what the policy earns, and what breaks them all breaks the next ones, too.
+    """
+    last = progress.curve[-BLIND:]
+    seen = any(row["unscored"] < row["rollouts"] for row in last)
+    if progress.halted or seen or len(last) < BLIND:
+        return progress
+    reasons = Counter[str]()
+    for row in last:
+        named = {
+            k.partition("/")[2]: int(n) for k, n in row.items() if "unscored/" in k
+        }
+        reasons.update(named)
+    told = ", ".join(f"{n} ended with {name!r}" for name, n in reasons.most_common())
+    return progress._replace(
+        halted=f"stopped: no rollout of {BLIND} updates in a row was scored; {told}; "
+        f"the last: {rows[-1].error}"
+    )
 
 
 def _shown(show: Callable[[int, int, int], None], number: int):

@@ -14,6 +14,9 @@ def test_agreement_by_hand():
     assert agreement([["a", "b", "c"]]) == 0.0
     assert agreement([["a"], []]) == 0.0  # nothing to compare
     assert agreement([]) == 0.0
+    # What makes no sense agrees with nothing, but is one of the samples.
+    assert agreement([[None, None, None]]) == 0.0
+    assert agreement([["a", "a", None]]) == pytest.approx(1 / 3)
 
 
 def test_agreement_estimates_the_chance_that_two_samples_agree():

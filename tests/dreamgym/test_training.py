@@ -199,7 +199,8 @@ def test_without_a_signal_the_parameters_stay(recorder):
     )
     assert recorder.examples == []
     assert state is progress.state
-    assert (row["success"], row["unscored"]) == (0.0, 2.0)
+    assert row["unscored"] == 2.0
+    assert not {"success", "return"} & row.keys()  # nobody knows
 
 
 def test_the_advantage_may_be_divided_by_the_std(recorder):

@@ -422,6 +422,52 @@ def test_an_alarm_stops_training_before_its_update():
     assert weight_of(end.state) == weight_of(updater().learner.init())
 
 
+class Refusing(doubles.RuleModel):
+    """A dream in which nothing is answered but in some updates."""
+
+    def __init__(self, sound=()):
+        super().__init__()
+        self.sound, self.update = sound, 0
+
+    def predict(self, queries):
+        problem = None if self.update in self.sound else "refused: too long"
+        return [a._replace(problem=problem) for a in super().predict(queries)]
+
+    def after_update(self, progress, trajectories):
+        del trajectories
+        self.update = progress.update
+
+
+def refused(dream, updates, progress=None):
+    config = dataclasses.replace(CONFIG, updates=updates)
+    tasks = doubles.tasks("train")[:8]
+    return training.train(
+        doubles.Scripted(doubles.expert_rule), DreamVectorEnv(dream, 4, max_steps=9),
+        updater(), progress or fresh(tasks, config), config, seed=3, hooks=dream,
+    )  # fmt: skip
+
+
+def test_where_no_rollout_is_scored_nobody_says_how_many_were_won():
+    end = refused(Refusing(sound=[1]), 2)
+    assert [row["unscored"] for row in end.curve] == [4.0, 0.0]
+    assert [{"success", "return"} <= row.keys() for row in end.curve] == [False, True]
+    assert not {"success", "return"} & end.curve[0].keys()
+
+
+def test_three_updates_without_a_scored_rollout_end_training():
+    dream = Refusing()
+    begun = refused(dream, 2)
+    assert not begun.halted
+    end = refused(dream, 9, begun)  # those before it went on count
+    assert end.update == 3
+    assert "no rollout of 3 updates in a row was scored" in end.halted
+    assert "12 ended with 'dream'" in end.halted
+    assert end.halted.endswith("dream: refused: too long")
+    assert refused(dream, 9, end).update == 3
+    interrupted = refused(Refusing(sound=[2, 5]), 8)
+    assert (interrupted.update, interrupted.halted) == (8, "")
+
+
 def test_an_undone_update_leaves_the_policy_and_turns_the_weights(told):
     end = loop(watching(entropy=2.0, answer="back", patience=3))
     assert weight_of(end.state) == weight_of(updater().learner.init())

@@ -469,17 +469,21 @@ def test_a_sample_is_the_same_in_any_batch_and_another_for_another_number(
     assert (model.asked, model.computed) == (0, 0)
 
 
-def test_signals_count_the_samples_that_agree(tok, text_model, monkeypatch):
+@pytest.mark.parametrize(("problem", "share"), [(None, 1 / 3), ("malformed", 0.0)])
+def test_signals_count_the_samples_that_agree(
+    tok, text_model, monkeypatch, problem, share
+):
     model = others(tok, text_model)
     (answer,) = model.predict(QUERIES[:1])
     asked = []
 
     def sample(queries, number):
         asked.append(number)
-        return [answer._replace(reward=answer.reward + (number > 0)) for _ in queries]
+        said = answer._replace(reward=answer.reward + (number > 0), problem=problem)
+        return [said for _ in queries]
 
     monkeypatch.setattr(model, "sample", sample)
-    assert model.signals(QUERIES[:1])["agreement"] == [1 / 3]
+    assert model.signals(QUERIES[:1])["agreement"] == [share]
     assert asked == [0, 1, 2]
 
 
@@ -531,10 +535,15 @@ def test_chances_are_scaled_last(tok, text_model):
         assert got != raw
 
 
-def test_without_noise_every_sample_agrees(tok, text_model):
+def test_without_noise_every_sample_is_the_answer(tok, text_model):
     greedy = dataclasses.replace(SHAPE, temperature=0.0)
-    found = others(tok, text_model, greedy).signals(QUERIES[:3])
-    assert found["agreement"] == [1.0] * 3
+    model = others(tok, text_model, greedy)
+    answers = model.predict(QUERIES[:3])
+    for number in range(3):
+        samples = model.sample(QUERIES[:3], number)
+        assert [s[:3] for s in samples] == [a[:3] for a in answers]
+    assert all(a.problem for a in answers)  # it is not trained
+    assert model.signals(QUERIES[:3])["agreement"] == [0.0] * 3
 
 
 def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):

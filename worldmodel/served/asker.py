@@ -1,14 +1,15 @@
 """Questions to a chat server until their answers make sense.
 
 questions -> answers -> read, or asked again with another seed -> what was read of each,
-or why there is nothing. A server that is gone is an error, never an empty answer.
+or why there is nothing. Where others would fail too it is an error, never an empty
+answer (served/failures.py).
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import lasting, unanswered
+from worldmodel.served.failures import Pulse, unanswered
 from worldmodel.served.protocol import ChatError, ChatRequest
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ class Asker:
     """Questions to a chat server, asked again where an answer makes no sense."""
 
     def __init__(self, client: ChatClient, retries: int):
-        self.client, self._retries, self._answered = client, retries, False
+        self.client, self._retries, self._pulse = client, retries, Pulse()
 
     def ask(
         self,
@@ -35,17 +36,13 @@ class Asker:
         Raises:
           ChatUnavailable: the server is gone; with a cache, call again to go on.
           ChatRefused: it does not let us ask, or not any more.
-          ChatError: it answered none of the questions, nor ever before.
+          ChatError: it is silent, and has never answered.
         """
         asked, found, problems = list(questions), dict[int, T](), dict[int, str]()
         for attempt in range(self._retries + 1):
             replies = self.client.ask([request(i, attempt) for i in asked])
-            failures = unanswered(replies)
-            self._answered |= len(failures) < len(replies)
-            gone = [x for x in failures if lasting(x)]
-            # Who answered before may refuse all of a few: they can be too long.
-            if gone or (failures and not self._answered):
-                raise [*gone, *failures][0]
+            self._pulse.note(replies)
+            self._pulse.check(unanswered(replies))
             again = []
             for i, reply in zip(asked, replies, strict=True):
                 try:

@@ -246,16 +246,18 @@ class ChatClient:
             return _Tried(ChatUnavailable(told), True)
         status = response.status_code
         if status == 200:
-            found, (n, m) = read_answer(bytes(raw), whole=whole, quoted=self._safe)
+            found, (n, m) = read_answer(
+                bytes(raw), whole=whole, server=self._url, quoted=self._safe
+            )
             cost = (n * c.price_in + m * c.price_out) / 1e6
             self._count(prompt_tokens=n, completion_tokens=m, cost=cost)
-            return _Tried(found)
-        said = self._safe(raw.decode(errors="replace"))
-        told = f"{self._url}: status {status}, {said}"
+        else:
+            said = self._safe(raw.decode(errors="replace"))
+            told = f"{self._url}: status {status}, {said}"
+            gone = status >= 500
+            found = ChatUnavailable(told) if gone else ChatRefused(told, status)
         after = _seconds(response.headers.get("retry-after"))
-        if status >= 500:
-            return _Tried(ChatUnavailable(told), True, after)
-        return _Tried(ChatRefused(told, status), status == 429, after)
+        return _Tried(found, _passing(found), after)
 
     def _safe(self, said: str) -> str:
         """Foreign text for an error: short, in one line, without the key."""
@@ -296,6 +298,12 @@ def _hash(what: Any) -> str:
 
 def _digest(config: ChatConfig, request: ChatRequest) -> str:
     return _hash([config.base_url.rstrip("/"), body_of(config, request)])
+
+
+def _passing(found: ChatReply | ChatError) -> bool:
+    """Whether the same question may be answered a little later."""
+    often = isinstance(found, ChatRefused) and found.status == 429
+    return often or isinstance(found, ChatUnavailable)
 
 
 def _refuses_form(found: ChatReply | ChatError) -> bool:

@@ -2,8 +2,8 @@
 
 query -> retrieve k demonstrations -> prompt (papers.md Eq. 4) -> chat client -> strict
 JSON -> Prediction. Without an answer of the server there is none of ours: a problem
-where it refuses some queries of a batch or takes too long, an error where it is gone or
-answers none.
+where it refuses a query or takes too long, an error where others would fail too
+(served/failures.py).
 """
 
 import dataclasses
@@ -25,13 +25,12 @@ from worldmodel.experience import (
 from worldmodel.memory import ReplayMemory
 from worldmodel.served import prompting
 from worldmodel.served.client import ChatClient
+from worldmodel.served.failures import Pulse, unanswered
 from worldmodel.served.protocol import (
     ChatError,
     ChatMalformed,
-    ChatRefused,
     ChatReply,
     ChatRequest,
-    ChatUnavailable,
 )
 from worldmodel.text.forms import Form, fault
 from worldmodel.text.records import Task
@@ -97,22 +96,26 @@ class PromptedExperience(Remembering):
             )
         super().__init__(memory, history=config.history, seed=seed, forms=forms)
         self.client, self.config, self._scale = client, config, scale
-        self._trust = trust
+        self._trust, self._pulse = trust, Pulse()
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server itself has answered anything yet."""
+        return self._pulse.answered
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are asked once.
 
         Raises:
-          ChatUnavailable: the server is gone; what it answered is remembered.
-          ChatError: the server answered none of the queries that it was asked.
+          ChatError: as Pulse.check; what the server answered is remembered.
         """
         keys, todo = self._new(queries)
-        answers, alive = self._compute(list(todo.values()))
+        answers = self._compute(list(todo.values()))
         found = dict(zip(todo, answers, strict=True))
         known = {k: x for k, x in found.items() if isinstance(x, Prediction)}
         believed = self._believed([todo[k] for k in known], list(known.values()))
         self._answers.update(zip(known, believed, strict=True))
-        require_answers([x for x in answers if isinstance(x, ChatError)], alive)
+        self._pulse.check([x for x in answers if isinstance(x, ChatError)])
         failed = {
             k: _nothing(todo[k], str(x))
             for k, x in found.items()
@@ -126,11 +129,10 @@ class PromptedExperience(Remembering):
         One that is malformed or missing has a problem.
 
         Raises:
-          ChatUnavailable: the server is gone.
-          ChatError: the server answered none of the queries that it was asked.
+          ChatError: as Pulse.check.
         """
-        found, alive = self._compute(queries, SAMPLED + number, retries=0)
-        require_answers([x for x in found if isinstance(x, ChatError)], alive)
+        found = self._compute(queries, SAMPLED + number, retries=0)
+        self._pulse.check([x for x in found if isinstance(x, ChatError)])
         return [
             x if isinstance(x, Prediction) else _nothing(q, str(x))
             for q, x in zip(queries, found, strict=True)
@@ -154,8 +156,8 @@ class PromptedExperience(Remembering):
 
     def _compute(
         self, queries: Sequence[Query], first: int = 0, retries: int | None = None
-    ) -> tuple[list[Prediction | ChatError], bool]:
-        """An answer each, however often it is asked for; whether the server lives.
+    ) -> list[Prediction | ChatError]:
+        """An answer each, however often it is asked for.
 
         Attempts count from `first`, each with noise of its own.
         """
@@ -170,7 +172,7 @@ class PromptedExperience(Remembering):
             for q, d in zip(queries, demos, strict=True)
         ]
         out: dict[int, Prediction | ChatError] = {}
-        todo, alive = list(range(len(queries))), False
+        todo = list(range(len(queries)))
         for attempt in range(first, first + retries + 1):
             if not todo:
                 break
@@ -180,11 +182,11 @@ class PromptedExperience(Remembering):
                 for i, seed in zip(todo, seeds, strict=True)
             ]
             replies = self.client.ask(requests)
-            alive = alive or answered(replies)
+            self._pulse.note(replies)
             for i, reply in zip(todo, replies, strict=True):
                 out[i] = self._read(queries[i], reply)
             todo = [i for i in todo if _malformed(out[i])]
-        return [out[i] for i in range(len(queries))], alive
+        return [out[i] for i in range(len(queries))]
 
     def _noise(self, query: Query, attempt: int) -> int:
         # History is left out: a group of rollouts that comes to one place by two ways
@@ -215,8 +217,7 @@ class PromptedExperience(Remembering):
         """One variation a task; None where it is malformed or was not answered.
 
         Raises:
-          ChatUnavailable: the server is gone.
-          ChatError: the server answered for none of the tasks that it was asked of.
+          ChatError: as Pulse.check.
         """
         if not tasks:
             return []
@@ -226,7 +227,8 @@ class PromptedExperience(Remembering):
             for task, seed in zip(tasks, seeds, strict=True)
         ]
         replies = self.client.ask(requests)
-        require_answers(unanswered(replies), answered(replies))
+        self._pulse.note(replies)
+        self._pulse.check(unanswered(replies))
         return [self._varied(t, r) for t, r in zip(tasks, replies, strict=True)]
 
     def _varied(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
@@ -244,39 +246,3 @@ def _nothing(query: Query, problem: str) -> Prediction:
 
 def _malformed(found: Prediction | ChatError) -> bool:
     return isinstance(found, Prediction) and found.problem is not None
-
-
-def require_answers(failures: Sequence[ChatError], alive: bool) -> None:
-    """Raise one of the failures where the server is gone, or answered nothing.
-
-    To go on would only lose rollouts, while what was answered is kept.
-    """
-    gone = [x for x in failures if isinstance(x, ChatUnavailable)]
-    if gone or (failures and not alive):
-        raise [*gone, *failures][0]
-
-
-def answered(replies: Sequence[ChatReply | ChatError]) -> bool:
-    """Whether the server itself has answered anything; a cache is not the server."""
-    return any(
-        isinstance(x, ChatReply | ChatMalformed) and not x.cached for x in replies
-    )
-
-
-def unanswered(found: Sequence[ChatReply | ChatError]) -> list[ChatError]:
-    """What the server did not answer; a malformed answer is one."""
-    return [
-        x
-        for x in found
-        if isinstance(x, ChatError) and not isinstance(x, ChatMalformed)
-    ]
-
-
-# Refusals of who asks, not of the question: no key, no money, no such model, too often.
-_OF_THE_ASKER = (401, 402, 404, 429)
-
-
-def lasting(failure: ChatError) -> bool:
-    """Whether others would fail too: then nothing else may take over unseen."""
-    refused = isinstance(failure, ChatRefused) and failure.status in _OF_THE_ASKER
-    return refused or isinstance(failure, ChatUnavailable)

@@ -32,7 +32,8 @@ class ChatTimeout(ChatError):
 
 
 class ChatUnavailable(ChatError):
-    """No server, a connection that broke, or an error of the server's own (5xx)."""
+    """No server, a connection that broke, an error of the server's own (5xx), or
+    something else in the place of a completion."""
 
     kind = "unavailable"
 
@@ -48,7 +49,7 @@ class ChatRefused(ChatError):
 
 
 class ChatMalformed(ChatError):
-    """An answer, but not one that can be used: no JSON, no text, cut short."""
+    """An answer, but not one that can be used: no text, cut short, too long."""
 
     kind = "malformed"
     cached = False
@@ -184,34 +185,42 @@ def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
 
 
 def read_answer(
-    raw: bytes, *, whole: bool, quoted: Callable[[str], str]
-) -> tuple[ChatReply | ChatMalformed, tuple[int, int]]:
+    raw: bytes, *, whole: bool, server: str, quoted: Callable[[str], str]
+) -> tuple[ChatReply | ChatError, tuple[int, int]]:
     """The answer in a reply's body, and the tokens (read, written) it is said to cost.
+
+    A body without `choices` is no answer: ChatUnavailable, or ChatRefused where it
+    holds an error whose code says so, as gateways send them with a status of 200.
 
     Args:
       whole: an answer cut short is of no use.
+      server: its address, for an error.
       quoted: how foreign text is shown in an error.
     """
 
-    def broken(why: str) -> tuple[ChatMalformed, tuple[int, int]]:
-        return ChatMalformed(f"{why}: {quoted(raw.decode(errors='replace'))}"), (0, 0)
+    def shown(why: str) -> str:
+        return f"{why}: {quoted(raw.decode(errors='replace'))}"
 
     try:
         row = json.loads(raw)
     except (ValueError, RecursionError):
-        return broken("the answer is not JSON")
+        row = None
+    row = row if isinstance(row, dict) else {}
+    choices, error = row.get("choices"), row.get("error")
+    if not isinstance(choices, list) or (error and not choices):
+        return _failure(error, shown(f"{server}: no completion in the answer")), (0, 0)
     try:
-        choice = row["choices"][0]
+        choice = choices[0]
         text, why = choice["message"]["content"], choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError):
-        return broken("no choice with a message in the answer")
+        return ChatMalformed(shown("no choice with a message in the answer")), (0, 0)
     used = row.get("usage")
     used = used if isinstance(used, dict) else {}
     read, written = (
         n if isinstance(n := used.get(k), int) and n > 0 else 0
         for k in ("prompt_tokens", "completion_tokens")
     )
-    found: ChatReply | ChatMalformed
+    found: ChatReply | ChatError
     if not isinstance(text, str):
         found = ChatMalformed(f"the answer is no text but {type(text).__name__}")
     elif whole and why == "length":
@@ -219,6 +228,14 @@ def read_answer(
     else:
         found = ChatReply(text, _tokens(choice, text))
     return found, (read, written)
+
+
+def _failure(error: Any, told: str) -> ChatError:
+    """What a body that is no completion means, by the code of its error."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, int) and 400 <= code < 500:
+        return ChatRefused(told, code)
+    return ChatUnavailable(told)
 
 
 def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:

@@ -72,8 +72,12 @@ def picture(path):
 def test_write_leaves_table_and_plots(tmp_path):
     (tmp_path / "curves").mkdir()
     fit = [{"step": 10, "loss": 1.0, "held_out/loss": 2.0}]
-    loop = [{"update": 1, "success": 0.5}, {"update": 2, "success": 0.6, "kl": 0.1}]
-    for name, rows in (("fit", fit), ("dream", loop), ("odd", [{"step": 1}])):
+    # No rollout of the last update was scored, and none of `lost` at all.
+    loop = [{"update": n, "success": n / 4, "kl": 0.1} for n in (1, 2)] + [
+        {"update": 3}
+    ]
+    told = {"fit": fit, "dream": loop, "lost": loop[2:], "odd": [{"step": 1}]}
+    for name, rows in told.items():
         (tmp_path / f"curves/{name}.jsonl").write_text(
             "".join(json.dumps(r) + "\n" for r in rows)
         )

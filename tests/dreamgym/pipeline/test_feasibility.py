@@ -71,6 +71,20 @@ def test_samples_that_disagree_refuse_a_task():
     assert trial(model, samples=3, agreement=0.0)([NEAR, FAR]) == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("whole", "told"), [(0, "disagreement"), (2, "disagreement"), (3, None)]
+)
+def test_samples_that_make_no_sense_agree_with_nothing(whole, told):
+    class Lost(Sampled):
+        """Nothing changes: so it is where a server's answer is missing."""
+
+        def sample(self, queries, number):
+            problem = None if number < whole else "refused: too long"
+            return [Prediction(q.state, 0.0, "go", "", 1.0, problem) for q in queries]
+
+    assert trial(Lost(), samples=3)([NEAR]) == [told]
+
+
 def test_what_is_revealed_may_differ():
     class Doors(Sampled):
         def sample(self, queries, number):

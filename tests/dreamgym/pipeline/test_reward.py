@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dreamgym import cli
-from dreamgym.pipeline import reward
+from dreamgym.pipeline import reward, served
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.served import ServerLost
@@ -17,6 +17,7 @@ from dreamgym.scoring.preferences import won_over_lost, write_preferences
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import save_model
+from worldmodel.served.protocol import ChatUnavailable
 from worldmodel.text.records import write_episodes
 
 CONFIG = PreferenceFitConfig(
@@ -113,8 +114,21 @@ def test_a_judge_that_refuses_us_ends_the_stage_with_what_to_do(tmp_path):
     run = made(tmp_path, train=1, dev=1)
     with serving(status(401)) as server:
         c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url=server.url))
-        with pytest.raises(ServerLost, match=r"refused: .*401.*goes on"):
+        with pytest.raises(ServerLost, match=r"refused: .*401.*the judge.*goes on"):
             scored(run, c, both("dev", 1)[0])
+
+
+def test_the_dreams_server_that_is_lost_is_not_called_the_judge(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url="http://h/v1"))
+
+    def dream():
+        with served.answering(None), reward.scoring(run, c, "train"):
+            raise ChatUnavailable("the dream's")
+
+    with pytest.raises(ServerLost, match="the dream's; what it answered") as lost:
+        dream()
+    assert "judge" not in str(lost.value)
 
 
 def test_pairs_of_a_file_are_held_out_by_task(tmp_path):

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from curriculum.feasible import FeasibilityConfig
 from curriculum.sampler import CurriculumConfig
 from dreamgym import cli
 from dreamgym.pipeline import collect, fidelity, pretrain, show, train, warmstart
@@ -175,6 +176,34 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     assert numbers_again == numbers | {"server_requests": sent} | counted
 
 
+def test_a_run_with_a_question_that_is_refused_goes_on_after_a_kill(
+    run, prepared, rule, server, tmp_path
+):
+    """Beside it all of its batch is in the cache then."""
+
+    def mostly(body):
+        left = chat_server.user_text(body).endswith('"go left"')
+        return 413 if left else rule(body)
+
+    server.behaviours = (chat_server.answering(mostly),)
+    try:
+        dream(run)
+        params, curve = left(run)
+        assert all(0 < row["unscored/dream"] < row["rollouts"] for row in curve)
+        count, rule.answered = len(rule.answered), []
+        shutil.copytree(prepared.root, tmp_path / "again")
+        again, rule.lives = Run.open(tmp_path / "again"), count - 3
+        with pytest.raises(ServerLost, match="status 503"):
+            dream(again)
+        rule.lives = math.inf
+        dream(again)
+    finally:
+        server.behaviours = (chat_server.answering(rule),)
+    assert len(rule.answered) == count
+    assert curve == left(again)[1]
+    assert equal(params, left(again)[0])
+
+
 def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
     run, rule, server, capsys
 ):
@@ -286,14 +315,24 @@ def test_the_settings_name_the_key_and_open_again(tmp_path, monkeypatch):
         Run(tmp_path / "r", plain)
 
 
-def test_agreement_needs_noise():
-    with pytest.raises(ValueError, match=r"temperature must be > 0"):
-        preset(
-            "tiny", trust=TrustConfig(signal="agreement"),
-            server=ServerConfig(
-                chat=ChatConfig(base_url="http://h/v1", model="m", temperature=0.0)
-            ),
-        )  # fmt: skip
+TRIED = CurriculumConfig(feasibility=FeasibilityConfig(samples=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("trust.signal = agreement", {"trust": TrustConfig(signal="agreement")}),
+        ("dream.curriculum.feasibility.samples",
+         {"dream": dataclasses.replace(LOOP, curriculum=TRIED)}),
+    ],
+)  # fmt: skip
+def test_agreement_needs_noise(name, changes):
+    chat = ChatConfig(base_url="http://h/v1", model="m")
+    cold = dataclasses.replace(chat, temperature=0.0)
+    with pytest.raises(ValueError, match=rf"{name} .*temperature must be > 0"):
+        preset("tiny", server=ServerConfig(chat=cold), **changes)
+    preset("tiny", server=ServerConfig(chat=chat), **changes)
+    preset("tiny", server=ServerConfig(chat=cold))
 
 
 @pytest.mark.parametrize(

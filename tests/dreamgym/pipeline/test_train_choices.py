@@ -23,6 +23,7 @@ from tests.dreamgym.pipeline.test_train import (
     start,
     stop_after,
 )
+from tests.dreamgym.test_training_choices import fresh
 from worldmodel.text.records import write_episodes
 
 WORLD = "tests.doubles:Corridor"
@@ -80,6 +81,18 @@ def test_a_halted_loop_says_why_and_keeps_the_policy_before(tmp_path, capsys):
     assert run.path("policies/dream/config.json").is_file()
     begun = doubles.cloned(doubles.ACTIONS, TASKS)
     assert same(policy.model.params, begun.model.params)
+
+
+def test_the_numbers_are_of_updates_with_a_scored_rollout():
+    start = fresh(TASKS)
+
+    def numbers(*rows):
+        return train._numbers(start._replace(update=len(rows), curve=list(rows)))
+
+    lost = {"unscored": 8.0, "rollouts": 8.0}
+    found = numbers(lost, {"success": 0.25, "kl": 0.1}, {"success": 0.5}, lost)
+    assert (found["success_first"], found["success_last"]) == (0.25, 0.5)
+    assert not {"success_first", "success_last"} & numbers(lost).keys()
 
 
 def corridor(tmp_path, **loop):

@@ -71,6 +71,10 @@ def test_the_dream_rises_while_the_real_games_fall():
     calm = row | {"probe": 0.40}
     assert alarms([*before, undone | {"undone": 1.0}], calm, ALL) == []
     assert alarms([*before, undone], calm, ALL) == ["gap"]
+    # An update without a scored rollout tells nothing: 0.35 stays 0.35.
+    blind = [{k: v for k, v in r.items() if k != "success"} for r in (*before, row)]
+    assert alarms(before, blind[-1], ALL) == []
+    assert alarms(blind[:-1], row, ALL) == []
 
 
 def test_remedies_double_what_is_there_and_begin_small():

@@ -212,7 +212,6 @@ def test_a_server_that_drips_meets_the_deadline(slow):
 @pytest.mark.parametrize(
     "body",
     [
-        b"<html>hello</html>", b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 50_000,
         b'{"choices": []}', b'{"choices": ["a"]}', b'{"choices": [{"message": 1}]}',
         *(json.dumps(chat_server.completion(x)).encode() for x in (None, 3, ["a"])),
     ],
@@ -225,6 +224,43 @@ def test_an_answer_of_no_use_is_malformed_and_not_tried_again(body, tmp_path):
         assert len(str(found)) < 350
         assert len(server.posts) == 1
         assert one(asked).text == "a"  # nor is it kept
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>hello</html>", b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 50_000,
+        b'{"error": "quota exceeded"}', b'{"choices": null}', b'{"choices": {}}',
+        b'{"error": {"message": "overloaded", "code": 503}, "choices": []}',
+        b'{"error": {"message": "busy", "code": "rate_limit"}}',
+    ],
+)  # fmt: skip
+def test_what_is_no_completion_is_a_fault_of_the_server(body, tmp_path):
+    with serving(chat_server.raw(body)) as server:
+        asked = client(server.url, tmp_path / "cache.db")
+        found = one(asked)
+        assert isinstance(found, ChatUnavailable)
+        assert str(found).startswith(f"unavailable: {server.url}")
+        assert len(str(found)) < 350
+        assert len(server.posts) == 3  # tried again like one
+        server.behaviours = (ok("a"),)
+        assert one(asked).text == "a"  # nor is it kept
+
+
+def test_an_error_without_its_status_is_told_and_read_by_its_code():
+    def told(code):
+        error = {"message": "quota exceeded", "code": code}
+        return chat_server.raw(json.dumps({"error": error}).encode())
+
+    for code, posts in ((400, 1), (402, 1), (429, 3)):
+        with serving(told(code)) as server:
+            found = one(client(server.url))
+            assert isinstance(found, ChatRefused)
+            assert found.status == code
+            assert "quota exceeded" in str(found)
+            assert len(server.posts) == posts
+    with serving(chat_server.raw(b'{"error": "quota exceeded"}')) as server:
+        assert "quota exceeded" in str(one(client(server.url)))
 
 
 def test_what_is_cut_short_is_malformed_where_json_was_asked():

@@ -28,6 +28,7 @@ from worldmodel.served.protocol import (
     ChatConfig,
     ChatRefused,
     ChatReply,
+    ChatTimeout,
     ChatUnavailable,
     Token,
 )
@@ -263,14 +264,14 @@ def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
         said = {"instruction": "go", "initial_state": ["a"]}
         text = json.dumps(said if _varies(body) else GOOD)
         if silent[0]:
-            chat_server.status(413)(handler, body)
+            chat_server.hang(handler, body)
         elif "cut it" in _action(body):
             ok(text, why="length")(handler, body)
         else:
             ok(text)(handler, body)
 
-    def model():
-        client = chat(server.url, tmp_path / "cache.db", retries=0)
+    def model(**changes):
+        client = chat(server.url, tmp_path / "cache.db", retries=0, **changes)
         return PromptedExperience(client, memory(), PromptedConfig(retries=0))
 
     with serving(behave) as server:
@@ -285,8 +286,58 @@ def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
         (kept,) = again.vary([task()], key=jax.random.key(0))
         assert kept.initial_state == ("a",)
         for other in (ask(), ask("cut it")):
-            with pytest.raises(ChatRefused):
-                model().predict([other, ask("pull door")])
+            with pytest.raises(ChatTimeout):
+                model(read_timeout=0.2).predict([other, ask("pull door")])
+
+
+@pytest.mark.parametrize("code", [400, 413, 422])
+def test_a_question_that_is_refused_is_a_problem_wherever_a_run_goes_on(code, tmp_path):
+    """After a kill it is the only one of its batch that is not in the cache."""
+
+    def model():
+        client = chat(server.url, tmp_path / "cache.db", retries=0)
+        return PromptedExperience(client, memory(), PromptedConfig())
+
+    rule = answering(lambda b: code if "door" in _action(b) else SAID)
+    queries = [*map(ask, ("press lamp", "look", "wait")), ask("pull door")]
+    with serving(rule) as server:
+        first = model().predict(queries)
+        assert [a.problem for a in first[:3]] == [None] * 3
+        assert first[3].problem.startswith("refused: ")
+        # NaN confidences are not equal to themselves.
+        assert [a[:4] for a in model().predict(queries)] == [a[:4] for a in first]
+        (lone,) = model().predict(queries[3:])  # the last one that lives
+        assert lone.problem == first[3].problem
+        (lone,) = model().sample(queries[3:], 0)
+        assert lone.problem == first[3].problem
+    with serving(chat_server.status(code)) as server:
+        assert model().vary([task()], key=jax.random.key(0)) == [None]
+
+
+@pytest.mark.parametrize("code", [401, 402, 404, 429])
+def test_a_refusal_of_who_asks_stops_the_run_whoever_else_was_answered(code):
+    rule = answering(lambda b: code if "door" in _action(b) else SAID)
+    with serving(rule) as server:
+        model = dreaming(server)
+        with pytest.raises(ChatRefused, match=f"status {code}"):
+            model.predict([ask(), ask("pull door")])
+        posts = len(server.posts)
+        assert model.predict([ask()])[0].problem is None
+        assert len(server.posts) == posts  # what was answered is remembered
+
+
+def test_a_question_that_takes_too_long_is_a_problem_where_others_were_answered():
+    def behave(handler, body):
+        slow = "door" in _action(body)
+        (chat_server.hang if slow else ok(SAID))(handler, body)
+
+    with serving(behave) as server:
+        client = chat(server.url, retries=0, deadline=2.0)
+        model = PromptedExperience(client, memory(), PromptedConfig())
+        good, slow = model.predict([ask(), ask("pull door")])
+        assert good.problem is None
+        assert slow.problem.startswith("timeout: ")
+        assert model.predict([ask("pull door")])[0].problem == slow.problem
 
 
 def _varies(body) -> bool:

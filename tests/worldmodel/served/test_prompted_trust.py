@@ -56,6 +56,16 @@ def test_agreement_is_the_share_of_more_samples_that_say_the_same(replies, share
     assert found.reward == GOOD["reward"]
 
 
+@pytest.mark.parametrize("lost", ["nonsense", 413])
+def test_a_sample_that_is_none_does_not_agree_that_nothing_happens(lost):
+    """What stands in its place is: the same state, no reward, go on."""
+    same = json.dumps(GOOD | {"next_state": list(ask().state), "reward": 0})
+    with serving(once(same, same, lost)) as server:
+        (found,) = trusting(server, "agreement").predict([ask()])
+    assert found.problem is None
+    assert found.confidence == pytest.approx(1 / 3)
+
+
 def test_nearest_is_how_near_the_memory_is_without_the_own_task():
     with serving(ok(SAID)) as server:
         near = trusting(server, "nearest", "t8")
