@@ -20,8 +20,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import Trust
-from dreamgym.pipeline import proposals
-from dreamgym.pipeline.clone import experts_of
+from dreamgym.pipeline import clone, proposals
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.feasibility import trial_of
 from dreamgym.pipeline.policies import save_policy
@@ -259,11 +258,14 @@ def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[Score | None]:
 
 
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
-    """What may be imitated beside the update's own loss (training.BesideConfig)."""
+    """What may be imitated beside the update's own loss (training.BesideConfig).
+
+    Raises:
+      RunError: none of the collected episodes was won.
+    """
     if config.beside.kind == "own":
         return []  # the loop's own rollouts
-    train_episodes, _ = episodes_of(run)
-    experts = experts_of(train_episodes, run.config.warmstart.experts)
+    experts, _ = clone.taught(run)  # no more of them than the warm start was shown
     if config.beside.kind == "bc":
         return early.bc_examples(policy, experts)
     branches = run.path("branches.jsonl")

@@ -7,7 +7,8 @@ import pytest
 from curriculum.feasible import FeasibilityConfig
 from curriculum.schedule import HorizonConfig
 from curriculum.value import ValueConfig
-from dreamgym.pipeline import reinforce, served, train
+from dreamgym.pipeline import clone, reinforce, served, train
+from dreamgym.pipeline.config import changed
 from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
@@ -140,6 +141,19 @@ def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
     texts = [policy.tokenizer.decode(list(e.ids)) for e in found]
     assert any("take coin" in t for t in texts)
     assert all(any(e.mask) for e in found)
+
+
+@pytest.mark.parametrize("kind", ["bc", "iwm"])
+def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
+    tmp_path, kind
+):
+    run = corridor(tmp_path, beside=BesideConfig(kind=kind, weight=0.1))
+    some = episodes(run)
+    run.config = changed(run.config, "warmstart.share", 0.25)
+    shown, _ = clone.taught(run)
+    assert 0 < len(shown) < len(some)
+    found = reinforce.supervised(run, doubles.policy(), run.config.dream)
+    assert len(found) == sum(len(e.transitions) for e in shown)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
