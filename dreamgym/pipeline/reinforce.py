@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from curriculum.sampler import pool_of
+from curriculum.sampler import most_generated, pool_of
 from curriculum.staged import staged_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
@@ -236,10 +236,11 @@ def _parts(
     )
     if experience is None:
         return parts
-    c, seed = config.curriculum, run.config.seed
-    propose = proposals.proposer(
-        progress.pool, c, experience, env=run.config.env, seed=seed
-    )
+    c, seed, propose = config.curriculum, run.config.seed, None
+    if most_generated(c, config.tasks):  # else proposals are paid for and never drawn
+        propose = proposals.proposer(
+            progress.pool, c, experience, env=run.config.env, seed=seed
+        )
     trial = trial_of(
         c, experience, policy, max_steps=run.config.max_steps,
         temperature=config.update.temperature, seed=seed, trust=trust_of(run),

@@ -24,6 +24,7 @@ from tests.dreamgym.pipeline.test_train import (
     start,
     stop_after,
 )
+from worldmodel.memory import ReplayMemory
 from worldmodel.text.records import write_episodes
 
 WORLD = "tests.doubles:Corridor"
@@ -154,6 +155,16 @@ def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
     assert 0 < len(shown) < len(some)
     found = reinforce.supervised(run, doubles.policy(), run.config.dream)
     assert len(found) == sum(len(e.transitions) for e in shown)
+
+
+@pytest.mark.parametrize(("share", "asked"), [(0.49, False), (0.5, True)])
+def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, asked):
+    c = dataclasses.replace(LOOP.curriculum, generated_share=share)  # of 2 tasks
+    run = corridor(tmp_path, curriculum=c)
+    progress = Progress(0, None, reinforce.pool_of(TASKS, c), 0, [])
+    model = doubles.Known(ReplayMemory(capacity=1))
+    parts = reinforce._parts(run, doubles.policy(), progress, run.config.dream, model)
+    assert (parts.propose is not None) == asked
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
