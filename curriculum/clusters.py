@@ -43,12 +43,14 @@ def _fit(rows: np.ndarray, labels: np.ndarray, centres: np.ndarray) -> float:
 
 
 def _spread(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Starts far apart: each drawn by its distance 1 - cos to the nearest before."""
+    """At most `count` starts, each drawn by its distance 1 - cos to the nearest."""
     chosen = [int(rng.integers(len(rows)))]
     while len(chosen) < count:
         far = np.maximum(1.0 - (rows @ rows[chosen].T).max(axis=1), 0.0)
         far[chosen] = 0.0
         far = far.astype(np.float64)
+        if not far.sum():  # rows that differ, but by less than a cosine can tell
+            break
         chosen.append(int(rng.choice(len(rows), p=far / far.sum())))
     return rows[chosen]
 

@@ -8,6 +8,7 @@ loses, twice, is retired.
 
 import collections
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,35 @@ from worldmodel.text.forms import Form
 from worldmodel.text.records import State, Task
 
 Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
+"""A task, or None, for each seed.
+
+One with an attribute `real` that is true proposes what a real environment has begun.
+"""
+
+
+class Kind(NamedTuple):
+    """What proposals have in common with the seed tasks of their family.
+
+    `form` is of their starts, None where there are too few to tell form from content;
+    `told`: all have an instruction; `distinct`: no start has a line twice.
+    """
+
+    form: Form | None
+    told: bool
+    distinct: bool
+
+
+ANY = Kind(None, False, False)
+"""Whatever begins: a real environment's own."""
+
+
+def kind_of(tasks: Sequence[Task]) -> Kind:
+    """What the seed tasks of a family have in common."""
+    starts = {t.initial_state for t in tasks}
+    # The form of a single start is all of its heads in their order.
+    form = forms.form_of(starts) if len(starts) > 1 else None
+    distinct = all(len(set(s)) == len(s) for s in starts)
+    return Kind(form, all(t.instruction for t in tasks), distinct)
 
 
 def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
@@ -28,16 +58,18 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
     return [entries[i].task for i in order]
 
 
-def fault(task: Task | None, form: Form, known: set[tuple[str, State]]) -> str | None:
+def fault(task: Task | None, kind: Kind, known: set[tuple[str, State]]) -> str | None:
     """Why a proposal is refused: form, copy, or None where it is good.
 
     A variation is another task of the same kind, with the same slots of state.
     """
-    if task is None or not task.instruction or not task.initial_state:
+    if task is None or not task.initial_state:
         return "form"
-    if len(set(task.initial_state)) < len(task.initial_state):
+    if kind.told and not task.instruction:
         return "form"
-    if forms.fault(task.initial_state, form):
+    if kind.distinct and len(set(task.initial_state)) < len(task.initial_state):
+        return "form"
+    if kind.form is not None and forms.fault(task.initial_state, kind.form):
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"
@@ -56,12 +88,14 @@ def extend(
     """Ask for `count` variations, take the good ones in; counts what became of each.
 
     The counts are by "accepted" or the reason of the refusal: "form", "duplicate", or
-    what `feasible` says. The pool keeps their sums under the generator's `name`.
+    what `feasible` says. The pool keeps their sums under the generator's `name`. What a
+    real environment has begun is of a good form.
     """
     if count == 0:
         return {}
     chosen = seeds(pool, count, rng)
-    passed, verdicts = _filtered(pool, chosen, propose(chosen))
+    real = getattr(propose, "real", False)
+    passed, verdicts = _filtered(pool, chosen, propose(chosen), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:
         reasons = feasible(passed)
@@ -74,7 +108,11 @@ def extend(
 
 
 def _filtered(
-    pool: TaskPool, chosen: Sequence[Task], proposals: Sequence[Task | None]
+    pool: TaskPool,
+    chosen: Sequence[Task],
+    proposals: Sequence[Task | None],
+    *,
+    real: bool,
 ) -> tuple[list[Task], collections.Counter[str]]:
     """Those of a good form that are not known, and why the others are refused."""
     known = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
@@ -82,14 +120,11 @@ def _filtered(
     for entry in pool.entries.values():
         if not entry.generated:
             families.setdefault(entry.task.family, []).append(entry.task)
-    form = {
-        family: forms.form_of(t.initial_state for t in tasks)
-        for family, tasks in families.items()
-    }
+    kinds = {k: ANY if real else kind_of(tasks) for k, tasks in families.items()}
     ids, passed = set(pool.entries), list[Task]()
     verdicts: collections.Counter[str] = collections.Counter()
     for like, task in zip(chosen, proposals, strict=True):
-        reason = fault(task, form[like.family], known)
+        reason = fault(task, kinds[like.family], known)
         if reason is None and task is not None and task.id in ids:
             reason = "duplicate"
         if reason is not None or task is None:

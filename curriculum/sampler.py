@@ -130,7 +130,7 @@ def sample(
         return [e for e in entries if e.task.id not in without] or entries
 
     invented = others([e for e in pool.active(generated=True) if wanted(e)])
-    quota = min(int(config.generated_share * count), len(invented))
+    quota = min(most_generated(config, count), len(invented))
     chosen = _draw(pool, invented, quota, config, rng)
     active = pool.active(generated=False)
     kinds = [(share, others([e for e in active if fits(e)])) for share, fits in mix]
@@ -141,6 +141,11 @@ def sample(
     for number, (_, some) in zip(counts, kinds, strict=True):
         chosen += _families(pool, some, number, config, rng)
     return [e.task for e in chosen]
+
+
+def most_generated(config: CurriculumConfig, count: int) -> int:
+    """How many of a batch of `count` tasks may be generated ones."""
+    return int(config.generated_share * count)
 
 
 def shared(shares: Sequence[float | int], count: int) -> list[int]:

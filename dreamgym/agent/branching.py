@@ -5,8 +5,9 @@ taken in the real environment, from a snapshot or after a verified replay -> bra
 What is left out is counted: duplicates, and errors beyond their share (papers.md 2.5).
 """
 
+import contextlib
 import math
-import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.envs.base import begin, take
 from worldmodel.experience import content_seed
 from worldmodel.text.records import Branch, Episode, State, Transition
+from worldmodel.text.refusals import refused
 
 Proposed = Mapping[tuple[str, int], Sequence[str]]
 """Actions somebody proposes, by episode and step."""
@@ -25,19 +27,14 @@ Proposed = Mapping[tuple[str, int], Sequence[str]]
 TRIES = 2
 """Samples of a policy for each alternative: it often says the same, or the expert's."""
 
-_ERROR = re.compile(
-    r"\b(error|invalid|unknown|illegal|cannot|can't|could not|couldn't|not possible|"
-    r"don't understand|do not understand|nothing happens|no such|not recogni[sz]ed)\b",
-    re.IGNORECASE,
-)
-
 
 class Branched(NamedTuple):
     """The branches, the real transitions they cost, and what was left out.
 
     `drifted` names episodes whose replay did not arrive, `duplicates` counts
     alternatives that were known of their state, `replaced` proposals the environment
-    would not take, `errors` error transitions beyond their share.
+    would not take, `errors` error transitions beyond their share, `broken`
+    alternatives at which the environment raised.
     """
 
     branches: list[Branch]
@@ -46,6 +43,7 @@ class Branched(NamedTuple):
     duplicates: int
     replaced: int
     errors: int
+    broken: int = 0  # runs of older versions have none: they ended there
 
 
 def branch(
@@ -67,7 +65,8 @@ def branch(
     rule). Nobody's is the expert's own, nor one known of the same state of the task. An
     environment that declares `fork()` is branched by snapshot; in any other each
     alternative is reached by replaying the prefix from a reset. Where that does not
-    arrive at the recorded state the episode is left.
+    arrive at the recorded state, or raises on the way, the episode is left; an
+    alternative at which the environment raises is dropped.
 
     Args:
       errors: the largest share of error transitions among the branches (see capped).
@@ -78,68 +77,150 @@ def branch(
     known = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
     out: list[Branch] = []
     drifted: list[str] = []
-    spent = duplicates = replaced = 0
+    spent = duplicates = replaced = broken = 0
     for number, episode in enumerate(chosen):
         place = _place(env, episode)
-        for step, t in enumerate(episode.transitions):
-            there = place.at(step)
-            valid = getattr(there[0], "valid_actions", None) if there else None
-            pool = seen if valid is None else list(valid())
-            others = [a for a in pool if a != t.action]
-            if proposed is None:
-                picked = [others[i] for i in rng.permutation(len(others))]
-                picked = picked[:alternatives]
-            else:
-                said = [a for a in proposed.get((episode.id, step), ()) if a]
-                said = [a for a in dict.fromkeys(said) if a != t.action][:alternatives]
-                picked = said if valid is None else _taken(said, others, rng)
-                replaced += len(set(said) - set(picked))
-            for action in picked:
-                if there is None:
-                    break
-                if (episode.task.id, t.state, action) in known:
-                    duplicates += 1
-                    continue
-                there = place.at(step)
-                if there is not None:
-                    known.add((episode.task.id, t.state, action))
-                    found = place.take(*there, t.state, action)
-                    out.append(Branch(episode=episode.id, step=step, transition=found))
-            if there is None:
-                drifted.append(episode.id)
-                break
+        try:
+            for step, t in enumerate(episode.transitions):
+                valid = place.valid(step)
+                named = (episode.id, step)
+                said = None if proposed is None else proposed.get(named, ())
+                picked, other = _picked(t.action, valid, seen, said, alternatives, rng)
+                replaced += other
+                for action in picked:
+                    key = (episode.task.id, t.state, action)
+                    if key in known:
+                        duplicates += 1
+                        continue
+                    found = place.tried(step, action)
+                    known.add(key)
+                    broken += found is None
+                    if found is not None:
+                        out.append(found)
+        except _Lost:
+            drifted.append(episode.id)
+        place.leave()
         spent += place.spent
         if progress is not None:
             progress(number + 1, len(chosen))
     kept = capped(out, errors, seed=seed)
     left = len(out) - len(kept)
-    return Branched(kept, spent, sorted(set(drifted)), duplicates, replaced, left)
+    return Branched(
+        kept, spent, sorted(set(drifted)), duplicates, replaced, left, broken
+    )
 
 
-def _taken(
-    said: Sequence[str], valid: Sequence[str], rng: np.random.Generator
-) -> list[str]:
-    """Proposals, those that are not valid replaced by other valid ones, drawn."""
-    rest = [a for a in valid if a not in said]
+def _picked(
+    expert: str,
+    valid: Sequence[str] | None,
+    seen: Sequence[str],
+    said: Sequence[str] | None,
+    number: int,
+    rng: np.random.Generator,
+) -> tuple[list[str], int]:
+    """At most `number` actions other than the expert's, and how many replace others.
+
+    Where somebody `said` which, those that are not valid give way to others, drawn.
+    """
+    others = [a for a in (seen if valid is None else valid) if a != expert]
+    if said is None:
+        return [others[i] for i in rng.permutation(len(others))][:number], 0
+    named = [a for a in dict.fromkeys(said) if a and a != expert][:number]
+    if valid is None:
+        return named, 0
+    rest = [a for a in others if a not in named]
     spare = iter([rest[i] for i in rng.permutation(len(rest))])
-    found = [a if a in valid else next(spare, None) for a in said]
-    return [a for a in found if a is not None]
+    found = [a if a in others else next(spare, None) for a in named]
+    picked = [a for a in found if a is not None]
+    return picked, len(set(named) - set(picked))
 
 
 # --- arriving at a state -----------------------------------------------------
 
 
-class _Taking:
-    """An environment and an expert's episode; `spent` counts real transitions."""
+class _Lost(Exception):
+    """The state of a step was not reached."""
+
+
+class _There(NamedTuple):
+    """An environment in the state of a step, and the return so far."""
+
+    step: int
+    env: gymnasium.Env
+    earned: float
+
+
+class _Place:
+    """An environment and an expert's episode; `spent` counts real transitions.
+
+    An arrival is kept until an alternative is taken there: by replay it costs a prefix.
+    """
 
     def __init__(self, env: gymnasium.Env, episode: Episode):
         self.env, self.episode, self.spent = env, episode, 0
+        self._there: _There | None = None
 
-    def take(
+    def valid(self, step: int) -> list[str] | None:
+        """The valid actions in the state of the step; None where none are declared.
+
+        Raises:
+          _Lost: the state was not reached.
+        """
+        there = self._at(step)
+        try:
+            valid = getattr(there.env, "valid_actions", None)
+            return None if valid is None else list(valid())
+        except Exception as error:  # an environment may raise anything
+            raise self._lost(step, error) from error
+
+    def tried(self, step: int, action: str) -> Branch | None:
+        """What an action leads to in the state of the step; None where that raised.
+
+        Raises:
+          _Lost: the state was not reached.
+        """
+        there, state = self._at(step), self.episode.transitions[step].state
+        try:
+            found = self._take(there.env, there.earned, state, action)
+            return Branch(episode=self.episode.id, step=step, transition=found)
+        except Exception as error:  # an environment may raise anything
+            self._say(step, f"{action!r}: {type(error).__name__}: {error}")
+            return None
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let go of where it stands: what was acted in is not used again."""
+        self._there = None
+
+    def _at(self, step: int) -> _There:
+        if self._there is not None and self._there.step == step:
+            return self._there
+        self.leave()
+        try:
+            there = self._arrived(step)
+        except Exception as error:  # an environment may raise anything
+            raise self._lost(step, error) from error
+        if there is None:
+            raise _Lost
+        self._there = there
+        return there
+
+    def _arrived(self, step: int) -> _There | None:
+        raise NotImplementedError
+
+    def _lost(self, step: int, error: Exception) -> _Lost:
+        self._say(step, f"not reached: {type(error).__name__}: {error}")
+        return _Lost()
+
+    def _say(self, step: int, told: str) -> None:
+        print(f"branch: {self.episode.id}, step {step}, {told}", file=sys.stderr)
+
+    def _take(
         self, env: gymnasium.Env, earned: float, state: State, action: str
     ) -> Transition:
+        self.spent += 1  # one that raises was asked for, too
         result = take(env, action, earned)
-        self.spent += 1
         return Transition(
             state=state, action=action, next_state=result.state,
             rewards=result.rewards, terminated=result.terminated,
@@ -148,67 +229,59 @@ class _Taking:
         )  # fmt: skip
 
 
-class _Replays(_Taking):
+class _Replays(_Place):
     """Arrives by a reset and the expert's actions, each time anew."""
 
-    def at(self, step: int) -> tuple[gymnasium.Env, float] | None:
-        """An environment in the state of the step, with the return so far."""
+    def _arrived(self, step: int) -> _There | None:
         rows = self.episode.transitions
         _, state = begin(self.env, self.episode.task)
         earned = 0.0
         for t in rows[:step]:
-            result = self.take(self.env, earned, state, t.action)
+            result = self._take(self.env, earned, state, t.action)
             state = result.next_state
             earned += result.reward
             if result.terminated or result.truncated:
                 return None
-        return (self.env, earned) if state == rows[step].state else None
+        arrived = state == rows[step].state
+        return _There(step, self.env, earned) if arrived else None
 
 
-class _Snapshots(_Taking):
+class _Snapshots(_Place):
     """Walks the episode once and hands out forks of where it stands."""
 
     def __init__(self, env: gymnasium.Env, episode: Episode):
         super().__init__(env, episode)
-        _, self._state = begin(env, episode.task)
+        self._state: State | None = None
         self._earned, self._step, self._over = 0.0, 0, False
 
-    def at(self, step: int) -> tuple[gymnasium.Env, float] | None:
+    def _arrived(self, step: int) -> _There | None:
         rows = self.episode.transitions
+        if self._state is None:
+            _, self._state = begin(self.env, self.episode.task)
         while self._step < step and not self._over:
             t = rows[self._step]
-            result = self.take(self.env, self._earned, self._state, t.action)
+            result = self._take(self.env, self._earned, self._state, t.action)
             self._state, self._step = result.next_state, self._step + 1
             self._earned += result.reward
             self._over = result.terminated or result.truncated
         if self._over or self._state != rows[step].state:
             return None
-        return self.env.fork(), self._earned  # type: ignore[attr-defined]
+        return _There(step, self.env.fork(), self._earned)  # type: ignore[attr-defined]
+
+    def leave(self) -> None:
+        """See _Place. A fork is closed; one that broke may not even let itself be."""
+        if self._there is not None:
+            with contextlib.suppress(Exception):
+                self._there.env.close()
+        super().leave()
 
 
-def _place(env: gymnasium.Env, episode: Episode) -> _Replays | _Snapshots:
+def _place(env: gymnasium.Env, episode: Episode) -> _Place:
     forks = getattr(env, "fork", None) is not None
     return _Snapshots(env, episode) if forks else _Replays(env, episode)
 
 
 # --- errors ------------------------------------------------------------------
-
-
-def failed(t: Transition) -> bool:
-    """Whether the environment could not take the action.
-
-    As it says itself; where it says nothing, whether the state stayed as it was, one
-    line aside that speaks of an error.
-    """
-    if t.invalid is not None:
-        return t.invalid
-    if t.terminated or t.reward:
-        return False
-    new = [line for line in t.next_state if line not in t.state]
-    gone = [line for line in t.state if line not in t.next_state]
-    if not new:
-        return not gone
-    return len(gone) <= 1 and all(_ERROR.search(line) for line in new)
 
 
 def capped(
@@ -220,7 +293,7 @@ def capped(
     open action spaces, and IWM falls below imitation (papers.md 2.5). Where there is
     nothing but errors, none stays.
     """
-    wrong = [i for i, b in enumerate(branches) if failed(b.transition)]
+    wrong = [i for i, b in enumerate(branches) if refused(b.transition)]
     good = len(branches) - len(wrong)
     # e <= share (good + e); the small term is for shares no float holds exactly.
     most = len(wrong)

@@ -28,7 +28,11 @@ SOURCES = ("expert", "noisy", "random")
 
 
 def stage(run: Run) -> dict[str, Any]:
-    """Write episodes.jsonl (train) and dev.jsonl into the run."""
+    """Write episodes.jsonl (train) and dev.jsonl into the run.
+
+    Raises:
+      RunError: nothing to learn from, or nothing to measure it on.
+    """
     if run.config.refit:
         return _write(run, *joined(Run.open(run.config.refit), run.config.episodes))
     if run.config.episodes:
@@ -121,8 +125,8 @@ def _renamed(episode: Episode, taken: set[str]) -> Episode:
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     c, seed = run.config.collect, run.config.seed
     name = run.config.env
-    train = base.tasks_of(env, name, "train", c.games)
-    dev = base.tasks_of(env, name, "dev", c.dev_games)
+    train = games_of(env, name, "train", c.games)
+    dev = games_of(env, name, "dev", c.dev_games)
     steps = run.config.max_steps
     with bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
         found = collect(
@@ -135,7 +139,29 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             env, dev, 2 * len(dev), even, seed=seed + 1, max_steps=steps,
             show=lambda n: show(c.episodes + n),
         )  # fmt: skip
+    for split, episodes in (("train", found), ("dev", held)):
+        if not episodes:
+            raise RunError(
+                f"environment {name!r}: expected a step of at least 1 {split} game, "
+                "got none; how each broke is told above"
+            )
     return _write(run, found, held)
+
+
+def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:
+    """At most `count` tasks of a split, one at least.
+
+    Raises:
+      RunError: the environment has none.
+    """
+    found = base.tasks_of(env, name, split, count)
+    if not found:
+        raise RunError(
+            f"environment {name!r}: expected at least 1 task of split {split!r}, got "
+            f"none from tasks({split!r}); episodes of train are learnt from, those of "
+            "dev tell how well"
+        )
+    return found
 
 
 def _write(run: Run, train: list[Episode], dev: list[Episode]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dreamgym.envs import base
-from dreamgym.pipeline.collect import collect
+from dreamgym.pipeline.collect import collect, games_of
 from dreamgym.pipeline.config import MODELS, RunConfig, ServerConfig
 from dreamgym.pipeline.run import RunError
 from worldmodel import pretrain
@@ -141,7 +141,7 @@ def _step_seconds(config: RunConfig) -> float:
     """Seconds of a real transition under random play, the environment's start aside."""
     env = base.make(config.env)
     try:
-        tasks = base.tasks_of(env, config.env, "train", 8)
+        tasks = games_of(env, config.env, "train", 8)
         done, start = 0, 0.0
         for number in range(1000):
             if number == 1:  # the first one warms up
@@ -191,7 +191,7 @@ def _episodes(config: RunConfig) -> list[Episode]:
         raise RunError("nothing to ask a server about: give --env, --episodes, or both")
     env = base.make(config.env)
     try:
-        tasks = base.tasks_of(env, config.env, "train", PLAYED)
+        tasks = games_of(env, config.env, "train", PLAYED)
         return collect(
             env, tasks, PLAYED, config.collect, seed=0, max_steps=config.max_steps
         )

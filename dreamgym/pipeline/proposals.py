@@ -5,7 +5,7 @@ where it can vary its tasks (a real reset each, counted), and otherwise a renami
 what the texts name, which needs no environment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,15 +47,8 @@ def proposer(
     if config.generator == "model":
         return by_model
 
-    def by_env(seeds: Sequence[Task]) -> list[Task | None]:
-        rng, made = np.random.default_rng(number(seeds)), base.make(env)
-        try:
-            return [_varied(made, pool, task, rng) for task in seeds]
-        finally:
-            made.close()
-
     if _varies(env):
-        return by_env
+        return _Real(pool, env, number)
     rule = Renaming(_seeds(pool))
 
     def by_text(seeds: Sequence[Task]) -> list[Task | None]:
@@ -63,6 +56,25 @@ def proposer(
         return [rule.vary(task, rng) for task in seeds]
 
     return by_text
+
+
+class _Real:
+    """Variations of the environment's own, begun there: of good form (generator)."""
+
+    real = True
+
+    def __init__(
+        self, pool: TaskPool, env: str, number: Callable[[Sequence[Task]], int]
+    ):
+        self._pool, self._env, self._number = pool, env, number
+
+    def __call__(self, seeds: Sequence[Task]) -> list[Task | None]:
+        """See generator.Propose."""
+        rng, made = np.random.default_rng(self._number(seeds)), base.make(self._env)
+        try:
+            return [_varied(made, self._pool, task, rng) for task in seeds]
+        finally:
+            made.close()
 
 
 def _seeds(pool: TaskPool) -> list[Task]:

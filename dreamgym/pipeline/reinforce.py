@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from curriculum.sampler import pool_of
+from curriculum.sampler import most_generated, pool_of
 from curriculum.staged import staged_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED, VectorEnv
 from dreamgym.envs.dream import Trust
-from dreamgym.pipeline import proposals
-from dreamgym.pipeline.clone import experts_of
+from dreamgym.pipeline import clone, proposals
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.feasibility import trial_of
 from dreamgym.pipeline.policies import save_policy
@@ -239,10 +238,11 @@ def _parts(
     )
     if experience is None:
         return parts
-    c, seed = config.curriculum, run.config.seed
-    propose = proposals.proposer(
-        progress.pool, c, experience, env=run.config.env, seed=seed
-    )
+    c, seed, propose = config.curriculum, run.config.seed, None
+    if most_generated(c, config.tasks):  # else proposals are paid for and never drawn
+        propose = proposals.proposer(
+            progress.pool, c, experience, env=run.config.env, seed=seed
+        )
     trial = trial_of(
         c, experience, policy, max_steps=run.config.max_steps,
         temperature=config.update.temperature, seed=seed, trust=trust_of(run),
@@ -261,11 +261,14 @@ def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[Score | None]:
 
 
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
-    """What may be imitated beside the update's own loss (training.BesideConfig)."""
+    """What may be imitated beside the update's own loss (training.BesideConfig).
+
+    Raises:
+      RunError: none of the collected episodes was won.
+    """
     if config.beside.kind == "own":
         return []  # the loop's own rollouts
-    train_episodes, _ = episodes_of(run)
-    experts = experts_of(train_episodes, run.config.warmstart.experts)
+    experts, _ = clone.taught(run)  # no more of them than the warm start was shown
     if config.beside.kind == "bc":
         return early.bc_examples(policy, experts)
     branches = run.path("branches.jsonl")

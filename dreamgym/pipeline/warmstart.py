@@ -69,6 +69,7 @@ def stage(run: Run) -> dict[str, Any]:
         "duplicates": branched.duplicates,
         "replaced": branched.replaced,
         "errors_left_out": branched.errors,
+        "broken": branched.broken,
         "bc_examples": len(bc),
         "iwm_examples": len(iwm),
         "sr_examples": len(sr),

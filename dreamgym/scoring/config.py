@@ -30,7 +30,8 @@ class MilestoneConfig:
     """A checkpoint on the way: a pattern that is found for the first time.
 
     `pattern` is a regular expression, searched for in the action, or in the lines of
-    the next state (`^` and `$` mean those of a line). `weight` is paid once an episode.
+    the next state (`^` and `$` mean those of a line). `weight` is paid once an episode,
+    and not for what the first state has.
     """
 
     name: str

@@ -47,20 +47,25 @@ class Judge:
         self._asker = Asker(client, config.retries)
 
     def scores(
-        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+        self,
+        episodes: Sequence[Episode],
+        wanted: Sequence[Sequence[int]],
+        pasts: Sequence[Sequence[str]] | None = None,
     ) -> list[dict[int, float] | str]:
         """What each wanted step is paid, or why an episode's steps could not be scored.
 
-        An episode of which nothing is wanted is not asked about.
+        An episode of which nothing is wanted is not asked about. `pasts` are the
+        actions before each; None where all begin at their task's start.
 
         Raises:
           ChatUnavailable: the server is gone; with a cache, call again to go on.
           ChatRefused: it does not let us ask, or not any more.
           ChatError: it is silent, and has never answered.
         """
+        before = [()] * len(episodes) if pasts is None else pasts
         found, problems = self._asker.ask(
             [i for i, steps in enumerate(wanted) if steps],
-            lambda i, attempt: self._request(episodes[i], wanted[i], attempt),
+            lambda i, n: self._request(episodes[i], wanted[i], before[i], n),
             lambda i, text: read_scores(text, len(wanted[i])),
         )
         c, out = self.config, list[dict[int, float] | str]()
@@ -73,9 +78,10 @@ class Judge:
         return out
 
     def _request(
-        self, episode: Episode, wanted: Sequence[int], attempt: int
+        self, episode: Episode, wanted: Sequence[int], past: Sequence[str], attempt: int
     ) -> ChatRequest:
-        messages = judge_messages(episode, wanted, most=self.config.state_chars)
+        most = self.config.state_chars
+        messages = judge_messages(episode, wanted, most=most, past=past)
         # Of what is asked, not of the episode's id: who does the same is judged once.
         seed = content_seed(self._seed, attempt, messages[-1].content)
         return ChatRequest(messages, seed, judge_schema(len(wanted)))
@@ -89,15 +95,18 @@ def judge_schema(count: int) -> Mapping[str, Any]:
 
 
 def judge_messages(
-    episode: Episode, wanted: Sequence[int], *, most: int
+    episode: Episode, wanted: Sequence[int], *, most: int, past: Sequence[str] = ()
 ) -> tuple[Message, ...]:
     """The question: the whole episode with its end, then which steps are meant.
 
-    States are shown up to `most` characters. What was paid before is not shown: the
-    judge shall not repeat it.
+    States are shown up to `most` characters, of the `past` only the actions. What was
+    paid before is not shown: the judge shall not repeat it.
     """
     ended = {True: "success", False: "failure", None: "not scored"}[episode.success]
     parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {ended}"]
+    if past:
+        done = "\n".join(quote(action) for action in past)
+        parts.append(f"DONE BEFORE, and not to be scored\n{done}")
     parts.append(f"STATE\n{numbered(episode.transitions[0].state, most)}")
     for i, t in enumerate(episode.transitions):
         parts.append(

@@ -86,10 +86,15 @@ def transition_ids(
 
 
 def attempt_examples(
-    tok: TextTokenizer, task: Task, steps: Sequence[Transition], *, history: int
+    tok: TextTokenizer,
+    task: Task,
+    steps: Sequence[Transition],
+    *,
+    history: int,
+    past: Sequence[str] = (),
 ) -> list[Example]:
-    """The steps of an attempt, each with its last id marked."""
-    out, past = [], ()
+    """The steps of an attempt after the `past`, each with its last id marked."""
+    out = []
     for t in steps:
         ids = transition_ids(tok, task, past, t, history=history)
         n = len(ids)
@@ -151,16 +156,22 @@ class RewardModel:
         self._scores = jax.jit(scores)
 
     def scores(
-        self, attempts: Sequence[tuple[Task, Sequence[Transition]]]
+        self,
+        attempts: Sequence[tuple[Task, Sequence[Transition]]],
+        pasts: Sequence[Sequence[str]] | None = None,
     ) -> list[Float[np.ndarray, " S"]]:
-        """R of each step of each attempt, less the centre."""
+        """R of each step of each attempt, less the centre.
+
+        `pasts` are the actions before each; None where all begin at their task's start.
+        """
+        pasts = [()] * len(attempts) if pasts is None else pasts
         examples = [
             e._replace(adv=float(i))  # a row's number, in a field nothing else uses
             for i, e in enumerate(
                 e
-                for task, steps in attempts
+                for (task, steps), past in zip(attempts, pasts, strict=True)
                 for e in attempt_examples(
-                    self.tokenizer, task, steps, history=self.history
+                    self.tokenizer, task, steps, history=self.history, past=past
                 )
             )
         ]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
 from worldmodel.text.calls import Call, argument_score, due, gold_calls, read_call
-from worldmodel.text.records import Episode, State, Transition
+from worldmodel.text.records import Episode, Transition
 
 Components = dict[str, float]
 """Named parts of a step's reward, which is their sum."""
@@ -29,8 +29,13 @@ def scaled(part: Mapping[str, float], by: float | int) -> Components:
     return {name: by * value for name, value in part.items()}
 
 
-def process_rewards(episode: Episode, config: RewardConfig) -> list[Components]:
+def process_rewards(
+    episode: Episode, config: RewardConfig, past: Sequence[str] = ()
+) -> list[Components]:
     """All that rules say of the steps of an episode.
+
+    Args:
+      past: the actions before its first step, where it goes on from another's.
 
     Raises:
       ValueError: the task's calls are of no sense (gold_calls).
@@ -40,8 +45,8 @@ def process_rewards(episode: Episode, config: RewardConfig) -> list[Components]:
         added(parts)
         for parts in zip(
             environment_rewards(steps, config.environment, config.kept),
-            milestone_rewards(steps, config.milestones),
-            tool_rewards(episode, config.tools),
+            milestone_rewards(steps, config.milestones, past),
+            tool_rewards(episode, config.tools, past),
             strict=True,
         )
     ]
@@ -65,35 +70,37 @@ def kept_rewards(steps: Sequence[Transition], kept: Sequence[str]) -> list[Compo
 
 
 def milestone_rewards(
-    steps: Sequence[Transition], milestones: Sequence[MilestoneConfig]
+    steps: Sequence[Transition],
+    milestones: Sequence[MilestoneConfig],
+    past: Sequence[str] = (),
 ) -> list[Components]:
     """The weight of each milestone, at the first step that reaches it.
 
-    In a state it is reached where the state before does not have it yet: what holds
-    from the start is no progress.
+    What the first state has already is no progress, even where it is lost and comes
+    again, nor is an action like one of the `past`.
     """
     out: list[Components] = [{} for _ in steps]
     for m in milestones:
+        if m.over == "action":
+            before, texts = past, [t.action for t in steps]
+        else:
+            before = ["\n".join(t.state) for t in steps[:1]]
+            texts = ["\n".join(t.next_state) for t in steps]
         pattern = re.compile(m.pattern, re.MULTILINE)
-        for i, t in enumerate(steps):
-            if _reached(pattern, m.over, t):
-                out[i][f"milestone/{m.name}"] = float(m.weight)
-                break
+        if any(pattern.search(text) for text in before):
+            continue
+        at = next((i for i, text in enumerate(texts) if pattern.search(text)), None)
+        if at is not None:
+            out[at][f"milestone/{m.name}"] = float(m.weight)
     return out
 
 
-def _reached(pattern: re.Pattern[str], over: str, t: Transition) -> bool:
-    if over == "action":
-        return pattern.search(t.action) is not None
-
-    def has(state: State) -> bool:
-        return pattern.search("\n".join(state)) is not None
-
-    return has(t.next_state) and not has(t.state)
-
-
-def tool_rewards(episode: Episode, config: ToolConfig) -> list[Components]:
+def tool_rewards(
+    episode: Episode, config: ToolConfig, past: Sequence[str] = ()
+) -> list[Components]:
     """When, which and how of tool use; nothing where nobody says which calls are due.
+
+    The calls due at the steps of the `past` are gone.
 
     Raises:
       ValueError: the task's calls are of no sense (gold_calls).
@@ -103,9 +110,11 @@ def tool_rewards(episode: Episode, config: ToolConfig) -> list[Components]:
     if gold is None:
         return out
     for i, t in enumerate(episode.transitions):
+        step = len(past) + i
         told = call_rewards(
-            read_call(t.action), due(gold, i), t.invalid, config, named=i < len(gold)
-        )
+            read_call(t.action), due(gold, step), t.invalid, config,
+            named=step < len(gold),
+        )  # fmt: skip
         out[i] = {f"tool/{name}": value for name, value in told.items()}
     return out
 

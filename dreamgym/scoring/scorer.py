@@ -1,8 +1,8 @@
 """Episodes to rewards: who scores each step, and what the parts add up to.
 
-episodes -> rules, then a learned model, then a judge (or all, blended) -> process of
-each step; gate and mixture with the outcome -> named components, their tiers, and why
-an episode could not be scored.
+episodes (and what was done before them) -> rules, then a learned model, then a judge
+(or all, blended) -> process of each step; gate and mixture with the outcome -> named
+components, their tiers, and why an episode could not be scored.
 """
 
 import dataclasses
@@ -23,6 +23,9 @@ from dreamgym.scoring.rules import (
     task_rewards,
 )
 from worldmodel.text.records import Episode, Task, Transition
+
+Pasts = Sequence[Sequence[str]]
+"""Of each episode the actions before its first step; none where it begins a task."""
 
 NOBODY = "none"
 """The tier of a step that nobody had anything to say of: its process is 0."""
@@ -47,7 +50,9 @@ class StepScores(Protocol):
     """A learned model of rewards (dreamgym.scoring.learned.RewardModel)."""
 
     def scores(
-        self, attempts: Sequence[tuple[Task, Sequence[Transition]]]
+        self,
+        attempts: Sequence[tuple[Task, Sequence[Transition]]],
+        pasts: Pasts | None = None,
     ) -> list[Float[np.ndarray, " S"]]:
         """R of each step of each attempt."""
         ...
@@ -58,7 +63,10 @@ class StepJudge(Protocol):
     """Whoever judges steps at a cost (dreamgym.scoring.judge.Judge)."""
 
     def scores(
-        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+        self,
+        episodes: Sequence[Episode],
+        wanted: Sequence[Sequence[int]],
+        pasts: Pasts | None = None,
     ) -> list[dict[int, float] | str]:
         """What each wanted step is paid, or why it could not be told."""
         ...
@@ -91,14 +99,20 @@ class Scorer:
                 raise ValueError(f"tiers name {tier!r}, and no such model was given")
         self.config, self._learned, self._judge = config, learned, judge
 
-    def score(self, episodes: Sequence[Episode]) -> list[Scored]:
+    def score(
+        self, episodes: Sequence[Episode], pasts: Pasts | None = None
+    ) -> list[Scored]:
         """What each step is paid, in the order of the episodes.
+
+        Args:
+          pasts: what was done before them; None where all begin at their task's start.
 
         Raises:
           ValueError: a task whose due calls are of no sense.
           ChatError: the judge's server is gone, or answers nothing (Judge.scores).
         """
-        process, tiers, problems = self._process(episodes)
+        pasts = [()] * len(episodes) if pasts is None else pasts
+        process, tiers, problems = self._process(episodes, pasts)
         out = []
         for e, parts, who, told in zip(episodes, process, tiers, problems, strict=True):
             unknown = e.success is None and self._needs_outcome(e)
@@ -136,7 +150,7 @@ class Scorer:
         return tuple(out)
 
     def _process(
-        self, episodes: Sequence[Episode]
+        self, episodes: Sequence[Episode], pasts: Pasts
     ) -> tuple[list[list[Components]], list[list[str]], list[str | None]]:
         """(parts of each step, who scored it, what went wrong) of each episode."""
         c = self.config
@@ -149,7 +163,7 @@ class Scorer:
         ):
             if weight == 0:
                 continue
-            for i, told in enumerate(self._ask(tier, episodes, left)):
+            for i, told in enumerate(self._ask(tier, episodes, left, pasts)):
                 if isinstance(told, str):
                     problems[i], left[i] = told, []
                     continue
@@ -174,39 +188,50 @@ class Scorer:
         return [] if shut else list(range(len(episode.transitions)))
 
     def _ask(
-        self, tier: str, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+        self,
+        tier: str,
+        episodes: Sequence[Episode],
+        wanted: Sequence[Sequence[int]],
+        pasts: Pasts,
     ) -> _Told:
         if tier == "rule":
-            return self._ruled(episodes, wanted)
+            return self._ruled(episodes, wanted, pasts)
         if tier == "learned":
-            return self._inferred(episodes, wanted)
+            return self._inferred(episodes, wanted, pasts)
         assert self._judge is not None
         return [
             told
             if isinstance(told, str)
             else {s: _Opinion({"judge": x}, True) for s, x in told.items()}
-            for told in self._judge.scores(episodes, wanted)
+            for told in self._judge.scores(episodes, wanted, pasts)
         ]
 
     def _ruled(
-        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+        self,
+        episodes: Sequence[Episode],
+        wanted: Sequence[Sequence[int]],
+        pasts: Pasts,
     ) -> _Told:
         """A rule knows a step where it pays or takes something there."""
         out: _Told = []
-        for e, steps in zip(episodes, wanted, strict=True):
-            told = process_rewards(e, self.config) if steps else []
+        for e, steps, past in zip(episodes, wanted, pasts, strict=True):
+            told = process_rewards(e, self.config, past) if steps else []
             out.append({s: _Opinion(told[s], any(told[s].values())) for s in steps})
         return out
 
     def _inferred(
-        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+        self,
+        episodes: Sequence[Episode],
+        wanted: Sequence[Sequence[int]],
+        pasts: Pasts,
     ) -> _Told:
         """R_phi knows a step where it is far enough from indifferent."""
         assert self._learned is not None
         c = self.config.learned
         some = [i for i, steps in enumerate(wanted) if steps]
         found = self._learned.scores(
-            [(episodes[i].task, episodes[i].transitions) for i in some]
+            [(episodes[i].task, episodes[i].transitions) for i in some],
+            [pasts[i] for i in some],
         )
         out: _Told = [{} for _ in episodes]
         for i, scores in zip(some, found, strict=True):

@@ -11,11 +11,12 @@ from curriculum.pool import Part, TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
-from dreamgym.scoring.scorer import Scored, rewarded
+from dreamgym.scoring.scorer import Pasts, Scored, rewarded
 from dreamgym.training.config import LoopConfig
 from worldmodel.text.records import Episode, Task
 
-Score = Callable[[Sequence[Episode]], Sequence[Scored]]
+Score = Callable[[Sequence[Episode], Pasts], Sequence[Scored]]
+"""What pays the steps of episodes (scoring.Scorer.score)."""
 
 
 class Rollouts(NamedTuple):
@@ -75,11 +76,12 @@ def scored(found: Rollouts, score: Score) -> Rollouts:
     """The rollouts with other rewards; what cannot be scored has an error.
 
     One that was cut is paid, too, as far as it went: a critic goes on from there.
+    A fork's steps are paid what they would be in a whole episode: its past counts.
     """
     out = found.all
     broken = [t.error is not None and not t.error.startswith(UNTRUSTED) for t in out]
     known = [i for i, gone in enumerate(broken) if not gone]
-    told = score([out[i].episode for i in known])
+    told = score([out[i].episode for i in known], [out[i].past for i in known])
     for i, row in zip(known, told, strict=True):
         t = out[i]
         error = t.error

@@ -41,6 +41,19 @@ def test_no_more_clusters_than_rows_that_differ():
     assert labels[0] == labels[1] != labels[2]
 
 
+def test_rows_that_no_cosine_tells_apart_share_a_cluster():
+    texts = [("x" * n,) for n in (50_000, 50_001, 50_002)] + [("y",)]
+    base = doubles.task(0, 1, 2)
+    tasks = [
+        dataclasses.replace(base, id=str(i), instruction="", initial_state=text)
+        for i, text in enumerate(texts)
+    ]
+    for seed in range(4):
+        named = clusters.Lexical(tasks, 4, seed=seed)
+        names = [named(t) for t in tasks]
+        assert names[0] != names[3]
+
+
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="got 0 and 2"):
         spherical_kmeans(np.zeros((0, 3)), 2, seed=0)

@@ -9,7 +9,6 @@ import pytest
 from curriculum import generator
 from curriculum.pool import TaskPool
 from tests import doubles
-from worldmodel.text.forms import form_of
 
 SEED = doubles.task(0, 2, 3)
 
@@ -41,7 +40,7 @@ def test_seeds_are_never_generated_tasks_and_ties_fall_at_random():
     assert "new" not in first
 
 
-FORM = form_of([SEED.initial_state])
+KIND = generator.kind_of([SEED, doubles.task(3, 1, 3)])
 
 
 @pytest.mark.parametrize(
@@ -55,12 +54,12 @@ FORM = form_of([SEED.initial_state])
 )
 def test_a_variation_opens_and_closes_as_its_family_does(state, fault):
     states = [("carry map", "hall north attic", "at hall"), ("carry x", "b c", "at d")]
-    form = form_of(states)
-    assert generator.fault(variant(initial_state=state), form, set()) == fault
+    kind = generator.kind_of([variant(initial_state=s) for s in states])
+    assert generator.fault(variant(initial_state=state), kind, set()) == fault
 
 
 def test_a_good_variation_has_no_fault():
-    assert generator.fault(variant(), FORM, set()) is None
+    assert generator.fault(variant(), KIND, set()) is None
 
 
 LINES = doubles.start_state(1, 0, 3)
@@ -79,25 +78,85 @@ LINES = doubles.start_state(1, 0, 3)
     ids=["empty", "a line twice", "order", "another word", "one line", "cut short"],
 )
 def test_a_state_of_another_form_is_refused(state):
-    assert generator.fault(variant(initial_state=state), FORM, set()) == "form"
+    assert generator.fault(variant(initial_state=state), KIND, set()) == "form"
 
 
 def test_a_variation_may_have_more_lines_than_its_seed():
     longer = variant(initial_state=(*LINES, "lamp on"))
-    assert generator.fault(longer, FORM, set()) is None
+    assert generator.fault(longer, KIND, set()) is None
 
 
 def test_no_task_and_no_instruction_are_refused():
-    assert generator.fault(None, FORM, set()) == "form"
-    assert generator.fault(variant(instruction=""), FORM, set()) == "form"
+    assert generator.fault(None, KIND, set()) == "form"
+    assert generator.fault(variant(instruction=""), KIND, set()) == "form"
+
+
+GRIDS = [("#####", "#@.$#", "#...#", "#...#", "#####"),
+         ("#####", "#@..#", "#.$.#", "#...#", "#####")]  # fmt: skip
+
+
+def verdicts(seeds, made, *, real=False):
+    """What becomes of one proposal, where the seed tasks differ from SEED in this."""
+    tasks = [dataclasses.replace(SEED, id=f"s{i}", **x) for i, x in enumerate(seeds)]
+
+    def propose(chosen):
+        assert len(chosen) == 1
+        return [variant(**made)]
+
+    if real:
+        propose.real = True
+    return generator.extend(TaskPool(tasks), propose, 1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "made", "verdict"),
+    [
+        # Lines may come twice where they do in a seed, and only there.
+        ([{"initial_state": s} for s in GRIDS],
+         {"initial_state": ("#####", "#.@.#", "#..$#", "#...#", "#####")}, "accepted"),
+        ([{"initial_state": (f"at {i}", "wind", "rain")} for i in "ab"],
+         {"initial_state": ("at c", "wind", "wind", "rain")}, "form"),
+        # No instruction is missed where a seed has none.
+        ([{"instruction": "", "initial_state": (f"at {i}",)} for i in "ab"],
+         {"instruction": "", "initial_state": ("at c",)}, "accepted"),
+        ([{"initial_state": (f"at {i}",)} for i in "ab"],
+         {"instruction": "", "initial_state": ("at c",)}, "form"),
+        # One start does not tell which of its heads are form, however often it is told.
+        ([{"initial_state": ("north door", "at hall")}],
+         {"initial_state": ("south door", "west door", "at hall")}, "accepted"),
+        ([{"initial_state": ("north door", "at hall")},
+          {"initial_state": ("north door", "at hall"), "instruction": "go"}],
+         {"initial_state": ("south door", "at hall")}, "accepted"),
+        ([{"initial_state": ("north door", "at hall")},
+          {"initial_state": ("north gate", "at hall")}],
+         {"initial_state": ("south door", "at hall")}, "form"),
+        # A single start can be copied, and nothing is no start.
+        ([{"initial_state": ("north door", "at hall")}],
+         {"initial_state": ("north door", "at hall")}, "duplicate"),
+        ([{"initial_state": ("north door", "at hall")}], {"initial_state": ()}, "form"),
+    ],
+    ids=["grid", "a line twice", "untold", "not told", "one start", "one start twice",
+         "two starts", "copy", "empty"],
+)  # fmt: skip
+def test_a_proposal_is_held_to_what_all_seeds_of_its_family_have(seeds, made, verdict):
+    assert verdicts(seeds, made) == {verdict: 1}
+
+
+def test_what_a_real_environment_has_begun_is_of_good_form():
+    seeds = [{"initial_state": (f"north {i}", "at hall")} for i in "ab"]
+    other = {"instruction": "", "initial_state": ("south a", "south a")}
+    assert verdicts(seeds, other) == {"form": 1}
+    assert verdicts(seeds, other, real=True) == {"accepted": 1}
+    assert verdicts(seeds, {"initial_state": ()}, real=True) == {"form": 1}
+    assert verdicts(seeds, seeds[0], real=True) == {"duplicate": 1}
 
 
 def test_a_copy_is_refused_by_its_text_not_its_name():
     known = {(SEED.instruction, SEED.initial_state)}
     copy = variant(initial_state=SEED.initial_state)
-    assert generator.fault(copy, FORM, known) == "duplicate"
+    assert generator.fault(copy, KIND, known) == "duplicate"
     other = dataclasses.replace(copy, instruction="drop the coin")
-    assert generator.fault(other, FORM, known) is None
+    assert generator.fault(other, KIND, known) is None
 
 
 def test_extend_takes_in_the_good_and_counts_the_rest():

@@ -342,9 +342,27 @@ def test_a_step_is_paid_what_the_settings_say(told):
     assert first == pytest.approx((0.25 + 0.9) / 2)  # less the mean with 0
 
 
+def test_what_a_fork_has_done_before_is_not_paid_again():
+    way = ["go right", "go right", "take coin"]
+    whole = doubles.trajectory(doubles.task(0, 2, 4), way)
+    rows = whole.episode.transitions
+    assert {t.action for t in rows[:-1]} == {"go right"}
+    fork = whole._replace(
+        episode=dataclasses.replace(whole.episode, transitions=rows[1:]),
+        turns=whole.turns[1:], past=(rows[0].action,),
+    )  # fmt: skip
+    moved = MilestoneConfig(name="moved", pattern="go", weight=0.5, over="action")
+    scorer = Scorer(RewardConfig(milestones=(moved,)))
+    broke = doubles.trajectory(doubles.task(0, 2, 4), way, error="broke")
+    paid = scored(Rollouts([broke, whole], [fork]), scorer.score)
+    begun, gone_on = paid.started[1].episode, paid.forked[0].episode
+    assert begun.transitions[0].rewards["milestone/moved"] == 0.5
+    assert gone_on.transitions == begun.transitions[1:]
+
+
 def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(told):
-    def score(episodes):
-        good = Scorer(RewardConfig()).score(episodes)
+    def score(episodes, pasts):
+        good = Scorer(RewardConfig()).score(episodes, pasts)
         return [
             good[0],
             *(row._replace(problem="judge: malformed") for row in good[1:]),

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from dreamgym.agent.branching import branch, capped, failed, proposals
+from dreamgym.agent.branching import branch, capped, proposals
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles, helpers
 from worldmodel.text.records import Branch
+from worldmodel.text.refusals import refused
 
 TASK = doubles.task(0, 2, 3)
 EPISODE = doubles.expert(TASK)  # go right, go right, take coin
@@ -34,8 +35,8 @@ def test_branches_are_what_the_environment_answers_to_other_actions():
             assert t.next_state == real.state
             assert (t.reward, t.terminated) == (real.reward, real.terminated)
             assert t.success is False
-    # Step s costs its prefix once to look, and prefix and action for each of two.
-    assert spent == sum(s + 2 * (s + 1) for s in range(3))
+    # Step s costs its prefix and an action for each of two: the look is the first's.
+    assert spent == sum(2 * (s + 1) for s in range(3))
 
 
 def test_alternatives_and_episodes_are_limited_and_drawn_by_seed():
@@ -93,22 +94,22 @@ def test_a_game_that_starts_elsewhere_yields_no_branch():
 
 def test_a_replay_that_drifts_midway_leaves_the_episode():
     class Aging(doubles.Corridor):
-        """Another first room from the sixth game on."""
+        """Another first room from the fourth game on."""
 
         games = 0
 
         def reset(self, *, seed=None, options=None):
             super().reset(seed=seed, options=options)
             type(self).games += 1
-            if self.games > 5:
+            if self.games > 3:
                 self.state = ("at 1", *self.state[1:])
             return "\n".join(self.state), {"instruction": "take the coin"}
 
-    # Resets 1-3 serve step 0, 4-5 the look and first branch of step 1, 6 drifts.
+    # Resets 1 and 2 serve step 0, 3 the look and first branch of step 1, 4 drifts.
     found, _, drifted, *_ = branch(Aging(), [EPISODE], alternatives=2, most=9, seed=0)
     assert drifted == [EPISODE.id]
     assert sorted(b.step for b in found) == [0, 0, 1]
-    assert Aging.games == 6  # no game is spent on an episode that was left
+    assert Aging.games == 4  # no game is spent on an episode that was left
 
 
 # --- snapshots ---------------------------------------------------------------
@@ -168,6 +169,114 @@ def test_a_snapshot_that_drifts_leaves_the_episode():
     assert {b.step for b in found.branches} == {0}
 
 
+def test_every_fork_is_closed_once_and_the_walker_is_not():
+    class Closing(Forking):
+        open_now, closed = 0, 0
+
+        def fork(self):
+            Closing.open_now += 1
+            other = Closing(self.max_steps)
+            other.state, other.steps, other.open = self.state, self.steps, self.open
+            other.forked = True
+            return other
+
+        def close(self):
+            assert self.forked
+            Closing.open_now -= 1
+            Closing.closed += 1
+
+        forked = False
+
+    twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]  # all known by then
+    found = branch(Closing(), twice, alternatives=2, most=9, seed=0)
+    assert Closing.open_now == 0
+    # A fork for each alternative, the first of which is that of the look.
+    assert Closing.closed == 6 + 3
+    assert (len(found.branches), found.duplicates) == (6, 6)
+
+
+# --- an environment that raises ----------------------------------------------
+
+
+class Fragile(doubles.Corridor):
+    """Raises at `go left` in room 1, and then at all until it is reset."""
+
+    broken = False
+
+    def reset(self, *, seed=None, options=None):
+        self.broken = False
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.broken |= action == "go left" and self.state[0] == "at 1"
+        if self.broken:
+            raise OSError("no answer")
+        return super().step(action)
+
+
+class FragileForks(Fragile):
+    closed = 0
+
+    def fork(self):
+        other = FragileForks(self.max_steps)
+        other.state, other.steps, other.open = self.state, self.steps, self.open
+        return other
+
+    def close(self):
+        type(self).closed += 1
+        if self.broken:
+            raise OSError("cannot even be closed")
+
+
+@pytest.mark.parametrize("kind", [Fragile, FragileForks])
+def test_an_alternative_that_raises_is_dropped_and_counted(kind, capsys):
+    whole = branch(doubles.Corridor(), [EPISODE], alternatives=2, most=9, seed=0)
+    found = branch(kind(), [EPISODE], alternatives=2, most=9, seed=0)
+    lost = [b for b in whole.branches if b not in found.branches]
+    assert [(b.step, b.transition.action) for b in lost] == [(1, "go left")]
+    assert [b for b in whole.branches if b not in lost] == found.branches
+    assert (found.broken, whole.broken, found.drifted) == (1, 0, [])
+    assert capsys.readouterr().err == (
+        f"branch: {EPISODE.id}, step 1, 'go left': OSError: no answer\n"
+    )
+
+
+def test_what_raised_is_not_tried_again_in_the_same_state():
+    twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]
+    found = branch(Fragile(), twice, alternatives=2, most=9, seed=0)
+    assert (found.broken, found.drifted) == (1, [])
+    assert found.duplicates == 6  # all that the second could do, the broken one too
+
+
+@pytest.mark.parametrize(
+    ("where", "reached"),
+    [("reset", -1), ("step", 1), ("valid_actions", 0), ("fork", 0)],
+)
+def test_an_episode_whose_state_cannot_be_had_is_left(where, reached, capsys):
+    class Breaking(Forking if where == "fork" else doubles.Corridor):
+        """Raises in a corridor that ends in room 5: at its start or one step later."""
+
+    def raises(self, *args, **options):
+        got = getattr(super(Breaking, self), where)
+        begun = where == "reset" and options["options"]["task"].id == bad.task.id
+        late = where != "reset" and "end 5" in self.state and self.steps == 1
+        # Of the steps only the expert's own.
+        if begun or (late and args in ((), ("go right",))):
+            raise OSError("no answer")
+        return got(*args, **options)
+
+    setattr(Breaking, where, raises)
+    bad = doubles.expert(doubles.task(0, 2, 5))
+    found = branch(Breaking(), [bad, EPISODE], alternatives=2, most=9, seed=0)
+    assert (found.drifted, found.broken) == ([bad.id], 0)
+    steps = {e.id: {b.step for b in found.branches if b.episode == e.id}
+             for e in (bad, EPISODE)}  # fmt: skip
+    assert steps == {bad.id: set(range(reached + 1)), EPISODE.id: {0, 1, 2}}
+    assert capsys.readouterr().err == (
+        f"branch: {bad.id}, step {reached + 1}, not reached: OSError: no answer\n"
+    )
+
+
 # --- duplicates --------------------------------------------------------------
 
 
@@ -218,7 +327,7 @@ def _order(found, step):
     ],
 )
 def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
-    assert failed(helpers.transition(("a", "said b"), "x", after, **told)) == wrong
+    assert refused(helpers.transition(("a", "said b"), "x", after, **told)) == wrong
 
 
 def rows(kinds):
@@ -275,9 +384,9 @@ def test_branching_caps_errors_and_counts_them():
 
     free, bound = of(), of(errors=0.25)
     # Three words at each of three steps, beside two or three sensible actions.
-    assert sum(failed(b.transition) for b in free.branches) == 9
+    assert sum(refused(b.transition) for b in free.branches) == 9
     good = len(free.branches) - 9
-    assert sum(failed(b.transition) for b in bound.branches) == good // 3
+    assert sum(refused(b.transition) for b in bound.branches) == good // 3
     assert bound.errors == 9 - good // 3
     assert (free.errors, bound.transitions) == (0, free.transitions)
 

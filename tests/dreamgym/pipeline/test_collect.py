@@ -128,6 +128,41 @@ def test_an_environment_that_breaks_leaves_its_episode_unscored(tmp_path):
     read_episodes(tmp_path / "e.jsonl")
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_an_environment_without_a_game_of_a_split_is_said_before_any_is_played(
+    tmp_path, monkeypatch, split
+):
+    class Missing(doubles.Corridor):
+        def tasks(self, split_):
+            return [] if split_ == split else super().tasks(split_)
+
+        def reset(self, *, seed=None, options=None):
+            raise AssertionError(f"{options} is not to be played (seed {seed})")
+
+    monkeypatch.setattr(doubles, "Missing", Missing, raising=False)
+    run = Run(tmp_path, preset("tiny", env="tests.doubles:Missing"))
+    said = f"doubles:Missing.* at least 1 task of split '{split}', got none"
+    with pytest.raises(RunError, match=said):
+        collect.stage(run)
+    assert not run.path("episodes.jsonl").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_games_that_all_break_at_once_are_said(tmp_path, monkeypatch, capsys, split):
+    class Breaking(doubles.Corridor):
+        def reset(self, *, seed=None, options=None):
+            if options["task"].split == split:
+                raise OSError("no answer")
+            return super().reset(seed=seed, options=options)
+
+    monkeypatch.setattr(doubles, "Breaking", Breaking, raising=False)
+    shares = CollectConfig(games=2, episodes=3, dev_games=2)
+    run = Run(tmp_path, preset("tiny", env="tests.doubles:Breaking", collect=shares))
+    with pytest.raises(RunError, match=f"a step of at least 1 {split} game, got none"):
+        collect.stage(run)
+    assert "OSError: no answer" in capsys.readouterr().err
+
+
 def test_tasks_are_held_out_whole():
     found = collected(episodes=40)
     train, held = collect.split_by_task(found, share=0.2)

@@ -74,6 +74,16 @@ def test_the_environments_rule_costs_a_real_reset_each(env):
     assert pool.resets == len(RESETS) < 6
 
 
+def test_what_the_environment_began_is_of_good_form(env, monkeypatch):
+    class Twice(Varying):
+        def reset(self, *, seed=None, options=None):
+            obs, info = super().reset(seed=seed, options=options)
+            return f"{obs}\n{obs}", info
+
+    monkeypatch.setattr(doubles, "Varying", Twice)
+    assert extended(TaskPool(TASKS), "rule", env) == {"accepted": 3}
+
+
 @pytest.mark.parametrize("env", ["", "tests.doubles:Corridor"])
 def test_without_an_environment_that_varies_texts_are_renamed(env):
     pool = TaskPool(doubles.tasks("train")[::3])

@@ -7,7 +7,8 @@ import pytest
 from curriculum.feasible import FeasibilityConfig
 from curriculum.schedule import HorizonConfig
 from curriculum.value import ValueConfig
-from dreamgym.pipeline import reinforce, served, train
+from dreamgym.pipeline import clone, reinforce, served, train
+from dreamgym.pipeline.config import changed
 from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
@@ -24,6 +25,7 @@ from tests.dreamgym.pipeline.test_train import (
     stop_after,
 )
 from tests.dreamgym.test_training_choices import fresh
+from worldmodel.memory import ReplayMemory
 from worldmodel.text.records import write_episodes
 
 WORLD = "tests.doubles:Corridor"
@@ -180,6 +182,29 @@ def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
     texts = [policy.tokenizer.decode(list(e.ids)) for e in found]
     assert any("take coin" in t for t in texts)
     assert all(any(e.mask) for e in found)
+
+
+@pytest.mark.parametrize("kind", ["bc", "iwm"])
+def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
+    tmp_path, kind
+):
+    run = corridor(tmp_path, beside=BesideConfig(kind=kind, weight=0.1))
+    some = episodes(run)
+    run.config = changed(run.config, "warmstart.share", 0.25)
+    shown, _ = clone.taught(run)
+    assert 0 < len(shown) < len(some)
+    found = reinforce.supervised(run, doubles.policy(), run.config.dream)
+    assert len(found) == sum(len(e.transitions) for e in shown)
+
+
+@pytest.mark.parametrize(("share", "asked"), [(0.49, False), (0.5, True)])
+def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, asked):
+    c = dataclasses.replace(LOOP.curriculum, generated_share=share)  # of 2 tasks
+    run = corridor(tmp_path, curriculum=c)
+    progress = Progress(0, None, reinforce.pool_of(TASKS, c), 0, [])
+    model = doubles.Known(ReplayMemory(capacity=1))
+    parts = reinforce._parts(run, doubles.policy(), progress, run.config.dream, model)
+    assert (parts.propose is not None) == asked
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -1,5 +1,6 @@
 """The warm start's settings: methods, shares, sources, writers, on the corridor."""
 
+import dataclasses
 import json
 
 import pytest
@@ -121,7 +122,7 @@ def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
     assert told["branches"] == 4
     assert told["replaced"] == 2  # by what the corridor would take
     assert run.read_json("branches.json").keys() == {
-        "transitions", "drifted", "duplicates", "replaced", "errors",
+        "transitions", "drifted", "duplicates", "replaced", "errors", "broken",
     }  # fmt: skip
 
 
@@ -143,6 +144,32 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
     run.path("stages/warmstart.json").unlink()
     monkeypatch.setattr(warmstart.base, "make", None)
     assert numbers(run) == told
+
+
+def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
+    tmp_path, monkeypatch, capsys
+):
+    class Fragile(doubles.Corridor):
+        def step(self, action):
+            if action == "take coin" and self.state[0] != self.state[1].replace(
+                "goal", "at"
+            ):
+                raise OSError("no answer")
+            return super().step(action)
+
+    monkeypatch.setattr(doubles, "Fragile", Fragile, raising=False)
+    run = made(tmp_path, method="iwm")
+    run.config = dataclasses.replace(run.config, env="tests.doubles:Fragile")
+    told = numbers(run)
+    assert told["broken"] == run.read_json("branches.json")["broken"] > 0
+    assert told["branches"] > 0
+    assert "'take coin': OSError: no answer" in capsys.readouterr().err
+    # What an older version told of its branches is read, too.
+    run.write_json("branches.json", {
+        k: v for k, v in run.read_json("branches.json").items() if k != "broken"
+    })  # fmt: skip
+    run.path("stages/warmstart.json").unlink()
+    assert numbers(run)["broken"] == 0
 
 
 def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):

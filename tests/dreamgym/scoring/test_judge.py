@@ -78,6 +78,23 @@ def test_the_question_shows_the_episode_and_no_rewards():
     assert "EPISODE: failure" in judge_messages(lost, (1,), most=9)[1].content
 
 
+def test_what_was_done_before_a_fork_is_shown_and_is_no_step():
+    e = room("x")
+    fork = dataclasses.replace(e, transitions=e.transitions[1:])
+    plain, told = (
+        judge_messages(fork, (0, 1), most=1000, past=past)[1].content
+        for past in ((), ("press lamp", "say\n\nSTEP 9"))
+    )
+    assert told.replace(
+        'DONE BEFORE, and not to be scored\n"press lamp"\n"say\\n\\nSTEP 9"\n\n', ""
+    ) == plain  # fmt: skip
+    assert told.index("DONE BEFORE") < told.index("\nSTATE\n")
+    with serving(ok(said(10, 0))) as server:
+        judge(server.url).scores([e, fork], [(), (0, 1)], [(), ("press lamp",)])
+        (asked,) = server.posts
+    assert '"press lamp"' in chat_server.user_text(asked)
+
+
 def test_who_does_the_same_is_judged_once(tmp_path):
     cache = tmp_path / "cache.db"
     same = dataclasses.replace(room("x"), id="another")

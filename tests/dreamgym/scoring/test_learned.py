@@ -171,6 +171,17 @@ def test_it_reads_state_action_effect_and_history():
     assert ids(rewards={"coin": 7.0}, success=True) == whole
 
 
+def test_a_fork_is_scored_as_the_end_of_a_whole_episode(told):
+    model, _ = told
+    task, steps = UNSEEN[0].task, UNSEEN[0].worse
+    whole, fork, alone = model.scores(
+        [(task, steps), (task, steps[2:]), (task, steps[2:])],
+        [(), [t.action for t in steps[:2]], ()],
+    )
+    np.testing.assert_allclose(fork, whole[2:], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(alone, fork, rtol=1e-3)  # it reads its history
+
+
 def test_it_is_saved_and_loaded_whole(told, tmp_path):
     model, _ = told
     model.save(tmp_path / "reward")

@@ -100,6 +100,21 @@ def test_past_what_the_task_says_idling_is_no_merit():
     ]  # fmt: skip
 
 
+def test_the_calls_due_before_a_fork_are_gone():
+    search, book = {"tool": "search"}, {"tool": "book", "arguments": {"n": 1}}
+    whole = asked(["search()", "book(n=1)", "done"], calls=[search, book])
+    fork = asked(["book(n=1)", "done"], calls=[search, book])
+    paid = rules.tool_rewards(whole, TABLE)
+    assert paid[1]["tool/which"] == 1.5
+    assert paid[1]["tool/arguments"] == 0.5
+    assert rules.tool_rewards(fork, TABLE, past=("search()",)) == paid[1:]
+    assert rules.tool_rewards(fork, TABLE)[0]["tool/which"] == -0.5  # search was due
+    # Past what the task says, idling is no merit in a fork either.
+    idle = asked(["wait"], calls=[search, None])
+    assert rules.tool_rewards(idle, TABLE, past=("search()",)) == [{"tool/when": 0.5}]
+    assert rules.tool_rewards(idle, TABLE, past=("search()", "wait")) == [{}]
+
+
 def test_without_due_calls_or_switched_off_the_table_is_silent():
     e = asked([call(city="Paris")], calls=None)
     assert rules.tool_rewards(e, TABLE) == [{}]
@@ -150,8 +165,23 @@ def test_what_holds_from_the_start_is_no_progress():
     on, off = ("the lamp is on",), ("the lamp is off",)
     steps = [step(on, "wait", on), step(on, "press", off), step(off, "press", on),
              step(on, "press", off), step(off, "press", on)]  # fmt: skip
-    found = rules.milestone_rewards(steps, [LIT])
-    assert found == [{}, {}, {"milestone/lit": 0.25}, {}, {}]
+    assert rules.milestone_rewards(steps, [LIT]) == [{}] * 5  # nor where it is lost
+    found = rules.milestone_rewards(steps[2:], [LIT])
+    assert found == [{"milestone/lit": 0.25}, {}, {}]
+
+
+def test_what_was_reached_before_a_fork_is_not_paid_again():
+    steps = helpers.lamp_and_door().transitions
+    assert steps[0].action == "press lamp"
+    pressed = dataclasses.replace(steps[1], action="press on")
+    rows = [pressed, steps[2]]
+    whole = rules.milestone_rewards([steps[0], *rows], [LIT, OUT, PRESS])
+    fork = rules.milestone_rewards(rows, [LIT, OUT, PRESS], past=("press lamp",))
+    assert fork == whole[1:] == [{}, {"milestone/out": 0.5}]
+    assert rules.milestone_rewards(rows, [PRESS], past=("wait",)) == [
+        {"milestone/press": 2.0}, {},
+    ]  # fmt: skip
+    assert rules.milestone_rewards([], [LIT, PRESS]) == []
 
 
 def test_a_pattern_means_lines():

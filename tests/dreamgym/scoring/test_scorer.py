@@ -28,10 +28,11 @@ class Learned:
     """R is a list given; notes what was asked."""
 
     def __init__(self, *scores):
-        self.given, self.asked = scores, []
+        self.given, self.asked, self.pasts = scores, [], []
 
-    def scores(self, attempts):
+    def scores(self, attempts, pasts=None):
         self.asked += [task.id for task, _ in attempts]
+        self.pasts += pasts or []
         return [np.array(self.given[: len(steps)]) for _, steps in attempts]
 
 
@@ -39,9 +40,10 @@ class Judging:
     """Pays a tenth of the step's number; an episode named `bad` has no answer."""
 
     def __init__(self, bad=""):
-        self.bad, self.asked = bad, []
+        self.bad, self.asked, self.pasts = bad, [], []
 
-    def scores(self, episodes, wanted):
+    def scores(self, episodes, wanted, pasts=None):
+        self.pasts += pasts or []
         self.asked += [(e.id, tuple(w)) for e, w in zip(episodes, wanted, strict=True)]
         return [
             "judge: timeout: late" if e.id == self.bad and w
@@ -185,6 +187,27 @@ def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
     assert lost.problem == "judge: timeout: late"
     assert "judge" not in lost.rewards[1]
     assert lost.tiers == ("rule", "none", "rule")
+
+
+def test_every_tier_is_told_what_was_done_before_a_fork():
+    c = RewardConfig(
+        environment=0.0, tools=ToolConfig(enabled=True),
+        tiers=("rule", "learned", "judge"), blend=(0.5, 0.3, 0.2),
+    )  # fmt: skip
+    calls = [{"tool": "search"}, {"tool": "book", "arguments": {"n": 1}}]
+    task = Task(id="trip", instruction="", options={"calls": calls})
+    step = dataclasses.replace(WON.transitions[-1], action="book(n=1)")
+    fork = dataclasses.replace(WON, task=task, transitions=(step,))
+    learned, judge = Learned(0.0, 0.0, 0.0), Judging()
+    scorer = Scorer(c, learned=learned, judge=judge)
+    past = ("search()",)
+    _, found = scorer.score([WON, fork], [(), past])
+    assert found.rewards[0]["tool/which"] == 0.5 * 1.5
+    assert found.rewards[0]["tool/arguments"] == 0.5 * 0.5
+    assert learned.pasts == judge.pasts == [(), past]
+    (alone,) = scorer.score([fork])
+    assert alone.rewards[0]["tool/which"] == 0.5 * -0.5
+    assert "tool/arguments" not in alone.rewards[0]
 
 
 def test_tiers_that_are_not_given_are_asked_for():
