@@ -29,7 +29,7 @@ from dreamgym.scoring.preferences import (
     split,
     won_over_lost,
 )
-from dreamgym.scoring.scorer import Scorer
+from dreamgym.scoring.scorer import Pasts, Scorer
 from worldmodel.backbone.weights import load_model
 from worldmodel.served.client import ChatClient
 from worldmodel.served.protocol import ChatError
@@ -47,7 +47,10 @@ class _RunJudge(Judge):
     """
 
     def scores(
-        self, episodes: Sequence[Episode], wanted: Sequence[Sequence[int]]
+        self,
+        episodes: Sequence[Episode],
+        wanted: Sequence[Sequence[int]],
+        pasts: Pasts | None = None,
     ) -> list[dict[int, float] | str]:
         """See Judge.
 
@@ -55,7 +58,7 @@ class _RunJudge(Judge):
           ServerLost: it gave no answer, and what to do.
         """
         try:
-            return super().scores(episodes, wanted)
+            return super().scores(episodes, wanted, pasts)
         except ChatError as error:
             raise ServerLost(
                 f"{error}; what the judge answered is kept in {ANSWERS}: once it "

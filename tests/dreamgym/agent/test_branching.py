@@ -311,25 +311,6 @@ def _order(found, step):
 # --- errors ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("after", "told", "wrong"),
-    [
-        (("a", "said b"), {}, True),  # nothing changed
-        (("a", "said You can't do that."), {}, True),
-        (("a", "said b", "Nothing happens"), {}, True),
-        (("a", "said hello"), {}, False),
-        (("c", "said unknown action"), {}, False),  # two lines changed
-        (("a",), {}, False),
-        (("a", "said b"), {"invalid": False}, False),  # it says itself
-        (("c", "said hello"), {"invalid": True}, True),
-        (("a", "said b"), {"terminated": True}, False),
-        (("a", "said b"), {"reward": 0.5}, False),
-    ],
-)
-def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
-    assert refused(helpers.transition(("a", "said b"), "x", after, **told)) == wrong
-
-
 def rows(kinds):
     """A branch a letter: x an error, . none."""
     return [

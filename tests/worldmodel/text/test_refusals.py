@@ -24,15 +24,19 @@ def test_a_state_that_stayed_but_for_an_error(after, found):
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("after", "told", "wrong"),
     [
-        ({}, True),
-        ({"invalid": False}, False),  # to look changes nothing
-        ({"reward": 0.5}, False),
-        ({"terminated": True}, False),
+        (("a", "said b"), {}, True),  # nothing changed
+        (("a", "said You can't do that."), {}, True),
+        (("a", "said b", "Nothing happens"), {}, True),
+        (("a", "said hello"), {}, False),
+        (("c", "said unknown action"), {}, False),  # two lines changed
+        (("a",), {}, False),
+        (("a", "said b"), {"invalid": False}, False),  # it says itself
+        (("c", "said hello"), {"invalid": True}, True),
+        (("a", "said b"), {"terminated": True}, False),
+        (("a", "said b"), {"reward": 0.5}, False),
     ],
 )
-def test_what_the_environment_says_counts_and_what_earns_was_taken(told, found):
-    assert refused(transition(HERE, "look", HERE, **told)) == found
-    moved = transition(HERE, "go", ("at hall",), invalid=True)
-    assert refused(moved)
+def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
+    assert refused(transition(("a", "said b"), "x", after, **told)) == wrong
