@@ -210,8 +210,8 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
     if memory is not None and memory < found["memory"][1]:
         out.append(
             f"memory: the machine has {_size(memory)}, which may be too little; "
-            "--remat, fewer rows (--set pretrain.rows=4 dream.update.rows=4) or a "
-            "smaller --model need less"
+            "--remat, fewer rows (--set pretrain.rows=4 --set dream.update.rows=4) or "
+            "a smaller --model need less"
         )
     return out
 

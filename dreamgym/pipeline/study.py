@@ -144,12 +144,12 @@ def read_study(path: Path) -> Study:
         grid=axes, variants=told.get("variants", {}), columns=told.get("columns", {}),
         against=told.get("against", {}),
     )  # fmt: skip
-    _check(path, study)
     for cell in cells(study):
         try:
             config_of(study, cell)
         except (ValueError, TypeError) as error:
             raise RunError(f"{path}: {error}") from None
+    _check(path, study)
     return study
 
 

@@ -54,6 +54,18 @@ def test_episodes_grow_longer_by_the_schedule():
 
 
 @pytest.mark.usefixtures("told")
+def test_what_was_lost_under_a_shorter_limit_is_tried_again():
+    """All is lost: what is retired in the end is what the last limit has seen."""
+    for horizon, updates in (
+        (HorizonConfig(first=3, updates=2), 1),
+        (HorizonConfig(), 3),
+    ):
+        end, _, _ = loop(curriculum(horizon=horizon, patience=1))
+        gone = [e for e in end.pool.entries.values() if e.retired]
+        assert len(gone) == updates * CONFIG.tasks
+
+
+@pytest.mark.usefixtures("told")
 def test_a_stage_chooses_tasks_limits_and_promotes():
     tasks = doubles.tasks("train")[:30]
     plans = {t.id: len(doubles.plan(t.initial_state)) for t in tasks}

@@ -102,6 +102,11 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
             'until = "warmstart"\ntest = ["dream"]',
             "made by the stage 'train'",
         ),
+        (  # a bad setting is told with its file, whatever else is asked
+            'until = "collect"\n[set]',
+            'until = "warmstart"\ntest = ["bc"]\n[set]\nhope = 1',
+            "s.toml: .*hope",
+        ),
         ("[set]", "[sets]", r"unknown \['sets'\]"),
         ("[columns]", "[columns", "expected TOML"),
         ("[columns]", "[columns]\nx = 3", "columns.x: expected a name, got 3"),

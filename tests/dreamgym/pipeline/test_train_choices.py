@@ -254,3 +254,20 @@ def test_red_flags_of_skills_are_said_too(capsys):
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "red flag, update 4: call_rate"
     assert said[1].startswith("alarm, update 4: jump (see watch")
+
+
+def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkeypatch):
+    """The experience model is asked for its errors only where they are of use."""
+    asked = []
+    monkeypatch.setattr(
+        train.fidelity, "largest_errors", lambda *_, **__: asked.append(1)
+    )
+    known = doubles.Known(ReplayMemory(capacity=10))
+    scaled = dataclasses.replace(LOOP.update, divide_by_std=True)
+    for number, loop in enumerate(
+        ({"update": scaled}, {"replay": ReplayConfig(share=0.5)}, {})
+    ):
+        run = corridor(tmp_path / str(number), **loop)
+        told = train._promised(run, known, [], [])
+        assert told == ({"sentence": train.UNPROMISED} if loop else None)
+        assert len(asked) == (not loop)

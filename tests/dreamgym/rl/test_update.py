@@ -359,12 +359,12 @@ def test_the_step_grows_over_the_warm_up():
     # Adam's first step moves a parameter by the rate itself: 1/2 of it where one
     # minibatch warms up, 1/21 where 20 do.
     moved = []
-    for warmup in (1, 20):
+    for warmup in (1, 20, 3000):
         learner = updater(warmup=warmup, learning_rate=1e-2, kl=0.0)
         start, given = learner.learner.init(), learner.learner.init()
         state, _ = learner.update(given, examples((1.0, -1.0)), seed=0)
         moved.append(distance(state.params, start.params))
-    np.testing.assert_allclose(moved, [1e-2 / 2, 1e-2 / 21], rtol=0.02)
+    np.testing.assert_allclose(moved, [1e-2 / 2, 1e-2 / 21, 1e-2 / 3001], rtol=0.02)
 
 
 def test_equal_turns_once_have_the_gradient_of_all_of_them():
