@@ -83,7 +83,7 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
 
     check_server(config)
     run = Run(root, config)  # what it refuses is said before anything is measured
-    done = {s for s in STAGES if run.done(s)}
+    done = {s for s in (*STAGES, "clone") if run.done(s)}
     if done >= STAGES.keys() - (set() if fine_tune else {"transfer"}):
         return
     tune_process()
@@ -97,30 +97,28 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
 
 
 def say_study(study: Any, root: Path) -> None:
-    """The line before a study: its longest cell, and all of them with nothing shared.
+    """The line before a study: all that is left of its cells, and the longest one.
 
     Raises:
       RunError: the disk is too small for one run.
     """
     from dreamgym.pipeline import estimate
     from dreamgym.pipeline.quickstart import STAGES
-    from dreamgym.pipeline.study import cells, config_of
+    from dreamgym.pipeline.study import unfinished
 
     order, every = list(STAGES), []
-    later, least, most = set(order[order.index(study.until) + 1 :]), 0.0, 0.0
-    for cell in cells(study):
-        config = config_of(study, cell)
-        marks = root / "runs" / config.digest() / "stages"
-        done = later | {s for s in order if (marks / f"{s}.json").is_file()}
-        if config.server is not None or done >= set(order):
+    later, least, most, longest = set(order[order.index(study.until) + 1 :]), 0, 0, 0
+    for config, done in unfinished(study, root):
+        if config.server is not None or done | later >= STAGES.keys():
             continue
         found = _found(config, fine_tune=study.until == "transfer")
         every.append(found)
-        low, high = estimate.spans(found, done)["seconds"]
-        least, most = max(least, low), most + high
+        low, high = estimate.spans(found, done | later)["seconds"]
+        least, most, longest = least + low, most + high, max(longest, high)
     if every:
         print(
-            f"estimate: {estimate.time_of(least)} (the longest cell) to "
-            f"{estimate.time_of(most)} (if cells shared nothing)", file=sys.stderr,
-        )  # fmt: skip
+            f"estimate: {estimate.time_of(least)} to {estimate.time_of(most)} for "
+            f"{len(every)} cells, the longest {estimate.time_of(longest)} at most",
+            file=sys.stderr,
+        )
         _warn(every, root)

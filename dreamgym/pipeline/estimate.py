@@ -22,7 +22,8 @@ from worldmodel.text.records import read_episodes
 
 UPDATES = {
     "pretrain": 1.0,  # an update
-    "warmstart": 1.1,  # an update: dev losses are taken more often
+    "clone": 1.1,  # an update: dev losses are taken more often
+    "warmstart": 1.1,  # an update
     "ensemble": 1.0,  # an update
     "fidelity": 0.33,  # a dev transition
     "train": 1.1 / 16,  # a step that a rollout may take
@@ -31,8 +32,8 @@ UPDATES = {
 }
 """Seconds of a stage's unit, as multiples of those of an update of the fit."""
 COMPILED = {
-    "pretrain": 10, "fidelity": 4, "warmstart": 8, "train": 60, "evaluate": 5,
-    "transfer": 30,
+    "pretrain": 10, "fidelity": 4, "clone": 4, "warmstart": 4, "train": 60,
+    "evaluate": 5, "transfer": 30,
 }  # fmt: skip
 """Seconds that compiling took where nothing was compiled before; so at most these."""
 LOWEST, HIGHEST = 0.7, 1.5
@@ -75,7 +76,8 @@ def estimated(
         "pretrain": 0 if c.server is not None else c.pretrain.steps,
         "ensemble": c.ensemble.members * c.ensemble.steps,
         "fidelity": e.fidelity,
-        "warmstart": 2 * c.warmstart.fit.steps,
+        "clone": c.warmstart.fit.steps,
+        "warmstart": c.warmstart.fit.steps * (c.warmstart.method != "bc"),
         "train": _steps(c.dream, c.max_steps),
         "evaluate": 4 * e.games * real,
         "transfer": _real_steps(c, collected) * (real and fine_tune),
@@ -152,7 +154,8 @@ def spans(
     estimate: Estimate, done: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
     """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
-    left = {k: s for k, s in estimate.seconds.items() if k not in done and s}
+    over = {*done, *(["clone"] if "warmstart" in done else [])}  # which is within it
+    left = {k: s for k, s in estimate.seconds.items() if k not in over and s}
     most = sum(HIGHEST * s + COMPILED.get(k, 0) for k, s in left.items())
     return {
         "seconds": (LOWEST * sum(left.values()), most),

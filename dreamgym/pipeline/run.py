@@ -42,6 +42,10 @@ def versions() -> dict[str, str]:
     return found
 
 
+VERSION = versions().get("dreamgym", "")
+"""Of this program; stages of another are not taken over (study.py)."""
+
+
 class Run:
     """One run directory, opened under one configuration.
 
@@ -158,7 +162,7 @@ class Run:
         return json.loads((self.root / name).read_text())
 
     def done(self, stage: str) -> dict[str, Any] | None:
-        """The marker of a finished stage: its numbers and seconds, or None."""
+        """The marker of a finished stage: its numbers, seconds and version, or None."""
         path = self.root / "stages" / f"{stage}.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
@@ -194,9 +198,8 @@ class Run:
             seconds = before + time.monotonic() - start
             with contextlib.suppress(OSError), replacing(spent) as file:
                 file.write(f"{seconds:.1f}")
-        self.write_json(
-            f"stages/{name}.json", {"numbers": numbers, "seconds": round(seconds, 1)}
-        )
+        told = {"numbers": numbers, "seconds": round(seconds, 1), "dreamgym": VERSION}
+        self.write_json(f"stages/{name}.json", told)
         spent.unlink(missing_ok=True)
         self.track(f"done/{name}", 0, numbers | {"seconds": seconds})
         shown = "  ".join(f"{k} {_short(v)}" for k, v in numbers.items())

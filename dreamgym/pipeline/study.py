@@ -27,6 +27,7 @@ study can grow, be killed and go on, and never mixes numbers of different settin
     "no history" = "all"
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -43,7 +44,7 @@ from dreamgym.pipeline.compare import POLICIES
 from dreamgym.pipeline.config import RunConfig, changed_by
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
-from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.run import VERSION, Run, RunError
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from worldmodel.text.records import replacing
 
@@ -85,6 +86,8 @@ SHARED = {
 
 Test games that its policies have played are among them.
 """
+ALL = (*STAGES, "clone")
+"""The stages, and the one within the warm start that is shared by itself."""
 Cell = dict[str, Any]
 """The settings of a cell by their dotted names."""
 
@@ -217,7 +220,7 @@ def compute(
     config = config_of(study, cell)
     key = config.digest()
     with Run(root / "runs" / key, config, track=track) as run:
-        share(run, sorted((root / "runs").glob("*/manifest.json")))
+        share(run, _manifests(root))
         for name, body in STAGES.items():
             run.stage(name, lambda body=body: body(run))
             if name == study.until:
@@ -232,6 +235,7 @@ def compute(
             if grid.Tested.of(path) is None
         },
         "games": _games(run),
+        "dreamgym": sorted({v for s in ALL if (v := _version(run, s)) is not None}),
     }  # fmt: skip
     with replacing(root / "cells" / f"{key}.json") as file:
         json.dump(told, file, indent=2)
@@ -242,19 +246,16 @@ def share(run: Run, manifests: Sequence[Path]) -> None:
     """Take over finished stages of runs whose settings they read are the same.
 
     Collecting, pretraining and the warm start cost most of a run, and cells that ask
-    about what comes later agree on them. A stage is the same function of the same
-    settings in every run, so its files are as good as computed anew.
+    about what comes later agree on them. A stage of one version is the same function of
+    the same settings in every run, so its files are as good as computed anew.
     """
-    for stage, (before, unread, files) in SHARED.items():
+    others = [o for o in _runs(manifests) if o.root != run.root]
+    for stage, (before, _, files) in SHARED.items():
         if run.done(stage) or not all(run.done(b) for b in before):
             continue
-        for path in manifests:
-            try:
-                other = Run.open(path.parent)
-            except RunError:  # of another version: nothing to take over
-                continue
-            same = _without(other.config, unread) == _without(run.config, unread)
-            if other.root == run.root or not same or not other.done(stage):
+        for other in others:
+            same = _read(other.config, stage) == _read(run.config, stage)
+            if not same or _version(other, stage) != VERSION:
                 continue
             print(f"{stage}: as in {other.root}", file=sys.stderr)
             for name in files:
@@ -263,7 +264,43 @@ def share(run: Run, manifests: Sequence[Path]) -> None:
             break
 
 
-def _without(config: RunConfig, names: set[str]) -> dict[str, Any]:
+def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
+    """Of each cell the stages it will not compute: done, or taken over by then."""
+    runs, have = list(_runs(_manifests(root))), set()
+    for other in runs:
+        have |= {_key(other.config, s) for s in SHARED if _version(other, s) == VERSION}
+    done = {o.root.name: {s for s in ALL if o.done(s)} for o in runs}
+    for cell in cells(study):
+        config = config_of(study, cell)
+        left = set(ALL) - done.get(config.digest(), set())
+        keys = {s: _key(config, s) for s in left & SHARED.keys()}
+        yield config, set(ALL) - {s for s in left if keys.get(s) not in have}
+        have |= set(keys.values())
+
+
+def _manifests(root: Path) -> list[Path]:
+    return sorted((root / "runs").glob("*/manifest.json"))
+
+
+def _runs(manifests: Sequence[Path]) -> Iterator[Run]:
+    for path in manifests:
+        with contextlib.suppress(RunError):  # of another version: nothing to take over
+            yield Run.open(path.parent)
+
+
+def _version(run: Run, stage: str) -> str | None:
+    """Which dreamgym computed a stage; None where none did. The first did not say."""
+    marker = run.done(stage)
+    return marker.get("dreamgym", VERSION) if marker is not None else None
+
+
+def _key(config: RunConfig, stage: str) -> tuple[str, str]:
+    return stage, json.dumps(_read(config, stage), sort_keys=True)
+
+
+def _read(config: RunConfig, stage: str) -> dict[str, Any]:
+    """The settings that a shared stage reads, as plain data."""
+    names = SHARED[stage][1]
     left = {k: v for k, v in config.json().items() if k not in names}
     for name in names:
         group, _, field = name.partition(".")
@@ -310,7 +347,9 @@ def table(study: Study, root: Path) -> str:
         other = study.against.get(row.labels[0]) if study.variants else None
         named = [r for r in rows if [other, *row.labels[1:]] == list(r.labels)]
         pairs += [(row, r) for r in named]
-    return grid.table(axes, rows, study.columns, pairs)
+    told = {v for row in rows for cell in row.done for v in cell.get("dreamgym", [])}
+    mixed = f"\nBy dreamgym {', '.join(sorted(told))}: more than settings may differ.\n"
+    return grid.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
 
 
 def plot(study: Study, root: Path) -> Path | None:

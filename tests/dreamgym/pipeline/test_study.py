@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym.pipeline import run as run_module
 from dreamgym.pipeline import study
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
@@ -252,14 +253,18 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
     strange.parent.mkdir(parents=True)
     strange.write_text(json.dumps({"schema": SCHEMA, "config": {"hope": 1}}))
-    for cell in study.cells(grid):
+    told = [set(study.ALL) - done for _, done in study.unfinished(grid, tmp_path / "r")]
+    for left, cell in zip(told, study.cells(grid), strict=True):
         ran.clear()
         found = study.compute(grid, cell, tmp_path / "r")
         assert ran == expected[cell["variant"]], cell
+        assert left - {"train", "evaluate", "transfer"} == set(ran)  # as was told
         roots.append(tmp_path / "r/runs" / found["digest"])
         ran.clear()
         study.compute(grid, cell, tmp_path / "r")
         assert ran == []
+    now = {frozenset(done) for _, done in study.unfinished(grid, tmp_path / "r")}
+    assert now == {frozenset(set(study.ALL) - {"train", "evaluate", "transfer"})}
     assert (roots[-1] / "policies/bc/model").read_text() == "clone 6"
     assert (roots[-1] / "test/bc.jsonl").is_file()
     for name, (_, _, files) in study.SHARED.items():
@@ -270,3 +275,34 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
             one, two = (r / file if "." in file else r / file / "model" for r in pair)
             assert one.read_text() == two.read_text()
             assert one.read_text().startswith(name)
+
+
+ONE_STAGE = """
+preset = "tiny"
+until = "collect"
+[variants.all]
+[variants.gate]
+"trust.gate" = 0.1
+[variants.pessimism]
+"trust.pessimism" = 0.1
+"""
+
+
+def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
+    tmp_path, monkeypatch, capsys
+):
+    grid = study.read_study(written(tmp_path, ONE_STAGE))
+    stages = {name: (lambda _: {}) for name in study.STAGES}
+    monkeypatch.setattr(study, "STAGES", stages)
+    first, *others = study.cells(grid)
+    for module in (study, run_module):
+        monkeypatch.setattr(module, "VERSION", "0.0.9")
+    study.compute(grid, first, tmp_path / "r")
+    assert "By dreamgym" not in study.table(grid, tmp_path / "r")
+    for module in (study, run_module):
+        monkeypatch.setattr(module, "VERSION", "0.1.0")
+    capsys.readouterr()
+    for cell in others:
+        study.compute(grid, cell, tmp_path / "r")
+    assert capsys.readouterr().err.count("collect: as in") == len(others) - 1
+    assert "By dreamgym 0.0.9, 0.1.0:" in study.table(grid, tmp_path / "r")
