@@ -93,14 +93,24 @@ def agreement(
     return [n / SAMPLES for n in same]
 
 
+def rewarded_as(told: float, real: float) -> bool:
+    """Whether a reward is told to the digits that replies write."""
+    return prompts.number_text(told) == prompts.number_text(real)
+
+
 def right(answer: Prediction, transition: Transition) -> bool:
     """Next state, reward and outcome are the real ones."""
     return (
         answer.problem is None
         and answer.next_state == transition.next_state
-        and abs(answer.reward - transition.reward) < 5e-4
+        and rewarded_as(answer.reward, transition.reward)
         and answer.outcome == prompts.outcome_of(transition)
     )
+
+
+def nothing(query: Query, problem: str) -> Prediction:
+    """No answer, and why; its state and reward mean nothing."""
+    return Prediction(query.state, 0.0, "go", "", math.nan, problem)
 
 
 def content_seed(*parts: object) -> int:

@@ -26,6 +26,7 @@ from worldmodel.experience import (
     Remembering,
     agreement,
     content_seed,
+    nothing,
     variation,
 )
 from worldmodel.memory import ReplayMemory
@@ -86,11 +87,18 @@ class ExperienceConfig:
             )
 
 
-def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
+REWARD_TOKENS = 8
+"""Room for a reward in a reply, where the data need no more."""
+
+
+def reply_grammar(
+    tok: TextTokenizer, config: ExperienceConfig, reward_tokens: int = REWARD_TOKENS
+) -> Grammar:
     """reasoning next edits reward number outcome.
 
     The form always parses; a reward such as `1-1` is no number and makes the reply a
-    problem (parse_reply).
+    problem (parse_reply). State and reward may be one token longer than their room:
+    what is closed there was longer still.
     """
     c, size = tok.control, tok.vocab_size
     text, number = tok.text_mask(), tok.number_mask()
@@ -119,7 +127,10 @@ def reply_grammar(tok: TextTokenizer, config: ExperienceConfig) -> Grammar:
     return Grammar(
         np.stack(allowed), np.stack(first), np.stack(close),
         np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
-        np.array([config.reasoning_tokens, config.state_tokens, 8, 1], np.int32),
+        np.array(
+            [config.reasoning_tokens, config.state_tokens + 1, reward_tokens + 1, 1],
+            np.int32,
+        ),
         np.array([t, t, 0.0, 0.0], np.float32),
         np.array([config.min_p, config.state_min_p, 0.0, 0.0], np.float32),
     )  # fmt: skip
@@ -164,6 +175,7 @@ class LocalExperience(Remembering):
         calibration: Calibration | None = None,
         members: Sequence[Model] = (),
         trust: str = "token",
+        reward_tokens: int = REWARD_TOKENS,
     ):
         """See Remembering; and:
 
@@ -184,7 +196,8 @@ class LocalExperience(Remembering):
         self._calibration, self._trust = calibration, trust
         self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self._grammar = reply_grammar(tokenizer, config)
+        self._grammar = reply_grammar(tokenizer, config, reward_tokens)
+        self._most = config.reasoning_tokens + config.state_tokens + reward_tokens + 6
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are computed once."""
@@ -270,7 +283,7 @@ class LocalExperience(Remembering):
         """p(real next state | query, the reasoning of this model's own answer).
 
         One sample of the reasoning stands for all of them; every token counts, whatever
-        the grammar forbids: a lower estimate.
+        the grammar forbids: a lower estimate. 0 where the model's positions end before.
         """
         reward = [self.tokenizer.control("reward")]
         real = [(t.next_state, reward) for t in transitions]
@@ -293,17 +306,34 @@ class LocalExperience(Remembering):
             before = [*context, *tok.encode(answer.reasoning), effect[0]]
             texts.append([*before, *effect[1:], *tail])
             starts.append(len(before))
-        pairs = zip(completion.score(model, texts), starts, strict=True)
-        return np.array([np.exp(sum(found.logp[at:])) for found, at in pairs], float)
+        known = model.config.max_position_embeddings
+        fits = [i for i, text in enumerate(texts) if len(text) <= known]
+        out = np.zeros(len(texts))
+        scored = completion.score(model, (texts[i] for i in fits))
+        for i, found in zip(fits, scored, strict=True):
+            out[i] = np.exp(sum(found.logp[starts[i] :]))
+        return out
 
     def _compute(
         self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
     ) -> list[Prediction]:
-        """Answers; each attempt has noise of its own."""
+        """Answers; each attempt has noise of its own. One that is too long has none."""
+        contexts = self._contexts(queries)
+        known = self.model.config.max_position_embeddings - self._most
+        fits = [i for i, context in enumerate(contexts) if len(context) <= known]
+        if len(fits) < len(queries):
+            told = "the question has {} tokens, and there is room for {}"
+            out = [
+                nothing(q, told.format(len(c), known))
+                for q, c in zip(queries, contexts, strict=True)
+            ]
+            asked, may = [queries[i] for i in fits], [may_move[i] for i in fits]
+            for i, answer in zip(fits, self._compute(asked, attempt, may), strict=True):
+                out[i] = answer
+            return out
         if not queries:
             return []
-        c, tok = self.config, self.tokenizer
-        contexts = self._contexts(queries)
+        tok = self.tokenizer
         # The noise leaves history out: a group of rollouts that comes to one place
         # by two ways finds the same there.
         seeds = [
@@ -311,11 +341,10 @@ class LocalExperience(Remembering):
             for q in queries
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        most = c.reasoning_tokens + c.state_tokens + 12
         banned = np.stack([tok.beyond(len(q.state)) for q in queries])
         banned[:, tok.control("same")] = ~np.array(may_move)
         replies = generate(
-            self.model, contexts, self._grammar, keys, most=most, banned=banned
+            self.model, contexts, self._grammar, keys, most=self._most, banned=banned
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
@@ -327,9 +356,12 @@ class LocalExperience(Remembering):
             stems=form is not None and form.stems and not form.distinct,
         )  # fmt: skip
         logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
+        cut = ~sampled.sampled[0, :n] & (phase > 0)
         paid, ended = (float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME))
         problem = reply.problem
-        if problem is None and not reply.next_state:
+        if problem is None and cut.any():
+            problem = "the reply was cut: it is longer than there is room for"
+        if problem is None and form is None and not reply.next_state:
             problem = "the next state is empty"
         if problem is None and form is not None:
             problem = fault(reply.next_state, form)

@@ -144,6 +144,8 @@ def transition_examples(
 ) -> list[Example]:
     """Eq. 5 for every transition; exact repeats within a task are kept once.
 
+    What led elsewhere the second time is no repeat: both are learned from.
+
     `balance`: rewards and ends, where they are rarer than this share of the
     transitions, weigh in the loss of their own tokens as if they were not.
     """
@@ -152,7 +154,9 @@ def transition_examples(
         past: tuple[str, ...] = ()
         for t in e.transitions:
             shown = prompts.last(past, config.history)
-            where.setdefault((e.task.id, shown, t.state, t.action), (e.task, shown, t))
+            what = t.next_state, t.reward, prompts.outcome_of(t)
+            key = (e.task.id, shown, t.state, t.action, what)
+            where.setdefault(key, (e.task, shown, t))
             past = (*past, t.action)
     rows = list(where.values())
     demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
@@ -346,10 +350,11 @@ def mean_tokens(examples: Sequence[Example]) -> float:
 def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     """Tokens that replies of these examples need: all of them but one in a thousand.
 
-    Returns reasoning_tokens and state_tokens, as ExperienceConfig counts them.
+    Returns reasoning_tokens and state_tokens, as ExperienceConfig counts them, and
+    reward_tokens.
     """
     longest = {}
-    for part, name, marks in ((0, "reasoning", 0), (1, "state", 1)):
+    for part, name, marks in ((0, "reasoning", 0), (1, "state", 1), (2, "reward", 1)):
         counts = [
             int(np.sum(np.asarray(e.mask) & (np.asarray(e.part) == part)))
             for e in examples

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ examples:
 Formats, before and after: docs/EPISODES.md
 """
 
+_TOLD = 5
+"""So many of those that were left out are told one by one."""
+
 
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
@@ -70,6 +74,10 @@ def add(commands: Any) -> None:
     option("--env", metavar="NAME", help="the environment they come from")
     option("--family", metavar="NAME", help="one name for all these tasks")
     option("--split", metavar="SPLIT", help="train, dev or test, for all of them")
+    option(
+        "--skip", action="store_true",
+        help="leave out what cannot be taken, and say so (it is an error otherwise)",
+    )  # fmt: skip
     bring.set_defaults(body=_import)
 
 
@@ -113,17 +121,27 @@ def _import(args: argparse.Namespace) -> None:
         raise ValueError(f"--to {args.to} is the file to be read: name another")
     names = {"env": args.env, "family": args.family, "split": args.split}
     said = {k: v for k, v in names.items() if v is not None}
+    left: list[Exception] = []
     with _bar(args.file, "import") as show:
         write_episodes(
             args.to,
             (
                 dataclasses.replace(e, task=dataclasses.replace(e.task, **said))
-                for e in import_file(args.format, args.file, progress=show)
+                for e in import_file(
+                    args.format, args.file, progress=show,
+                    skip=left.append if args.skip else None,
+                )
             ),
-        )
+        )  # fmt: skip
+    for error in left[:_TOLD]:
+        print(f"left out: {error}", file=sys.stderr)
+    if len(left) > _TOLD:
+        print(f"left out: {len(left) - _TOLD} more", file=sys.stderr)
     # Read back from the disk: what is counted is what the next command will find.
     found = summarise(_episodes(args.to))
     print(
         f"{args.to}: {found['episodes']:,} episodes, {found['transitions']:,} "
-        f"transitions from {args.format} {args.file}\n\n{table(found)}"
+        f"transitions from {args.format} {args.file}"
+        + (f"; {len(left):,} left out" if left else "")
+        + f"\n\n{table(found)}"
     )

@@ -31,7 +31,8 @@ def _found(config: Any, mesh: Any = None, *, fine_tune: bool) -> Any:
     from dreamgym.pipeline import estimate, pace
     from worldmodel.backbone.mesh import make_mesh
 
-    cache = Path(str(getattr(jax.config, "jax_compilation_cache_dir", ""))) / "pace"
+    kept = getattr(jax.config, "jax_compilation_cache_dir", None)
+    cache = Path(kept if kept else Path.home() / ".cache" / "dreamgym") / "pace"
     # Hosts may differ in what they have measured before: none waits for another.
     placed = None
     if mesh is not None and jax.process_count() == 1:

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from worldmodel.text.records import RecordError
 
     told = (RunError, RecordError, ChatError, CacheError, TrackerError)
-    told += (AssertionError, ValueError, OSError, MemoryError)
+    told += (AssertionError, ArithmeticError, ValueError, OSError, MemoryError)
     try:
         args.body(args)
     except told as error:

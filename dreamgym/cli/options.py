@@ -125,6 +125,22 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     add_server(parser)
 
 
+def changed_options(args: argparse.Namespace) -> list[str]:
+    """Options that would change settings and are given, other than with their default.
+
+    Where a run goes on under settings of its own, they would do nothing.
+    """
+    parser = argparse.ArgumentParser()
+    run_options(parser)
+    free = {"run_dir", "mesh", "episodes", "track", "help"}
+    return [
+        action.option_strings[0]
+        for action in parser._actions
+        if action.dest not in free
+        and getattr(args, action.dest, action.default) != action.default
+    ]
+
+
 def _setting(text: str) -> tuple[str, Any]:
     """NAME=VALUE, the value as TOML has it; a bare word is a string."""
     name, sign, value = text.partition("=")

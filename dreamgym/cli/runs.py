@@ -11,6 +11,7 @@ from dreamgym.cli.options import (
     NO_TUNING,
     add_server,
     add_track,
+    changed_options,
     config_of,
     run_options,
     server_of,
@@ -93,7 +94,14 @@ def _fidelity_command(commands: Any) -> None:
     add = command.add_argument
     add("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
     add("--episodes", type=Path, metavar="FILE", help="real episodes (JSONL) to ask of")
-    add("--limit", type=int, metavar="N", help="transitions at most (the run's own)")
+    add(
+        "--limit",
+        type=int,
+        metavar="N",
+        help="transitions at most (default: the run's own number), and half as many of "
+        "each family and of each actor; of episodes that are dreamed whole as many as "
+        "N steps hold (default: all)",
+    )
     add("--mesh", default="", help=MESH_HELP)
     add("--json", action="store_true", help="the whole card as one JSON object")
     add_server(command)
@@ -134,12 +142,10 @@ def _refit(args: argparse.Namespace) -> None:
 
     if args.episodes is None:
         raise RunError("--from needs --episodes FILE: what is there to learn anew?")
-    if args.settings or args.algorithm is not None:
-        raise RunError(
-            "--from goes on under RUN's own settings: drop --set and --algorithm"
-        )
     if args.server is not None:
         raise RunError("--from fits a model of ours again; a --server is not fitted")
+    if given := changed_options(args):
+        raise RunError(f"--from goes on under RUN's own settings: drop {given[0]}")
     tune_process()
     mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     source = Run.open(args.source, mesh)

@@ -31,6 +31,8 @@ EPISODES, TRANSITIONS = 16, 256
 """A chunk has at least that many of both: work for a batch, little to lose."""
 PROBLEMS = 5
 """That many of those who fell back to the rule are told of, with the reason."""
+HOPELESS = 16
+"""Episodes of which a teacher explains none, after which it is not asked any more."""
 
 
 class Survey(NamedTuple):
@@ -110,18 +112,32 @@ def annotate(
       found: what `survey` told.
 
     Raises:
-      RunError: an unfinished attempt was made otherwise.
+      RunError: an unfinished attempt was made otherwise, or a teacher explains nothing.
     """
     part, total = _Part(out, dict(made) | {"file": found.digest}), _Total()
+
+    def filled() -> Iterator[Episode]:
+        yield from _filled(iter_episodes(source), annotator, part, told)
+        total.check(1)
+
     with bar(found.missing, f"annotate {source.name}", "trace") as show:
 
         def told(row: Mapping[str, Any], chunk: list[Episode]) -> None:
             total.add(row, sum(map(missing, chunk)))
             show(total.traces, dict(total.counts))
+            total.check(HOPELESS)
 
-        write_episodes(out, _filled(iter_episodes(source), annotator, part, told))
+        try:
+            write_episodes(out, filled())
+        except _NothingTaughtError:
+            part.path.unlink()  # no trace in it is the teacher's
+            raise
     part.path.unlink()
     return Report(dict(total.counts), tuple(total.problems))
+
+
+class _NothingTaughtError(RunError):
+    """A teacher that explains nothing: the rule does not take over for all of it."""
 
 
 class _Total:
@@ -136,6 +152,15 @@ class _Total:
         self.counts.update(row["counts"])
         self.problems += row["problems"][: PROBLEMS - len(self.problems)]
         self.traces += traces
+
+    def check(self, most: int) -> None:
+        """Raise where a teacher explained none of `most` episodes or more."""
+        left = self.counts.get("fallbacks", 0)
+        if self.counts.get("annotated") == 0 and left >= most:
+            raise _NothingTaughtError(
+                f"the teacher explained none of {left} episodes, nothing is written: "
+                f"{'; '.join(self.problems[:2])}"
+            )
 
 
 def _filled(

@@ -6,7 +6,9 @@ stay. With episodes from elsewhere this stage only checks, splits and copies the
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -47,14 +49,39 @@ def stage(run: Run) -> dict[str, Any]:
 
 
 def _from_file(run: Run) -> dict[str, Any]:
-    episodes = read_episodes(run.config.episodes)
-    train = [e for e in episodes if e.task.split == "train"]
-    dev = [e for e in episodes if e.task.split == "dev"]
+    path = run.config.episodes
+    train, dev = sides_of(read_episodes(path), path)
+    if not train:
+        raise RunError(f"{path}: expected an episode of split 'train', got none")
     if not dev:
         train, dev = split_by_task(train, share=0.1)
-    if not train:
-        raise RunError(f"{run.config.episodes}: no episode of split 'train'")
     return _write(run, train, dev)
+
+
+def sides_of(
+    episodes: Sequence[Episode], path: str | Path
+) -> tuple[list[Episode], list[Episode]]:
+    """(train, dev) episodes; of other splits it is said that they are left out.
+
+    Raises:
+      RunError: neither is there, or a task is on both sides.
+    """
+    splits = Counter(e.task.split for e in episodes)
+    for split in sorted(splits.keys() - {"train", "dev"}):
+        print(
+            f"collect: {path}: {splits[split]} episodes of split {split!r} are left "
+            "out: train is learned from, dev chosen by", file=sys.stderr,
+        )  # fmt: skip
+    train = [e for e in episodes if e.task.split == "train"]
+    dev = [e for e in episodes if e.task.split == "dev"]
+    if not train and not dev:
+        raise RunError(f"{path}: expected episodes of split 'train' or 'dev', got none")
+    if both := {e.task.id for e in train} & {e.task.id for e in dev}:
+        raise RunError(
+            f"{path}: expected each task in one split, got {len(both)} in train and "
+            f"dev (such as {min(both)!r}): scores on them would measure memory"
+        )
+    return train, dev
 
 
 def split_by_task(
@@ -82,28 +109,28 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
     """(train, dev) episodes of a source run and of a file of new ones.
 
     A task keeps the side it had in the source; of the tasks it did not know, those
-    that say `dev` and, where none does, a tenth are held out.
+    that say `dev` and, where none does, a tenth are held out. Unknown tasks of another
+    split (test) are left out, which is said.
+
+    Raises:
+      RunError: as sides_of.
     """
     train = read_episodes(source.path("episodes.jsonl"))
     dev = read_episodes(source.path("dev.jsonl"))
     sides = {e.task.id: "train" for e in train} | {e.task.id: "dev" for e in dev}
     taken = {e.id for e in (*train, *dev)}
-    fresh = []
-    for e in read_episodes(path):
-        side = sides.get(e.task.id, e.task.split)
-        fresh.append(_renamed(_moved(e, side), taken))
-        taken.add(fresh[-1].id)
+    found = [_moved(e, sides.get(e.task.id, e.task.split)) for e in read_episodes(path)]
+    fresh, held = sides_of(found, path)
     unknown = [e for e in fresh if e.task.id not in sides]
-    held = [e for e in unknown if e.task.split == "dev"]
-    if not held and len({e.task.id for e in unknown}) > 1:
-        _, held = split_by_task(unknown, share=0.1)
-    out = {e.id for e in held}
-    dev += [e for e in fresh if sides.get(e.task.id) == "dev"] + held
-    train += [
-        _moved(e, "train")
-        for e in fresh
-        if sides.get(e.task.id) != "dev" and e.id not in out
-    ]
+    chosen = any(e.task.id not in sides for e in held)
+    if not chosen and len({e.task.id for e in unknown}) > 1:
+        left, out = split_by_task(unknown, share=0.1)
+        fresh = [e for e in fresh if e.task.id in sides] + left
+        held += out
+    for side, new in ((train, fresh), (dev, held)):
+        for e in new:
+            side.append(_renamed(e, taken))
+            taken.add(side[-1].id)
     return train, dev
 
 

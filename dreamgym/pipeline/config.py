@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -219,6 +220,11 @@ class RunConfig:
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
         self._check_loops()
+        if self.enrich < 0 or self.transfer_budget < 0:
+            raise ValueError(
+                "enrich and transfer_budget must be >= 0, got "
+                f"{self.enrich} and {self.transfer_budget}"
+            )
         if not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
         if self.server is not None and not self.server.chat.temperature:
@@ -317,6 +323,8 @@ def changed(part: Any, name: str, value: Any) -> Any:
                 f"{first}: expected {kinds[0].__name__}, like {now!r}, got {value!r}"
             )
         value = float(value) if type(now) is float else value
+        if type(now) is float and not math.isfinite(value):
+            raise ValueError(f"{first}: expected a finite number, got {value}")
     return dataclasses.replace(part, **{first: value})
 
 

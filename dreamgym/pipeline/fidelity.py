@@ -6,6 +6,7 @@ and asks everything.
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,19 +69,23 @@ def by_family(
     *,
     env: str = "",
     deep: bool = False,
+    whole: int | None = None,
 ) -> dict[str, Any]:
     """The scorecard of all episodes, with those of each family in `families`.
 
     With the `env` they come from, near misses are tried there. With `deep` also those
     of each source (who acted) in `sources`, and what the environment played again
-    scores itself in `ceiling`.
+    scores itself in `ceiling`. `whole`: see fidelity.score.
     """
     with contextlib.ExitStack() as stack:
         replay = None
         if env:
             real = stack.enter_context(contextlib.closing(base.make(env)))
             replay = _remembered(functools.partial(rewarded, real))
-        card = _by_family(model, episodes, limit, progress, deep, replay)
+        ask = functools.partial(
+            fidelity.score, model, deep=deep, replay=replay, whole=whole
+        )
+        card = _by_family(ask, episodes, limit, progress, deep)
         if env and deep:
             card["ceiling"] = played_again(real, episodes)
         return card
@@ -142,25 +147,20 @@ def rewarded(env: gymnasium.Env, query: Query) -> bool | None:
 
 
 def _by_family(
-    model: ExperienceModel,
+    score: Callable[..., dict[str, Any]],
     episodes: Sequence[Episode],
     limit: int,
     progress: Callable[[int, int], None],
     deep: bool,
-    replay: Callable[[Query], bool | None] | None,
 ) -> dict[str, Any]:
-    card = fidelity.score(
-        model, episodes, limit=limit, progress=progress, deep=deep, replay=replay
-    )
+    card = score(episodes, limit=limit, progress=progress)
 
     def parts(name_of: Callable[[Episode], str]) -> dict[str, Any]:
         groups: dict[str, list[Episode]] = {}
         for e in episodes:
             groups.setdefault(name_of(e), []).append(e)
         return {
-            name: fidelity.score(
-                model, group, limit=limit // 2, deep=deep, replay=replay
-            )
+            name: score(group, limit=max(limit // 2, 1))
             for name, group in sorted(groups.items())
         }
 
@@ -170,12 +170,24 @@ def _by_family(
     return card
 
 
+def _free(run: Run, name: str, episodes: str) -> str:
+    """The name of a card, numbered where the one of other episodes has it."""
+    for number in itertools.count(1):
+        tried = name if number == 1 else f"{name}-{number}"
+        path = f"scorecard/{tried}.json"
+        if not run.path(path).is_file() or run.read_json(path)["episodes"] == episodes:
+            return tried
+    raise AssertionError
+
+
 def scored(
     run: Run, path: Path | None, limit: int | None, server: ServerConfig | None = None
 ) -> tuple[dict, Path]:
     """The whole scorecard of a run on the episodes of a file, or on its dev games.
 
-    With a `server` it is asked in the place of the run's own model. Writes
+    Without a `limit` it is the run's own, and all episodes are dreamed whole; with one
+    as many as it holds. With a `server` it is asked in the place of the run's own
+    model. Writes
     scorecard/NAME.json, NAME.html and its plots into the run; returns the card and the
     page's path. Episodes of tasks that the model was fitted to are counted in
     `seen_tasks`: what is measured on those is not on unseen games.
@@ -184,18 +196,20 @@ def scored(
     train, dev = episodes_of(run)
     episodes = dev if path is None else read_episodes(path)
     known = {e.task.id for e in train}
-    limit = run.config.evaluate.fidelity if limit is None else limit
+    whole, limit = limit, run.config.evaluate.fidelity if limit is None else limit
     with served.asking(experience), bar(limit, "fidelity", "transition") as show:
         card = by_family(
             experience, episodes, limit, lambda done, _: show(done), deep=True,
-            env=run.config.env,
+            env=run.config.env, whole=whole,
         )  # fmt: skip
     card["episodes"] = str(run.path("dev.jsonl") if path is None else path)
     card["seen_tasks"] = len({e.task.id for e in episodes} & known)
-    name = "dev" if path is None else path.name.split(".")[0]
+    name = "dev" if path is None else path.name.removesuffix(".gz")
+    name = name.removesuffix(".jsonl")
     if isinstance(experience, PromptedExperience):
         name += "-server"
         card["usage"] = experience.client.usage._asdict()
+    name = _free(run, name, card["episodes"])
     run.write_json(f"scorecard/{name}.json", card)
     page = run.path(f"scorecard/{name}.html")
     scorecard.write_page(card, page)

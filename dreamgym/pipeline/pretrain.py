@@ -15,7 +15,7 @@ from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.calibration import Calibration
 from worldmodel.fitting.batches import Example
-from worldmodel.local import ExperienceConfig, LocalExperience
+from worldmodel.local import REWARD_TOKENS, ExperienceConfig, LocalExperience
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text import prompts
@@ -187,6 +187,11 @@ def _roomy(run: Run) -> ExperienceConfig:
     )
 
 
+def _reward_tokens(run: Run) -> int:
+    found = (run.done("pretrain") or {}).get("numbers", {})
+    return max(REWARD_TOKENS, found.get("reward_tokens", 0))
+
+
 def load_experience(
     run: Run,
     *,
@@ -217,5 +222,5 @@ def load_experience(
     return LocalExperience(
         model, tok, memory, _roomy(run), seed=c.seed, forms=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
-        trust=c.trust.signal, calibration=scale,
+        trust=c.trust.signal, calibration=scale, reward_tokens=_reward_tokens(run),
     )  # fmt: skip

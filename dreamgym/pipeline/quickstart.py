@@ -20,7 +20,7 @@ from dreamgym.pipeline import (
     warmstart,
 )
 from dreamgym.pipeline.config import RunConfig
-from dreamgym.pipeline.run import Run
+from dreamgym.pipeline.run import Run, RunError
 from worldmodel.backbone.mesh import MeshConfig, make_mesh
 
 STAGES: dict[str, Callable[[Run], dict[str, Any]]] = {
@@ -84,5 +84,10 @@ def quickstart(
         for name, body in STAGES.items():
             if name == "transfer" and not fine_tune:
                 break
-            run.stage(name, lambda body=body: body(run))
+            told = run.stage(name, lambda body=body: body(run))["numbers"]
+            if name == "collect" and not told["successes"]:
+                raise RunError(  # the warm start would, after all of the fit
+                    f"{run.root}: no successful episode to imitate among the collected "
+                    f"{told['episodes']}"
+                )
         return transfer.write_results(run)

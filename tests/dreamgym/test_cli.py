@@ -227,6 +227,44 @@ def test_episodes_from_elsewhere_are_split_by_task_and_kept(capsys, tmp_path):
     assert len(read_episodes(tmp_path / "r/episodes.jsonl")) == len(train)
 
 
+def test_a_task_on_both_sides_is_refused_and_test_episodes_are_left_out(capsys):
+    one, two, three = (doubles.expert(t) for t in doubles.tasks("train")[:3])
+
+    def of(split, episode):
+        task = dataclasses.replace(episode.task, split=split)
+        return dataclasses.replace(episode, id=split, task=task)
+
+    args = ("collect", "--preset", "tiny", "--run-dir", "r", "--episodes", "e.jsonl")
+    write_episodes("e.jsonl", [one, two, of("dev", one)])
+    error = refused(capsys, *args)
+    assert f"got 1 in train and dev (such as {one.task.id!r})" in error
+    for number, (split, told) in enumerate((
+        ("test", "of split 'train' or 'dev', got none"),
+        ("dev", "expected an episode of split 'train', got none"),
+    )):  # fmt: skip
+        write_episodes("e.jsonl", [of(split, one)])
+        assert told in refused(capsys, *args[:-3], f"r{number}", *args[-2:])
+    write_episodes("e.jsonl", [one, two, of("test", three)])
+    assert run(*args[:-3], "s", *args[-2:]) == 0
+    assert "1 episodes of split 'test' are left out" in capsys.readouterr().err
+    held = read_episodes("s/episodes.jsonl") + read_episodes("s/dev.jsonl")
+    assert {e.task.id for e in held} == {one.task.id, two.task.id}
+
+
+def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):
+    lost = [
+        dataclasses.replace(doubles.expert(t), success=None)
+        for t in doubles.tasks("train")[:4]
+    ]
+    write_episodes("e.jsonl", lost)
+    error = refused(
+        capsys, "quickstart", "--preset", "tiny", "--run-dir", "r",
+        "--episodes", "e.jsonl",
+    )  # fmt: skip
+    assert "no successful episode to imitate among the collected" in error
+    assert not (tmp_path / "r/experience").exists()
+
+
 def test_one_task_alone_cannot_be_split(capsys):
     one = doubles.expert(doubles.task(0, 1, 2))
     write_episodes("e.jsonl", [one, dataclasses.replace(one, id="again")])
@@ -409,8 +447,14 @@ def test_a_refit_needs_a_run_and_episodes(capsys):
 
 
 def test_a_refit_takes_no_settings_of_its_own(capsys):
-    args = ["--from", "r", "--episodes", "e.jsonl", "--set", "share=0.5"]
-    assert "drop --set" in refused(capsys, "pretrain", *args)
+    for option in (
+        ["--set", "share=0.5"], ["--preset", "tiny"], ["--seed", "7"], ["--lora", "4"],
+        ["--model", "mini"], ["--env", "textcraft"], ["--dtype", "bfloat16"],
+        ["--remat"], ["--algorithm", "ppo"], ["--server-model", "x"],
+        ["--server-key-env", "NO"],
+    ):  # fmt: skip
+        args = ["--from", "r", "--episodes", "e.jsonl", *option]
+        assert f"drop {option[0]}" in refused(capsys, "pretrain", *args)
 
 
 def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):

@@ -162,3 +162,22 @@ def test_a_bar_follows_the_bytes(monkeypatch, tmp_path, capsys):
         show(100)
         show((tmp_path / "t.jsonl").stat().st_size)
     assert "read t.jsonl: " in capsys.readouterr().err
+
+
+def test_what_cannot_be_taken_is_left_out_where_that_is_asked_for(capsys, tmp_path):
+    bad = '{"messages": [{"role": "robot"}]}\n'
+    (tmp_path / "t.jsonl").write_text(bad * 7 + chats(2))
+    status, out, err = run(
+        capsys, "import", "openai", "t.jsonl", "--to", "o.jsonl", "--skip"
+    )
+    assert status == 0
+    assert "2 episodes" in out
+    assert "; 7 left out" in out
+    assert "left out: t.jsonl:1: field 'messages[0].role'" in err
+    assert "left out: 2 more" in err
+    (tmp_path / "t.jsonl").write_text(bad)
+    status, _, err = run(
+        capsys, "import", "openai", "t.jsonl", "--to", "none.jsonl", "--skip"
+    )
+    assert status == 2
+    assert not (tmp_path / "none.jsonl").exists()

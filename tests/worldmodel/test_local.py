@@ -104,15 +104,15 @@ def test_replies_keep_to_the_grammar(tok, text_model):
         tok.control("full"),
     }
     same = {tok.control("same")}
-    for out in local.generate(text_model, [context] * n, grammar, keys, most=28):
+    for out in local.generate(text_model, [context] * n, grammar, keys, most=30):
         ids = out.ids[0, : out.length[0]].tolist()
         why, script, value, end = phases_of(tok, ids)
         assert 1 <= len(why) <= SHAPE.reasoning_tokens
         assert text[why].all()
-        assert len(script) <= 1 + SHAPE.state_tokens
+        assert len(script) <= 2 + SHAPE.state_tokens
         assert len(script) == 1 or script[1] in openers
         assert all(i in openers | same or text[i] for i in script[1:])
-        assert 2 <= len(value) <= 1 + 8
+        assert 2 <= len(value) <= 2 + 8
         assert number[value[1:]].all()
         assert [tok.name(i) in prompts.OUTCOMES for i in end] == [False, True]
 
@@ -591,3 +591,78 @@ def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
     ids = prompts.reply_ids(tok, t, full=True)
     read = prompts.parse_reply(tok, ids, ("some other state",))
     assert (read.next_state, read.problem) == (after, None)
+
+
+# --- what has no room ---------------------------------------------------------
+
+
+def said(tok, transition, forced=()) -> Sampled:
+    """The right reply as a model's own; `forced`: tokens by name that were not."""
+    ids = prompts.reply_ids(tok, transition)
+    n, chosen = len(ids), np.ones((1, len(ids)), bool)
+    phase = np.zeros((1, n), np.int32)
+    for name, number in forced:
+        at = ids.index(tok.control(name))
+        chosen[0, at], phase[0, at] = False, number
+    return Sampled(
+        np.array([ids]), np.zeros((1, n), np.float32), chosen, phase,
+        np.zeros((1, n), bool), np.array([n]),
+    )  # fmt: skip
+
+
+def test_a_reply_that_is_cut_is_a_problem(tok, text_model):
+    """Its rest is nowhere: what stands there is no state of the model's."""
+    model = others(tok, text_model)
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
+    assert model._read(ask(), said(tok, t)).problem is None
+    assert model._read(ask(), said(tok, t, [("next", 0)])).problem is None  # thoughts
+    for name, phase in (("reward", 1), ("outcome", 2)):
+        found = model._read(ask(), said(tok, t, [(name, phase)]))
+        assert found.problem == "the reply was cut: it is longer than there is room for"
+
+
+def test_a_reply_as_long_as_its_room_is_whole(tok, text_model):
+    grammar = local.reply_grammar(tok, SHAPE)
+    context = prompts.query_ids(tok, task(), (), [], HERE, "press lamp", history=2)
+    keys = jax.random.split(jax.random.key(0), 16)
+    for out in local.generate(text_model, [context] * 16, grammar, keys, most=30):
+        n = out.length[0]
+        forced = out.phase[0, :n][~out.sampled[0, :n]]
+        for phase, room in ((1, SHAPE.state_tokens), (2, local.REWARD_TOKENS)):
+            # What closes a phase is one token more.
+            assert (phase in forced) == ((out.phase[0, :n] == phase).sum() > room + 1)
+
+
+def test_a_question_longer_than_the_positions_has_no_answer(tok, text_model):
+    known = text_model.config.max_position_embeddings
+    long = ask(state=tuple(f"line {i}" for i in range(known)))
+    model = others(tok, text_model)
+    before, answer, after = model.predict([QUERIES[0], long, QUERIES[1]])
+    assert "tokens, and there is room for" in answer.problem
+    assert np.isnan(answer.confidence)
+    alone = others(tok, text_model).predict(QUERIES[:2])
+    assert [before, after] == alone
+    real = [helpers.transition(HERE, "press lamp", ("the lamp is on",))] * 2
+    one, none = model.likelihood([QUERIES[0], long], real)
+    assert one > none == 0.0
+
+
+def test_an_empty_state_is_an_answer_where_real_ones_are_empty(tok, text_model):
+    t = helpers.transition(("a file",), "remove", ())
+    query = ask("remove", state=("a file",))
+    for states, problem in (
+        ([("a file",), ()], None),
+        ([("a file",)], "0 lines of text, at least 1 expected"),
+        (None, "the next state is empty"),
+    ):
+        forms = {} if states is None else {"room": form_of(states)}
+        model = LocalExperience(text_model, tok, ReplayMemory(), SHAPE, forms=forms)
+        assert model._read(query, said(tok, t)).problem == problem
+
+
+def test_rewards_have_the_room_that_the_data_need(tok):
+    ids = tok.encode(prompts.number_text(-12345.678))
+    assert len(ids) > local.REWARD_TOKENS
+    wide = local.reply_grammar(tok, SHAPE, len(ids))
+    usual = local.reply_grammar(tok, SHAPE)
+    assert (wide.limit[2], usual.limit[2]) == (len(ids) + 1, local.REWARD_TOKENS + 1)

@@ -178,6 +178,9 @@ def test_the_room_that_replies_need_by_hand(tok):
         "state_tokens": max(
             len(prompts.effect_ids(tok, t.state, t.next_state)) - 1 for t in steps
         ),
+        "reward_tokens": max(
+            len(tok.encode(prompts.number_text(t.reward))) for t in steps
+        ),
     }
     # One in a thousand may be cut, one in a hundred may not.
     long = Example([0] * 50, [True] * 50, [1] * 50)
@@ -188,7 +191,8 @@ def test_the_room_that_replies_need_by_hand(tok):
 def test_small_helpers(tmp_path):
     examples = [Example([1, 2], [False, True], [0, 0]), Example([1] * 5, [], [])]
     assert pretrain.mean_tokens(examples) == 3.5
-    assert pretrain.reply_tokens([]) == {"reasoning_tokens": 0, "state_tokens": 0}
+    none = {"reasoning_tokens": 0, "state_tokens": 0, "reward_tokens": 0}
+    assert pretrain.reply_tokens([]) == none
     curve = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
     pretrain.write_curve(tmp_path / "c.jsonl", curve)
     rows = (tmp_path / "c.jsonl").read_text().splitlines()

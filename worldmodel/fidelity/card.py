@@ -6,13 +6,20 @@ copies the state and predicts no reward. What only some backends can tell (signa
 doubt, the mass on the true state) is left out for the others.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from worldmodel.calibration import Calibration, calibration
-from worldmodel.experience import ExperienceModel, Prediction, Query, right
+from worldmodel.experience import (
+    ExperienceModel,
+    Prediction,
+    Query,
+    rewarded_as,
+    right,
+)
 from worldmodel.fidelity import measures, rows
 from worldmodel.fidelity.chances import chances
 from worldmodel.fidelity.measures import Rate
@@ -47,6 +54,7 @@ def score(
     batch: int = 64,
     deep: bool = False,
     replay: rows.Replay | None = None,
+    whole: int | None = None,
 ) -> dict[str, Any]:
     """The scorecard on at most `limit` distinct transitions.
 
@@ -57,9 +65,12 @@ def score(
     positives of near misses (`known`: how many of those are known to earn nothing, by
     the records or by `replay`). done: accuracy of the outcome (go, lose, win).
     confidence: its calibration and how well it tells right answers from wrong ones,
-    reveals left out. chances: the same of the chances that it earns and that it ends,
-    as given and scaled on other tasks. invented: answers that name what nobody said.
-    With `deep` also: open-loop drift, and what a Doubting backend tells.
+    reveals left out. An answer with a problem is none: it is never right, and no
+    reward that was said. chances: the same of the chances that it earns and that it
+    ends, as given and scaled on other tasks. invented: answers that name what nobody
+    said.
+    With `deep` also: open-loop drift, of the first episodes that `whole` steps hold
+    (None: of all), and what a Doubting backend tells.
     """
     asked = rows.distinct(episodes, limit)
     answers: list[Prediction] = []
@@ -85,7 +96,10 @@ def score(
         **_content(asked, answers),
     }
     if deep:
-        card["open_loop"] = drift(model, episodes)
+        steps = itertools.accumulate(len(e.transitions) for e in episodes)
+        played = zip(episodes, steps, strict=True)
+        short = [e for e, n in played if whole is None or n <= whole]
+        card["open_loop"] = drift(model, short)
         if isinstance(model, Doubting):
             card |= _doubts(model, asked, answers)
     return card
@@ -145,14 +159,15 @@ def _states(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, An
         more = () if kind == "reveal" else ("known",)
         more += ("changed",) if kind in ("one_line", "many_lines") else ()
         for key in ("all", kind, *more):
-            exact[key].add(answer.next_state == t.next_state)
+            exact[key].add(answer.problem is None and answer.next_state == t.next_state)
             copy[key].add(t.state == t.next_state)
         if kind != "reveal":
             both, said, true = measures.overlap(
                 query.state, t.next_state, answer.next_state
             )
-            precision.add(both, said)
-            recall.add(both, true)
+            if answer.problem is None:
+                precision.add(both, said)
+            recall.add(both if answer.problem is None else 0, true)
     return {
         "exact": {k: r.json() for k, r in exact.items()},
         "copy": {k: r.json() for k, r in copy.items()},
@@ -163,11 +178,13 @@ def _states(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, An
 def _rewards(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
     accuracy, false_positive, recall = Rate(), Rate(), Rate()
     for (_, t, _), answer in zip(asked, answers, strict=True):
-        hit = abs(answer.reward - t.reward) < 5e-4
+        sense = answer.problem is None
+        hit = sense and rewarded_as(answer.reward, t.reward)
         accuracy.add(hit)
-        (recall if t.reward else false_positive).add(
-            hit if t.reward else answer.reward != 0
-        )
+        if t.reward:
+            recall.add(hit)
+        elif sense:
+            false_positive.add(answer.reward != 0)
     return {
         "accuracy": accuracy.json(),
         "false_positives": false_positive.json(),
@@ -181,7 +198,7 @@ def _near_misses(
     """How often a winning action is rewarded one step too early."""
     answers = model.predict([c.query for c in cases]) if cases else []
     wrong = Rate()
-    for answer in answers:
+    for answer in (a for a in answers if a.problem is None):
         wrong.add(answer.reward > 0 or answer.outcome == "win")
     return wrong.json() | {"known": sum(c.known for c in cases)}
 
@@ -189,7 +206,7 @@ def _near_misses(
 def _ends(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, Any]:
     done, ended = Rate(), Rate()
     for (_, t, _), answer in zip(asked, answers, strict=True):
-        hit = answer.outcome == outcome_of(t)
+        hit = answer.problem is None and answer.outcome == outcome_of(t)
         done.add(hit)
         if t.terminated:
             ended.add(hit)
@@ -225,6 +242,8 @@ def _content(asked: Sequence[Row], answers: Sequence[Prediction]) -> dict[str, A
     invented, words = Rate(), [0, 0]
     states: tuple[set, set] = set(), set()
     for (q, t, kind), a in zip(asked, answers, strict=True):
+        if a.problem is not None:
+            continue
         known = (*q.state, *q.past, *q.task.initial_state)
         if kind != "reveal":
             seen = (*known, *t.next_state)

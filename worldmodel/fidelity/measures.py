@@ -63,8 +63,11 @@ def auroc(
 def reliability(
     confidence: Float[np.ndarray, " N"], right: Bool[np.ndarray, " N"], bins: int = 10
 ) -> list[dict[str, float]]:
-    """Mean confidence and share right in bins of equal width over [0, 1]."""
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    """Mean confidence and share right in bins of equal width over [0, 1].
+
+    What lies outside (a cosine may) is of the first or the last bin.
+    """
+    place = np.clip((confidence * bins).astype(int), 0, bins - 1)
     out = []
     for b in range(bins):
         inside = place == b

@@ -28,7 +28,10 @@ from worldmodel.text.records import (
 
 SCHEMA = "dreamgym.memory/1"
 REACH = 8
-"""Neighbours looked at for each one asked for: repeats of one effect are kept out."""
+"""Neighbours looked at for each one asked for: repeats of one effect are kept out.
+
+Where too few are left its square, then its cube.
+"""
 
 
 class ReplayMemory:
@@ -94,7 +97,7 @@ class ReplayMemory:
         """The k most similar transitions of other tasks, the most similar last.
 
         `queries` holds (task id, state, action). Repeats of one effect are kept out, so
-        that k demonstrations show k different things where the memory has them.
+        that k demonstrations show k different things where the nearest 512 k have them.
         """
         return [[t for _, t in found] for found in self.nearest(queries, k)]
 
@@ -108,10 +111,15 @@ class ReplayMemory:
         vectors = self.encoder.encode(list(asked))
         phi = vectors[[asked[s, a] for _, s, a in queries]]
         own = np.array([self._owners.get(task, -1) for task, _, _ in queries])
-        scores, slots = self._index.search(phi, own, REACH * k)
-        return [
-            self._pick(row, score, k) for row, score in zip(slots, scores, strict=True)
-        ]
+        found, left = [[]] * len(queries), list(range(len(queries)))
+        for reach in (REACH * k, REACH**2 * k, REACH**3 * k):
+            scores, slots = self._index.search(phi[left], own[left], reach)
+            for i, row, score in zip(left, slots, scores, strict=True):
+                found[i] = self._pick(row, score, k)
+            left = [i for i in left if len(found[i]) < k]
+            if not left or reach >= len(self._transitions):
+                break
+        return found
 
     def _pick(
         self, slots: np.ndarray, scores: np.ndarray, k: int
@@ -185,7 +193,7 @@ class ReplayMemory:
             if not told["entries"]:
                 return memory
             episodes = read_episodes(directory / "transitions.jsonl.gz")
-            vectors = np.load(directory / "vectors.npy")
+            vectors = _vectors(directory / "vectors.npy")
         except FileNotFoundError as error:
             raise RecordError(f"{error.filename}: no such file") from None
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -203,3 +211,10 @@ class ReplayMemory:
         else:
             memory.add(tasks, kept)
         return memory
+
+
+def _vectors(path: Path) -> np.ndarray:
+    try:
+        return np.load(path)
+    except (EOFError, ValueError) as error:
+        raise RecordError(f"{path}: expected an array of vectors ({error})") from None

@@ -54,6 +54,8 @@ def explain(transition: Transition) -> str:
     what = " ".join([*where, *t.action.split()[:6], *_recalled(t), what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
+    if t.terminated and t.success is None:
+        return f"{what} and ends"
     end = {"go": "", "win": " and wins", "lose": " and loses"}[outcome_of(t)]
     return what + end
 

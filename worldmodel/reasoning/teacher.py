@@ -24,7 +24,7 @@ from worldmodel.served.protocol import (
 )
 from worldmodel.text.chat import Message
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.records import Episode
+from worldmodel.text.records import Episode, Transition
 
 _MODES = ("overall_plan", "success_mode", "failure_mode")
 _TEXT = {"type": "string"}
@@ -126,11 +126,15 @@ def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ..
     for i, t in enumerate(episode.transitions):
         parts.append(
             f"STEP {i + 1}\naction {quote(t.action)}\n"
-            f"reward {number_text(t.reward)}\noutcome {outcome_of(t)}\n"
+            f"reward {number_text(t.reward)}\noutcome {_outcome(t)}\n"
             f"next state\n{numbered(t.next_state, state_chars)}"
         )
     parts.append(f"Explain each of the {len(episode.transitions)} steps.")
     return Message("system", _TEACHER), Message("user", "\n\n".join(parts))
+
+
+def _outcome(t: Transition) -> str:
+    return "end" if t.terminated and t.success is None else outcome_of(t)
 
 
 def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | str:

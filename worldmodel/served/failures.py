@@ -17,6 +17,8 @@ from worldmodel.served.protocol import (
 # Refusals of who asks, not of the question: no key, no money, no such model or path,
 # too often. Those below 400 send us to another address.
 _OF_THE_ASKER = (401, 402, 404, 405, 429)
+_MOST = 3
+"""Refused questions of a server that never took one, before that is why."""
 
 
 class Pulse:
@@ -25,12 +27,15 @@ class Pulse:
     def __init__(self):
         self.answered = False
         """Whether it has answered anything yet, however badly."""
+        self._took, self._refused = False, 0  # as a cache may tell, too
 
     def note(self, replies: Sequence[ChatReply | ChatError]) -> None:
         """Hear what came of some questions."""
         self.answered |= any(
             isinstance(x, ChatReply | ChatMalformed) and not x.cached for x in replies
         )
+        self._took |= any(isinstance(x, ChatReply | ChatMalformed) for x in replies)
+        self._refused += sum(isinstance(x, ChatRefused) for x in replies)
 
     def check(self, failures: Sequence[ChatError]) -> None:
         """Raise one of the failures where others would fail too.
@@ -39,7 +44,8 @@ class Pulse:
 
         Raises:
           ChatUnavailable: the server is gone.
-          ChatRefused: it does not let us ask, or not any more.
+          ChatRefused: it does not let us ask, or not any more, or has refused every
+            one of several questions and never taken one.
           ChatError: it is silent (a time-out), and has never answered.
         """
         # A question that is refused for itself (too long) never stops the work: when a
@@ -48,7 +54,9 @@ class Pulse:
             x for x in failures
             if not self.answered and not isinstance(x, ChatRefused)
         ]  # fmt: skip
-        if stops := [*filter(lasting, failures), *silent]:
+        never = not self._took and self._refused >= _MOST
+        refused = [x for x in failures if never and isinstance(x, ChatRefused)]
+        if stops := [*filter(lasting, failures), *refused, *silent]:
             raise stops[0]
 
 

@@ -7,7 +7,6 @@ where it refuses a query or takes too long, an error where others would fail too
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -20,6 +19,7 @@ from worldmodel.experience import (
     Remembering,
     agreement,
     content_seed,
+    nothing,
     variation,
 )
 from worldmodel.memory import ReplayMemory
@@ -117,7 +117,7 @@ class PromptedExperience(Remembering):
         self._answers.update(zip(known, believed, strict=True))
         self._pulse.check([x for x in answers if isinstance(x, ChatError)])
         failed = {
-            k: _nothing(todo[k], str(x))
+            k: nothing(todo[k], str(x))
             for k, x in found.items()
             if isinstance(x, ChatError)
         }
@@ -134,7 +134,7 @@ class PromptedExperience(Remembering):
         found = self._compute(queries, SAMPLED + number, retries=0)
         self._pulse.check([x for x in found if isinstance(x, ChatError)])
         return [
-            x if isinstance(x, Prediction) else _nothing(q, str(x))
+            x if isinstance(x, Prediction) else nothing(q, str(x))
             for q, x in zip(queries, found, strict=True)
         ]
 
@@ -199,7 +199,7 @@ class PromptedExperience(Remembering):
         self, query: Query, found: ChatReply | ChatError
     ) -> Prediction | ChatError:
         if isinstance(found, ChatMalformed):
-            return _nothing(query, str(found))
+            return nothing(query, str(found))
         if isinstance(found, ChatError):
             return found
         reply = prompting.read_reply(found.text)
@@ -207,7 +207,7 @@ class PromptedExperience(Remembering):
         if problem is None and form is not None:
             problem = fault(reply.next_state, form)
         if problem is not None:
-            return _nothing(query, problem)._replace(reasoning=reply.reasoning)
+            return nothing(query, problem)._replace(reasoning=reply.reasoning)
         return Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
             prompting.confidence(found), None,
@@ -238,10 +238,6 @@ class PromptedExperience(Remembering):
         if found is None or (form is not None and fault(found.state, form)):
             return None
         return variation(task, found.instruction, found.state)
-
-
-def _nothing(query: Query, problem: str) -> Prediction:
-    return Prediction(query.state, 0.0, "go", "", math.nan, problem)
 
 
 def _malformed(found: Prediction | ChatError) -> bool:

@@ -217,7 +217,7 @@ def read_answer(
     used = row.get("usage")
     used = used if isinstance(used, dict) else {}
     read, written = (
-        n if isinstance(n := used.get(k), int) and n > 0 else 0
+        n if isinstance(n := used.get(k), int) and 0 < n < 2**40 else 0
         for k in ("prompt_tokens", "completion_tokens")
     )
     found: ChatReply | ChatError
@@ -252,7 +252,7 @@ def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
             for token in rows
         ]  # fmt: skip
         logps = [min(float(token["logprob"]), 0.0) for token in rows]
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
     at = b"".join(pieces).find(text.encode(errors="replace"))
     if at < 0:
@@ -270,6 +270,7 @@ def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # What chat templates mark turns with: <|im_end|>, </s>, <start_of_turn>, [INST].
 _MARKS = re.compile(r"<(?=[^\s\d=])|\[(?=/?[A-Z_]+\])")
+_THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED = re.compile(r"```(?:json|JSON)?[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
 
 
@@ -288,13 +289,14 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
-    """The object that the whole text is, a Markdown fence around it aside.
+    """The object that the whole text is, thoughts before and a Markdown fence around
+    it aside.
 
     Raises:
       ValueError: no JSON object, a number that is none, text that is no Unicode, or
         other fields than those; nothing else is ever raised.
     """
-    body = text.strip()
+    body = _THOUGHTS.sub("", text).strip()
     fenced = _FENCED.fullmatch(body)
     try:
         found = json.loads(

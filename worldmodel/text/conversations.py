@@ -19,16 +19,28 @@ _LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
 _ACTION = re.compile(r"(.*?)^[ \t]*Action:\s*(\S.*)\Z", _LINE)
 _THOUGHT = re.compile(r"\A\s*Thought:", re.IGNORECASE)
 _PROMISE = re.compile(r"\A\s*ok\b.*\b(?:follow|instructions?|my best)\b", _LINE)
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TOOLS = ("tool", "function")  # the second is the one of `function_call`
 
 
 class _Turn(NamedTuple):
-    """An action and the texts that followed; `calls` are ids that results may name."""
+    """An action and the texts that followed, each with its place among them.
+
+    `calls` are the ids that results may name, in order; empty where some have none.
+    """
 
     action: str
     thought: str | None
-    seen: list[str]
-    calls: frozenset[str] = frozenset()
+    seen: list[tuple[int, str]]
+    calls: tuple[str, ...] = ()
+
+    def then(self, other: "_Turn") -> "_Turn":
+        """Both as one turn: calls that were made before any was answered."""
+        thoughts = [x.thought for x in (self, other) if x.thought]
+        return _Turn(
+            f"{self.action}\n{other.action}", "\n".join(thoughts) or None, [],
+            self.calls + other.calls,
+        )  # fmt: skip
 
 
 def _finished(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
@@ -45,10 +57,9 @@ def _finished(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
         raise where.at("score").error("reward or score, not both", row["score"])
     for key in told:
         last["rewards"] = {key: number(row[key], where.at(key))}
-    won = field(row, "success", bool, where, None) is True
-    last["success"] = won
+    won = last["success"] = field(row, "success", bool, where, None)
     last["truncated"] = field(row, "truncated", bool, where, False)
-    ended = won and not last["truncated"]
+    ended = won is True and not last["truncated"]
     last["terminated"] = field(row, "terminated", bool, where, ended)
 
 
@@ -56,7 +67,8 @@ def _chained(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
     """Turns as steps. An empty answer is an empty state; no answer leaves the state."""
     steps = []
     for turn in turns:
-        then = lines("\n".join(turn.seen)) if turn.seen else state
+        seen = [text for _, text in sorted(turn.seen, key=lambda x: x[0])]
+        then = lines("\n".join(seen)) if seen else state
         steps.append(
             {
                 "state": list(state), "action": turn.action, "next_state": list(then),
@@ -71,17 +83,20 @@ def _chained(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
 
 
 def _content(message: Any, where: Where) -> str | None:
-    """The text of a message: a string, or text parts, a line each."""
+    """The text of a message: a string, or text parts, a line each; or a refusal."""
     value = field(message, "content", object, where, None)
-    if value is None or isinstance(value, str):
+    if value is None:
+        return field(message, "refusal", str, where, None)
+    if isinstance(value, str):
         return value
     here = where.at("content")
     out = []
     for i, part in enumerate(typed(value, list, here)):
         at = here.at(f"[{i}]")
-        if field(part, "type", str, at) != "text":
-            raise at.error("a part of type 'text'", part)
-        out.append(field(part, "text", str, at))
+        kind = field(part, "type", str, at)
+        if kind not in ("text", "refusal"):
+            raise at.error("a part of type 'text' or 'refusal'", part)
+        out.append(field(part, kind, str, at))
     return "\n".join(out)
 
 
@@ -93,7 +108,8 @@ def _call(call: Any, where: Where) -> str:
     function = field(call, "function", dict, where)
     here = where.at("function")
     name = field(function, "name", str, here)
-    given = field(function, "arguments", object, here)
+    given = field(function, "arguments", object, here, None)
+    given = {} if given is None else given
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")
@@ -110,6 +126,9 @@ def _call(call: Any, where: Where) -> str:
 def _assistant(message: Any, where: Where) -> _Turn:
     text = (_content(message, where) or "").strip()
     calls = field(message, "tool_calls", list, where, None)
+    old = field(message, "function_call", dict, where, None)
+    if old is not None and not calls:
+        calls = [{"function": old}]
     if not calls:
         if not text:
             raise where.error("content or tool_calls", message)
@@ -119,15 +138,17 @@ def _assistant(message: Any, where: Where) -> _Turn:
         here = where.at(f"tool_calls[{i}]")
         said.append(_call(call, here))
         ids.append(field(call, "id", str, here, None))
-    known = frozenset() if None in ids else frozenset(ids)
-    return _Turn("\n".join(said), text or None, [], known)
+    return _Turn("\n".join(said), text or None, [], () if None in ids else tuple(ids))
 
 
-def _answers(turn: _Turn, message: Any, where: Where) -> None:
-    """A tool's message has to answer a call of the turn before it."""
+def _place(turn: _Turn, message: Any, where: Where) -> int:
+    """Where a tool's message stands: at its call, which the turn before it made."""
     wanted = field(message, "tool_call_id", str, where, None)
-    if wanted is not None and turn.calls and wanted not in turn.calls:
+    if wanted is None or not turn.calls:
+        return len(turn.calls)
+    if wanted not in turn.calls:
         raise where.at("tool_call_id").error(f"one of {sorted(turn.calls)}", wanted)
+    return turn.calls.index(wanted)
 
 
 def from_openai(row: Any, where: Where, name: str) -> Episode:
@@ -144,23 +165,32 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     """
     before: list[tuple[str, str]] = []
     turns: list[_Turn] = []
-    for i, message in enumerate(field(row, "messages", list, where)):
+    talk = field(row, "messages", list, where)
+    named = [x.get("tool_call_id") for x in talk if isinstance(x, dict)]
+    answered = {x for x in named if isinstance(x, str)}
+    for i, message in enumerate(talk):
         here = where.at(f"messages[{i}]")
         role = field(message, "role", str, here)
         if role not in _ROLES:
             raise here.at("role").error(f"one of {', '.join(_ROLES)}", role)
         if role == "assistant":
-            turns.append(_assistant(message, here))
+            turn = _assistant(message, here)
+            # Calls that are answered later stand beside those of this message.
+            waits = turns and not turns[-1].seen and answered & {*turns[-1].calls}
+            turns.append(turns.pop().then(turn) if waits and turn.calls else turn)
             continue
         text = _content(message, here)
+        if text is None and role in _TOOLS:
+            text = ""
         if text is None:
             raise here.at("content").error("text", text)
-        if role == "tool":
+        place = len(turns[-1].calls) if turns else 0
+        if role in _TOOLS:
             if not turns:
                 raise here.error("an assistant turn before a tool's message", role)
-            _answers(turns[-1], message, here)
+            place = _place(turns[-1], message, here)
         if turns:
-            turns[-1].seen.append(text)
+            turns[-1].seen.append((place, text))
         else:
             before.append((role, text))
     if not turns or not before:
@@ -221,7 +251,10 @@ def from_agentgym(row: Any, where: Where, name: str) -> Episode:
         if speaker not in ("human", "gpt"):
             raise here.at("from").error("human or gpt", speaker)
         if speaker == "human":
-            (turns[-1].seen if turns else before).append(text)
+            if turns:
+                turns[-1].seen.append((0, text))
+            else:
+                before.append(text)
             continue
         if not before:
             raise here.at("from").error("a human turn first", speaker)

@@ -29,7 +29,8 @@ def number(value: Any, where: Where) -> float:
     return found
 
 
-def _digest(*parts: object) -> str:
+def digest(*parts: object) -> str:
+    """A short name of these values."""
     text = repr(parts).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
@@ -39,7 +40,7 @@ def task_row(
 ) -> dict[str, Any]:
     """The task's row; attempts at one instruction from one state share an id."""
     return {
-        "id": _digest(instruction, state) if id is None else id,
+        "id": digest(instruction, state) if id is None else id,
         "instruction": instruction,
         "env": field(row, "env", str, where, ""),
         "family": field(row, "family", str, where, ""),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodel.text.conversations import from_agentgym, from_openai
-from worldmodel.text.foreign import build, number, task_row
+from worldmodel.text.foreign import build, digest, number, task_row
 from worldmodel.text.reading import (
     Progress,
     RecordError,
@@ -66,8 +66,9 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
     """A recording: observations (one more than actions), actions, rewards,
     terminations, truncations, all of text, numbers and flags; Minari's names.
 
-    `task` (text), `seed` or both name the task. `success` comes from the row, else
-    from the last info. Args and errors as from_openai.
+    `task` (text) and `seed` name the task; without a seed its first state does, too:
+    one text may begin anywhere. `success` comes from the row, else from the last info.
+    Args and errors as from_openai.
     """
     actions = field(row, "actions", list, where)
     count = len(actions)
@@ -105,12 +106,13 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
     success = field(row, "success", bool, where, None)
     if success is None:
         success = _told(infos, "success", count - 1, count, where.at("infos"))
-    steps[-1]["success"] = success is True
+    steps[-1]["success"] = success
     about = field(row, "task", str, where, "")
     seed = field(row, "seed", int, where, None)
-    id = "#".join(filter(None, [about, "" if seed is None else f"seed-{seed}"]))
     instruction = field(row, "instruction", str, where, about)
-    task = task_row(row, where, id=id or None, instruction=instruction, state=states[0])
+    which = digest(instruction, states[0]) if seed is None else f"seed-{seed}"
+    id = "#".join(filter(None, [about, which]))
+    task = task_row(row, where, id=id, instruction=instruction, state=states[0])
     task["options"] = {} if seed is None else {"seed": seed}
     return build(
         row, where, name=name, source="gymnasium", task=task, transitions=steps,
@@ -128,12 +130,17 @@ FORMATS: dict[str, Callable[[Any, Where, str], Episode]] = {
 
 
 def import_file(
-    format: str, path: str | os.PathLike, *, progress: Progress | None = None
+    format: str,
+    path: str | os.PathLike,
+    *,
+    progress: Progress | None = None,
+    skip: Callable[[RecordError], Any] | None = None,
 ) -> Iterator[Episode]:
     """Episodes of a foreign file, in order, one in memory at a time.
 
     JSON lines or one JSON array, gzip or not. Objects without an id are named after
-    the file and their number in it.
+    the file and their number in it. With `skip` an object that cannot be taken is left
+    out and told to it.
 
     Raises:
       RecordError: whatever cannot be taken, with file, line and field.
@@ -148,8 +155,16 @@ def import_file(
         path, expected, progress
     )
     for count, (row, where) in enumerate(rows, start=1):
-        episode = FORMATS[format](row, where, f"{stem}-{count}")
-        first_use(seen, episode.id, where)
-        yield episode
+        try:
+            episode = FORMATS[format](row, where, f"{stem}-{count}")
+            first_use(seen, episode.id, where)
+        except RecordError as error:
+            if skip is None:
+                raise
+            skip(error)
+        else:
+            yield episode
     if not seen:
-        raise RecordError(f"{path}: expected at least one episode, got an empty file")
+        raise RecordError(
+            f"{path}: expected at least one episode of {format}, got none"
+        )

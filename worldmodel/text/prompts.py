@@ -41,15 +41,23 @@ class Reply(NamedTuple):
 
 
 def outcome_of(transition: Transition) -> str:
-    """go while it lasts, win or lose where the environment ended it."""
+    """go while it lasts, win or lose where the environment ended it.
+
+    An end of which nobody said whether it was won is taken as lost.
+    """
     if not transition.terminated:
         return "go"
     return "win" if transition.success else "lose"
 
 
 def number_text(value: float) -> str:
-    """A reward as text: at most three decimals, no trailing zeros."""
-    text = f"{value:.3f}".rstrip("0").rstrip(".")
+    """A reward as text: at most three decimals, three digits where it is smaller.
+
+    Less than a millionth is 0.
+    """
+    small = 1e-6 <= abs(value) < 1e-2
+    places = 2 - math.floor(math.log10(abs(value))) if small else 3
+    text = f"{value:.{places}f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 

@@ -53,7 +53,7 @@ class Transition:
 
     `invalid` says that the environment could not take the action, `reveals` that the
     next state tells what nobody could know before (what lies behind a door that was
-    never opened); None: the environment did not say.
+    never opened), `success` that the episode was won with it; None: nobody said.
     """
 
     state: State
@@ -62,7 +62,7 @@ class Transition:
     rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False
-    success: bool = False
+    success: bool | None = None
     invalid: bool | None = None
     reveals: bool | None = None
     thought: str | None = None
@@ -145,7 +145,7 @@ def _transition(row: Any, where: Where) -> Transition:
         rewards=named,
         terminated=field(row, "terminated", bool, where, False),
         truncated=field(row, "truncated", bool, where, False),
-        success=field(row, "success", bool, where, False),
+        success=field(row, "success", bool, where, None),
         invalid=field(row, "invalid", bool, where, None),
         reveals=field(row, "reveals", bool, where, None),
         thought=field(row, "thought", str, where, None),
@@ -170,6 +170,8 @@ def parse_episode(row: Any, where: Where) -> Episode:
             )
         if now.terminated or now.truncated:
             raise here.error("no step after the episode ended", list(then.state))
+    success = field(row, "success", bool, where, None)
+    transitions = _ended(transitions, success, where)
     task = _task(field(row, "task", dict, where), where.at("task"))
     if not task.initial_state:
         task = dataclasses.replace(task, initial_state=transitions[0].state)
@@ -178,8 +180,23 @@ def parse_episode(row: Any, where: Where) -> Episode:
         task=task,
         transitions=transitions,
         source=field(row, "source", str, where, "unknown"),
-        success=field(row, "success", bool, where, None),
+        success=success,
     )
+
+
+def _ended(
+    transitions: tuple[Transition, ...], success: bool | None, where: Where
+) -> tuple[Transition, ...]:
+    """The steps, the last as the episode says where it does not say if it was won."""
+    *before, end = transitions
+    if success is None or end.success is success:
+        return transitions
+    if end.success is not None:
+        if not end.terminated:
+            return transitions
+        here = where.at(f"transitions[{len(before)}].success")
+        raise here.error(f"the episode's success, {success}, at its end", end.success)
+    return *before, dataclasses.replace(end, success=success)
 
 
 def _rows(

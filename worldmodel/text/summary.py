@@ -114,6 +114,9 @@ class _Tally:
         self.flags["silent"] += not e.task.instruction.strip()
         last = e.transitions[-1] if e.transitions else None
         self.ends[_ENDS[last.terminated, last.truncated] if last else "neither"] += 1
+        self.flags["unscored"] += bool(
+            last and last.terminated and last.success is None
+        )
         self.ids.append(_digest(e.id))
         self.met["tasks"].add(split, task, e.task.id)
         start = _digest(e.task.instruction, e.task.initial_state)
@@ -200,6 +203,7 @@ def summarise(episodes: Iterable[Episode]) -> dict[str, Any]:
     for flag in ("rewarded", "invalid", "unchanged"):
         found = tally.flags[flag]
         out[flag] = {"transitions": found, "share": found / count if count else 0.0}
+    out["unscored_ends"] = tally.flags["unscored"]
     out["without_instruction"] = tally.flags["silent"]
     out["duplicates"] = {
         "transitions": _repeats(tally.asked), "episodes": _repeats(tally.whole),
@@ -246,6 +250,11 @@ def _warnings(s: Mapping[str, Any]) -> list[str]:
         out.append("no episode succeeded: there is nothing to imitate")
     elif not s["success"]["false"]:
         out.append("no episode failed: the dream learns only how things go well")
+    if s["unscored_ends"]:
+        out.append(
+            f"ends of which nobody says whether they were won: {s['unscored_ends']}; a "
+            "dream takes them as lost: add a success field"
+        )
     if not s["ends"]["terminated"] + s["ends"]["both"]:
         out.append("no episode terminates: the dream cannot learn when one is over")
     for name in s["by_split"]:

@@ -273,6 +273,28 @@ def test_where_the_teacher_fails_the_rule_stands_and_it_is_said(capsys):
         assert (e == ruled) == (len(e.transitions) == most)
 
 
+@pytest.mark.parametrize("hopeless", [5, 99])
+def test_a_teacher_that_explains_nothing_ends_the_command(
+    capsys, tmp_path, monkeypatch, hopeless
+):
+    monkeypatch.setattr(annotate, "HOPELESS", hopeless)
+    with serving(answering(lambda _: "Sure!")) as server:
+        args = ("--by", "teacher", "--server", server.url)
+        status, _, err = run(capsys, "in.jsonl", "--to", "out.jsonl", *args)
+        count = 6 if hopeless == 5 else len(EPISODES)  # in chunks of three
+        assert f"the teacher explained none of {count} episodes" in err
+        assert len(server.posts) == 3 * count  # each asked again twice
+    assert status == 2
+    assert "malformed" in err
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl.answers.sqlite"}
+    # A server that makes sense is asked by the same command, from the first one on.
+    with serving(answering(explained)) as server:
+        args = ("--by", "teacher", "--server", server.url)
+        status, out, _ = run(capsys, "in.jsonl", "--to", "out.jsonl", *args)
+    assert status == 0
+    assert "12 by the teacher, 0 by rule" in out
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

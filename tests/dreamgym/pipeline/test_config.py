@@ -135,7 +135,21 @@ def test_bad_settings_are_refused_by_name(cls, settings, told):
         cls(**settings)
 
 
-@pytest.mark.parametrize(("setting", "value"), [("max_steps", 0), ("seed", -1)])
+@pytest.mark.parametrize("name", [
+    "trust.pessimism", "experience.temperature", "pretrain.optimizer.learning_rate",
+    "dream.update.temperature", "evaluate.temperature",
+])  # fmt: skip
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_setting_is_a_finite_number(name, value):
+    built = presets.preset("tiny")
+    with pytest.raises(ValueError, match=r"expected a finite number|>= 0|> 0"):
+        config.changed_by(built, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("max_steps", 0), ("seed", -1), ("enrich", -5), ("transfer_budget", -1)],
+)
 def test_bad_run_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
         presets.preset("tiny", **{setting: value})

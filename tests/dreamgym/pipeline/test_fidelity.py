@@ -110,3 +110,15 @@ def test_a_server_that_is_not_there_is_an_error_and_no_card(run, capsys):
     assert cli.main(["fidelity", str(run.root), "--server", url]) == 2
     assert "fidelity:" in capsys.readouterr().err
     assert not (run.root / "scorecard/dev-server.json").exists()
+
+
+def test_cards_of_other_episodes_are_not_written_over(tmp_path):
+    held = Run(tmp_path, preset("tiny"))
+    for name, episodes, expected in (
+        ("dev", "r/dev.jsonl", "dev"), ("dev", "other/dev.jsonl", "dev-2"),
+        ("dev", "r/dev.jsonl", "dev"), ("dev", "third/dev.jsonl", "dev-3"),
+        ("real.v1", "real.v1.jsonl", "real.v1"),
+    ):  # fmt: skip
+        free = fidelity._free(held, name, episodes)
+        assert free == expected
+        held.write_json(f"scorecard/{free}.json", {"episodes": episodes})

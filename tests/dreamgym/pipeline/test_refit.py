@@ -58,6 +58,21 @@ def test_of_new_tasks_some_are_held_out(tmp_path):
     assert {e.task.id for e in dev} == {"place-8", "place-1"}
 
 
+def test_test_games_are_not_learned_from(tmp_path, capsys):
+    old = source(tmp_path, [episode(9)], [episode(8, split="dev")])
+    fresh = [episode(0), episode(1), episode(2, split="test")]
+    fresh.append(episode(9, split="test", name="known"))
+    write_episodes(tmp_path / "a.jsonl", fresh)
+    train, dev = collect.joined(old, str(tmp_path / "a.jsonl"))
+    known = {e.task.id for e in (*train, *dev)}
+    assert known == {"place-9", "place-8", "place-0", "place-1"}
+    assert "known" in {e.id for e in train}  # of a task that is learned from already
+    assert "1 episodes of split 'test' are left out" in capsys.readouterr().err
+    write_episodes(tmp_path / "b.jsonl", [episode(2, split="test")])
+    with pytest.raises(RunError, match="expected episodes of split 'train' or 'dev'"):
+        collect.joined(old, str(tmp_path / "b.jsonl"))
+
+
 def test_a_source_that_is_not_fitted_is_refused(tmp_path):
     old = source(tmp_path, [episode(0)], [episode(1, split="dev")])
     write_episodes(tmp_path / "new.jsonl", [episode(2)])

@@ -89,7 +89,7 @@ def test_what_was_seen_before_is_no_reveal():
 
 def test_a_model_that_copies_scores_as_the_baseline():
     def copying(p, state):
-        return p._replace(next_state=state, reward=0.0, outcome="go", problem="odd")
+        return p._replace(next_state=state, reward=0.0, outcome="go")
 
     card = fidelity.score(Truth([SEED], copying), [SEED], limit=99)
     assert card["exact"] == card["copy"]
@@ -98,7 +98,31 @@ def test_a_model_that_copies_scores_as_the_baseline():
     assert card["reward"]["recall"]["mean"] == 0.0
     assert card["done"]["accuracy"]["mean"] == 2 / 3
     assert card["done"]["recall"]["mean"] == 0.0
+    assert card["malformed"]["mean"] == 0.0
+
+
+def test_an_answer_with_a_problem_is_never_right_and_no_reward():
+    """Even where what stands in it is what really happened."""
+    card = fidelity.score(
+        Truth([SEED], lambda p, _: p._replace(problem="odd")), [SEED], limit=99
+    )
     assert card["malformed"]["mean"] == 1.0
+    assert {x["mean"] for x in card["exact"].values() if x["count"]} == {0.0}
+    assert card["reward"]["accuracy"]["mean"] == card["done"]["accuracy"]["mean"] == 0.0
+    assert card["reward"]["recall"] == {"mean": 0.0, "count": 2}
+    assert card["reward"]["false_positives"]["count"] == 0
+    assert card["reward"]["near_misses"]["count"] == 0
+    assert card["lines"]["precision"]["count"] == 0
+    assert card["invented"]["count"] == 0
+
+
+def test_a_limit_holds_for_whole_episodes_too():
+    other = helpers.lamp_and_door("room-2")
+    model = Truth([SEED, other])
+    card = fidelity.score(model, [SEED, other], limit=1, deep=True, whole=4)
+    assert card["open_loop"]["episodes"] == 1  # of three steps; six are in both
+    card = fidelity.score(model, [SEED, other], limit=1, deep=True)
+    assert card["open_loop"]["episodes"] == 2
 
 
 def test_a_model_that_always_pays_is_caught():
@@ -111,11 +135,21 @@ def test_a_model_that_always_pays_is_caught():
     assert card["reward"]["recall"]["mean"] == 1 / 2
 
 
-@pytest.mark.parametrize(("error", "share"), [(4e-4, 1.0), (6e-4, 0.0)])
+def test_a_small_reward_is_not_found_by_none():
+    small = dataclasses.replace(SEED.transitions[0], rewards={"reward": 0.0004})
+    episode = dataclasses.replace(SEED, transitions=(small,))
+    card = fidelity.score(
+        Truth([episode], lambda p, _: p._replace(reward=0.0)), [episode], limit=9
+    )
+    assert card["reward"]["recall"] == {"mean": 0.0, "count": 1}
+
+
+@pytest.mark.parametrize(("error", "share"), [(4e-4, 1 / 1.5), (6e-4, 0.0)])
 def test_a_reward_is_right_to_three_decimals(error, share):
     model = Truth([SEED], lambda p, _: p._replace(reward=p.reward + error))
     card = fidelity.score(model, [SEED], limit=99)
-    assert card["reward"]["accuracy"]["mean"] == share
+    # Beside a reward of 0 the smaller error is one, too.
+    assert card["reward"]["accuracy"]["mean"] == pytest.approx(share)
 
 
 def test_one_wrong_line_is_a_wrong_state():

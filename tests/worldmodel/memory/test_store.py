@@ -216,3 +216,24 @@ def test_similarity_is_the_cosine():
     memory = stored(*STEPS)
     ((score, t),) = memory.nearest([("q", ("place 3",), "act 3")], 1)[0]
     assert (round(score, 5), t.action) == (1.0, "act 3")
+
+
+def test_as_many_different_demonstrations_as_there_are_nearby():
+    """Twenty tasks that did the same do not keep the others out."""
+    same = [(f"t{i}", "the lamp is off", "press lamp", "on") for i in range(20)]
+    memory = stored(
+        *same, ("a", "the lamp is off", "press bell", "rings"),
+        ("b", "a wide garden", "pick rose", "red"),
+    )  # fmt: skip
+    got = [found(memory, "q", "the lamp is off", "press lamp", k) for k in (1, 2, 3, 4)]
+    assert [len(x) for x in got] == [1, 2, 3, 3]
+    assert got[1] == [("press bell", "rings"), ("press lamp", "on")]
+
+
+def test_broken_vectors_are_named(tmp_path):
+    memory = stored(("a", "x", "y", "z"))
+    memory.save(tmp_path)
+    for content in (b"", b"no array"):
+        (tmp_path / "vectors.npy").write_bytes(content)
+        with pytest.raises(RecordError, match=r"vectors.npy: expected an array"):
+            ReplayMemory.load(tmp_path)

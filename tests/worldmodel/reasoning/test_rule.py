@@ -21,9 +21,10 @@ DARK = ("lamp is off", "door is shut")
         ),
         ({"next_state": (*DARK, "lit lamp")}, "new change"),
         (
-            {"next_state": DARK, "reward": -1, "terminated": True},
+            {"next_state": DARK, "reward": -1, "terminated": True, "success": False},
             "nothing changes earns -1 and loses",
         ),
+        ({"next_state": DARK, "terminated": True}, "nothing changes and ends"),
         (
             {"next_state": ("lamp is off",), "terminated": True, "success": True},
             "door change and wins",

@@ -112,6 +112,17 @@ def test_a_server_without_counts_costs_nothing_known():
     assert asked.usage == (1, 0, 0, 0, 0, 0.0)
 
 
+def test_numbers_beyond_all_floats_are_no_numbers():
+    huge = 10**400
+    body = {"usage": {"prompt_tokens": huge}, "choices": [{
+        "message": {"content": "a"}, **logprobs(("a", -huge, None)),
+    }]}  # fmt: skip
+    with serving(chat_server.raw(json.dumps(body).encode())) as server:
+        asked = client(server.url)
+        assert one(asked, request(logprobs=True)) == ChatReply("a")
+    assert asked.usage == (1, 0, 0, 0, 0, 0.0)
+
+
 def logprobs(*rows):
     content = [{"token": t, "logprob": x, "bytes": b} for t, x, b in rows]
     return {"logprobs": {"content": content}}

@@ -40,6 +40,20 @@ def test_a_refused_question_never_stops():
     assert stopped([LONG], *KEPT) is None
 
 
+@pytest.mark.parametrize("reply", [*ALIVE, *KEPT])
+def test_refusals_alone_stop_where_nothing_was_ever_taken(reply):
+    pulse = Pulse()
+    for _ in range(2):
+        pulse.note([LONG])
+        pulse.check([LONG])
+    pulse.note([LONG])
+    with pytest.raises(ChatRefused):
+        pulse.check([LONG])
+    pulse.note([reply])
+    pulse.check([LONG])
+    assert stopped([LONG], LONG, LONG, LONG) is LONG
+
+
 @pytest.mark.parametrize("reply", ALIVE)
 def test_silence_stops_until_the_server_itself_has_answered(reply):
     assert stopped([LONG, SLOW]) is SLOW

@@ -80,6 +80,7 @@ def test_a_chat_with_tools_by_hand():
     assert first.state == ("do", "it")
     assert first.action == 'f {"a": "é", "b": 1}\ng {}'
     assert first.thought == "why"
+    # In the order of the calls, whatever came first; the first one said nothing.
     assert first.next_state == second.state == ("one", "more")
     assert (second.action, second.thought) == ("done", None)
     assert second.next_state == second.state  # nobody answered
@@ -105,6 +106,65 @@ def test_arguments_that_are_no_json_stay_as_the_model_wrote_them():
     turn = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a": ')]}
     (t,) = openai(("user", "u"), turn).transitions
     assert t.action == 'f {"a": '
+
+
+def test_results_stand_in_the_order_of_their_calls():
+    def answered(*order):
+        said = {"1": "of f", "2": "of g"}
+        return openai(
+            ("user", "u"),
+            {"role": "assistant", "tool_calls": [
+                call("f", "{}", id="1"), call("g", "{}", id="2"),
+            ]},
+            *({"role": "tool", "content": said[i], "tool_call_id": i} for i in order),
+            ("user", "go on"),
+        ).transitions  # fmt: skip
+
+    assert answered("1", "2") == answered("2", "1")
+    assert answered("2", "1")[0].next_state == ("of f", "of g", "go on")
+
+
+def test_calls_of_two_messages_that_are_answered_together_are_one_turn():
+    def calling(id, text):
+        return {"role": "assistant", "content": text, "tool_calls": [
+            call(f"f{id}", "{}", id=id)
+        ]}  # fmt: skip
+
+    answers = [
+        {"role": "tool", "content": f"of {i}", "tool_call_id": i} for i in ("2", "1")
+    ]
+    (both,) = openai(
+        ("user", "u"), calling("1", "one"), calling("2", "two"), *answers
+    ).transitions  # fmt: skip
+    assert (both.action, both.thought) == ("f1 {}\nf2 {}", "one\ntwo")
+    assert both.next_state == ("of 1", "of 2")
+    # What was never answered is a turn of its own: nothing came of it.
+    alone, other = openai(
+        ("user", "u"), calling("1", "one"), calling("2", "two"), answers[0]
+    ).transitions  # fmt: skip
+    assert (alone.action, alone.next_state) == ("f1 {}", ("u",))
+    assert (other.action, other.next_state) == ("f2 {}", ("of 2",))
+
+
+def test_the_older_function_call_is_a_call():
+    old = {"name": "f", "arguments": '{"a": 1}'}
+    first, _ = openai(
+        ("user", "u"), {"role": "assistant", "content": "hm", "function_call": old},
+        {"role": "function", "name": "f", "content": "said"}, ("assistant", "done"),
+    ).transitions  # fmt: skip
+    assert (first.action, first.thought) == ('f {"a": 1}', "hm")
+    assert first.next_state == ("said",)
+
+
+def test_no_content_of_a_tool_no_arguments_and_a_refusal_are_taken():
+    turn = {"role": "assistant", "tool_calls": [call("f", None, id="1")]}
+    refusing = {"role": "assistant", "content": None, "refusal": "I can not."}
+    first, second = openai(
+        ("user", "u"), turn, {"role": "tool", "content": None, "tool_call_id": "1"},
+        refusing,
+    ).transitions  # fmt: skip
+    assert (first.action, first.next_state) == ("f {}", ())
+    assert second.action == "I can not."
 
 
 def test_text_parts_are_lines():
@@ -133,7 +193,7 @@ def test_success_and_ends_are_never_made_up(make, row, success, terminated, trun
     episode = make(**row)
     last = episode.transitions[-1]
     assert episode.success is success
-    assert last.success is (success is True)
+    assert last.success is success
     assert (last.terminated, last.truncated) == (terminated, truncated)
 
 
@@ -541,3 +601,17 @@ def test_the_documented_before_becomes_the_documented_after(tmp_path, format):
     (tmp_path / "after.jsonl").write_text(after, encoding="utf-8")
     got = list(importers.import_file(format, tmp_path / "example.jsonl"))
     assert got == records.read_episodes(tmp_path / "after.jsonl")
+
+
+def test_without_a_seed_the_first_state_is_part_of_the_name():
+    one, two = gym(task="cook"), gym(task="cook", observations=["z", "b", "c"])
+    assert one.task.id != two.task.id
+    assert one.task.id.startswith("cook#")
+    assert gym(task="cook").task.id == one.task.id
+    assert gym(task="cook", seed=3).task.id == "cook#seed-3"
+
+
+def test_an_end_that_nobody_scored_stays_unscored():
+    end = gym().transitions[-1]
+    assert (end.terminated, end.success) == (True, None)
+    assert gym(success=True).transitions[-1].success is True

@@ -56,6 +56,35 @@ def test_a_short_row_gets_its_defaults(tmp_path):
     assert episode.total_reward == 2.0
 
 
+@pytest.mark.parametrize(
+    ("episode", "end", "found"),
+    [
+        (True, {"terminated": True}, True),
+        (False, {"terminated": True}, False),
+        (None, {"terminated": True}, None),
+        (None, {"terminated": True, "success": True}, True),
+        (True, {}, True),
+        (True, {"success": False}, False),  # won, and gone on from
+    ],
+)
+def test_an_end_is_won_as_its_episode_says(tmp_path, episode, end, found):
+    steps = [step("a", "b"), step("b", "c", **end)]
+    path = write(tmp_path, row(transitions=steps, success=episode))
+    (read,) = records.read_episodes(path)
+    assert [t.success for t in read.transitions] == [None, found]
+    records.write_episodes(tmp_path / "again.jsonl", [read])
+    assert records.read_episodes(tmp_path / "again.jsonl") == [read]
+
+
+@pytest.mark.parametrize("won", [True, False])
+def test_an_end_that_contradicts_its_episode_is_refused(tmp_path, won):
+    steps = [step("a", "b"), step("b", "c", terminated=True, success=not won)]
+    path = write(tmp_path, row(transitions=steps, success=won))
+    told = rf"transitions\[1\].success'.*the episode's success, {won}, at its end"
+    with pytest.raises(records.RecordError, match=told):
+        records.read_episodes(path)
+
+
 def test_rewards_are_summed_by_name(tmp_path):
     named = step(rewards={"progress": 0.5, "format": -0.25})
     (episode,) = records.read_episodes(write(tmp_path, row(transitions=[named])))

@@ -196,6 +196,7 @@ def steps(**changes):
         (tasks(split="valid"), "split 'valid' is none of train, dev, test"),
         (tasks(split="dev"), "no episode of split 'train'"),
         (GOOD[:1], "one task alone"),
+        (steps(success=None), "ends of which nobody says whether they were won: 1"),
     ],
 )
 def test_what_would_hurt_is_warned_of(episodes, warning):
