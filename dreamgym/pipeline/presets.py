@@ -78,8 +78,8 @@ def default() -> RunConfig:
 def small() -> RunConfig:
     """An hour or so on one core, 3.9 GB; the dream beats warmstart and bc.
 
-    Three seeds, 960 games: bc 40 %, warmstart 41 %, dream 56 %; dream minus warmstart
-    +0.153 [+0.119, +0.188] (docs/LOG.md, 2026-11-22).
+    Three seeds, 960 games: bc 40 %, warmstart 45 %, dream 56 %; dream minus warmstart
+    +0.109 [+0.072, +0.148] (docs/LOG.md, 2026-11-22).
     """
     loop = LoopConfig(updates=30)
     return RunConfig(

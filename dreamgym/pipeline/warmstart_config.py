@@ -33,7 +33,7 @@ class TeacherServerConfig:
         )  # fmt: skip
 
 
-METHODS = ("both", "bc", "iwm", "sr")
+METHODS = ("sr", "iwm", "both", "bc")
 SOURCES = ("valid", "policy")
 WRITERS = ("rule", "teacher", "own")
 
@@ -42,10 +42,12 @@ WRITERS = ("rule", "teacher", "own")
 class WarmstartConfig:
     """The control BC, and the warm start by a `method` within the same updates.
 
-    "both": IWM, then SR with BC; "iwm": IWM, then BC; "sr": SR with BC; "bc": the
-    control itself. `iwm_share` of the warm start's updates go to implicit world
-    modelling, first. A `share` of the expert episodes is learned from, the smaller one
-    always part of the larger; early stopping looks at all dev ones whatever the share.
+    "sr": SR with BC; "iwm": IWM, then BC; "both": IWM, then SR with BC; "bc": the
+    control itself. IWM is not the default: policies begin at the experience model,
+    which foretells next states already, and it made them worse (docs/LOG.md).
+    `iwm_share` of the warm start's updates go to implicit world modelling, first. A
+    `share` of the expert episodes is learned from, the smaller one always part of the
+    larger; early stopping looks at all dev ones whatever the share.
 
     `alternatives` (K) at each state of `branched` of those episodes come from a
     `source`: the environment's valid actions, or the untrained policy, sampled at
@@ -59,14 +61,14 @@ class WarmstartConfig:
     """
 
     fit: FitConfig
-    method: str = "both"
+    method: str = "sr"
     experts: int = 1200
     share: float = 1.0
     branched: int = 60
-    alternatives: int = 3
+    alternatives: int = 4
     source: str = "valid"
     errors: float = 0.25
-    reflections: int = 1
+    reflections: int = 4
     writer: str = "rule"
     teacher: TeacherServerConfig = TeacherServerConfig()
     samples: int = 4

@@ -19,7 +19,11 @@ def played(won):
     """One episode a game; `won` says of which number it was won."""
     out = []
     for i, task in enumerate(doubles.tasks("test")[: len(won)]):
-        e = dataclasses.replace(doubles.expert(task), id=f"e{i}", success=won[i])
+        e = doubles.expert(task)
+        end = dataclasses.replace(e.transitions[-1], success=won[i])
+        e = dataclasses.replace(
+            e, id=f"e{i}", success=won[i], transitions=(*e.transitions[:-1], end)
+        )
         out.append(e)
     return out
 

@@ -169,7 +169,10 @@ def test_the_public_names_are_there():
     [
         ({"dream.curriculum.horizon.first": 99}, "dream.curriculum.horizon.first must"),
         ({"env": "", "episodes": "e", "dream.watch.probe": 1}, "give --env"),
-        ({"warmstart.fit.steps": 1}, "warmstart.fit.steps must be >= 2"),
+        (
+            {"warmstart.method": "iwm", "warmstart.fit.steps": 1},
+            "warmstart.fit.steps must be >= 2",
+        ),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, said):

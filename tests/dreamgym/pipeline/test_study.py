@@ -207,7 +207,7 @@ env = "tests.doubles:Corridor"
 [variants."more experts"]
 "warmstart.experts" = 30
 [variants."other method"]
-"warmstart.method" = "sr"
+"warmstart.method" = "both"
 """
 
 

@@ -118,7 +118,7 @@ def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
     monkeypatch.setattr(warmstart, "proposals", proposals)
     run = made(tmp_path, source="policy", temperature=0.7)
     told = numbers(run)
-    assert asked == [(2, 6, 0.7, 0)]  # two tries for each of K = 3
+    assert asked == [(2, 8, 0.7, 0)]  # two tries for each of K = 4
     assert told["branches"] == 4
     assert told["replaced"] == 2  # by what the corridor would take
     assert run.read_json("branches.json").keys() == {
@@ -214,7 +214,7 @@ def test_the_key_of_a_teacher_is_looked_for_before_anything_runs(monkeypatch):
 
 @pytest.mark.parametrize(("primer", "steps"), [(0.0, None), (0.5, 2)])
 def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
-    run = made(tmp_path, writer="own", samples=2, primer=primer)
+    run = made(tmp_path, writer="own", samples=2, primer=primer, reflections=1)
     told = numbers(run)
     # A model that knows nothing concludes nothing: all are the rule's.
     assert told["written"] + told["rewritten"] == told["sr_examples"]
