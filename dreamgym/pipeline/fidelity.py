@@ -171,8 +171,11 @@ def _by_family(
 
 
 def _free(run: Run, name: str, episodes: str) -> str:
-    """The name of a card, numbered where the one of other episodes has it."""
-    for number in itertools.count(1):
+    """The name of a card of a file, numbered where other episodes have it.
+
+    The run's own have `dev` and `dev-server`.
+    """
+    for number in itertools.count(2 if name in ("dev", "dev-server") else 1):
         tried = name if number == 1 else f"{name}-{number}"
         path = f"scorecard/{tried}.json"
         if not run.path(path).is_file() or run.read_json(path)["episodes"] == episodes:
@@ -202,14 +205,15 @@ def scored(
             experience, episodes, limit, lambda done, _: show(done), deep=True,
             env=run.config.env, whole=whole,
         )  # fmt: skip
-    card["episodes"] = str(run.path("dev.jsonl") if path is None else path)
+    source = run.path("dev.jsonl") if path is None else path
+    card["episodes"] = str(source.resolve())
     card["seen_tasks"] = len({e.task.id for e in episodes} & known)
     name = "dev" if path is None else path.name.removesuffix(".gz")
     name = name.removesuffix(".jsonl")
     if isinstance(experience, PromptedExperience):
         name += "-server"
         card["usage"] = experience.client.usage._asdict()
-    name = _free(run, name, card["episodes"])
+    name = name if path is None else _free(run, name, card["episodes"])
     run.write_json(f"scorecard/{name}.json", card)
     page = run.path(f"scorecard/{name}.html")
     scorecard.write_page(card, page)

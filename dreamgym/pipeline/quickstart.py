@@ -85,7 +85,7 @@ def quickstart(
             if name == "transfer" and not fine_tune:
                 break
             told = run.stage(name, lambda body=body: body(run))["numbers"]
-            if name == "collect" and not told["successes"]:
+            if name == "collect" and not told.get("successes", 1):
                 raise RunError(  # the warm start would, after all of the fit
                     f"{run.root}: no successful episode to imitate among the collected "
                     f"{told['episodes']}"

@@ -18,6 +18,8 @@ from worldmodel.text.records import read_episodes, write_episodes
 
 ROOT = Path(__file__).parents[3]
 CORRIDOR = "tests.doubles:Corridor"
+# With both fits of the warm start: more files, and one moment more to be killed at.
+CORRIDOR_RUN = ("--env", CORRIDOR, "--set", "warmstart.method=both")
 ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")
 POLICIES = (*ZERO_SHOT, "s2r", "real_only", "real_only_total")
 STAGES = (
@@ -135,7 +137,7 @@ def check_games(root):
 def corridor(tmp_path_factory):
     """One run that was never interrupted."""
     root = tmp_path_factory.mktemp("whole") / "run"
-    return root, finish(begin(root, "--env", CORRIDOR))
+    return root, finish(begin(root, *CORRIDOR_RUN))
 
 
 def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
@@ -191,7 +193,7 @@ def test_the_whole_pipeline_on_the_real_environment(tmp_path):
 def test_the_same_command_again_does_nothing_and_says_the_same(corridor):
     root, _ = corridor
     before = results(root)
-    process = begin(root, "--env", CORRIDOR)
+    process = begin(root, *CORRIDOR_RUN)
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0
     assert error.count("done before") == len(STAGES)
@@ -270,9 +272,9 @@ def test_killed_at_many_moments_the_same_command_ends_as_if_never_killed(
     root, killed = tmp_path / "run", 0
     for moment in MOMENTS:
         assert not any(root.glob(moment)), f"{moment} was passed by"
-        killed += kill_when(begin(root, "--env", CORRIDOR), root, moment)
+        killed += kill_when(begin(root, *CORRIDOR_RUN), root, moment)
     assert killed == len(MOMENTS)
-    finish(begin(root, "--env", CORRIDOR))
+    finish(begin(root, *CORRIDOR_RUN))
     one, two = results(corridor[0]), check_results(root)
     for name in ("policies", "families", "paired", "fidelity"):
         assert two[name] == one[name]
