@@ -183,6 +183,7 @@ class LocalExperience(Remembering):
           calibration: scales the chances; None: they stay as the model gives them.
           members: an ensemble beside the model (worldmodel.ensemble).
           trust: which of SIGNALS is the confidence of an answer.
+          reward_tokens: room for a reward; a longer one is a problem.
 
         Raises:
           ValueError: an unknown signal, or the ensemble's without members.

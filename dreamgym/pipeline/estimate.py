@@ -156,7 +156,7 @@ def spans(
     """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
     over = {*done, *(["clone"] if "warmstart" in done else [])}  # which is within it
     left = {k: s for k, s in estimate.seconds.items() if k not in over and s}
-    most = sum(HIGHEST * s + COMPILED.get(k, 0) for k, s in left.items())
+    most = sum((HIGHEST * s + COMPILED.get(k, 0) for k, s in left.items()), 0.0)
     return {
         "seconds": (LOWEST * sum(left.values()), most),
         "memory": (LOWEST * estimate.memory, HIGHEST * estimate.memory),

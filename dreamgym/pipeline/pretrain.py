@@ -176,8 +176,7 @@ def _roomy(run: Run) -> ExperienceConfig:
 
     Runs of older versions did not count them: theirs have the room of the settings.
     """
-    found = (run.done("pretrain") or {}).get("numbers", {})
-    config = run.config.experience
+    found, config = _counted(run), run.config.experience
     least = {
         "reasoning_tokens": config.reasoning_tokens,
         "state_tokens": config.state_tokens,
@@ -187,9 +186,9 @@ def _roomy(run: Run) -> ExperienceConfig:
     )
 
 
-def _reward_tokens(run: Run) -> int:
-    found = (run.done("pretrain") or {}).get("numbers", {})
-    return max(REWARD_TOKENS, found.get("reward_tokens", 0))
+def _counted(run: Run) -> dict[str, Any]:
+    """What the fit counted, its replies' tokens among it."""
+    return (run.done("pretrain") or {}).get("numbers", {})
 
 
 def load_experience(
@@ -222,5 +221,6 @@ def load_experience(
     return LocalExperience(
         model, tok, memory, _roomy(run), seed=c.seed, forms=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
-        trust=c.trust.signal, calibration=scale, reward_tokens=_reward_tokens(run),
+        trust=c.trust.signal, calibration=scale,
+        reward_tokens=max(REWARD_TOKENS, _counted(run).get("reward_tokens", 0)),
     )  # fmt: skip

@@ -485,3 +485,12 @@ def test_a_pretrained_model_takes_gentler_steps(tmp_path, tok, text_model):
         assert (fit.optimizer.kind, fit.optimizer.learning_rate) == ("adamw", 1e-3)
     assert config.dream.update.learning_rate == 1e-5
     assert config.dream.tasks == 4
+
+
+def test_a_fit_that_diverges_is_one_line(capsys, monkeypatch):
+    def diverging(_):
+        raise FloatingPointError("loss is nan at update 15")
+
+    monkeypatch.setitem(STAGES, "collect", diverging)
+    error = refused(capsys, "collect", "--preset", "tiny", "--run-dir", "r")
+    assert error == "dreamgym collect: loss is nan at update 15\n"

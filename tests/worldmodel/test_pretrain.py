@@ -519,3 +519,19 @@ def test_each_family_has_a_form_of_all_its_states():
     found = pretrain.forms_of([one, other])
     assert found["room"] == (("the", "the"), (), 2, False, True)
     assert found["hall"] == ((), ("the",), 2, False, True)  # the last state too
+
+
+def test_what_led_elsewhere_is_no_repeat(tok):
+    def once(name, after, reward):
+        step = helpers.transition(("a",), "go", (after,), reward)
+        return helpers.episode(name, Task(id="t", instruction="i"), [step])
+
+    one, again = once("1", "x", 0.0), once("2", "x", 0.0)
+    memory = pretrain.memory_of([one], capacity=9)
+
+    def count(*episodes):
+        return len(pretrain.transition_examples(tok, episodes, memory, SHAPE))
+
+    assert count(one, again) == 1
+    assert count(one, again, once("3", "y", 0.0)) == 2
+    assert count(one, again, once("3", "x", 0.5)) == 2

@@ -85,6 +85,21 @@ def test_stages_that_are_done_or_not_asked_for_cost_nothing():
     assert high == pytest.approx(1.5 * 960 * 1.1 * 387 / 4000 + 60)
 
 
+def test_the_control_is_within_the_warm_start_and_bc_is_it_alone():
+    config = preset("default")
+    found = estimated(config, MICRO, fine_tune=False)
+    both = found.seconds["clone"] + found.seconds["warmstart"]
+    rest = set(found.seconds) - {"clone", "warmstart"}
+    for done, left in (
+        ({"clone"}, found.seconds["warmstart"]), (set(), both), ({"warmstart"}, 0.0),
+    ):  # fmt: skip
+        low, _ = estimate.spans(found, rest | done)["seconds"]
+        assert low == pytest.approx(estimate.LOWEST * left)
+    alone = dataclasses.replace(config.warmstart, method="bc")
+    config = dataclasses.replace(config, warmstart=alone)
+    assert estimated(config, MICRO, fine_tune=False).seconds["warmstart"] == 0
+
+
 def loop_seconds(**changes):
     config = preset("small")
     loop = {k: v for k, v in changes.items() if k != "real"}

@@ -215,3 +215,10 @@ def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
     assert {(q.past, q.state, q.action) for q in asked} == {
         ((), ("start",), "take coin")
     }
+
+
+def test_confidence_beyond_the_bins_is_of_the_first_or_the_last():
+    bins = measures.reliability(np.array([-0.3, 0.05, 1.0, 1.2]), np.ones(4, bool))
+    assert [(b["count"], round(b["confidence"], 3)) for b in bins] == [
+        (2, -0.125), (2, 1.1),
+    ]  # fmt: skip

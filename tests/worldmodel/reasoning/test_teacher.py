@@ -247,3 +247,14 @@ def test_reading_explanations_never_raises():
 def test_a_config_of_no_sense_is_refused(name):
     with pytest.raises(ValueError, match=name):
         TeacherConfig(**{name: -1})
+
+
+def test_an_end_that_nobody_scored_is_not_called_lost():
+    def shown(success):
+        e = EPISODES[0]
+        end = dataclasses.replace(e.transitions[-1], terminated=True, success=success)
+        e = dataclasses.replace(e, transitions=(*e.transitions[:-1], end))
+        return teacher_messages(e, state_chars=1000)[1].content
+
+    for success, told in ((True, "win"), (False, "lose"), (None, "end")):
+        assert shown(success).count(f"outcome {told}") == 1

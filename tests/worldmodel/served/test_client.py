@@ -578,3 +578,14 @@ def test_an_object_is_read(text):
 def test_what_is_no_object_of_these_fields_is_a_value_error(text):
     with pytest.raises(ValueError):  # noqa: PT011
         json_object(text, ["a"])
+
+
+def test_thoughts_before_an_answer_are_no_part_of_it():
+    for text in (
+        '<think>{"a": 2}</think>{"a": 1}', '\n<think>\nhm\n</think>\n\n{"a": 1}',
+        '<think></think>\n```json\n{"a": 1}\n```',
+    ):  # fmt: skip
+        assert json_object(text, ["a"]) == {"a": 1}
+    for text in ('{"a": 1}<think>no</think>', '<think>{"a": 1}'):
+        with pytest.raises(ValueError):  # noqa: PT011
+            json_object(text, ["a"])
