@@ -335,7 +335,8 @@ def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
     rest.
 
     Raises:
-      ValueError: as `changed`, of the first that cannot be made to stand.
+      ValueError: as `changed`, of the first that cannot be made to stand, by its whole
+        name.
     """
     left = dict(settings)
     while left:
@@ -346,7 +347,10 @@ def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
             except (ValueError, TypeError) as error:
                 refused[name] = error
         if len(refused) == len(left):
-            raise next(iter(refused.values()))
+            name, error = next(iter(refused.items()))
+            if name in str(error):
+                raise error
+            raise ValueError(f"{name} = {left[name]!r}: {error}") from None
         left = {name: left[name] for name in refused}
     return part
 

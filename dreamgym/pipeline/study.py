@@ -151,7 +151,8 @@ def read_study(path: Path) -> Study:
         try:
             config_of(study, cell)
         except (ValueError, TypeError) as error:
-            raise RunError(f"{path}: {error}") from None
+            which = ", ".join(f"{axis} {value!r}" for axis, value in cell.items())
+            raise RunError(f"{path}: {which or 'its cell'}: {error}") from None
     _check(path, study)
     return study
 

@@ -173,6 +173,7 @@ def test_the_public_names_are_there():
             {"warmstart.method": "iwm", "warmstart.fit.steps": 1},
             "warmstart.fit.steps must be >= 2",
         ),
+        ({"dream.reward.invalid": -1}, "^dream.reward.invalid = -1: invalid must be"),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, said):

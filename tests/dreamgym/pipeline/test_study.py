@@ -115,6 +115,11 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         ("[columns]", "[columns]\nx = 'test/bc - '", "columns.x: .*test/POLICY"),
         ('"no history" = "all"', '"no history" = "tea"', "against: no variant 'tea'"),
         ("seed = [0, 1]", "seed = [-1]", "--seed must be >= 0"),
+        (  # which of the cells, and which of its settings
+            '"experience.history" = 0',
+            '"dream.reward.invalid" = -1',
+            r"s.toml: variant 'no history', .*dream.reward.invalid = -1: invalid must",
+        ),
     ],
 )
 def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, told):
