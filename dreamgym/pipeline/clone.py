@@ -1,8 +1,8 @@
 """The first part of the warm start: untrained and bc, the controls of all that follows.
 
 episodes -> a share of the experts -> BC to its best dev loss. Both begin at the
-experience model's weights: it knows the words and what actions do. Untrained is that
-model, asked to act.
+experience model's weights: it knows the words and what actions do; or, where
+`warmstart.start` says so, at what that began at. Untrained is this, asked to act.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.pipeline.policies import save_policy
-from dreamgym.pipeline.pretrain import episodes_of
+from dreamgym.pipeline.pretrain import blank_model, episodes_of
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel import pretrain
 from worldmodel.backbone.model import Model
@@ -54,13 +54,17 @@ def taught(run: Run) -> tuple[list[Episode], list[Episode]]:
 
 
 def untrained(run: Run) -> Policy:
-    """The policy that all begin at: the experience model, asked to act."""
-    model, tok = load_model(run.path("experience"), mesh=run.mesh)
+    """The policy that all begin at: the start's model, asked to act."""
+    if run.config.warmstart.start == "model":
+        model, tok = blank_model(run)
+    else:
+        model, tok = load_model(run.path("experience"), mesh=run.mesh)
     return Policy(model, tok, run.config.policy)
 
 
 def stage(run: Run) -> dict[str, Any]:
-    """Save the two policies; of the warm start's settings fit, experts and share count.
+    """Save the two policies; of the warm start's settings these count: fit, start,
+    experts and share.
 
     Cells of a study whose warm starts differ share them.
     """

@@ -59,7 +59,7 @@ ENSEMBLE = {"ensemble"}
 UNCLONED = {
     f"warmstart.{f.name}"
     for f in dataclasses.fields(WarmstartConfig)
-    if f.name not in ("fit", "experts", "share")
+    if f.name not in ("fit", "start", "experts", "share")
 }
 """Settings of the warm start that its control does not read (clone.py)."""
 SHARED = {

@@ -54,7 +54,8 @@ def stage(run: Run) -> dict[str, Any]:
 def real_transitions(run: Run) -> dict[str, int]:
     """Real environment steps that each policy has cost, test games aside.
 
-    All begin at the experience model, so each has cost what was collected.
+    All begin at the experience model, so each has cost what was collected; one that
+    began elsewhere needed less, and is still told the whole.
     """
     collected = run.require("collect")["numbers"]
     warm = run.require("warmstart")["numbers"]

@@ -36,15 +36,19 @@ class TeacherServerConfig:
 METHODS = ("sr", "iwm", "both", "bc")
 SOURCES = ("valid", "policy")
 WRITERS = ("rule", "teacher", "own")
+STARTS = ("experience", "model")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmstartConfig:
     """The control BC, and the warm start by a `method` within the same updates.
 
+    `start` is where all policies begin: at the "experience" model, which knows what
+    actions do, or, as in the papers, at the "model" which that itself began at.
+
     "sr": SR with BC; "iwm": IWM, then BC; "both": IWM, then SR with BC; "bc": the
-    control itself. IWM is not the default: policies begin at the experience model,
-    which foretells next states already, and it made them worse (docs/LOG.md).
+    control itself. IWM is not the default: the experience model foretells next states
+    already, and policies that began there became worse by it (docs/LOG.md).
     `iwm_share` of the warm start's updates go to implicit world modelling, first. A
     `share` of the expert episodes is learned from, the smaller one always part of the
     larger; early stopping looks at all dev ones whatever the share.
@@ -61,6 +65,7 @@ class WarmstartConfig:
     """
 
     fit: FitConfig
+    start: str = "experience"
     method: str = "sr"
     experts: int = 1200
     share: float = 1.0
@@ -78,7 +83,8 @@ class WarmstartConfig:
 
     def __post_init__(self):
         for name, known in (
-            ("method", METHODS), ("source", SOURCES), ("writer", WRITERS),
+            ("start", STARTS), ("method", METHODS), ("source", SOURCES),
+            ("writer", WRITERS),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 got = getattr(self, name)

@@ -211,6 +211,8 @@ env = "tests.doubles:Corridor"
 "experience.history" = 1
 [variants."more experts"]
 "warmstart.experts" = 30
+[variants."other start"]
+"warmstart.start" = "model"
 [variants."other method"]
 "warmstart.method" = "both"
 """
@@ -253,6 +255,7 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
         "members": ["ensemble", "fidelity"],
         "less history": ["pretrain", "ensemble", "fidelity", "warmstart", "clone"],
         "more experts": ["warmstart", "clone"],
+        "other start": ["warmstart", "clone"],
         "other method": ["warmstart"],  # its control is that of the first
     }
     strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come

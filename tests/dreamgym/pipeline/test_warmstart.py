@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dreamgym.pipeline import clone, served, warmstart
+from dreamgym.pipeline import clone, pretrain, served, warmstart
 from dreamgym.pipeline.config import changed, changed_by
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
@@ -52,6 +52,20 @@ def lengths(run: Run) -> dict[str, int]:
         last = path.read_text().splitlines()[-1]
         found[path.stem] = json.loads(last)["step"]
     return found
+
+
+@pytest.mark.parametrize("start", ["experience", "model"])
+def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, start):
+    run = made(tmp_path, start=start, method="bc")
+    doubles.tokenizer().save(run.path("tokenizer"))
+    assert run.config.model == "nano"  # a shape: blank, of the run's seed
+    blank, _ = pretrain.blank_model(run)
+    save_model(tmp_path / "blank", blank, doubles.tokenizer())
+    places = {"experience": run.path("experience"), "model": tmp_path / "blank"}
+    numbers(run)
+    begun = weights(run, "untrained")
+    same = {k: (p / "model.safetensors").read_bytes() for k, p in places.items()}
+    assert [k for k, found in same.items() if found == begun] == [start]
 
 
 @pytest.mark.parametrize(
