@@ -220,12 +220,10 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from gymnasium.utils.env_checker import check_env
-
     from dreamgym.envs import base, contract
 
     env = base.make(args.env)
-    check_env(env, skip_render_check=True)
+    contract.check_gymnasium(env)
     done = contract.check(env, name=args.env)
     print(f"{args.env} keeps the contract: {', '.join(done)}, check_env")
     env.close()

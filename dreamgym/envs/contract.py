@@ -4,8 +4,15 @@ Production code, so that users can run their own environment through it:
 `dreamgym check --env module:Class`.
 """
 
+import functools
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import gymnasium
 import numpy as np
+from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
 from worldmodel.text.records import Task
@@ -15,6 +22,36 @@ _NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 
 class ContractError(AssertionError):
     """What an environment does against the contract, and what was expected."""
+
+
+def _raised(what: str, error: Exception) -> ContractError:
+    """What an environment's own code raised, and in which line of it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    return ContractError(f"{what} raised {type(error).__name__}: {error} ({place})")
+
+
+class _Asked(gymnasium.Wrapper):
+    """An environment whose methods' exceptions are told as what was asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.env, name)
+        return functools.partial(_ask, name, found) if callable(found) else found
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        task = (options or {})["task"]
+        what = f"reset to task {task.id!r}"
+        return _ask(what, self.env.reset, seed=seed, options=options)
+
+    def step(self, action: Any):
+        return _ask(f"step({action!r})", self.env.step, action)
+
+
+def _ask(what: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    try:
+        return method(*args, **more)
+    except Exception as error:
+        raise _raised(what, error) from error
 
 
 def _require(holds: bool, message: str) -> None:
@@ -57,8 +94,28 @@ def check(
     as generated from it.
 
     Raises:
-      ContractError: naming what is broken and what was expected.
+      ContractError: naming what is broken and what was expected, or what raised where.
     """
+    return _checked(_Asked(env), name=name, limit=limit, tasks=tasks)
+
+
+def check_gymnasium(env: gymnasium.Env) -> None:
+    """Gymnasium's own check, of all but rendering.
+
+    Raises:
+      AssertionError: Gymnasium's, of what does not hold.
+      ContractError: the environment raised; `reset()` is asked without a task here.
+    """
+    try:
+        check_env(env, skip_render_check=True)
+    except AssertionError:
+        raise
+    except Exception as error:
+        what = "Gymnasium's own check (reset() without seed and options, then steps)"
+        raise _raised(what, error) from error
+
+
+def _checked(env: gymnasium.Env, *, name: str, limit: int, tasks: int) -> list[str]:
     done = ["reset", "step"]
     some = base.tasks_of(env, name, "train", tasks)
     _require(bool(some), "tasks('train') must not be empty")
@@ -67,6 +124,7 @@ def check(
         _require(isinstance(obs, str), f"reset must return text, got {type(obs)}")
         _require(bool(obs.strip()), f"task {task.id!r} starts with an empty state")
         _require(isinstance(info, dict), "reset must return (obs, info)")
+        _check_actions(env, task)
         _nonsense(env, task)
         expert = getattr(env, "expert", None)
         if expert is not None:
@@ -110,6 +168,16 @@ def check(
         _require(not shared, f"splits share tasks {sorted(shared)[:3]}")
         done.append("splits apart")
     return sorted(set(done))
+
+
+def _check_actions(env: gymnasium.Env, task: Task) -> None:
+    """Valid actions, where they are told, are texts; there may be none."""
+    if hasattr(env, "valid_actions"):
+        told = list(env.valid_actions())  # type: ignore[attr-defined]
+        _require(
+            all(isinstance(action, str) and action.strip() for action in told),
+            f"task {task.id!r}: valid_actions() must be texts, none empty, got {told}",
+        )
 
 
 def _nonsense(env: gymnasium.Env, task: Task) -> None:

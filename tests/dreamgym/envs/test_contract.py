@@ -135,6 +135,26 @@ class Empty(doubles.Corridor):
         return [] if split == "train" else super().tasks(split)
 
 
+class NeedsATask(doubles.Corridor):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options={"task": options["task"]})
+
+
+class NoPlan(doubles.Corridor):
+    def expert(self):
+        return {}["plan"]
+
+
+class OnlyWords(doubles.Corridor):
+    def step(self, action):
+        return super().step(action.encode("ascii").decode())
+
+
+class Unnamed(doubles.Corridor):
+    def valid_actions(self):
+        return ["go left", None]
+
+
 def shared(one: str, other: str):
     class Shared(doubles.Corridor):
         def tasks(self, split):
@@ -166,6 +186,9 @@ def test_variations_that_keep_the_contract_pass():
         (varied(str, id="corridor-0-0-2"), "hold the task itself"),
         (varied(str, split="train"), "must be of split 'generated'"),
         (varied(str, lineage=()), "must name it in their lineage"),
+        (NoPlan, r"^expert raised KeyError: 'plan' \(test_contract.py:\d+\)$"),
+        (OnlyWords, "^step.*moon.* raised UnicodeEncodeError: .*test_contract.py"),
+        (Unnamed, r"valid_actions\(\) must be texts, none empty, got .*None"),
         (Forgetful, "replays differ"),
         (Moody, "plan"),
         (Touchy, "cannot take must not end"),
@@ -189,6 +212,15 @@ def test_variations_that_keep_the_contract_pass():
 def test_the_checker_catches(broken, told):
     with pytest.raises(contract.ContractError, match=told):
         contract.check(broken(), limit=30)
+
+
+@pytest.mark.filterwarnings("ignore")  # advice on spaces that are not text
+def test_what_raises_in_gymnasiums_check_is_told_with_its_line():
+    assert contract.check(NeedsATask(), limit=30)  # a task is always given here
+    told = r"without seed and options.* raised TypeError: .*test_contract.py:\d+"
+    with pytest.raises(contract.ContractError, match=told):
+        contract.check_gymnasium(NeedsATask())
+    contract.check_gymnasium(doubles.Corridor())
 
 
 def test_an_environment_may_declare_that_it_is_not_deterministic():
