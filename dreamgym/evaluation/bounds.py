@@ -106,11 +106,14 @@ def told(
     """The bound of the update of a curve for which it is best, in numbers and words.
 
     `gain` and `moved_turn` of its rows are what an update gained and how far it went.
-    None where nothing was learned, or returns are not discounted.
+    No advantage is larger than r_max / (1 - discount), so a larger gain shows a larger
+    reward than those seen, and counts. None where nothing was learned, or returns are
+    not discounted.
     """
     rows = [row for row in curve if "gain" in row and "undone" not in row]
     if not rows or discount >= 1.0:
         return None
+    r_max = max(r_max, *(row["gain"] * (1.0 - discount) for row in rows))
     known = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}
     found = [
         theorem1(gain=row["gain"], delta=max(row["moved_turn"], 0.0), **known)

@@ -11,11 +11,13 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds, evaluate
 from dreamgym.pipeline import evaluate as evaluation
 from dreamgym.pipeline import served
+from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reinforce import reinforce, trust_of
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rl import watch
+from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from worldmodel import fidelity
 from worldmodel.experience import Remembering
@@ -25,6 +27,11 @@ UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
     "return (baseline group, others, batch or critic, not divided by a std, averaged "
     "over tokens, without replay)."
+)
+UNMEASURED = (
+    "Theorem 1 says nothing of this update: it was paid other rewards than the "
+    "environment's (dream.reward, trust.pessimism, or a KL in the reward), and how far "
+    "the dream is wrong about those was not measured."
 )
 
 
@@ -44,6 +51,8 @@ def _promised(
     loop = run.config.dream
     if not loop.update.in_returns or loop.replay.share:
         return {"sentence": UNPROMISED}
+    if _paid_otherwise(run.config):
+        return {"sentence": UNMEASURED}
     limit = run.config.evaluate.fidelity
     errors = fidelity.largest_errors(experience, dev, limit=limit)
     if errors is None:
@@ -52,6 +61,14 @@ def _promised(
         curve, discount=run.config.dream.update.discount, eps_r=errors.reward,
         eps_p=errors.moves, r_max=errors.span, measured=errors.transitions,
     )  # fmt: skip
+
+
+def _paid_otherwise(config: RunConfig) -> bool:
+    """Whether updates in the dream earn more or less than what the dream says."""
+    update = config.dream.update
+    withheld = update.kl > 0 and update.penalty.place == "reward"
+    shaped = config.dream.reward != RewardConfig()
+    return shaped or withheld or config.trust.pessimism > 0
 
 
 def stage(run: Run) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from worldmodel.text.records import Episode
 
 class Errors(NamedTuple):
     """Largest error of a reward, of the next state (1 - p of the real one), and of how
-    many transitions; `span` is how far apart the rewards are that were seen."""
+    many transitions; `span` is how far apart any rewards are that were seen."""
 
     reward: float
     moves: float
@@ -35,7 +35,8 @@ def largest_errors(
     answers = model.predict(queries)
     missed = [abs(a.reward - t.reward) for a, t in zip(answers, real, strict=True)]
     mass = model.likelihood(queries, real)
-    rewards = [t.reward for t in real]
+    rewards = [t.reward for e in episodes for t in e.transitions]
+    rewards += [a.reward for a in answers]
     return Errors(
         float(max(missed)), float(1.0 - min(mass)), len(asked),
         float(max(*rewards, 0.0) - min(*rewards, 0.0)),

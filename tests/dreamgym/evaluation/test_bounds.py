@@ -191,5 +191,12 @@ def test_the_best_update_of_a_curve_is_told():
     np.testing.assert_allclose(found["total"], 0.2 - 3600 * 1e-6)
     assert found["sentence"].startswith("Best of 2 updates: Theorem 1 at discount 0.9")
     assert "the new policy is better" in found["sentence"]
+    # A mean advantage of 3 takes a reward of 0.3 at least, where 0.1 was seen.
+    rich = [{"update": 4, "gain": 3.0, "moved_turn": 0.0}]
+    small = errors | {"r_max": 0.1, "eps_p": 1.0}
+    assert bounds.told(rich, discount=0.9, **small)["r_max"] == pytest.approx(0.3)
+    none = bounds.told(rich, discount=0.9, **(small | {"r_max": 0.0}))
+    assert none["r_max"] == pytest.approx(0.3)
+    assert "it says nothing" in none["sentence"]  # 30 gained, less 108 for eps_p
     assert bounds.told(curve[2:], discount=0.9, **errors) is None
     assert bounds.told(curve, discount=1.0, **errors) is None

@@ -8,11 +8,11 @@ from curriculum.feasible import FeasibilityConfig
 from curriculum.schedule import HorizonConfig
 from curriculum.value import ValueConfig
 from dreamgym.pipeline import clone, reinforce, served, train
-from dreamgym.pipeline.config import changed
+from dreamgym.pipeline.config import TrustConfig, changed
 from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
-from dreamgym.rl.config import ALGORITHMS
+from dreamgym.rl.config import ALGORITHMS, PenaltyConfig
 from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import JudgeConfig, RewardConfig
 from dreamgym.training import BesideConfig, Progress, ReplayConfig
@@ -264,10 +264,20 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
     )
     known = doubles.Known(ReplayMemory(capacity=10))
     scaled = dataclasses.replace(LOOP.update, divide_by_std=True)
-    for number, loop in enumerate(
-        ({"update": scaled}, {"replay": ReplayConfig(share=0.5)}, {})
-    ):
+    withheld = dataclasses.replace(
+        LOOP.update, kl=0.1, penalty=PenaltyConfig(place="reward")
+    )
+    for number, (loop, said) in enumerate((
+        ({"update": scaled}, train.UNPROMISED),
+        ({"replay": ReplayConfig(share=0.5)}, train.UNPROMISED),
+        ({"reward": RewardConfig(alpha=0.5)}, train.UNMEASURED),
+        ({"update": withheld}, train.UNMEASURED),
+        ({}, None),
+    )):  # fmt: skip
         run = corridor(tmp_path / str(number), **loop)
         told = train._promised(run, known, [], [])
-        assert told == ({"sentence": train.UNPROMISED} if loop else None)
-        assert len(asked) == (not loop)
+        assert told == (None if said is None else {"sentence": said})
+        assert len(asked) == (said is None)
+    assert not train._paid_otherwise(preset("tiny"))
+    wary = preset("tiny", trust=TrustConfig(pessimism=0.5))
+    assert train._paid_otherwise(wary)

@@ -269,10 +269,15 @@ def test_the_largest_errors_are_of_what_the_world_does_not_draw():
         return p if first else p._replace(reward=p.reward - 0.25)
 
     found = fidelity.largest_errors(Doubt([TOLD], wrong_later), [TOLD], limit=9)
-    assert found == (0.25, 0.75, 3, 1.0)  # TOLD pays 0.5 and 1
+    assert found == (0.25, 0.75, 3, 1.25)  # TOLD pays up to 1, the model -0.25 too
     # Two of SEED's three steps reveal something: only `nothing` is left, which is late.
+    # Rewards are those of all three, and of what the model says.
     seed = fidelity.largest_errors(Doubt([SEED]), [SEED], limit=9)
-    assert seed == (0.0, 0.75, 1, 0.0)
+    most = max(t.reward for t in SEED.transitions)
+    assert seed == (0.0, 0.75, 1, most)
+    assert most > 0
+    rich = Doubt([TOLD], lambda p, _: p._replace(reward=-2.0))
+    assert fidelity.largest_errors(rich, [TOLD], limit=9).span == 1.0 + 2.0
     assert fidelity.largest_errors(Truth([TOLD]), [TOLD], limit=9) is None
     assert fidelity.largest_errors(Doubt([TOLD]), [], limit=9) is None
 
