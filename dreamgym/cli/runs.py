@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dreamgym.cli.options import (
     ENV_HELP,
@@ -17,6 +19,9 @@ from dreamgym.cli.options import (
     server_of,
 )
 
+if TYPE_CHECKING:
+    from dreamgym.pipeline.study import Study
+
 
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
@@ -28,7 +33,7 @@ def add(commands: Any) -> None:
         "pretrain": "fit the experience model to the episodes (of a --server: nothing)",
         "ensemble": "fit the members that ensemble.members asks for (0: nothing)",
         "warmstart": "behaviour cloning, IWM and SR: the policy before any reward",
-        "train": "GRPO in the dream with the curriculum",
+        "train": "trust-region updates (GRPO, ...) in the dream",
         "evaluate": "success of each policy on real test games",
         "transfer": "real fine-tuning (s2r) and its controls, then the table",
     }
@@ -64,7 +69,8 @@ def add(commands: Any) -> None:
         "study", help="a grid of runs, and their table",
         description="Run every cell of a grid (a TOML file, see "
         "scripts/studies/) and print the table. Interrupted? The same command goes on; "
-        "cells that did not run are blank.",
+        "cells that did not run are blank. A cell that fails is told, and tried again "
+        "by the next call.",
     )  # fmt: skip
     study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
@@ -193,6 +199,7 @@ def _study(args: argparse.Namespace) -> None:
     from dreamgym.cli.estimate import say_study
     from dreamgym.pipeline import study
     from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.pipeline.run import RunError
     from dreamgym.tracking import require
 
     grid = study.read_study(args.file)
@@ -201,12 +208,37 @@ def _study(args: argparse.Namespace) -> None:
         require(args.track)
         tune_process()
         say_study(grid, root)
-        for cell in study.cells(grid):
-            print("cell " + " ".join(f"{k}={v}" for k, v in cell.items()), flush=True)
-            study.compute(grid, cell, root, args.track)
+    failed = [] if args.table else _computed(grid, root, args.track)
     print(study.table(grid, root))
     if figure := study.plot(grid, root):
         print(f"\nplot: {figure}")
+    if failed:
+        told = "\n  ".join(failed)
+        raise RunError(f"{len(failed)} cells failed, and are blank:\n  {told}")
+
+
+def _computed(grid: "Study", root: Path, track: Sequence[str]) -> list[str]:
+    """Every cell of a study in turn; the ones that failed, and why.
+
+    What is wrong with one cell is told, and the next are computed. Where nobody answers
+    or there is no room they would fare no better, and the study stops.
+    """
+    from dreamgym.pipeline import study
+    from dreamgym.pipeline.run import RunError
+    from dreamgym.pipeline.served import ServerLost
+
+    failed = []
+    for cell in study.cells(grid):
+        name = " ".join(f"{k}={v}" for k, v in cell.items())
+        print(f"cell {name}", flush=True)
+        try:
+            study.compute(grid, cell, root, track)
+        except ServerLost:
+            raise
+        except (RunError, ArithmeticError, ValueError) as error:
+            failed.append(f"{name}: {error}")
+            print(f"cell {failed[-1]}", file=sys.stderr, flush=True)
+    return failed
 
 
 def _show(args: argparse.Namespace) -> None:

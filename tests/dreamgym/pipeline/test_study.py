@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dreamgym import cli
 from dreamgym.pipeline import run as run_module
-from dreamgym.pipeline import study
+from dreamgym.pipeline import served, study
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
 from tests import doubles
@@ -125,6 +126,33 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
 def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, told):
     with pytest.raises(RunError, match=told):
         study.read_study(written(tmp_path, TEXT.replace(old, new)))
+
+
+def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
+    path, compute, tried = written(tmp_path), study.compute, []
+
+    def failing(grid, cell, *rest):
+        tried.append(cell)
+        if cell["variant"] == "all" and cell["seed"] == 0:
+            raise fault
+        return compute(grid, cell, *rest)
+
+    monkeypatch.setattr(study, "compute", failing)
+    fault = RunError("no successful episode")
+    command = ["study", str(path), "--root", str(tmp_path / "r")]
+    assert cli.main(command) == 2
+    told = capsys.readouterr()
+    assert len(tried) == 8
+    assert "| all | 20 | 1 of 2 |" in told.out
+    assert "| no history | 30 | 2 of 2 |" in told.out
+    name = "variant=all seed=0 collect.episodes=20: no successful episode"
+    assert f"cell {name}" in told.err  # at once, and in the end
+    assert f"study: 2 cells failed, and are blank:\n  {name}\n" in told.err
+    assert cli.main([*command, "--table"]) == 0
+    tried.clear()
+    fault = served.ServerLost("nobody there")  # nor will there be for the next
+    assert cli.main(command) == 2
+    assert len(tried) == 1
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
