@@ -175,6 +175,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("trust", 15),
         ("early", 63),
         ("early_rl", 12),
+        ("early_start", 12),
         ("updates", 27),
         ("curriculum", 24),
     ],
