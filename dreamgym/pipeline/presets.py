@@ -59,10 +59,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """9:25 minutes on 2 cores, compilation included, and 2.2 GB.
+    """9:49 minutes on 2 cores, compilation included, and some 2 GB.
 
-    Seed 0, 120 games: bc 45 %, warmstart 42 %, dream 41 %; dream minus warmstart
-    -0.017 [-0.100, +0.067] (docs/LOG.md, 2026-11-22).
+    Seed 0, 120 games: bc 42 %, warmstart 45 %, dream 43 %; dream minus warmstart
+    -0.017 [-0.092, +0.058] (docs/LOG.md, 2026-11-22).
     """
     loop = LoopConfig(updates=10, tasks=12)
     return RunConfig(
