@@ -5,6 +5,7 @@ Production code, so that users can run their own environment through it:
 """
 
 import functools
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +26,18 @@ class ContractError(AssertionError):
 
 
 def _raised(what: str, error: Exception) -> ContractError:
-    """What an environment's own code raised, and in which line of it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    """What an environment's own code raised, and in which line: not one of Python's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((f for f in reversed(frames) if not _is_python(f.filename)), frames[-1])
     place = f"{Path(last.filename).name}:{last.lineno}"
     return ContractError(f"{what} raised {type(error).__name__}: {error} ({place})")
+
+
+def _is_python(file: str) -> bool:
+    """Whether a file is of the standard library (or of no file at all)."""
+    library = Path(sysconfig.get_path("stdlib"))
+    inside = Path(file).is_relative_to(library) and "site-packages" not in file
+    return inside or file.startswith("<")
 
 
 class _Asked(gymnasium.Wrapper):
