@@ -279,5 +279,8 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
         assert told == (None if said is None else {"sentence": said})
         assert len(asked) == (said is None)
     assert not train._paid_otherwise(preset("tiny"))
+    unused = dataclasses.replace(withheld, kl=0.0)  # no KL, so none in the reward
+    plain = dataclasses.replace(preset("tiny").dream, update=unused)
+    assert not train._paid_otherwise(preset("tiny", dream=plain))
     wary = preset("tiny", trust=TrustConfig(pessimism=0.5))
     assert train._paid_otherwise(wary)
