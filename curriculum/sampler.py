@@ -6,7 +6,7 @@ mix where there is one -> the batch. Tasks never tried count with the largest va
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -114,8 +114,9 @@ def sample(
     Tasks whose ids are in `without` are left out while there are others.
 
     Families share the seed tasks evenly. A `mix` (stages.parts) says which tasks are
-    wanted in which shares; a part that no active task fits leaves its share to the
-    others, and where none fits any part every task may be drawn.
+    wanted in which shares. A part whose tasks are all retired has them back: what it
+    measures must go on being played. One that no task fits leaves its share to the
+    others, and where none fits any part every active task may be drawn.
 
     Raises:
       ValueError: a count below 1.
@@ -133,7 +134,13 @@ def sample(
     quota = min(most_generated(config, count), len(invented))
     chosen = _draw(pool, invented, quota, config, rng)
     active = pool.active(generated=False)
-    kinds = [(share, others([e for e in active if fits(e)])) for share, fits in mix]
+    seeds = [e for e in pool.entries.values() if not e.generated]
+
+    def of(fits: Callable[[Entry], bool]) -> list[Entry]:
+        fresh = [e for e in active if fits(e)]
+        return others(fresh or [e for e in seeds if fits(e)])
+
+    kinds = [(share, of(fits)) for share, fits in mix]
     kinds = [(share, some) for share, some in kinds if some and share > 0]
     if not kinds:
         kinds = [(1.0, others(active))]

@@ -138,11 +138,12 @@ def _act(
 def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
     """Record the step; true where the episode is over."""
     slot.turns.append(turn)
+    state = step.state if step.error is None else slot.state
     slot.transitions.append(
         Transition(
             state=slot.state,
             action=turn.action,
-            next_state=step.state or slot.state,
+            next_state=state,
             rewards=step.rewards,
             terminated=step.terminated,
             truncated=step.truncated,
@@ -152,7 +153,7 @@ def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
             thought=turn.thought,
         )
     )
-    slot.state = step.state or slot.state
+    slot.state = state
     return step.terminated or step.truncated
 
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dreamgym.cli import annotate, data, engine, estimate, reward, runs
 
@@ -54,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     args = _parser().parse_args(argv)
+    # `--env my_module:MyEnv` may lie here. Last: nothing of ours is to be hidden by it.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     from dreamgym.pipeline.run import RunError
     from dreamgym.tracking import TrackerError
     from worldmodel.served.client import CacheError

@@ -1,6 +1,7 @@
 """Options that several commands have, and their texts."""
 
 import argparse
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,10 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument
     add(
-        "--run-dir", type=Path, help="where everything goes (default: runs/PRESET-SEED)"
+        "--run-dir",
+        type=Path,
+        help="where everything goes; other settings want another one (default: "
+        "runs/PRESET-SEED, with -shuffled or -server behind it)",
     )
     add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
     add("--algorithm", metavar="NAME", help="the policy's update, in the dream and in "
@@ -96,7 +100,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     add("--env", help=ENV_HELP)
     add(
         "--model",
-        help="policy and experience model start from: a Hugging Face (Llama) "
+        help="policy and experience model start from: a Hugging Face "
         f"directory, or a shape trained from scratch: {', '.join(MODELS)}",
     )
     add("--mesh", default="", help=MESH_HELP)
@@ -142,7 +146,7 @@ def changed_options(args: argparse.Namespace) -> list[str]:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as TOML has it; a bare word is a string."""
+    """NAME=VALUE, the value as TOML or JSON has it; a bare word is a string."""
     name, sign, value = text.partition("=")
     if not name or not sign:
         raise ValueError(f"--set {text!r}: expected NAME=VALUE")
@@ -151,6 +155,10 @@ def _setting(text: str) -> tuple[str, Any]:
     try:
         return name, tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return name, json.loads(value)
+    except ValueError:
         return name, value
 
 

@@ -9,7 +9,9 @@ _ABOUT = """\
 Fit a model of rewards to which of two attempts at a task is better: won over
 lost episodes of RUN, or the pairs of a file (dreamgym.preferences/1, see
 docs/REWARDS.md). It begins at RUN's experience model and is kept in
-RUN/reward/; `--set dream.reward.tiers=["rule","learned"]` lets it score.
+RUN/reward/. A run of its own lets it score:
+  dreamgym quickstart --run-dir NEW --set 'dream.reward.tiers=["rule", "learned"]'
+    --set dream.reward.learned.model=RUN/reward
 How many pairs of unseen tasks it ranks right is told, with an interval.
 Interrupted? The same command goes on."""
 

@@ -20,6 +20,8 @@ from dreamgym.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from dreamgym.pipeline.config import RunConfig
+    from dreamgym.pipeline.run import Run
     from dreamgym.pipeline.study import Study
 
 
@@ -173,7 +175,8 @@ def _stages(args: argparse.Namespace) -> None:
     require(args.track)
     if args.command == "pretrain" and args.source is not None:
         return _refit(args)
-    config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
+    mesh = parse_mesh(args.mesh) if args.mesh else None
+    config = _refitted(args) or config_of(args)
     suffix = "-shuffled" if config.shuffled else "-server" if config.server else ""
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
@@ -181,7 +184,8 @@ def _stages(args: argparse.Namespace) -> None:
         tune_process()
         placed = None if mesh is None else make_mesh(mesh)
         with Run(root, config, placed, args.track) as run:
-            run.stage(args.command, lambda: STAGES[args.command](run))
+            for name in _due(run, args.command):
+                run.stage(name, lambda name=name: STAGES[name](run))
         if args.command != "transfer":
             return
         results = transfer.write_results(run)
@@ -193,6 +197,39 @@ def _stages(args: argparse.Namespace) -> None:
         )
     print(report.table(results))
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
+
+
+def _due(run: "Run", command: str) -> list[str]:
+    """A stage, after those that have no command of their own or are seldom asked for by
+    name (the ensemble, the run's own fidelity card): later ones read what they find."""
+    from dreamgym.pipeline.quickstart import STAGES
+
+    order = list(STAGES)
+    before = [
+        name
+        for name in ("ensemble", "fidelity")
+        if order.index(name) < order.index(command)
+        and run.done("pretrain")
+        and not run.done(name)
+    ]
+    return [*before, command]
+
+
+def _refitted(args: argparse.Namespace) -> "RunConfig | None":
+    """The settings of a run that a refit made: its later stages go on under them."""
+    from dreamgym.pipeline.run import Run, RunError
+
+    root = args.run_dir
+    if root is None or not (root / "manifest.json").is_file():
+        return None
+    config = Run.open(root).config
+    if not config.refit:
+        return None
+    given = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
+    if given:
+        told = f"{root} is a refit of {config.refit} and goes on under its settings"
+        raise RunError(f"{told}: drop {given[0]}")
+    return config
 
 
 def _study(args: argparse.Namespace) -> None:

@@ -6,6 +6,9 @@ Task})`, five-value `step`. What it can do beyond that is declared by having the
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
   valid_actions() -> actions
   variations(task, rng) -> tasks of train like this one, in no split themselves
+  fork() -> another environment that goes on from this moment
+
+One that draws lots says `deterministic = False`.
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
 `instruction` (records.Transition and Task say what they mean). A batch is a VectorEnv:
@@ -15,6 +18,9 @@ the curriculum chooses each slot's next task, finished slots wait.
 import abc
 import dataclasses
 import importlib
+import json
+import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -160,13 +166,47 @@ def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
 
 
 def begin(env: gymnasium.Env, task: Task) -> tuple[Task, State]:
-    """Reset to a task; the task returns with what the environment told of it."""
+    """Reset to a task; the task returns with what the environment told of it.
+
+    Raises:
+      TypeError: options that JSON cannot hold: the task could not be written.
+      ValueError: text that UTF-8 cannot hold, for the same reason.
+    """
+    json.dumps(task.options)
     seed = task.options.get("seed")
-    seed = seed if isinstance(seed, int) else None
+    seed = int(seed) if isinstance(seed, numbers.Integral) else None
     obs, info = env.reset(seed=seed, options={"task": task})
-    state = lines(obs)
     told = task.instruction or str(info.get("instruction", ""))
+    state, _ = lines(_writable(obs)), _writable(told)
     return dataclasses.replace(task, instruction=told, initial_state=state), state
+
+
+def begun(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
+    """Tasks with what the environment tells of them when it is reset to them.
+
+    One that it cannot be reset to stays as it is, which is said: whoever plays it finds
+    an episode that nobody can score.
+    """
+    out = []
+    for task in tasks:
+        try:
+            out.append(begin(env, task)[0])
+        except Exception as error:  # an environment may raise anything
+            told = f"{type(error).__name__}: {error}"
+            print(f"task {task.id!r} cannot be begun: {told}", file=sys.stderr)
+            out.append(task)
+    return out
+
+
+def _writable(text: str) -> str:
+    """The text; raises ValueError (UnicodeEncodeError) where no file could hold it."""
+    text.encode()
+    return text
+
+
+def _flag(value: Any) -> bool | None:
+    """What an environment says, as JSON has it; None where it says nothing."""
+    return None if value is None else bool(value)
 
 
 def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
@@ -174,6 +214,10 @@ def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
 
     `earned` is the return so far: an environment that tells no success has one when it
     terminates with a positive return.
+
+    Raises:
+      FloatingPointError: a reward that is not finite.
+      ValueError: text that UTF-8 cannot hold.
     """
     obs, reward, terminated, truncated, info = env.step(action)
     rewards = {k: float(v) for k, v in info.get("rewards", {"reward": reward}).items()}
@@ -181,8 +225,8 @@ def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
         raise FloatingPointError(f"rewards {rewards} after action {action!r}")
     won = info.get("success", terminated and earned + float(reward) > 0)
     return Step(
-        lines(obs), rewards, bool(terminated), bool(truncated), bool(won),
-        invalid=info.get("invalid"), reveals=info.get("reveals"),
+        lines(_writable(obs)), rewards, bool(terminated), bool(truncated), bool(won),
+        invalid=_flag(info.get("invalid")), reveals=_flag(info.get("reveals")),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
-from worldmodel.text.records import Task
+from worldmodel.text.records import State, Task
 
 _NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 
@@ -133,6 +133,7 @@ def _checked(env: gymnasium.Env, *, name: str, limit: int, tasks: int) -> list[s
         _require(isinstance(obs, str), f"reset must return text, got {type(obs)}")
         _require(bool(obs.strip()), f"task {task.id!r} starts with an empty state")
         _require(isinstance(info, dict), "reset must return (obs, info)")
+        _check_writable(env, task)
         _check_actions(env, task)
         _nonsense(env, task)
         expert = getattr(env, "expert", None)
@@ -189,6 +190,16 @@ def _check_actions(env: gymnasium.Env, task: Task) -> None:
         )
 
 
+def _check_writable(env: gymnasium.Env, task: Task) -> State:
+    """A task can be begun and written to a file; its first state."""
+    try:
+        return base.begin(env, task)[1]
+    except (TypeError, ValueError) as error:
+        raise ContractError(
+            f"task {task.id!r}: its options must be JSON, its texts UTF-8: {error}"
+        ) from error
+
+
 def _nonsense(env: gymnasium.Env, task: Task) -> None:
     env.reset(seed=0, options={"task": task})
     _, _, terminated, _, _ = env.step(_NONSENSE)
@@ -210,8 +221,8 @@ def _check_variations(env: gymnasium.Env, task: Task) -> None:
         _require(made.id != task.id, f"{where} hold the task itself")
         _require(made.split == "generated", f"{where} must be of split 'generated'")
         _require(task.id in made.lineage, f"{where} must name it in their lineage")
-        obs, _ = env.reset(seed=0, options={"task": made})
-        _require(bool(obs.strip()), f"{where}: {made.id!r} starts with an empty state")
+        state = _check_writable(env, made)
+        _require(bool(state), f"{where}: {made.id!r} starts with an empty state")
 
 
 def _check_plan(env: gymnasium.Env, task: Task, plan: list[str], limit: int) -> None:

@@ -138,7 +138,7 @@ class DreamVectorEnv(VectorEnv):
             rewards["doubt"] = -trust.pessimism * (1 - sure)
         ended = answer.outcome != "go"
         late = not ended and number >= self.max_steps
-        refused = not ended and not answer.reward
+        refused = not ended and answer.reward <= 0
         return Step(
             answer.next_state, rewards, ended, late, answer.outcome == "win",
             invalid=refused and unmoved(query.state, answer.next_state),

@@ -12,7 +12,7 @@ import numpy as np
 
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
-from dreamgym.pipeline.policies import save_policy
+from dreamgym.pipeline.policies import roomy, save_policy
 from dreamgym.pipeline.pretrain import blank_model, episodes_of
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel import pretrain
@@ -59,7 +59,7 @@ def untrained(run: Run) -> Policy:
         model, tok = blank_model(run)
     else:
         model, tok = load_model(run.path("experience"), mesh=run.mesh)
-    return Policy(model, tok, run.config.policy)
+    return Policy(model, tok, roomy(run))
 
 
 def stage(run: Run) -> dict[str, Any]:

@@ -273,15 +273,20 @@ class _Actor:
         c, valid = self._config, list(getattr(self._env, "valid_actions", list)())
         foreign = c.mangled + c.foreign
         if self._earned and foreign <= draw < foreign + c.tempting:
-            return str(self._rng.choice(self._earned))
+            return self._one(self._earned)
         if valid and draw >= foreign:
-            return str(self._rng.choice(valid))
+            return self._one(valid)
         if self._seen and draw >= c.mangled:
-            return str(self._rng.choice(self._seen))
+            return self._one(self._seen)
         if not self._seen:
-            return str(self._rng.choice(valid)) if valid else self._sample()
-        words = " ".join(self._rng.choice(self._seen, 2)).split()
+            return self._one(valid) if valid else self._sample()
+        two = self._rng.integers(len(self._seen), size=2)
+        words = " ".join(self._seen[i] for i in two).split()
         return " ".join(self._rng.permutation(words)[:3])
+
+    def _one(self, actions: Sequence[str]) -> str:
+        # Not `choice`: an array of texts is as wide as its longest one.
+        return str(actions[int(self._rng.integers(len(actions)))])
 
     def _sample(self) -> str:
         return self._env.action_space.sample()

@@ -270,6 +270,12 @@ class RunConfig:
                 )
         if self.dream.watch.probe and not self.env:
             raise ValueError("dream.watch.probe plays real dev games: give --env")
+        update = self.dream.update
+        if self.trust.pessimism and not update.reads_rewards:
+            raise ValueError(
+                "trust.pessimism takes from rewards, which dream.update.baseline = "
+                f"{update.baseline} does not read"
+            )
         both = self.warmstart.method in ("both", "iwm")
         if both and self.warmstart.fit.steps < 2:
             raise ValueError(

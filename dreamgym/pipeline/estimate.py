@@ -202,7 +202,8 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
     """
     out, found = [], spans(estimate)
     place = next(p for p in (root, *root.absolute().parents) if p.exists())
-    there = sum(p.stat().st_size for p in root.rglob("*") if p.is_file())
+    own = root.rglob("*") if (root / "manifest.json").is_file() else ()
+    there = sum(p.stat().st_size for p in own if p.is_file())
     room = shutil.disk_usage(place).free + there
     least, most = found["disk"]
     if room < most:

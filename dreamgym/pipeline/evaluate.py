@@ -32,7 +32,7 @@ def test_tasks(run: Run) -> list[Task]:
     env = base.make(run.config.env)
     try:
         tasks = base.tasks_of(env, run.config.env, "test", run.config.evaluate.games)
-        told = [base.begin(env, t)[0] for t in tasks]
+        told = base.begun(env, tasks)
     finally:
         env.close()
     seen = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}

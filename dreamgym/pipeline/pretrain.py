@@ -130,6 +130,7 @@ def stage(run: Run) -> dict[str, Any]:
     sizes = {
         "tokens_per_state": round(_state_tokens(tok, train), 1),
         "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
+        "action_tokens": _action_tokens(tok, [*train, *dev]),
     }
     if c.server is not None:
         save_model(run.path("experience"), model, tok)
@@ -171,12 +172,18 @@ def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
     return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
 
 
+def _action_tokens(tok: TextTokenizer, episodes: list[Episode]) -> int:
+    """The longest action of a won episode, in tokens; 0 where none was won."""
+    won = {t.action for e in episodes if e.success for t in e.transitions}
+    return max((len(tok.encode(action)) for action in won), default=0)
+
+
 def _roomy(run: Run) -> ExperienceConfig:
     """How the model is asked, with room for replies as long as it was fitted to.
 
     Runs of older versions did not count them: theirs have the room of the settings.
     """
-    found, config = _counted(run), run.config.experience
+    found, config = run.numbers("pretrain"), run.config.experience
     least = {
         "reasoning_tokens": config.reasoning_tokens,
         "state_tokens": config.state_tokens,
@@ -184,11 +191,6 @@ def _roomy(run: Run) -> ExperienceConfig:
     return dataclasses.replace(
         config, **{k: max(n, found.get(k, 0)) for k, n in least.items()}
     )
-
-
-def _counted(run: Run) -> dict[str, Any]:
-    """What the fit counted, its replies' tokens among it."""
-    return (run.done("pretrain") or {}).get("numbers", {})
 
 
 def load_experience(
@@ -214,7 +216,7 @@ def load_experience(
     if server is not None:
         return served.prompted(run, server, memory, forms, stage, scale)
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
-    c = run.config
+    c, told = run.config, run.numbers("pretrain")
     if c.ensemble.members:
         run.require("ensemble")
     paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
@@ -222,5 +224,5 @@ def load_experience(
         model, tok, memory, _roomy(run), seed=c.seed, forms=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
         trust=c.trust.signal, calibration=scale,
-        reward_tokens=max(REWARD_TOKENS, _counted(run).get("reward_tokens", 0)),
+        reward_tokens=max(REWARD_TOKENS, told.get("reward_tokens", 0)),
     )  # fmt: skip

@@ -5,6 +5,7 @@ where it can vary its tasks (a real reset each, counted), and otherwise a renami
 what the texts name, which needs no environment.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,9 +89,16 @@ def _varies(env: str) -> bool:
 def _varied(
     env: Any, pool: TaskPool, task: Task, rng: np.random.Generator
 ) -> Task | None:
-    """The first variation that is not known, begun once: a real reset."""
-    for made in env.variations(task, rng):
-        if made.id not in pool.entries:
-            pool.resets += 1
-            return base.begin(env, made)[0]
+    """The first variation that is not known, begun once: a real reset.
+
+    None where there is none, or the environment raised, which is said.
+    """
+    try:
+        for made in env.variations(task, rng):
+            if made.id not in pool.entries:
+                pool.resets += 1
+                return base.begin(env, made)[0]
+    except Exception as error:  # an environment may raise anything
+        told = f"{type(error).__name__}: {error}"
+        print(f"no variation of task {task.id!r}: {told}", file=sys.stderr)
     return None

@@ -162,9 +162,25 @@ class Run:
         return json.loads((self.root / name).read_text())
 
     def done(self, stage: str) -> dict[str, Any] | None:
-        """The marker of a finished stage: its numbers, seconds and version, or None."""
+        """The marker of a finished stage: its numbers, seconds and version, or None.
+
+        Raises:
+          RunError: the marker is no JSON.
+        """
         path = self.root / "stages" / f"{stage}.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise RunError(
+                f"{path}: expected JSON, got a broken file ({error}); remove it and "
+                f"the stage {stage!r} runs again"
+            ) from None
+
+    def numbers(self, stage: str) -> dict[str, Any]:
+        """What a finished stage counted; nothing where it has not been run."""
+        return (self.done(stage) or {}).get("numbers", {})
 
     def require(self, stage: str) -> dict[str, Any]:
         """The marker of a stage that another needs.
@@ -260,8 +276,17 @@ class Run:
         self.close()
 
     def drop(self, name: str) -> None:
-        """Remove a folder of the run that is no longer needed (checkpoints)."""
-        shutil.rmtree(self.root / name, ignore_errors=True)
+        """Remove a folder of the run that is no longer needed (checkpoints).
+
+        All of it or nothing, whenever it is killed: half a checkpoint could not be
+        restored.
+        """
+        path = self.root / name
+        gone = path.with_name(f".{path.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        if path.is_dir():
+            path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _short(value: Any) -> str:

@@ -31,6 +31,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import sys
 import tomllib
@@ -315,7 +316,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, dirs_exist_ok=True)
     elif source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target)
+        fresh = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        shutil.copy2(source, fresh)
+        fresh.replace(target)  # at once: a marker cut short would stop every study
 
 
 def _games(run: Run) -> dict[str, Any]:

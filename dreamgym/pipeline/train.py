@@ -1,6 +1,7 @@
 """Stage: trust-region training in the dream, or in the real environment as control."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from worldmodel import fidelity
 from worldmodel.experience import Remembering
-from worldmodel.text.records import Episode
+from worldmodel.text.records import Episode, Task
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
@@ -107,7 +108,7 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
     train_episodes, dev = episodes_of(run)
     served.check_trust(run, experience, dev)
     warm = load_policy(run, "warmstart")
-    tasks = list({e.task.id: e.task for e in train_episodes}.values())
+    tasks = _dreamable(list({e.task.id: e.task for e in train_episodes}.values()))
     loop = run.config.dream
     envs = DreamVectorEnv(
         experience, loop.tasks * loop.group_size, max_steps=run.config.max_steps,
@@ -128,6 +129,22 @@ def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
         "computed_share": experience.computed / max(experience.asked, 1),
         **served.spent(experience),
     }
+
+
+def _dreamable(tasks: Sequence[Task]) -> list[Task]:
+    """Tasks that a dream can begin: the others are left out, which is said.
+
+    Raises:
+      RunError: none of them has a first state.
+    """
+    known = [t for t in tasks if t.initial_state]
+    if not known:
+        raise RunError("no task to dream of: all recorded episodes begin empty")
+    if left := len(tasks) - len(known):
+        print(
+            f"train: {left} tasks begin with an empty state: left out", file=sys.stderr
+        )
+    return known
 
 
 def _probed(progress: Progress) -> int:
@@ -179,7 +196,7 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
         games = base.tasks_of(env, c.env, "dev", w.games)
         if not games:
             raise RunError(f"dream.watch.probe: {c.env!r} has no dev task to play")
-        games = [base.begin(env, t)[0] for t in games]
+        games = base.begun(env, games)
 
         def probe(policy: Policy) -> dict[str, float]:
             before = envs.transitions

@@ -163,6 +163,11 @@ class UpdateConfig:
             )
 
     @property
+    def reads_rewards(self) -> bool:
+        """Whether it learns from rewards, not from who won alone."""
+        return self.baseline not in ("success", "pairs")
+
+    @property
     def in_returns(self) -> bool:
         """Whether advantages of turns are differences of returns, as Theorem 1 asks."""
         known = self.baseline in (*BASELINES, "critic") and not self.divide_by_std

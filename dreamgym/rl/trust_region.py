@@ -15,8 +15,7 @@ class Distance(NamedTuple):
     """What an update did on its batch: KL(new || old) in nats, and what it gained.
 
     `mean` and `largest` are of the policy's tokens, `turn` is the largest sum over a
-    turn; `gain` is the mean advantage of turns under the new policy, by importance: the
-    surrogate gain of Theorem 1 (evaluation/bounds.py).
+    turn; `gain` is the mean advantage of turns under the new policy, by importance.
     """
 
     mean: float

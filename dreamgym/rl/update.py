@@ -22,7 +22,7 @@ from dreamgym.rl.watch import Weights
 from worldmodel.backbone.generate import Grammar
 from worldmodel.backbone.model import Model, Readout, forward
 from worldmodel.backbone.sampling import shaped_logits
-from worldmodel.fitting.arrays import Ratio, masked_ratio
+from worldmodel.fitting.arrays import Ratio, counted, masked_ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
 from worldmodel.fitting.learner import (
     ComputeConfig,
@@ -173,11 +173,14 @@ class Updater:
         seed: int,
         weights: Weights | None = None,
         beside: Sequence[Example] = (),
+        visits: Sequence[float] | np.ndarray | None = None,
     ) -> tuple[TrainState, dict[str, float]]:
         """One pass over the examples in `minibatches` steps, then the trust region.
 
         `weights` of the loss's terms are the config's where it is None; examples
-        `beside` are imitated, in a mean of their own. The state given is used up.
+        `beside` are imitated, in a mean of their own; `visits` says how often each of
+        the others counts in the gain (once where it is None), and nowhere else. The
+        state given is used up.
         Metrics: those of `policy_loss`, and how far the policy moved
         (trust_region.Distance; `step`: the share of the step taken).
 
@@ -204,6 +207,11 @@ class Updater:
             total = merge(total, found)
         metrics = {k: float(v.value()) for k, v in total.items()}
         require_finite("loss", metrics["loss"], int(state.step))
+        if visits is not None:
+            tokens = self._packed(merged([
+                e._replace(adv=np.multiply(e.adv, v))
+                for e, v in zip(examples, visits, strict=True)
+            ]))  # fmt: skip
         params, far, share = backtracked(
             old, state.params, lambda new: self.distance(new, old, tokens),
             self.config.radius or np.inf,
@@ -316,7 +324,7 @@ class Updater:
         ):
             more = one if more is None else self._beside.added(more, one)
             told = merge(told, found)
-        share = weight * total["loss"].count / jnp.maximum(told["loss"].count, 1.0)
+        share = weight * total["loss"].count / counted(told["loss"].count)
         return _plus(grads, more, share), told["loss"]
 
 

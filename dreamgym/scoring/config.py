@@ -214,3 +214,9 @@ class RewardConfig:
                 "blend must be a weight >= 0 for each of tiers "
                 f"{self.tiers}, and sum to 1, got {self.blend}"
             )
+
+    @property
+    def dense(self) -> bool:
+        """Whether steps are paid for what is no outcome, beyond the environment's."""
+        paid = {"learned", "judge"} & set(self.tiers) or self.milestones
+        return bool(paid) or self.tools.enabled

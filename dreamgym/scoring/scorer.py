@@ -31,6 +31,10 @@ NOBODY = "none"
 """The tier of a step that nobody had anything to say of: its process is 0."""
 
 
+NO_OUTCOME = "outcome: nobody scored the episode"
+"""The problem of an episode without an outcome, whoever could pay its steps."""
+
+
 class Scored(NamedTuple):
     """What an episode's steps are paid.
 
@@ -116,7 +120,7 @@ class Scorer:
         out = []
         for e, parts, who, told in zip(episodes, process, tiers, problems, strict=True):
             unknown = e.success is None and self._needs_outcome(e)
-            without = "outcome: nobody scored the episode" if unknown else None
+            without = NO_OUTCOME if unknown else None
             problem = without if told is None else told
             out.append(Scored(self._mixed(e, parts), tuple(who), problem))
         return out

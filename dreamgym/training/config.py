@@ -110,9 +110,18 @@ class LoopConfig:
 
     def _check_dead(self):
         """Refuse settings that nothing would come of."""
-        watch, update = self.watch, self.update
-        dense = self.reward != RewardConfig()
-        if watch.answer == "back" and "rewards" in watch.remedies and not dense:
+        watch, update, reward = self.watch, self.update, self.reward
+        if not update.reads_rewards and reward != RewardConfig():
+            raise ValueError(
+                f"reward says what a step is paid, and baseline {update.baseline!r} "
+                "learns from who won alone: leave it out, or take another algorithm"
+            )
+        if watch.probe > self.updates:
+            raise ValueError(
+                "watch.probe plays real dev games after every so many updates: at "
+                f"most updates = {self.updates}, got {watch.probe}"
+            )
+        if watch.answer == "back" and "rewards" in watch.remedies and not reward.dense:
             raise ValueError(
                 'the remedy "rewards" turns down milestones, tool calls, learned and '
                 "judged rewards, and reward has none of them: leave it out"

@@ -1,6 +1,8 @@
 """Rollouts for one update: groups of tasks, more where they agree, forks of states."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -11,7 +13,7 @@ from curriculum.pool import Part, TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
-from dreamgym.scoring.scorer import Pasts, Scored, rewarded
+from dreamgym.scoring.scorer import NO_OUTCOME, Pasts, Scored, rewarded
 from dreamgym.training.config import LoopConfig
 from worldmodel.text.records import Episode, Task
 
@@ -20,10 +22,14 @@ Score = Callable[[Sequence[Episode], Pasts], Sequence[Scored]]
 
 
 class Rollouts(NamedTuple):
-    """Groups of `group_size` that follow each other: from tasks' starts, from forks."""
+    """Groups of `group_size` that follow each other: from tasks' starts, from forks.
+
+    Where their steps were scored, `paid` tells by whom and for what (see scored).
+    """
 
     started: list[Trajectory]
     forked: list[Trajectory]
+    paid: Mapping[str, float] = MappingProxyType({})
 
     @property
     def all(self) -> list[Trajectory]:
@@ -75,7 +81,10 @@ def gather(
 def scored(found: Rollouts, score: Score) -> Rollouts:
     """The rollouts with other rewards; what cannot be scored has an error.
 
-    One that was cut is paid, too, as far as it went: a critic goes on from there.
+    One that was cut is paid, too, as far as it went: a critic goes on from there. That
+    nobody knows its outcome is no problem of its own. `paid` then holds the share of
+    steps that each tier scored (tiers/NAME) and what an episode got on average for each
+    component (paid/NAME).
     A fork's steps are paid what they would be in a whole episode: its past counts.
     """
     out = found.all
@@ -85,11 +94,25 @@ def scored(found: Rollouts, score: Score) -> Rollouts:
     for i, row in zip(known, told, strict=True):
         t = out[i]
         error = t.error
-        if error is None and row.problem is not None:
+        expected = error is not None and row.problem == NO_OUTCOME
+        if row.problem is not None and not expected:
             error = f"reward: {row.problem}"
         out[i] = t._replace(episode=rewarded(t.episode, row), error=error)
     count = len(found.started)
-    return Rollouts(out[:count], out[count:])
+    return Rollouts(out[:count], out[count:], _paid(told))
+
+
+def _paid(told: Sequence[Scored]) -> dict[str, float]:
+    who = Counter(tier for row in told for tier in row.tiers)
+    parts: Counter[str] = Counter()
+    for row in told:
+        for step in row.rewards:
+            parts.update(step)
+    steps, episodes = who.total(), len(told)
+    return {
+        **{f"tiers/{name}": n / steps for name, n in sorted(who.items())},
+        **{f"paid/{name}": float(x) / episodes for name, x in sorted(parts.items())},
+    }
 
 
 def groups(rows: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:

@@ -70,6 +70,21 @@ class _Batch:
                 out.append(1.0 / max(of[average], 1))
         return out
 
+    def visits(self, started: int) -> np.ndarray:
+        """How often each turn counts in the gain of Theorem 1: discount**turn of the
+        first `started` rows, divided by their episodes and normalised; 0 in forks.
+
+        Advantages then add up to (1 - discount) times what an episode gains: to their
+        mean over the discounted visits, of which those after an episode's end gain
+        nothing.
+        """
+        rate = self.config.update.discount
+        whole = (self.scored | self.cut)[:started].sum()
+        return np.concatenate([
+            (i < started) * (1.0 - rate) / max(whole, 1) * rate ** np.arange(n)
+            for i, n in enumerate(self.length)
+        ])  # fmt: skip
+
     def grid(self) -> Grid:
         """Of turns."""
         return Grid(self.length, self.scored, self.cut.astype(int))
@@ -112,33 +127,32 @@ def learn(
     last = progress.curve[-1] if progress.curve else {}
     weights = weights_of(last, start)
     batch = _Batch(found.all, config)
-    judge, fitted, share = progress.critic, {}, 0.0
+    judge, fitted = progress.critic, {}
     if critic is None or judge is None:
         adv, use = _compared(batch, updater, weights, progress.stages)
-        examples = [
-            e._replace(adv=float(a))
-            for e, a, ok in zip(batch.examples, adv, use, strict=True)
-            if ok
-        ]
-        share = float(use.mean())
+        known = np.flatnonzero(use)
+        examples = [batch.examples[i]._replace(adv=float(adv[i])) for i in known]
     else:
-        examples, judge, fitted = _judged(
+        known, examples, judge, fitted = _judged(
             batch, critic, judge, progress.state,
             batch.rewards(weights, updater, progress.stages), seed=seed + number,
         )  # fmt: skip
-        share = len(examples) / max(len(batch.examples), 1)
+    share = len(examples) / max(len(batch.examples), 1)
     rng = np.random.default_rng((seed, number, 1))
     again = _drawn(progress.replay, config.replay.share * len(examples), rng)
     replay = _kept(progress.replay, batch, examples, config)
     state, metrics = progress.state, {}
     if examples:
+        visits = batch.visits(len(found.started))[known]
+        trained = [*examples, *again]
         state, metrics = updater.update(
-            progress.state, [*examples, *again], seed=seed + number, weights=weights,
+            progress.state, trained, seed=seed + number, weights=weights,
             beside=_drawn(beside, config.beside.turns, rng),
+            visits=[*visits, *[0.0] * len(again)],
         )  # fmt: skip
         weights = _followed(weights, metrics, config)
-    if "gain" in metrics:  # turns without a signal have an advantage of 0
-        metrics["gain"] *= share
+        if "gain" in metrics:  # a sum, no mean
+            metrics["gain"] *= len(trained)
     turned = {
         f"{name}_weight": float(value)
         for name, value in weights._asdict().items()
@@ -181,8 +195,9 @@ def _judged(
     rewards: Flat,
     *,
     seed: int,
-) -> tuple[list[Example], TrainState, dict[str, float]]:
-    """Examples with a critic's advantages, and the critic fitted to the returns.
+) -> tuple[list[int], list[Example], TrainState, dict[str, float]]:
+    """Which turns count, these with a critic's advantages, and the critic fitted to the
+    returns.
 
     Over tokens a turn's reward lies on its last one, and so does the discount.
     """
@@ -217,7 +232,7 @@ def _judged(
             judge, state.params, [examples[i] for i in known], returns[use],
             values[use], seed=seed,
         )  # fmt: skip
-    return out, judge, told
+    return known, out, judge, told
 
 
 def _followed(weights: Weights, metrics: dict[str, float], config: LoopConfig):
@@ -284,7 +299,8 @@ def told(found: Rollouts, config: LoopConfig) -> dict[str, float]:
         out["forks"] = float(len(found.forked))
     if config.drop_void:
         out["void"] = _mean([any(x.void for x in t.turns) for t in found.all])
-    return out | {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
+    out |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
+    return out | dict(found.paid)
 
 
 def turn_example(turn: Turn, advantage: float, weight: float = 1.0) -> Example:

@@ -219,3 +219,19 @@ def test_the_pool_is_made_as_the_settings_say():
     np.testing.assert_allclose(
         pool.values([pool.entries["t1"]], optimism=0.0), [3 / 20], rtol=1e-12
     )
+
+
+def test_a_part_whose_tasks_are_all_retired_goes_on_being_drawn():
+    # "When" is measured on tasks without a call: won every time, they retire first.
+    pool = TaskPool([*named(4, prefix="call"), *named(2, prefix="none")], patience=1)
+    for name in ("none0", "none1"):
+        pool.record(name, [True, True], 0)
+    assert {e.task.id for e in pool.active()} == {f"call{i}" for i in range(4)}
+    mix = [(0.5, lambda e: "call" in e.task.id), (0.5, lambda e: "none" in e.task.id)]
+    rng = np.random.default_rng(0)
+    found = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, mix=mix)]
+    assert sum("none" in x for x in found) == 4
+    # One that no task fits leaves its share to the others.
+    nobody = [(0.5, mix[0][1]), (0.5, lambda e: e.generated)]
+    found = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, mix=nobody)]
+    assert sum("call" in x for x in found) == 8

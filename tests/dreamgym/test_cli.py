@@ -372,6 +372,55 @@ def test_every_setting_can_be_set(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        '[{"name": "lit", "pattern": "^on$", "weight": 1}]',
+        '[{name = "lit", pattern = "^on$", weight = 1}]',
+    ],
+)
+def test_lists_and_tables_are_given_as_json_or_toml(value, tmp_path):
+    from dreamgym.pipeline.run import Run
+
+    args = ["--env", CORRIDOR, "--set", f"dream.reward.milestones={value}"]
+    assert tiny("collect", *args) == 0
+    (found,) = Run.open(tmp_path / "r").config.dream.reward.milestones
+    assert (found.name, found.pattern) == ("lit", "^on$")
+
+
+def test_stages_one_by_one_do_what_all_of_them_do(monkeypatch):
+    assert tiny("collect", "--env", CORRIDOR) == 0
+    called = []
+    for name in ("pretrain", "ensemble", "fidelity", "warmstart", "train"):
+        body = lambda _, name=name: called.append(name) or {}  # noqa: E731
+        monkeypatch.setitem(STAGES, name, body)
+    for name in ("pretrain", "warmstart", "train"):
+        assert tiny(name, "--env", CORRIDOR) == 0
+    # The run's own card has no command: what reads it later runs it.
+    assert called == ["pretrain", "ensemble", "fidelity", "warmstart", "train"]
+
+
+def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
+    from dreamgym.pipeline.presets import preset
+    from dreamgym.pipeline.run import Run
+
+    (tmp_path / "e.jsonl").write_text("{}")
+    made = {"refit": str(tmp_path / "old"), "episodes": str(tmp_path / "e.jsonl")}
+    Run(tmp_path / "new", preset("tiny", seed=3, env=CORRIDOR, **made))
+    assert "'pretrain' has not been run" in refused(
+        capsys, "warmstart", "--run-dir", "new"
+    )
+    error = refused(capsys, "train", "--run-dir", "new", "--seed", "1")
+    assert "goes on under its settings: drop --seed" in error
+
+
+def test_an_environment_beside_you_is_found(capsys, tmp_path):
+    text = "from tests.doubles import Corridor\n\n\nclass Mine(Corridor):\n    pass\n"
+    (tmp_path / "only_here.py").write_text(text)
+    assert run("check", "--env", "only_here:Mine") == 0
+    assert "keeps the contract" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("setting", "told"),
     [
         ("hope=1", "no setting 'hope' in RunConfig; have ['preset'"),

@@ -18,7 +18,7 @@ from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import MilestoneConfig, RewardConfig
-from dreamgym.scoring.scorer import Scorer
+from dreamgym.scoring.scorer import NO_OUTCOME, Scorer
 from dreamgym.training import BesideConfig, LoopConfig, Parts, Progress, ReplayConfig
 from dreamgym.training.gather import Rollouts, fork_points, gather, scored
 from tests import doubles
@@ -57,14 +57,16 @@ class Told:
 
     def __init__(self):
         self.examples, self.weights, self.beside, self.loss = [], [], [], 0.5
+        self.visits = []
 
 
 @pytest.fixture
 def told(monkeypatch):
     found = Told()
 
-    def update(self, state, examples, *, seed, weights, beside):
+    def update(self, state, examples, *, seed, weights, beside, visits):
         del self, seed
+        found.visits.append(list(visits))
         found.examples.append(list(examples))
         found.weights.append(weights)
         found.beside.append(list(beside))
@@ -609,6 +611,26 @@ def test_only_a_dream_can_be_forked():
         ),
         (
             {
+                "watch": WatchConfig(answer="back", remedies=("rewards",)),
+                "reward": RewardConfig(alpha=0.5),  # an outcome's, all of it
+            },
+            'the remedy "rewards" turns down',
+        ),
+        (
+            {
+                "reward": RewardConfig(alpha=0.5),
+                "update": UpdateConfig(
+                    baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none")
+                ),
+            },
+            "learns from who won alone",
+        ),
+        (
+            {"updates": 4, "watch": WatchConfig(probe=5, keep=True)},
+            "at most updates = 4, got 5",
+        ),
+        (
+            {
                 "replay": ReplayConfig(share=0.5),
                 "update": UpdateConfig(surrogate=SurrogateConfig(ratio="none")),
             },
@@ -626,3 +648,49 @@ def test_bad_settings_are_refused_by_name(settings, said):
     with pytest.raises(ValueError, match="group_size must be >= 2, got 1"):
         LoopConfig(group_size=1, forks=1, update=UpdateConfig(baseline="critic"))
     assert LoopConfig(group_size=1, update=UpdateConfig(baseline="critic"))
+
+
+def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
+    rows = [
+        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="untrusted: 0.1"),
+        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="untrusted: 0.1"),
+    ]
+
+    def score(episodes, pasts):
+        known = Scorer(RewardConfig(alpha=0.5)).score(episodes, pasts)
+        assert [x.problem for x in known] == [NO_OUTCOME] * 2  # and no reason to go
+        return [known[0], known[1]._replace(problem="judge: no answer")]
+
+    paid = scored(Rollouts(rows, []), score)
+    assert [t.error for t in paid.started] == [
+        "untrusted: 0.1", "reward: judge: no answer",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("told")
+def test_who_paid_what_is_in_the_row_of_the_update():
+    there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
+    scorer = Scorer(RewardConfig(milestones=(there,)))
+    paid = scored(Rollouts(pair(), []), scorer.score)
+    found = training.learn(
+        updater(), fresh([doubles.task(0, 1, 2)]), paid, CONFIG, seed=0
+    )
+    # Two steps won, one lost: the milestone and the coin are the rule's, a move left
+    # into the wall is nobody's.
+    assert found.row["tiers/rule"] == pytest.approx(2 / 3)
+    assert found.row["tiers/none"] == pytest.approx(1 / 3)
+    assert found.row["paid/milestone/there"] == 0.25
+    assert found.row["paid/coin"] == 0.5
+
+
+def test_the_gain_is_a_mean_over_discounted_visits_of_episodes_from_the_start(told):
+    rows = pair()
+    fork = doubles.trajectory(doubles.task(1, 2, 4), WIN)._replace(past=("go right",))
+    lost = doubles.trajectory(doubles.task(1, 2, 4), LOSE)._replace(past=("go right",))
+    learn(rows, with_(discount=0.5), forked=[fork, lost])
+    (visits,) = told.visits
+    # Two episodes of 2 and 1 turns, of which the first turns are compared; the second
+    # turn of the one that still acts is alone. Forks count nothing.
+    starts = [v for v in visits if v]
+    assert starts == pytest.approx([0.5 / 2, 0.5 / 2])
+    assert len(visits) == len(told.examples[0]) > 2

@@ -21,7 +21,13 @@ class Ratio(NamedTuple):
 
     def value(self) -> Float[Array, ""]:
         """The mean, 0 of an empty set."""
-        return self.total / jnp.maximum(self.count, 1.0)
+        return self.total / counted(self.count)
+
+
+def counted(count: Float[AnyArray, ""]) -> Float[Array, ""]:
+    """What to divide a sum by: its weights, which may add up to less than 1, or 1 where
+    there are none."""
+    return jnp.where(count > 0, count, 1.0)
 
 
 def masked_ratio(

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from worldmodel.backbone.lora import is_adapter
 from worldmodel.backbone.mesh import ROWS, place_rows, put
 from worldmodel.backbone.model import Model, Readout, read
-from worldmodel.fitting.arrays import Ratio
+from worldmodel.fitting.arrays import Ratio, counted
 from worldmodel.fitting.batches import Tokens, rows_of
 from worldmodel.fitting.micro import MicroBatches
 
@@ -376,7 +376,7 @@ def _added(grads, more):
 
 def _apply(tx, split, decay, state, grads, count):
     mine, fixed = split(state.params)
-    grads = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), grads)
+    grads = jax.tree.map(lambda g: g / counted(count), grads)
     norm = optax.tree.norm(grads)
     updates, opt = tx.update(grads, state.opt, mine)
     mine: Any = optax.apply_updates(mine, updates)

@@ -7,9 +7,11 @@ An action is a call where it is, as a whole, one of
   {"tool": "weather", "arguments": {"city": "Paris"}}
   {"type": "call", "which": "weather", "how": {"city": "Paris"}}
   weather(city="Paris", days=2)
-with or without <action>...</action> around it. A value of the last form is JSON, text
-in single quotes, or bare words. What begins as a call and is none is a malformed call;
-all else (an answer, a command of a text game) is no call.
+  weather {"city": "Paris", "days": 2}
+with or without <action>...</action> around it; the last is how the importer of OpenAI
+messages writes them. A value of the third form is JSON, text in single quotes, or bare
+words. What begins as a call and is none is a malformed call; all else (an answer, a
+command of a text game) is no call.
 """
 
 import difflib
@@ -27,6 +29,7 @@ _KEYS = (("tool", "arguments"), ("which", "how"))
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
 _TOLD = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
 _NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
+_SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=\"'{}\[\]]+")
@@ -52,6 +55,8 @@ def read_call(action: str) -> Call | None:
     text = tagged[1].strip() if tagged else text
     if text.startswith("{"):
         return _object(text)
+    if spaced := _SPACED.fullmatch(text):
+        return _spaced(*spaced.groups())
     named = _NAMED.match(text)
     if named is None:
         return None
@@ -63,6 +68,15 @@ def read_call(action: str) -> Call | None:
     if found is None:
         return Call(named[1], {}, False)
     return Call(named[1], found)
+
+
+def _spaced(tool: str, told: str) -> Call:
+    """A name and, behind a blank, its arguments as a JSON object."""
+    try:
+        found = json.loads(told)
+    except (ValueError, RecursionError):
+        found = None
+    return Call(tool, found) if isinstance(found, dict) else Call(tool, {}, False)
 
 
 def gold_calls(task: Task) -> tuple[Call | None, ...] | None:

@@ -16,7 +16,8 @@ class Form(NamedTuple):
     """Heads of the first and last lines, the least number of lines, heads apart.
 
     `distinct`: no two lines of one state have the same head. `stems`: what changes in
-    place changes in the last word alone (edits.apply).
+    place changes in the last word alone (edits.apply). `empty`: a state may hold no
+    line at all, and then need not have the rest.
     """
 
     first: tuple[str, ...]
@@ -24,17 +25,20 @@ class Form(NamedTuple):
     lines: int
     distinct: bool
     stems: bool = False
+    empty: bool = False
 
 
 def form_of(states: Iterable[State]) -> Form:
     """What these states share. Raises ValueError where there are none."""
-    heads = [[line.split()[0] for line in state] for state in dict.fromkeys(states)]
-    if not heads:
+    known = dict.fromkeys(states)
+    if not known:
         raise ValueError("a form needs at least one state")
+    # One without a line would say that nothing is shared by the others.
+    heads = [[line.split()[0] for line in state] for state in known if state] or [[]]
     lines, first = min(map(len, heads)), _shared(heads)
     last = _shared([x[::-1] for x in heads])[: lines - len(first)]
     distinct = all(len(set(x)) == len(x) for x in heads)
-    return Form(first, last[::-1], lines, distinct)
+    return Form(first, last[::-1], lines, distinct, empty=() in known)
 
 
 def by_stems(pairs: Iterable[tuple[State, State]]) -> bool:
@@ -59,6 +63,8 @@ def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 def fault(state: State, form: Form) -> str | None:
     """How a state breaks the form, or None."""
+    if form.empty and not state:
+        return None
     heads = tuple(line.split()[0] for line in state if line.split())
     if len(heads) < form.lines or len(heads) < len(state):
         return f"{len(heads)} lines of text, at least {form.lines} expected"

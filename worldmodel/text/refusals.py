@@ -18,7 +18,9 @@ def refused(t: Transition) -> bool:
     """
     if t.invalid is not None:
         return t.invalid
-    return not t.terminated and not t.reward and unmoved(t.state, t.next_state)
+    # What it cannot take may cost something; what pays was taken.
+    idle = not t.terminated and t.reward <= 0
+    return idle and unmoved(t.state, t.next_state)
 
 
 def unmoved(state: State, next_state: State) -> bool:

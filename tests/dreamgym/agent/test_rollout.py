@@ -151,3 +151,22 @@ def test_progress_is_told_up_to_the_end():
     assert told[-1] == (7, 7)
     assert sorted(told) == told
     assert run(doubles.Scripted(doubles.expert_rule), real(3), []) == []
+
+
+class Silent(doubles.Corridor):
+    """Says nothing at its first step."""
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return ("" if self.steps == 1 else obs, *rest)
+
+
+def test_an_empty_state_is_a_state_and_no_step_that_changed_nothing():
+    task = doubles.task(0, 2, 2)
+    moves = iter(doubles.plan(task.initial_state))
+    policy = doubles.Scripted(lambda *_: next(moves))
+    (found,) = run(policy, real(1, make=Silent), [task])
+    steps = found.episode.transitions
+    assert steps[0].next_state == () == steps[1].state
+    assert steps[1].next_state
+    assert found.episode.success is True

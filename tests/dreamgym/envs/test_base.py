@@ -1,7 +1,10 @@
 """Specs, tasks by split, one step as a record, and the batch of real environments."""
 
+import dataclasses
+import json
 import math
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -203,3 +206,37 @@ def test_the_return_of_an_earlier_game_is_not_carried_over():
         won = step.success
     assert step.terminated
     assert not won
+
+
+def test_what_numpy_says_can_be_written():
+    told = {"invalid": np.True_, "reveals": np.False_, "success": np.True_}
+    step = base.take(Fixed(np.float32(0.5), np.True_, np.False_, told), "a")
+    assert [step.invalid, step.reveals, step.success] == [True, False, True]
+    json.dumps(step._asdict())
+    quiet = base.take(Fixed(0.0, False, False, {}), "a")
+    assert (quiet.invalid, quiet.reveals) == (None, None)
+
+
+class Odd(doubles.Corridor):
+    """Cannot begin one task, and speaks half a character in another."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        if options["task"].id == TASKS[0].id:
+            raise RuntimeError("level file missing")
+        return (obs + "\ud800" if options["task"].id == TASKS[1].id else obs), info
+
+
+def test_tasks_that_cannot_be_begun_or_written_stay_as_they_are(capsys):
+    numpy = dataclasses.replace(TASKS[2], options={"seed": np.int64(3)})
+    given = [TASKS[0], TASKS[1], numpy, doubles.task(3, 1, 4)]
+    bare = [dataclasses.replace(t, initial_state=()) for t in given]
+    found = base.begun(Odd(), bare)
+    assert found[:3] == bare[:3]
+    assert found[3] == given[3]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split("begun: ")[1].split(":")[0] for line in told] == [
+        "RuntimeError", "UnicodeEncodeError", "TypeError",
+    ]  # fmt: skip
+    with pytest.raises(UnicodeEncodeError):
+        base.begin(Odd(), TASKS[1])

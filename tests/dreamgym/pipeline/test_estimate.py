@@ -141,6 +141,9 @@ def test_small_resources_are_warned_of_and_a_full_disk_is_refused(
     with pytest.raises(RunError, match=r"disk: .* make room"):
         estimate.warnings(found, tmp_path, None)
     (tmp_path / "episodes.jsonl").write_bytes(b"x" * int(found.disk / 3))
+    with pytest.raises(RunError, match=r"disk: .* make room"):  # another run's
+        estimate.warnings(found, tmp_path, None)
+    (tmp_path / "manifest.json").write_text("{}")
     assert len(estimate.warnings(found, tmp_path, None)) == 1  # it is written already
 
 

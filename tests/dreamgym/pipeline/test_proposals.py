@@ -107,6 +107,21 @@ def test_proposals_are_a_function_of_the_update_and_the_tasks():
     assert asked(3) == asked(3) != asked(4)
 
 
+class Failing(doubles.Corridor):
+    """Begins none of its variations."""
+
+    def variations(self, task, rng):
+        del rng
+        yield dataclasses.replace(task, id=f"{task.id}-v", options={})
+
+
+def test_variations_that_fail_are_none_and_said(capsys):
+    pool = TaskPool(TASKS)
+    rng = np.random.default_rng(0)
+    assert proposals._varied(Failing(), pool, TASKS[0], rng) is None
+    assert f"no variation of task {TASKS[0].id!r}: KeyError" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("settings", [{"generator": "none"}, {"proposals": 0}])
 def test_nobody_proposes(settings):
     config = CurriculumConfig(**settings)

@@ -221,3 +221,22 @@ def test_a_run_of_before_a_setting_is_opened_with_its_episodes_and_no_others(tmp
     file.write_text("two")
     with pytest.raises(RunError, match="the episodes file has changed"):
         Run(tmp_path / "r", config)
+
+
+def test_a_marker_cut_short_is_named(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    path = run.path("stages/collect.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    with pytest.raises(RunError, match=r"stages/collect\.json: expected JSON"):
+        run.done("collect")
+
+
+def test_what_a_kill_left_of_a_dropped_folder_is_no_checkpoint(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    for part in ("checkpoints/dream", "checkpoints/.dream.gone"):
+        run.path(part).mkdir(parents=True)
+        (run.path(part) / "host.json").write_text("{}")
+    run.drop("checkpoints/dream")
+    assert list(run.path("checkpoints").iterdir()) == []
+    run.drop("checkpoints/dream")  # nothing is there

@@ -13,9 +13,10 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline import reinforce
 from dreamgym.pipeline.config import TrustConfig
-from dreamgym.pipeline.policies import load_policy
+from dreamgym.pipeline.policies import load_policy, roomy
 from dreamgym.pipeline.presets import preset
-from dreamgym.pipeline.run import Run
+from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.train import _dreamable
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.tracking import FILE, read_metrics
 from dreamgym.training import LoopConfig
@@ -200,3 +201,22 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
         assert [q.past for q in asked] == [(), ("a",), ("a", "b")]
     with pytest.raises(ValueError, match="enrich must be in"):
         TrustConfig(enrich=1.5)
+
+
+def test_the_room_for_actions_is_that_of_the_longest_that_won(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    assert roomy(run) == run.config.policy  # nothing was counted
+
+    def counted(longest):
+        run.write_json("stages/pretrain.json", {"numbers": {"action_tokens": longest}})
+        return roomy(run).action_tokens
+
+    assert [counted(n) for n in (4, 9, 10, 35)] == [12, 12, 13, 44]
+
+
+def test_tasks_that_begin_with_nothing_are_not_dreamed(capsys):
+    bare = dataclasses.replace(TASKS[0], id="bare", initial_state=())
+    assert _dreamable([bare, *TASKS[1:3]]) == list(TASKS[1:3])
+    assert "1 tasks begin with an empty state" in capsys.readouterr().err
+    with pytest.raises(RunError, match="no task to dream of"):
+        _dreamable([bare])

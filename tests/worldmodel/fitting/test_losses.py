@@ -123,3 +123,10 @@ def test_pieces_of_logits_are_all_of_them(monkeypatch, rows):
     np.testing.assert_allclose(got, want, atol=1e-5)
     for a, b in zip(pieces, grads, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_weights_that_add_up_to_less_than_one_still_make_a_mean():
+    few = masked_ratio(jnp.full(3, 2.0), np.array([True, True, False]), 0.15)
+    np.testing.assert_allclose(few.count, 0.3, rtol=1e-6)
+    np.testing.assert_allclose(few.value(), 2.0, rtol=1e-6)
+    assert float(Ratio(jnp.zeros(()), jnp.zeros(())).value()) == 0.0

@@ -29,6 +29,7 @@ PARIS = Call("weather", {"city": "Paris", "days": 2})
         'weather(city="Paris", days=2)',
         "weather( city = 'Paris' , days=2 )",
         "weather(city=Paris, days=2)",
+        'weather {"city": "Paris", "days": 2}',
     ],
 )
 def test_every_notation_tells_the_same_call(action):
@@ -162,3 +163,9 @@ def test_the_calls_that_are_due():
 def test_calls_of_no_sense_name_the_task(calls):
     with pytest.raises(ValueError, match=r"task 'a': options\['calls'\]"):
         gold_calls(Task(id="a", instruction="", options={"calls": calls}))
+
+
+def test_a_call_behind_a_blank_that_is_no_object_is_malformed():
+    assert read_call('weather {"city": "Par') == Call("weather", {}, False)
+    assert read_call("weather [1]") is None
+    assert read_call("put cup in sink") is None

@@ -10,11 +10,32 @@ ATTIC = ("carry map", "here nothing", "attic south hall", "at attic")
 
 
 def test_a_form_is_what_all_states_share():
-    assert form_of([HALL, ATTIC]) == (("carry", "here"), ("at",), 4, False, False)
-    assert form_of([ATTIC]) == (("carry", "here", "attic", "at"), (), 4, True, False)
+    assert form_of([HALL, ATTIC]) == (
+        ("carry", "here"),
+        ("at",),
+        4,
+        False,
+        False,
+        False,
+    )
+    assert form_of([ATTIC]) == (
+        ("carry", "here", "attic", "at"),
+        (),
+        4,
+        True,
+        False,
+        False,
+    )
     # A line is not counted from both ends.
-    assert form_of([("a", "b"), ("a", "c", "b")]) == (("a",), ("b",), 2, True, False)
-    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True, False)
+    assert form_of([("a", "b"), ("a", "c", "b")]) == (
+        ("a",),
+        ("b",),
+        2,
+        True,
+        False,
+        False,
+    )
+    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True, False, False)
     with pytest.raises(ValueError, match="at least one state"):
         form_of([])
 
@@ -64,3 +85,13 @@ def test_real_states_have_the_form_they_gave():
 )  # fmt: skip
 def test_what_changes_by_its_stem(pairs, want):
     assert by_stems(pairs) is want
+
+
+def test_an_empty_state_does_not_undo_the_form_of_the_others():
+    said = [("found a", "said b"), ("found c", "d e", "said f")]
+    form = form_of([*said, ()])
+    assert form == form_of(said)._replace(empty=True)
+    assert fault((), form) is None
+    assert "at least 2 expected" in fault((), form_of(said))
+    assert "first lines must begin" in fault(("hall x", "said ok"), form)
+    assert fault((), form_of([()])) is None

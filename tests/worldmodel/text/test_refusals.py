@@ -36,6 +36,7 @@ def test_a_state_that_stayed_but_for_an_error(after, found):
         (("c", "said hello"), {"invalid": True}, True),
         (("a", "said b"), {"terminated": True}, False),
         (("a", "said b"), {"reward": 0.5}, False),
+        (("a", "said b"), {"reward": -0.1}, True),  # every step may have its price
     ],
 )
 def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
