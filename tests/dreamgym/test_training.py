@@ -40,8 +40,8 @@ class Recorder:
 def recorder(monkeypatch):
     found = Recorder()
 
-    def update(self, state, examples, *, seed, weights, beside):
-        del self
+    def update(self, state, examples, *, seed, weights, beside, visits):
+        del self, visits
         found.weights.append(weights.kl)
         found.beside.append(list(beside))
         found.examples.append(list(examples))

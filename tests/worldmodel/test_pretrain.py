@@ -517,8 +517,8 @@ def test_each_family_has_a_form_of_all_its_states():
     last = dataclasses.replace(other.transitions[-1], next_state=after)
     other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
     found = pretrain.forms_of([one, other])
-    assert found["room"] == (("the", "the"), (), 2, False, True)
-    assert found["hall"] == ((), ("the",), 2, False, True)  # the last state too
+    assert found["room"] == (("the", "the"), (), 2, False, True, False)
+    assert found["hall"] == ((), ("the",), 2, False, True, False)  # the last state too
 
 
 def test_what_led_elsewhere_is_no_repeat(tok):
