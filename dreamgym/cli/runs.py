@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +72,17 @@ def add(commands: Any) -> None:
         description="Run every cell of a grid (a TOML file, see "
         "scripts/studies/) and print the table. Interrupted? The same command goes on; "
         "cells that did not run are blank. A cell that fails is told, and tried again "
-        "by the next call.",
+        "by the next call. What you choose by the table looks better there than it is: "
+        "--fresh asks games that chose nothing.",
     )  # fmt: skip
     study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
     study.add_argument("--table", action="store_true", help="run nothing, print only")
+    study.add_argument(
+        "--fresh", type=int, metavar="GAMES",
+        help="run no cell; policies of the finished ones play so many test games that "
+        "no cell has played, and the table is of these",
+    )  # fmt: skip
     add_track(study)
     study.set_defaults(body=_study)
     beside = commands.add_parser(
@@ -241,23 +247,31 @@ def _study(args: argparse.Namespace) -> None:
 
     grid = study.read_study(args.file)
     root = args.root if args.root is not None else Path("runs") / args.file.stem
+    where = study.CELLS if args.fresh is None else study.FRESH
+    if args.fresh is not None and args.fresh < 1:
+        raise RunError(f"--fresh: expected at least 1 game, got {args.fresh}")
+    failed = []
     if not args.table:
         require(args.track)
         tune_process()
-        say_study(grid, root)
-    failed = [] if args.table else _computed(grid, root, args.track)
-    print(study.table(grid, root))
-    if figure := study.plot(grid, root):
+        if args.fresh is None:
+            say_study(grid, root)
+            failed = _each(grid, lambda c: study.compute(grid, c, root, args.track))
+        else:
+            count = args.fresh
+            failed = _each(grid, lambda c: study.play_fresh(grid, c, root, count))
+    print(study.table(grid, root, where))
+    if figure := study.plot(grid, root, where):
         print(f"\nplot: {figure}")
     if failed:
         told = "\n  ".join(failed)
         raise RunError(f"{len(failed)} cells failed, and are blank:\n  {told}")
 
 
-def _computed(grid: "Study", root: Path, track: Sequence[str]) -> list[str]:
+def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
     """Every cell of a study in turn; the ones that failed, and why.
 
-    What is wrong with one cell is told, and the next are computed. Where nobody answers
+    What is wrong with one cell is told, and the next are tried. Where nobody answers
     or there is no room they would fare no better, and the study stops.
     """
     from dreamgym.pipeline import study
@@ -269,7 +283,7 @@ def _computed(grid: "Study", root: Path, track: Sequence[str]) -> list[str]:
         name = " ".join(f"{k}={v}" for k, v in cell.items())
         print(f"cell {name}", flush=True)
         try:
-            study.compute(grid, cell, root, track)
+            body(cell)
         except ServerLost:
             raise
         except (RunError, ArithmeticError, ValueError) as error:

@@ -29,12 +29,28 @@ def test_tasks(run: Run) -> list[Task]:
     Raises:
       RunError: the environment has no test task, or one that was collected.
     """
+    return _tasks(run, 0, run.config.evaluate.games)
+
+
+def fresh_tasks(run: Run, first: int, count: int) -> list[Task]:
+    """At most `count` test games after the `first`, for what was chosen on those.
+
+    Raises:
+      RunError: the environment has no more, or one that was collected.
+    """
+    return _tasks(run, first, first + count)
+
+
+def _tasks(run: Run, first: int, end: int) -> list[Task]:
     env = base.make(run.config.env)
     try:
-        tasks = base.tasks_of(env, run.config.env, "test", run.config.evaluate.games)
-        told = base.begun(env, tasks)
+        tasks = base.tasks_of(env, run.config.env, "test", end)
+        told = base.begun(env, tasks[first:])
     finally:
         env.close()
+    if not told and first:
+        have = f"{run.config.env} has {len(tasks)} test games"
+        raise RunError(f"{have}, and none to play after the first {first}")
     seen = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
     if not told or any(t.id in seen for t in told):
         raise RunError("test tasks must exist and must not be among the collected")
@@ -49,16 +65,24 @@ def stage(run: Run) -> dict[str, Any]:
     return play_all(run, ZERO_SHOT)
 
 
-def play_all(run: Run, names: Sequence[str]) -> dict[str, Any]:
-    """Play each policy on the test games unless its file stands; success rates."""
-    tasks = test_tasks(run)
+def play_all(
+    run: Run,
+    names: Sequence[str],
+    tasks: Sequence[Task] | None = None,
+    folder: str = "test",
+) -> dict[str, Any]:
+    """Play each policy unless its file has just these games; success rates.
+
+    By default the test games, in test/NAME.jsonl.
+    """
+    tasks = test_tasks(run) if tasks is None else tasks
     envs = real_envs(run)
     out = {}
     try:
         with bar(len(names) * len(tasks), "evaluate", "episode") as show:
             for i, name in enumerate(names):
-                path = run.path(f"test/{name}.jsonl")
-                if not path.is_file():
+                path = run.path(f"{folder}/{name}.jsonl")
+                if not _played(path, tasks):
                     found = evaluate.play(
                         load_policy(run, name), envs, tasks,
                         seed=run.config.seed + 7,
@@ -71,6 +95,12 @@ def play_all(run: Run, names: Sequence[str]) -> dict[str, Any]:
     finally:
         envs.close()
     return out
+
+
+def _played(path: Path, tasks: Sequence[Task]) -> bool:
+    return path.is_file() and [e.task.id for e in read_episodes(path)] == [
+        t.id for t in tasks
+    ]
 
 
 def trajectories(path: Path) -> list[Trajectory]:

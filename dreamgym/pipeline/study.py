@@ -31,9 +31,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
-import shutil
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,50 +42,13 @@ from dreamgym.pipeline.compare import POLICIES
 from dreamgym.pipeline.config import RunConfig, changed_by
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
-from dreamgym.pipeline.run import VERSION, Run, RunError
-from dreamgym.pipeline.warmstart_config import WarmstartConfig
+from dreamgym.pipeline.run import Run, RunError
+from dreamgym.pipeline.shared import ALL, SHARED, computed, key, take_over, version
 from worldmodel.text.records import replacing
 
 VARIANT, ALGORITHM = "variant", "algorithm"
-LATE = {
-    "preset", "dream", "transfer", "transfer_budget", "enrich", "trust", "real",
-}  # fmt: skip
-"""Settings that no shared stage reads, but fidelity that of trust."""
-POLICY = {"policy", "warmstart"}
-MODEL = {"model", "experience", "retrieval", "pretrain", "share", "balance"}
-ENSEMBLE = {"ensemble"}
-UNCLONED = {
-    f"warmstart.{f.name}"
-    for f in dataclasses.fields(WarmstartConfig)
-    if f.name not in ("fit", "start", "experts", "share")
-}
-"""Settings of the warm start that its control does not read (clone.py)."""
-SHARED = {
-    "collect": ((), LATE | POLICY | MODEL | ENSEMBLE, ("episodes.jsonl", "dev.jsonl")),
-    "pretrain": (("collect",), LATE | POLICY | ENSEMBLE, (
-        "tokenizer", "experience", "memory", "curves/pretrain.jsonl",
-    )),
-    "ensemble": (("pretrain",), LATE | POLICY, ("ensemble",)),
-    "fidelity": (("ensemble",), (LATE - {"trust"}) | POLICY, (
-        "fidelity.json", "plots/fidelity.png",
-    )),
-    "clone": (("pretrain",), LATE | ENSEMBLE | UNCLONED, (
-        "policies/untrained", "policies/bc", "curves/bc.jsonl",
-        "test/untrained.jsonl", "test/bc.jsonl",
-    )),
-    "warmstart": (("pretrain",), LATE | ENSEMBLE, (
-        "branches.jsonl", "branches.json", "policies/untrained", "policies/bc",
-        "policies/warmstart", "curves/bc.jsonl", "curves/iwm.jsonl",
-        "curves/writer.jsonl", "curves/warmstart.jsonl", "test/untrained.jsonl",
-        "test/bc.jsonl", "test/warmstart.jsonl",
-    )),
-}  # fmt: skip
-"""Stages that cells share: what each goes on from, what it does not read, its files.
-
-Test games that its policies have played are among them.
-"""
-ALL = (*STAGES, "clone")
-"""The stages, and the one within the warm start that is shared by itself."""
+CELLS, FRESH = "cells", "fresh"
+"""Where finished cells lie: with the test games, and with games no cell had played."""
 Cell = dict[str, Any]
 """The settings of a cell by their dotted names."""
 
@@ -220,9 +180,9 @@ def compute(
     A finished cell is read again from its run, so that new columns cost nothing.
     """
     config = config_of(study, cell)
-    key = config.digest()
-    with Run(root / "runs" / key, config, track=track) as run:
-        share(run, _manifests(root))
+    digest = config.digest()
+    with Run(root / "runs" / digest, config, track=track) as run:
+        take_over(run, list(_runs(root)))
         for name, body in STAGES.items():
             run.stage(name, lambda body=body: body(run))
             if name == study.until:
@@ -230,102 +190,76 @@ def compute(
         if study.test:
             evaluate.play_all(run, study.test)
     told = {
-        "settings": cell, "digest": key,
+        "settings": cell, "digest": digest,
         "values": {
             c: _value(run, path)
             for c, path in study.columns.items()
             if grid.Tested.of(path) is None
         },
-        "games": _games(run),
-        "dreamgym": sorted({v for s in ALL if (v := _version(run, s)) is not None}),
+        "games": _games(run, "test"),
+        "dreamgym": sorted({v for s in ALL if (v := version(run, s)) is not None}),
     }  # fmt: skip
-    with replacing(root / "cells" / f"{key}.json") as file:
+    with replacing(root / CELLS / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return told
 
 
-def share(run: Run, manifests: Sequence[Path]) -> None:
-    """Take over finished stages of runs whose settings they read are the same.
+def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
+    """Policies of a finished cell play test games that no cell has played.
 
-    Collecting, pretraining and the warm start cost most of a run, and cells that ask
-    about what comes later agree on them. A stage of one version is the same function of
-    the same settings in every run, so its files are as good as computed anew.
+    What a table of many rows picks looks better in it than it is; games that picked
+    nothing tell. Each policy that a column names plays `count` games, or as many as
+    there are, after the first `evaluate.games`. Returns whether the cell had finished.
+
+    Raises:
+      RunError: the run is gone; no column names a policy; no game is left.
     """
-    others = [o for o in _runs(manifests) if o.root != run.root]
-    for stage, (before, _, files) in SHARED.items():
-        if run.done(stage) or not all(run.done(b) for b in before):
-            continue
-        for other in others:
-            same = _read(other.config, stage) == _read(run.config, stage)
-            if not same or _version(other, stage) != VERSION:
-                continue
-            print(f"{stage}: as in {other.root}", file=sys.stderr)
-            for name in files:
-                _copy(other.path(name), run.path(name))
-            _copy(other.path(f"stages/{stage}.json"), run.path(f"stages/{stage}.json"))
-            break
+    digest = config_of(study, cell).digest()
+    path = root / CELLS / f"{digest}.json"
+    if not path.is_file():
+        return False
+    asked = [grid.Tested.of(where) for where in study.columns.values()]
+    named = {p for a in asked if a is not None for p in a.policies}
+    if not named:
+        raise RunError("no column names a policy's test games, such as test/dream")
+    first = max(config_of(study, c).evaluate.games for c in cells(study))
+    with Run.open(root / "runs" / digest) as run:
+        have = [
+            p for p in POLICIES if p in named and run.path(f"test/{p}.jsonl").is_file()
+        ]
+        tasks = evaluate.fresh_tasks(run, first, count)
+        evaluate.play_all(run, have, tasks, FRESH)
+        told = json.loads(path.read_text()) | {"games": _games(run, FRESH)}
+    with replacing(root / FRESH / f"{digest}.json") as file:
+        json.dump(told, file, indent=2)
+    return True
 
 
 def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
     """Of each cell the stages it will not compute: done, or taken over by then."""
-    runs, have = list(_runs(_manifests(root))), set()
+    runs, have = list(_runs(root)), set()
     for other in runs:
-        have |= {_key(other.config, s) for s in SHARED if _version(other, s) == VERSION}
+        have |= {key(other.config, s) for s in SHARED if computed(other, s)}
     done = {o.root.name: {s for s in ALL if o.done(s)} for o in runs}
     for cell in cells(study):
         config = config_of(study, cell)
         left = set(ALL) - done.get(config.digest(), set())
-        keys = {s: _key(config, s) for s in left & SHARED.keys()}
+        keys = {s: key(config, s) for s in left & SHARED.keys()}
         yield config, set(ALL) - {s for s in left if keys.get(s) not in have}
         have |= set(keys.values())
 
 
-def _manifests(root: Path) -> list[Path]:
-    return sorted((root / "runs").glob("*/manifest.json"))
-
-
-def _runs(manifests: Sequence[Path]) -> Iterator[Run]:
-    for path in manifests:
+def _runs(root: Path) -> Iterator[Run]:
+    for path in sorted((root / "runs").glob("*/manifest.json")):
         with contextlib.suppress(RunError):  # of another version: nothing to take over
             yield Run.open(path.parent)
 
 
-def _version(run: Run, stage: str) -> str | None:
-    """Which dreamgym computed a stage; None where none did. The first did not say."""
-    marker = run.done(stage)
-    return marker.get("dreamgym", VERSION) if marker is not None else None
-
-
-def _key(config: RunConfig, stage: str) -> tuple[str, str]:
-    return stage, json.dumps(_read(config, stage), sort_keys=True)
-
-
-def _read(config: RunConfig, stage: str) -> dict[str, Any]:
-    """The settings that a shared stage reads, as plain data."""
-    names = SHARED[stage][1]
-    left = {k: v for k, v in config.json().items() if k not in names}
-    for name in names:
-        group, _, field = name.partition(".")
-        if field and group in left:
-            left[group] = {k: v for k, v in left[group].items() if k != field}
-    return left
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    elif source.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        shutil.copy2(source, fresh)
-        fresh.replace(target)  # at once: a marker cut short would stop every study
-
-
-def _games(run: Run) -> dict[str, Any]:
-    """Of each test game its family and who won it; None where it was not scored."""
+def _games(run: Run, folder: str) -> dict[str, Any]:
+    """Of each game played its family and who won it; None where it was not scored."""
     out: dict[str, Any] = {}
     for name in POLICIES:
-        path = run.path(f"test/{name}.jsonl")
+        path = run.path(f"{folder}/{name}.jsonl")
         for t in evaluate.trajectories(path) if path.is_file() else ():
             task = t.episode.task
             game = out.setdefault(task.id, {"family": task.family, "success": {}})
@@ -343,9 +277,9 @@ def _value(run: Run, path: str) -> Any:
     return found
 
 
-def table(study: Study, root: Path) -> str:
+def table(study: Study, root: Path, where: str = CELLS) -> str:
     """A row for each setting but the seed; blanks where none ran."""
-    axes, rows = _rows(study, root)
+    axes, rows = _rows(study, root, where)
     pairs = []
     for row in rows:
         other = study.against.get(row.labels[0]) if study.variants else None
@@ -356,19 +290,19 @@ def table(study: Study, root: Path) -> str:
     return grid.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
 
 
-def plot(study: Study, root: Path) -> Path | None:
+def plot(study: Study, root: Path, where: str = CELLS) -> Path | None:
     """ROOT/study.png: what has an interval, by row; None where nothing has."""
-    path = root / "study.png"
-    _, rows = _rows(study, root)
+    path = root / ("study.png" if where == CELLS else f"study-{where}.png")
+    _, rows = _rows(study, root, where)
     return path if grid.plot(rows, study.columns, path) else None
 
 
-def _rows(study: Study, root: Path) -> tuple[list[str], list[grid.Row]]:
+def _rows(study: Study, root: Path, where: str) -> tuple[list[str], list[grid.Row]]:
     groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
         axes = [name for name in cell if name != "seed"]
-        path = root / "cells" / f"{config_of(study, cell).digest()}.json"
+        path = root / where / f"{config_of(study, cell).digest()}.json"
         found = json.loads(path.read_text()) if path.is_file() else None
         groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
     return axes, [

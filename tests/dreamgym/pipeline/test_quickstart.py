@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.pipeline import study
+from dreamgym.pipeline import shared
 from tests import doubles
 from worldmodel.text.records import read_episodes, write_episodes
 
@@ -164,7 +164,7 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
 
 def test_studies_share_all_that_the_early_stages_write(corridor):
     root, _ = corridor
-    listed = {f for _, _, files in study.SHARED.values() for f in files}
+    listed = {f for _, _, files in shared.SHARED.values() for f in files}
     folders = ("policies", "curves", "plots", "test")
     written = {p.name for p in root.iterdir()} - set(folders)
     for folder in folders:

@@ -1,17 +1,24 @@
 """Grids of runs: cells, their keys, the table."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dreamgym import cli
 from dreamgym.pipeline import run as run_module
-from dreamgym.pipeline import served, study
+from dreamgym.pipeline import served, shared, study
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
 from tests import doubles
-from worldmodel.text.records import Episode, Task, Transition, write_episodes
+from worldmodel.text.records import (
+    Episode,
+    Task,
+    Transition,
+    read_episodes,
+    write_episodes,
+)
 
 TEXT = """
 preset = "tiny"
@@ -253,8 +260,8 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     ran = []
 
     def mine(name):
-        files = study.SHARED.get(name, ((), (), ()))[2]
-        control = study.SHARED["clone"][2] if name == "warmstart" else ()
+        files = shared.SHARED.get(name, ((), (), ()))[2]
+        control = shared.SHARED["clone"][2] if name == "warmstart" else ()
         return [f for f in files if f not in control]
 
     def body(name):
@@ -290,7 +297,9 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
     strange.parent.mkdir(parents=True)
     strange.write_text(json.dumps({"schema": SCHEMA, "config": {"hope": 1}}))
-    told = [set(study.ALL) - done for _, done in study.unfinished(grid, tmp_path / "r")]
+    told = [
+        set(shared.ALL) - done for _, done in study.unfinished(grid, tmp_path / "r")
+    ]
     for left, cell in zip(told, study.cells(grid), strict=True):
         ran.clear()
         found = study.compute(grid, cell, tmp_path / "r")
@@ -301,10 +310,10 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
         study.compute(grid, cell, tmp_path / "r")
         assert ran == []
     now = {frozenset(done) for _, done in study.unfinished(grid, tmp_path / "r")}
-    assert now == {frozenset(set(study.ALL) - {"train", "evaluate", "transfer"})}
+    assert now == {frozenset(set(shared.ALL) - {"train", "evaluate", "transfer"})}
     assert (roots[-1] / "policies/bc/model").read_text() == "clone 6"
     assert (roots[-1] / "test/bc.jsonl").is_file()
-    for name, (_, _, files) in study.SHARED.items():
+    for name, (_, _, files) in shared.SHARED.items():
         if name in ("clone", "warmstart"):  # the one is part of the other
             continue
         pair = roots[0], roots[-1 if name == "fidelity" else 1]
@@ -312,6 +321,114 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
             one, two = (r / file if "." in file else r / file / "model" for r in pair)
             assert one.read_text() == two.read_text()
             assert one.read_text().startswith(name)
+
+
+CONFIRMED = """
+preset = "tiny"
+until = "collect"
+test = ["bc"]
+[set]
+env = "tests.doubles:Corridor"
+[grid]
+seed = [0, 1]
+[variants.short]
+"evaluate.games" = 5
+[variants.long]
+[columns]
+bc = "test/bc"
+seconds = "stages/collect.seconds"
+"""
+
+
+@pytest.fixture
+def confirmed(tmp_path, monkeypatch):
+    """A study of three finished cells of four, whose bc wins just its test games."""
+    known, train = {t.id for t in doubles.tasks("test")[:8]}, doubles.tasks("train")[0]
+    played = []
+
+    def load(run, name):
+        def rule(task, past, state):
+            right = (task.id in known) != (run.config.seed == 1)
+            return doubles.expert_rule(task, past, state) if right else "look"
+
+        played.append((run.config.seed, name))
+        return doubles.Scripted(rule)
+
+    def collect(run):
+        write_episodes(run.path("episodes.jsonl"), [doubles.expert(train)])
+        return {}
+
+    monkeypatch.setattr(study, "STAGES", {"collect": collect})
+    monkeypatch.setattr(study, "_check", lambda *_: None)  # bc, after collecting
+    monkeypatch.setattr(study.evaluate, "load_policy", load)
+    path = written(tmp_path, CONFIRMED)
+    grid = study.read_study(path)
+    for cell in list(study.cells(grid))[:3]:
+        study.compute(grid, cell, tmp_path / "r")
+    assert played == [(0, "bc"), (1, "bc"), (0, "bc")]
+    played.clear()
+    return path, tmp_path / "r", played
+
+
+def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
+    """Perfect where it was looked at, lost elsewhere: the other table says so."""
+    path, root, played = confirmed
+    command = ["study", str(path), "--root", str(root)]
+    assert cli.main([*command, "--table"]) == 0
+    assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out
+    assert cli.main([*command, "--fresh", "6"]) == 0
+    told = capsys.readouterr().out
+    assert "| long | 1 of 2 | 0.000 [" in told
+    assert "| short | 2 of 2 | 0.500 [" in told
+    assert played == [(0, "bc"), (1, "bc"), (0, "bc")]  # the fourth had not finished
+    every = [t.id for t in doubles.tasks("test")]
+    for run in (root / "runs").iterdir():
+        games = [e.task.id for e in read_episodes(run / "fresh/bc.jsonl")]
+        assert games == every[8:14]  # beyond the cell that plays most
+        assert len(read_episodes(run / "test/bc.jsonl")) in (5, 8)
+    assert (root / "study-fresh.png").is_file()
+    played.clear()
+    assert cli.main([*command, "--fresh", "6"]) == 0
+    assert played == []  # what was played stands
+    assert cli.main([*command, "--fresh", "60"]) == 0
+    assert len(played) == 3  # as many as there are
+    assert len(read_episodes(run / "fresh/bc.jsonl")) == 11
+    capsys.readouterr()
+    assert cli.main([*command, "--fresh", "60", "--table"]) == 0
+    assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
+    assert cli.main([*command, "--table"]) == 0
+    assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out  # apart
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "given", "told"),
+    [
+        ("[columns]", "[columns]", "0", "--fresh: expected at least 1 game, got 0"),
+        ('bc = "test/bc"\n', "", "3", "no column names a policy's test games"),
+        (
+            "[columns]",
+            '[variants.all]\n"evaluate.games" = 40\n[columns]',
+            "3",
+            "has 19 test games, and none to play after the first 40",
+        ),
+    ],
+)
+def test_fresh_games_that_cannot_be_are_refused(
+    confirmed, capsys, old, new, given, told
+):
+    path, root, played = confirmed
+    path.write_text(CONFIRMED.replace(old, new))
+    assert cli.main(["study", str(path), "--root", str(root), "--fresh", given]) == 2
+    assert told in capsys.readouterr().err
+    assert played == []
+
+
+def test_a_run_that_was_deleted_cannot_play_fresh_games(confirmed, capsys):
+    path, root, _ = confirmed
+    gone = next((root / "runs").iterdir())
+    shutil.rmtree(gone)
+    assert cli.main(["study", str(path), "--root", str(root), "--fresh", "3"]) == 2
+    assert f"{gone}" in capsys.readouterr().err
 
 
 ONE_STAGE = """
@@ -332,11 +449,11 @@ def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
     stages = {name: (lambda _: {}) for name in study.STAGES}
     monkeypatch.setattr(study, "STAGES", stages)
     first, *others = study.cells(grid)
-    for module in (study, run_module):
+    for module in (shared, run_module):
         monkeypatch.setattr(module, "VERSION", "0.0.9")
     study.compute(grid, first, tmp_path / "r")
     assert "By dreamgym" not in study.table(grid, tmp_path / "r")
-    for module in (study, run_module):
+    for module in (shared, run_module):
         monkeypatch.setattr(module, "VERSION", "0.1.0")
     capsys.readouterr()
     for cell in others:
