@@ -207,18 +207,20 @@ def _stages(args: argparse.Namespace) -> None:
 
 def _due(run: "Run", command: str) -> list[str]:
     """A stage, after those that have no command of their own or are seldom asked for by
-    name (the ensemble, the run's own fidelity card): later ones read what they find."""
+    name (the ensemble, the run's own fidelity card): later ones read what they find.
+
+    They may cost minutes, or questions to a server: not before a stage that is done,
+    nor before one that lacks another.
+    """
     from dreamgym.pipeline.quickstart import STAGES
 
-    order = list(STAGES)
-    before = [
-        name
-        for name in ("ensemble", "fidelity")
-        if order.index(name) < order.index(command)
-        and run.done("pretrain")
-        and not run.done(name)
-    ]
-    return [*before, command]
+    order, between = list(STAGES), ("ensemble", "fidelity")
+    earlier = order[: order.index(command)]
+    needed = earlier[order.index("pretrain") :]
+    lacking = [n for n in needed if n not in between and not run.done(n)]
+    if lacking or run.done(command):
+        return [command]
+    return [*(n for n in between if n in earlier and not run.done(n)), command]
 
 
 def _refitted(args: argparse.Namespace) -> "RunConfig | None":
@@ -232,6 +234,7 @@ def _refitted(args: argparse.Namespace) -> "RunConfig | None":
     if not config.refit:
         return None
     given = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
+    given += ["control"] if args.command == "control" else []
     if given:
         told = f"{root} is a refit of {config.refit} and goes on under its settings"
         raise RunError(f"{told}: drop {given[0]}")
@@ -247,9 +250,10 @@ def _study(args: argparse.Namespace) -> None:
 
     grid = study.read_study(args.file)
     root = args.root if args.root is not None else Path("runs") / args.file.stem
-    where = study.CELLS if args.fresh is None else study.FRESH
     if args.fresh is not None and args.fresh < 1:
         raise RunError(f"--fresh: expected at least 1 game, got {args.fresh}")
+    if args.fresh is not None and args.track:
+        raise RunError("--fresh trains nothing that --track could follow: drop one")
     failed = []
     if not args.table:
         require(args.track)
@@ -258,14 +262,20 @@ def _study(args: argparse.Namespace) -> None:
             say_study(grid, root)
             failed = _each(grid, lambda c: study.compute(grid, c, root, args.track))
         else:
-            count = args.fresh
-            failed = _each(grid, lambda c: study.play_fresh(grid, c, root, count))
-    print(study.table(grid, root, where))
-    if figure := study.plot(grid, root, where):
+            failed = _each(grid, lambda c: _fresh(grid, c, root, args.fresh))
+    print(study.table(grid, root, args.fresh))
+    if figure := study.plot(grid, root, args.fresh):
         print(f"\nplot: {figure}")
     if failed:
         told = "\n  ".join(failed)
         raise RunError(f"{len(failed)} cells failed, and are blank:\n  {told}")
+
+
+def _fresh(grid: "Study", cell: Any, root: Path, count: int) -> None:
+    from dreamgym.pipeline import study
+
+    if not study.play_fresh(grid, cell, root, count):
+        print("  not finished: without --fresh the study computes it", file=sys.stderr)
 
 
 def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:

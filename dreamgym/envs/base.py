@@ -186,8 +186,11 @@ def begun(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
 
     One that it cannot be reset to stays as it is, which is said: whoever plays it finds
     an episode that nobody can score.
+
+    Raises:
+      ConnectionError: it cannot be reset to any of them: it is down, not they.
     """
-    out = []
+    out, failed, told = [], 0, ""
     for task in tasks:
         try:
             out.append(begin(env, task)[0])
@@ -195,6 +198,9 @@ def begun(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
             told = f"{type(error).__name__}: {error}"
             print(f"task {task.id!r} cannot be begun: {told}", file=sys.stderr)
             out.append(task)
+            failed += 1
+    if tasks and failed == len(tasks):
+        raise ConnectionError(f"the environment began none of {failed} tasks: {told}")
     return out
 
 

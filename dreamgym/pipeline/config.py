@@ -270,17 +270,27 @@ class RunConfig:
                 )
         if self.dream.watch.probe and not self.env:
             raise ValueError("dream.watch.probe plays real dev games: give --env")
-        update = self.dream.update
-        if self.trust.pessimism and not update.reads_rewards:
-            raise ValueError(
-                "trust.pessimism takes from rewards, which dream.update.baseline = "
-                f"{update.baseline} does not read"
-            )
         both = self.warmstart.method in ("both", "iwm")
         if both and self.warmstart.fit.steps < 2:
             raise ValueError(
                 f"warmstart.method = {self.warmstart.method} is two fits: "
                 "warmstart.fit.steps must be >= 2, got 1"
+            )
+
+    def check_new(self) -> None:
+        """Refuse settings that nothing would come of, before a run begins with them.
+
+        Raises:
+          ValueError: such a setting, by its whole name. Runs that stand are not asked.
+        """
+        for name, loop in (("dream", self.dream), ("transfer", self.transfer)):
+            if told := loop.dead():
+                raise ValueError(f"{name}.{told}")
+        update = self.dream.update
+        if self.trust.pessimism and not update.reads_rewards:
+            raise ValueError(
+                "trust.pessimism takes from rewards, which dream.update.baseline = "
+                f"{update.baseline} does not read"
             )
 
     def json(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ def test_tasks(run: Run) -> list[Task]:
 
     Raises:
       RunError: the environment has no test task, or one that was collected.
+      ConnectionError: it begins none of them.
     """
     return _tasks(run, 0, run.config.evaluate.games)
 
@@ -98,9 +99,12 @@ def play_all(
 
 
 def _played(path: Path, tasks: Sequence[Task]) -> bool:
-    return path.is_file() and [e.task.id for e in read_episodes(path)] == [
-        t.id for t in tasks
-    ]
+    """Whether a file has these games, and not of an environment that was down."""
+    if not path.is_file():
+        return False
+    found = read_episodes(path)
+    same = [e.task.id for e in found] == [t.id for t in tasks]
+    return same and any(e.success is not None for e in found)
 
 
 def trajectories(path: Path) -> list[Trajectory]:

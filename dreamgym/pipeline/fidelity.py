@@ -100,8 +100,7 @@ def played_again(env: gymnasium.Env, episodes: Sequence[Episode]) -> dict[str, A
     rate = Rate()
     for e in episodes:
         try:
-            seen, _ = env.reset(options={"task": e.task})
-            if lines(seen) != e.transitions[0].state:
+            if base.begin(env, e.task)[1] != e.transitions[0].state:
                 continue
             for t in e.transitions:
                 seen, _, terminated, truncated, _ = env.step(t.action)
@@ -133,12 +132,13 @@ def rewarded(env: gymnasium.Env, query: Query) -> bool | None:
     cannot take the task: then it is not the one that the query is of.
     """
     try:
-        seen, _ = env.reset(options={"task": query.task})
+        _, state = base.begin(env, query.task)
         for action in query.past:
             seen, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 return None
-        if lines(seen) != query.state:
+            state = lines(seen)
+        if state != query.state:
             return None
         _, reward, _, _, info = env.step(query.action)
     except Exception:  # an environment may raise anything

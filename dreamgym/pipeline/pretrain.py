@@ -1,6 +1,7 @@
 """Stage: the experience model, its tokenizer and memory; a server's is not fitted."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import MODELS, ServerConfig
+from dreamgym.pipeline.policies import room
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel import pretrain, reasoning
 from worldmodel.backbone.mesh import spread
@@ -130,7 +132,7 @@ def stage(run: Run) -> dict[str, Any]:
     sizes = {
         "tokens_per_state": round(_state_tokens(tok, train), 1),
         "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
-        "action_tokens": _action_tokens(tok, [*train, *dev]),
+        "action_tokens": _action_tokens(run, tok, [*train, *dev]),
     }
     if c.server is not None:
         save_model(run.path("experience"), model, tok)
@@ -172,10 +174,18 @@ def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
     return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
 
 
-def _action_tokens(tok: TextTokenizer, episodes: list[Episode]) -> int:
+def _action_tokens(run: Run, tok: TextTokenizer, episodes: list[Episode]) -> int:
     """The longest action of a won episode, in tokens; 0 where none was won."""
     won = {t.action for e in episodes if e.success for t in e.transitions}
-    return max((len(tok.encode(action)) for action in won), default=0)
+    longest = max((len(tok.encode(action)) for action in won), default=0)
+    have = room(run.config.policy, longest)
+    if longest >= have:
+        print(
+            f"policies have room for actions of {have} tokens, and one that won has "
+            f"{longest}: policy.action_tokens gives more",
+            file=sys.stderr,
+        )
+    return longest
 
 
 def _roomy(run: Run) -> ExperienceConfig:

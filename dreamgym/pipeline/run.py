@@ -65,6 +65,7 @@ class Run:
         Raises:
           RunError: the directory holds something else, another schema or other
             settings; nothing is overwritten.
+          ValueError: settings of a new run that nothing would come of.
           TrackerError: a tracker that is not known, not installed or cannot begin.
         """
         require(track)
@@ -81,6 +82,7 @@ class Run:
                 "choose another --run-dir"
             )
         else:
+            config.check_new()
             self.write_json(
                 "manifest.json",
                 {

@@ -182,6 +182,9 @@ def compute(
     config = config_of(study, cell)
     digest = config.digest()
     with Run(root / "runs" / digest, config, track=track) as run:
+        if run.done(study.until) is None:  # of what it was before
+            run.drop(FRESH)
+            (root / FRESH / f"{digest}.json").unlink(missing_ok=True)
         take_over(run, list(_runs(root)))
         for name, body in STAGES.items():
             run.stage(name, lambda body=body: body(run))
@@ -222,7 +225,7 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
     named = {p for a in asked if a is not None for p in a.policies}
     if not named:
         raise RunError("no column names a policy's test games, such as test/dream")
-    first = max(config_of(study, c).evaluate.games for c in cells(study))
+    first = _first(study)
     with Run.open(root / "runs" / digest) as run:
         have = [
             p for p in POLICIES if p in named and run.path(f"test/{p}.jsonl").is_file()
@@ -230,9 +233,15 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
         tasks = evaluate.fresh_tasks(run, first, count)
         evaluate.play_all(run, have, tasks, FRESH)
         told = json.loads(path.read_text()) | {"games": _games(run, FRESH)}
+    told[FRESH] = [first, count]
     with replacing(root / FRESH / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return True
+
+
+def _first(study: Study) -> int:
+    """How many test games some cell has played: those after them are fresh."""
+    return max(config_of(study, c).evaluate.games for c in cells(study))
 
 
 def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
@@ -277,9 +286,12 @@ def _value(run: Run, path: str) -> Any:
     return found
 
 
-def table(study: Study, root: Path, where: str = CELLS) -> str:
-    """A row for each setting but the seed; blanks where none ran."""
-    axes, rows = _rows(study, root, where)
+def table(study: Study, root: Path, fresh: int | None = None) -> str:
+    """A row for each setting but the seed; blanks where none ran.
+
+    With `fresh` of the cells whose policies played so many fresh games, and of these.
+    """
+    axes, rows = _rows(study, root, fresh)
     pairs = []
     for row in rows:
         other = study.against.get(row.labels[0]) if study.variants else None
@@ -290,20 +302,29 @@ def table(study: Study, root: Path, where: str = CELLS) -> str:
     return grid.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
 
 
-def plot(study: Study, root: Path, where: str = CELLS) -> Path | None:
-    """ROOT/study.png: what has an interval, by row; None where nothing has."""
-    path = root / ("study.png" if where == CELLS else f"study-{where}.png")
-    _, rows = _rows(study, root, where)
+def plot(study: Study, root: Path, fresh: int | None = None) -> Path | None:
+    """ROOT/study.png: what has an interval, by row; None where nothing has.
+
+    Of fresh games study-fresh.png.
+    """
+    path = root / ("study.png" if fresh is None else f"study-{FRESH}.png")
+    _, rows = _rows(study, root, fresh)
     return path if grid.plot(rows, study.columns, path) else None
 
 
-def _rows(study: Study, root: Path, where: str) -> tuple[list[str], list[grid.Row]]:
+def _rows(
+    study: Study, root: Path, fresh: int | None
+) -> tuple[list[str], list[grid.Row]]:
+    asked = None if fresh is None else [_first(study), fresh]
     groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
         axes = [name for name in cell if name != "seed"]
-        path = root / where / f"{config_of(study, cell).digest()}.json"
+        where = root / (CELLS if fresh is None else FRESH)
+        path = where / f"{config_of(study, cell).digest()}.json"
         found = json.loads(path.read_text()) if path.is_file() else None
+        if found is not None and found.get(FRESH) != asked:
+            found = None  # of other games
         groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
     return axes, [
         grid.Row(labels, len(found), [f for f in found if f is not None])

@@ -108,24 +108,32 @@ class LoopConfig:
 
         self._check_dead()
 
-    def _check_dead(self):
-        """Refuse settings that nothing would come of."""
+    def dead(self) -> str | None:
+        """A setting that nothing would come of, and why; None where all are read.
+
+        What is refused of a new run only: one that stands goes on as it began.
+        """
         watch, update, reward = self.watch, self.update, self.reward
         if not update.reads_rewards and reward != RewardConfig():
-            raise ValueError(
+            return (
                 f"reward says what a step is paid, and baseline {update.baseline!r} "
                 "learns from who won alone: leave it out, or take another algorithm"
             )
         if watch.probe > self.updates:
-            raise ValueError(
+            return (
                 "watch.probe plays real dev games after every so many updates: at "
                 f"most updates = {self.updates}, got {watch.probe}"
             )
         if watch.answer == "back" and "rewards" in watch.remedies and not reward.dense:
-            raise ValueError(
-                'the remedy "rewards" turns down milestones, tool calls, learned and '
-                "judged rewards, and reward has none of them: leave it out"
+            return (
+                'watch.remedies: "rewards" turns down milestones, tool calls, learned '
+                "and judged rewards, and reward has none of them: leave it out"
             )
+        return None
+
+    def _check_dead(self):
+        """Refuse settings that nothing would come of."""
+        update = self.update
         free = update.surrogate.ratio == "none" and update.baseline != "success"
         if self.replay.share and free:
             raise ValueError(

@@ -76,9 +76,14 @@ class _Batch:
 
         Advantages then add up to (1 - discount) times what an episode gains: to their
         mean over the discounted visits, of which those after an episode's end gain
-        nothing.
+        nothing. Without a discount there is no such sum: each turn counts alike.
         """
         rate = self.config.update.discount
+        if rate == 1.0:
+            turns = max(self.length[:started].sum(), 1)
+            return np.concatenate(
+                [np.full(n, (i < started) / turns) for i, n in enumerate(self.length)]
+            )
         whole = (self.scored | self.cut)[:started].sum()
         return np.concatenate([
             (i < started) * (1.0 - rate) / max(whole, 1) * rate ** np.arange(n)

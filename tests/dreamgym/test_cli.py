@@ -399,6 +399,19 @@ def test_stages_one_by_one_do_what_all_of_them_do(monkeypatch):
     assert called == ["pretrain", "ensemble", "fidelity", "warmstart", "train"]
 
 
+def test_the_own_card_waits_for_what_else_is_lacking(monkeypatch):
+    """It may cost minutes, or a server's questions: not before a sure refusal."""
+    from dreamgym.pipeline.quickstart import STAGES
+
+    called = []
+    for name in STAGES:
+        body = lambda _, name=name: called.append(name) or {}  # noqa: E731
+        monkeypatch.setitem(STAGES, name, body)
+    for name in ("collect", "pretrain", "evaluate"):
+        assert tiny(name, "--env", CORRIDOR) == 0
+    assert called == ["collect", "pretrain", "evaluate"]  # itself says what it lacks
+
+
 def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
     from dreamgym.pipeline.presets import preset
     from dreamgym.pipeline.run import Run
@@ -411,6 +424,8 @@ def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
     )
     error = refused(capsys, "train", "--run-dir", "new", "--seed", "1")
     assert "goes on under its settings: drop --seed" in error
+    error = refused(capsys, "control", "shuffled", "--run-dir", "new")
+    assert "goes on under its settings: drop control" in error  # it would be none
 
 
 def test_an_environment_beside_you_is_found(capsys, tmp_path):

@@ -12,6 +12,9 @@ from dreamgym import training
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Snapshot, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.pipeline.config import RunConfig
+from dreamgym.pipeline.presets import preset
+from dreamgym.pipeline.run import Run
 from dreamgym.rl import watch
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
@@ -606,30 +609,6 @@ def test_only_a_dream_can_be_forked():
         ({"group_size": 1}, "group_size must be >= 2 for a baseline of 'group', got 1"),
         ({"resample": -1}, "resample, forks and limit must be >= 0"),
         (
-            {"watch": WatchConfig(answer="back", remedies=("rewards",))},
-            'the remedy "rewards" turns down',
-        ),
-        (
-            {
-                "watch": WatchConfig(answer="back", remedies=("rewards",)),
-                "reward": RewardConfig(alpha=0.5),  # an outcome's, all of it
-            },
-            'the remedy "rewards" turns down',
-        ),
-        (
-            {
-                "reward": RewardConfig(alpha=0.5),
-                "update": UpdateConfig(
-                    baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none")
-                ),
-            },
-            "learns from who won alone",
-        ),
-        (
-            {"updates": 4, "watch": WatchConfig(probe=5, keep=True)},
-            "at most updates = 4, got 5",
-        ),
-        (
             {
                 "replay": ReplayConfig(share=0.5),
                 "update": UpdateConfig(surrogate=SurrogateConfig(ratio="none")),
@@ -648,6 +627,50 @@ def test_bad_settings_are_refused_by_name(settings, said):
     with pytest.raises(ValueError, match="group_size must be >= 2, got 1"):
         LoopConfig(group_size=1, forks=1, update=UpdateConfig(baseline="critic"))
     assert LoopConfig(group_size=1, update=UpdateConfig(baseline="critic"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"watch": WatchConfig(answer="back", remedies=("rewards",))},
+            'dream.watch.remedies: "rewards" turns down',
+        ),
+        (
+            {
+                "watch": WatchConfig(answer="back", remedies=("rewards",)),
+                "reward": RewardConfig(alpha=0.5),  # an outcome's, all of it
+            },
+            'dream.watch.remedies: "rewards" turns down',
+        ),
+        (
+            {
+                "reward": RewardConfig(alpha=0.5),
+                "update": UpdateConfig(
+                    baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none")
+                ),
+            },
+            "dream.reward .* learns from who won alone",
+        ),
+        (
+            {"updates": 4, "watch": WatchConfig(probe=5, keep=True)},
+            "dream.watch.probe .*at most updates = 4, got 5",
+        ),
+    ],
+)
+def test_dead_settings_are_refused_of_a_new_run_and_an_old_one_goes_on(
+    settings, said, tmp_path, monkeypatch
+):
+    """A version before may have begun with them, and its runs must open."""
+    config = preset("tiny", dream=LoopConfig(**settings))
+    with pytest.raises(ValueError, match=said):
+        Run(tmp_path / "new", config)
+    assert not (tmp_path / "new").exists()
+    with monkeypatch.context() as then:
+        then.setattr(RunConfig, "check_new", lambda _: None)
+        Run(tmp_path / "old", config).close()
+    assert Run.open(tmp_path / "old").config == config
+    Run(tmp_path / "old", config).close()  # the same command goes on
 
 
 def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
@@ -694,3 +717,10 @@ def test_the_gain_is_a_mean_over_discounted_visits_of_episodes_from_the_start(to
     starts = [v for v in visits if v]
     assert starts == pytest.approx([0.5 / 2, 0.5 / 2])
     assert len(visits) == len(told.examples[0]) > 2
+
+
+def test_without_a_discount_the_gain_is_a_mean_over_turns(told):
+    learn(pair(), with_(discount=1.0))
+    (visits,) = told.visits  # of three turns those two that are compared are learnt
+    assert visits == pytest.approx([1 / 3] * len(visits))
+    assert visits

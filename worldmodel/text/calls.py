@@ -9,9 +9,9 @@ An action is a call where it is, as a whole, one of
   weather(city="Paris", days=2)
   weather {"city": "Paris", "days": 2}
 with or without <action>...</action> around it; the last is how the importer of OpenAI
-messages writes them. A value of the third form is JSON, text in single quotes, or bare
-words. What begins as a call and is none is a malformed call; all else (an answer, a
-command of a text game) is no call.
+messages writes them, and of several, one a line, the first is meant. A value of the
+third form is JSON, text in single quotes, or bare words. What begins as a call and is
+none is a malformed call; all else (an answer, a command of a text game) is no call.
 """
 
 import difflib
@@ -56,7 +56,7 @@ def read_call(action: str) -> Call | None:
     if text.startswith("{"):
         return _object(text)
     if spaced := _SPACED.fullmatch(text):
-        return _spaced(*spaced.groups())
+        return _several(text) or _spaced(*spaced.groups())
     named = _NAMED.match(text)
     if named is None:
         return None
@@ -70,10 +70,18 @@ def read_call(action: str) -> Call | None:
     return Call(named[1], found)
 
 
+def _several(text: str) -> Call | None:
+    """The first of calls that stand one a line, where every line is one."""
+    rows = [_SPACED.fullmatch(line.strip()) for line in text.splitlines()]
+    calls = [_spaced(*row.groups()) for row in rows if row is not None]
+    several = len(calls) == len(rows) > 1 and all(c.valid_json for c in calls)
+    return calls[0] if several else None
+
+
 def _spaced(tool: str, told: str) -> Call:
     """A name and, behind a blank, its arguments as a JSON object."""
     try:
-        found = json.loads(told)
+        found = json.loads(told, parse_constant=_no_number)
     except (ValueError, RecursionError):
         found = None
     return Call(tool, found) if isinstance(found, dict) else Call(tool, {}, False)

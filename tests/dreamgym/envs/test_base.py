@@ -240,3 +240,6 @@ def test_tasks_that_cannot_be_begun_or_written_stay_as_they_are(capsys):
     ]  # fmt: skip
     with pytest.raises(UnicodeEncodeError):
         base.begin(Odd(), TASKS[1])
+    with pytest.raises(ConnectionError, match="began none of 2 tasks: UnicodeEnc"):
+        base.begun(Odd(), bare[:2])  # down, or no environment for them: nothing to play
+    assert base.begun(Odd(), []) == []

@@ -6,12 +6,13 @@ import json
 import pytest
 
 from dreamgym import cli
+from dreamgym.envs import base
 from dreamgym.pipeline import collect, fidelity
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import chat_server, doubles
 from worldmodel.experience import Query
-from worldmodel.text.records import lines, read_episodes
+from worldmodel.text.records import Episode, Transition, lines, read_episodes
 
 
 @pytest.fixture
@@ -72,6 +73,34 @@ def test_the_environment_played_again_is_the_ceiling():
     foreign = dataclasses.replace(episodes[0], task=task)
     found = fidelity.played_again(doubles.Corridor(), [foreign, episodes[1]])
     assert found == {"mean": 1.0, "count": 1}
+
+
+def test_tasks_that_are_seeds_are_played_again_by_their_seed():
+    """What `tasks_of` makes for an environment that lists none."""
+    tasks = base.tasks_of(doubles.Bare(), "bare", "dev", 4)
+    episodes, queries = [], []
+    for task in tasks:
+        told, state = base.begin(doubles.Bare(), task)
+        plan = doubles.plan(state)
+        ts, at = [], state
+        for action in plan:
+            got = doubles.walk(at, action)
+            ts.append(Transition(state=at, action=action, next_state=got.state))
+            at = got.state
+        episodes.append(
+            Episode(
+                id=task.id,
+                task=told,
+                transitions=tuple(ts),
+                source="expert",
+                success=True,
+            )
+        )
+        queries.append(Query(told, tuple(plan[:-1]), ts[-1].state, plan[-1]))
+    steps = sum(len(e.transitions) for e in episodes)
+    found = fidelity.played_again(doubles.Bare(), episodes)
+    assert found == {"mean": 1.0, "count": steps}
+    assert [fidelity.rewarded(doubles.Bare(), q) for q in queries] == [True] * 4
 
 
 def after(env, task, actions):

@@ -377,9 +377,10 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     assert cli.main([*command, "--table"]) == 0
     assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out
     assert cli.main([*command, "--fresh", "6"]) == 0
-    told = capsys.readouterr().out
-    assert "| long | 1 of 2 | 0.000 [" in told
-    assert "| short | 2 of 2 | 0.500 [" in told
+    told = capsys.readouterr()
+    assert "| long | 1 of 2 | 0.000 [" in told.out
+    assert "| short | 2 of 2 | 0.500 [" in told.out
+    assert told.err.count("not finished") == 1
     assert played == [(0, "bc"), (1, "bc"), (0, "bc")]  # the fourth had not finished
     every = [t.id for t in doubles.tasks("test")]
     for run in (root / "runs").iterdir():
@@ -396,6 +397,8 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     capsys.readouterr()
     assert cli.main([*command, "--fresh", "60", "--table"]) == 0
     assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
+    assert cli.main([*command, "--fresh", "6", "--table"]) == 0
+    assert "| long | 0 of 2 |  |" in capsys.readouterr().out  # other games are others
     assert cli.main([*command, "--table"]) == 0
     assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out  # apart
 
@@ -421,6 +424,44 @@ def test_fresh_games_that_cannot_be_are_refused(
     assert cli.main(["study", str(path), "--root", str(root), "--fresh", given]) == 2
     assert told in capsys.readouterr().err
     assert played == []
+
+
+def test_a_cell_computed_again_has_not_played_fresh_games(confirmed, capsys):
+    path, root, played = confirmed
+    grid = study.read_study(path)
+    first = next(study.cells(grid))
+    command = ["study", str(path), "--root", str(root), "--fresh", "3"]
+    assert cli.main(command) == 0
+    run = root / "runs" / study.config_of(grid, first).digest()
+    (run / "stages/collect.json").unlink()
+    study.compute(grid, first, root)
+    assert not (run / "fresh").exists()
+    capsys.readouterr()
+    assert cli.main([*command, "--table"]) == 0
+    assert "| short | 1 of 2 |" in capsys.readouterr().out
+    played.clear()
+    assert cli.main(command) == 0
+    assert played == [(0, "bc")]
+
+
+def test_games_of_an_environment_that_was_down_are_played_again(
+    confirmed, capsys, monkeypatch
+):
+    path, root, played = confirmed
+    command = ["study", str(path), "--root", str(root), "--fresh", "3"]
+    with monkeypatch.context() as down:
+        down.setattr(doubles.Corridor, "reset", lambda *_, **__: 1 / 0)
+        with pytest.raises(ConnectionError, match="began none of 3 tasks: ZeroDiv"):
+            study.play_fresh(grid := study.read_study(path), next(study.cells(grid)),
+                             root, 3)  # fmt: skip
+    with monkeypatch.context() as broken:
+        broken.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
+        assert cli.main(command) == 0
+    assert "| short | 2 of 2 |  |" in capsys.readouterr().out
+    played.clear()
+    assert cli.main(command) == 0
+    assert len(played) == 3
+    assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
 
 
 def test_a_run_that_was_deleted_cannot_play_fresh_games(confirmed, capsys):

@@ -13,7 +13,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline import reinforce
 from dreamgym.pipeline.config import TrustConfig
-from dreamgym.pipeline.policies import load_policy, roomy
+from dreamgym.pipeline.policies import MOST, load_policy, room, roomy
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.train import _dreamable
@@ -212,6 +212,11 @@ def test_the_room_for_actions_is_that_of_the_longest_that_won(tmp_path):
         return roomy(run).action_tokens
 
     assert [counted(n) for n in (4, 9, 10, 35)] == [12, 12, 13, 44]
+    assert counted(500) == MOST == 64  # a long answer does not make every turn long
+    config = preset(
+        "tiny", policy=dataclasses.replace(run.config.policy, action_tokens=300)
+    )
+    assert room(config.policy, 500) == 300  # but who asks for room has it
 
 
 def test_tasks_that_begin_with_nothing_are_not_dreamed(capsys):

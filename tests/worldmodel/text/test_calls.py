@@ -169,3 +169,12 @@ def test_a_call_behind_a_blank_that_is_no_object_is_malformed():
     assert read_call('weather {"city": "Par') == Call("weather", {}, False)
     assert read_call("weather [1]") is None
     assert read_call("put cup in sink") is None
+
+
+def test_of_calls_one_a_line_the_first_is_meant_if_all_are_calls():
+    first, second = 'weather {"city": "Paris"}', 'news {"day": 2}'
+    assert read_call(f"{first}\n{second}") == Call("weather", {"city": "Paris"})
+    assert read_call(f"{first}\nnews {{day") == Call("weather", {}, False)
+    assert read_call(f"{first}\nand the rest") == Call("weather", {}, False)
+    assert read_call('weather {\n  "city": "Paris"\n}') == read_call(first)
+    assert read_call('weather {"x": NaN}') == Call("weather", {}, False)  # no JSON
