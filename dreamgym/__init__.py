@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dreamgym.pipeline.presets import PRESETS, preset
     from dreamgym.pipeline.quickstart import quickstart
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["PRESETS", "RunConfig", "make", "preset", "quickstart"]
 _PUBLIC = {
     "PRESETS": "dreamgym.pipeline.presets",

@@ -188,7 +188,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "filtered_sft": {"baseline": "success", "surrogate.ratio": "none", "kl": 0.0},
     "dpo": {
         "baseline": "pairs", "surrogate.ratio": "none", "surrogate.average": "episode",
-        "kl": 0.0,
+        "beta": 0.5, "kl": 0.3,
     },
 }  # fmt: skip
 """Customary names as settings of UpdateConfig, over its defaults.
