@@ -6,8 +6,10 @@ rewards) -> checkpoints/NAME after each update -> policies/NAME and curves/NAME.
 
 import contextlib
 import dataclasses
+import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from dreamgym.pipeline.feasibility import trial_of
 from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.reward import scoring
-from dreamgym.pipeline.run import Run
+from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.scoring.config import RewardConfig
@@ -36,7 +38,49 @@ from worldmodel.experience import Query, Remembering
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Task, Transition, read_branches
+from worldmodel.text.records import Task, Transition, read_branches, replacing
+
+
+class _Kept:
+    """What dreams added to the memory: a task and a transition a line of a file.
+
+    A checkpoint holds how many of the lines are its own: were they in it, all that was
+    ever kept would be written anew after each update.
+    """
+
+    def __init__(self, path: Path):
+        self._path, self.count = path, 0
+
+    def add(self, rows: Iterable[tuple[str, Transition]]) -> None:
+        """Rows behind those that are there, on disk before the checkpoint is."""
+        told = [json.dumps([task, dataclasses.asdict(x)]) + "\n" for task, x in rows]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(told)
+            file.flush()
+            os.fsync(file.fileno())
+        self.count += len(told)
+
+    def first(self, count: int) -> list[tuple[str, Transition]]:
+        """The first rows; those behind them, of an update that was cut, are dropped.
+
+        Raises:
+          RunError: the file has fewer.
+        """
+        text = self._path.read_text("utf-8") if self._path.is_file() else ""
+        found = text.splitlines(keepends=True)
+        lines = found[:count]
+        if len(lines) < count:
+            raise RunError(
+                f"{self._path}: expected the {count} transitions that the checkpoint "
+                f"beside it was made with, found {len(lines)}; remove "
+                f"{self._path.parent} to train anew"
+            )
+        if len(found) > count:
+            with replacing(self._path) as file:
+                file.writelines(lines)
+        self.count = count
+        return [(task, _transition(x)) for task, x in map(json.loads, lines)]
 
 
 class _Saver:
@@ -55,7 +99,7 @@ class _Saver:
         self._directory, self._experience, self._told = directory, experience, told
         self._enrich, self._least = config.enrich, config.trust.enrich
         self._seed = config.seed
-        self._fresh: list[tuple[str, dict[str, Any]]] = []
+        self._kept = _Kept(directory / "remembered.jsonl")
 
     def after_update(
         self, progress: Progress, trajectories: Sequence[Trajectory]
@@ -69,7 +113,7 @@ class _Saver:
             "pool": progress.pool.state(),
             "transitions": progress.transitions,
             "curve": progress.curve,
-            "fresh": self._fresh,
+            "remembered": self._kept.count,
             "stages": None if progress.stages is None else progress.stages.to_json(),
             "replay": [_plain(e) for e in progress.replay],
             "halted": progress.halted,
@@ -86,23 +130,26 @@ class _Saver:
         rng = np.random.default_rng((self._seed, update))
         chosen = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
         picked = [(query.task.id, x) for query, x in chosen]
-        self._fresh += [(task, dataclasses.asdict(x)) for task, x in picked]
+        self._kept.add(picked)
         self._experience.refresh([t for t, _ in picked], [x for _, x in picked])
 
     def restore(self, start: Progress) -> Progress:
         """The newest checkpoint, or `start` where there is none."""
         found = checkpoint.restore(self._directory, _arrays(start))
         if found is None:
+            self._kept.first(0)
             return start
         number, arrays, host = found
         states = {name: TrainState(*found) for name, found in arrays.items()}
         start.pool.load(host["pool"])
         if start.stages is not None:
             start.stages.load(host["stages"])
-        self._fresh = [(t, x) for t, x in host["fresh"]]
+        kept = self._kept.first(host.get("remembered", 0))
+        if "fresh" in host:  # a checkpoint of an older version had them in it
+            kept = [(task, _transition(x)) for task, x in host["fresh"]]
+            self._kept.add(kept)
         if self._experience is not None:
-            tuples = [_transition(x) for _, x in self._fresh]
-            self._experience.refresh([t for t, _ in self._fresh], tuples)
+            self._experience.refresh([t for t, _ in kept], [x for _, x in kept])
         return Progress(
             number, states["policy"], start.pool, host["transitions"], host["curve"],
             states.get("critic"), tuple(Example(**e) for e in host["replay"]),

@@ -166,6 +166,41 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     assert [(r["stage"], r["step"]) for r in told] == [("dream", n) for n in (1, 2, 3)]
 
 
+def test_what_enriched_the_memory_stands_once_beside_the_checkpoint(
+    tmp_path, monkeypatch
+):
+    run, memory, go = start(tmp_path)
+    kept = run.path("checkpoints/dream/remembered.jsonl")
+    before = len(memory)
+    stop_after(1, go, monkeypatch)
+    whole = kept.read_text("utf-8")
+    assert whole.count("\n") == len(memory) - before > 0
+    host = next(kept.parent.glob("step_*/host.json"))
+    told = json.loads(host.read_text())
+    assert told["remembered"] == whole.count("\n")
+    # Killed in the next update: after its rows, in the midst of one, before its save.
+    kept.write_text(whole + whole.splitlines()[0] + "\n" + '["tas', "utf-8")
+    _, again, on = start(tmp_path)
+    stop_after(2, on, monkeypatch)
+    rows = kept.read_text("utf-8").splitlines(keepends=True)
+    assert "".join(rows[: told["remembered"]]) == whole
+    assert len(rows) == len(again) - before
+    # A version before had them in the checkpoint.
+    host = next(kept.parent.glob("step_*/host.json"))
+    old = json.loads(host.read_text())
+    old["fresh"] = [json.loads(row) for row in rows]
+    del old["remembered"]
+    host.write_text(json.dumps(old))
+    kept.unlink()
+    _, older, on = start(tmp_path)
+    stop_after(3, on, monkeypatch)
+    assert older._transitions[: len(again)] == again._transitions
+    # One that lost lines says what it misses, and is not gone on with.
+    kept.write_text(whole.splitlines(keepends=True)[0], "utf-8")
+    with pytest.raises(RunError, match=r"remembered\.jsonl: expected the \d+ trans"):
+        start(tmp_path)[2]()
+
+
 @pytest.mark.parametrize(
     ("least", "kept"), [(0.0, {"a", "b", "c"}), (0.5, {"a", "c"}), (0.9, {"a"})]
 )
