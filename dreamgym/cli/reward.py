@@ -12,6 +12,7 @@ docs/REWARDS.md). It begins at RUN's experience model and is kept in
 RUN/reward/. A run of its own lets it score:
   dreamgym quickstart --run-dir NEW --set 'dream.reward.tiers=["rule", "learned"]'
     --set dream.reward.learned.model=RUN/reward
+and without the last setting it fits its own, to its own episodes.
 How many pairs of unseen tasks it ranks right is told, with an interval.
 Interrupted? The same command goes on."""
 

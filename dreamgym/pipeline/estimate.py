@@ -16,9 +16,12 @@ from curriculum.sampler import most_generated
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.run import RunError
+from dreamgym.scoring.learned import PreferenceFitConfig
 from dreamgym.training import LoopConfig
 from worldmodel.experience import SAMPLES
 from worldmodel.text.records import read_episodes
+
+PREFERENCES = PreferenceFitConfig()
 
 UPDATES = {
     "pretrain": 1.0,  # an update
@@ -36,6 +39,8 @@ COMPILED = {
     "evaluate": 5, "transfer": 30,
 }  # fmt: skip
 """Seconds that compiling took where nothing was compiled before; so at most these."""
+RANKED = 0.05
+"""Updates of the fit that a transition costs in each update of a reward model."""
 LOWEST, HIGHEST = 0.7, 1.5
 """Times what is estimated: the ranges. Measured runs of presets lay within them."""
 NEW = 0.6
@@ -95,6 +100,11 @@ def estimated(
         games = 3 * e.games
         seconds["transfer"] += games * UPDATES["evaluate"] * pace.update
         seconds["transfer"] += units["transfer"] * pace.step
+    for stage, loop in (("train", c.dream), ("transfer", c.transfer)):
+        if "learned" in loop.reward.tiers and not loop.reward.learned.model:
+            ranked = 2 * PREFERENCES.pairs * LENGTH * c.max_steps
+            seconds[stage] += PREFERENCES.steps * ranked * RANKED * pace.update
+            break  # once a run
     answers = _answers(c, units["fidelity"], units["train"])
     for stage, count in answers.items():
         seconds[stage] += count * pace.answer

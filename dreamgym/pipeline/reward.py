@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[Scorer]:
     attempts of the stage stands in stages/STAGE.judge.
 
     Raises:
-      RunError: a learned tier without a fitted model.
+      RunError: a learned tier without a fitted model, and nothing to fit one to.
       ValueError: a judge without a URL, or a variable of a key that is not set.
       ServerLost: while it is used, a judge that gave no answer, and what to do.
     """
@@ -93,12 +94,17 @@ def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[Scorer]:
 
 
 def _model(run: Run, config: RewardConfig) -> RewardModel:
+    """The one that is named, or the run's own, fitted where it has none yet."""
     own, named = run.path(DIRECTORY), config.learned.model
+    if not named and not own.exists():
+        told = summary(fit(run, None, PreferenceFitConfig()))
+        print(f"reward: {told}", file=sys.stderr)
     try:
         return RewardModel.load(Path(named) if named else own)
     except ValueError as error:
         raise RunError(
-            f"{error}; `dreamgym reward fit {run.root}` makes that of the run"
+            f"{error}; `dreamgym reward fit {run.root}` makes that of the run, which "
+            "is taken where dream.reward.learned.model names none"
         ) from None
 
 
@@ -116,7 +122,8 @@ def fit(run: Run, path: Path | None, config: PreferenceFitConfig) -> dict[str, A
     """
     run.require("pretrain")
     if run.config.server is not None:
-        raise RunError(f"{run.root}: its dream is a server; there is no model to fit")
+        told = "its dream is a server; there is no model for a reward model to begin at"
+        raise RunError(f"{run.root}: {told}: dream.reward.learned.model names another")
     seed = run.config.seed
     fitted, held = _pairs(run, path, config)
     digest = _digest(fitted, held, config, seed)

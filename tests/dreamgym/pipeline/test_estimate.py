@@ -17,6 +17,7 @@ from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import RunError
 from dreamgym.rl.watch import WatchConfig
+from dreamgym.scoring.config import LearnedConfig, RewardConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
 from worldmodel.pretrain import FitConfig
@@ -119,6 +120,26 @@ def test_a_loop_takes_what_it_is_asked_to_do():
     assert loop_seconds(real=True) == pytest.approx(plain + steps * MICRO.step)
     probed = loop_seconds(watch=WatchConfig(probe=10, games=4))
     assert probed == pytest.approx(plain + 3 * 4 * 0.25 * MICRO.update)
+
+
+def test_a_reward_model_that_is_not_there_yet_is_fitted_once():
+    def taken(dream, transfer):
+        c = preset("small")
+        loops = {
+            "dream": dataclasses.replace(c.dream, reward=dream),
+            "transfer": dataclasses.replace(c.transfer, reward=transfer),
+        }
+        c = dataclasses.replace(c, **loops)
+        found = estimated(c, MICRO, fine_tune=True).seconds
+        return found["train"], found["transfer"]
+
+    own = RewardConfig(tiers=("rule", "learned"))
+    named = RewardConfig(tiers=("rule", "learned"), learned=LearnedConfig(model="m"))
+    train, transfer = taken(RewardConfig(), RewardConfig())
+    assert taken(named, named) == (train, transfer)
+    fit = 200 * 8 * 2 * 0.84 * 16 * 0.05 * 387 / 4000
+    assert taken(own, own) == (pytest.approx(train + fit), transfer)
+    assert taken(named, own) == (train, pytest.approx(transfer + fit))
 
 
 def test_small_resources_are_warned_of_and_a_full_disk_is_refused(

@@ -89,8 +89,27 @@ def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
     found = scored(run, c, e)
     assert found == scored(other, named, e)
     assert set(found[0].tiers) == {"learned"}
-    with pytest.raises(RunError, match="dreamgym reward fit"):
-        scored(other, c, e)
+    gone = dataclasses.replace(c, learned=LearnedConfig(model=str(tmp_path / "gone")))
+    with pytest.raises(RunError, match=r"gone: expected a reward .*reward fit .*none"):
+        scored(other, gone, e)
+
+
+def test_a_run_without_a_reward_model_fits_its_own(
+    fitted, tmp_path, monkeypatch, capsys
+):
+    whole, told = fitted
+    c = RewardConfig(tiers=("learned",), learned=LearnedConfig(confidence=0.0))
+    run, (e, _) = made(tmp_path), both("dev", 1)
+    monkeypatch.setattr(reward, "PreferenceFitConfig", lambda: CONFIG)
+    assert scored(run, c, e) == scored(whole, c, e)
+    assert f"reward: {reward.summary(told)}" in capsys.readouterr().err
+    monkeypatch.setattr(reward, "fit", None)  # it has one now
+    assert scored(run, c, e) == scored(whole, c, e)
+    bare = Run(tmp_path / "bare", preset("tiny", env=""))
+    monkeypatch.undo()
+    with pytest.raises(RunError, match="pretrain"):
+        scored(bare, c, e)
+    assert not bare.path("reward").exists()
 
 
 def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
