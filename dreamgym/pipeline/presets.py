@@ -107,12 +107,6 @@ def with_fits(config: RunConfig, **parts: Any) -> RunConfig:
     )
 
 
-PACE = {"dpo": 0.1}
-"""An algorithm's learning rate, as a share of the preset's. Nothing clips the gradient
-of DPO, it points away from what was lost at every step, and Adam makes whole steps of
-it: at 1e-3 a policy that won 45 % won 10 % after 30 updates (docs/LOG.md)."""
-
-
 def with_algorithm(config: RunConfig, name: str) -> RunConfig:
     """The run with the update that goes by a name, in the dream and in the real one.
 
@@ -121,12 +115,9 @@ def with_algorithm(config: RunConfig, name: str) -> RunConfig:
     """
     if name not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {name!r}; have {sorted(ALGORITHMS)}")
-    told = {}
-    for loop in ("dream", "transfer"):
-        rate = getattr(config, loop).update.learning_rate * PACE.get(name, 1.0)
-        each = {"learning_rate": rate, **ALGORITHMS[name]}
-        told |= {f"{loop}.update.{k}": v for k, v in each.items()}
-    return changed_by(config, told)
+    loops = ("dream", "transfer")
+    told = ALGORITHMS[name].items()
+    return changed_by(config, {f"{x}.update.{k}": v for x in loops for k, v in told})
 
 
 def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:

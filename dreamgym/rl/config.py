@@ -19,11 +19,12 @@ class SurrogateConfig:
 
     `ratio` of a "token", or the mean of its "turn" (GSPO, arXiv:2507.18071, with
     `average` "turn"), or "none": advantage times log-probability, without a clip, as
-    REINFORCE and imitation have it. `average` says what counts alike, whatever its
-    length: a "token", a "turn" or an "episode" (as in the paper of GRPO). `dual_clip`
-    above 1 bounds what a bad token costs; `truncate` above 0 weighs tokens by how
-    likely the learner finds what the sampler drew, at most so much (for samplers of
-    another precision).
+    REINFORCE and imitation have it. (What takes from bad tokens then wants one
+    minibatch an update: a second one would move a policy that did not sample.)
+    `average` says what counts alike, whatever its length: a "token", a "turn" or an
+    "episode" (as in the paper of GRPO). `dual_clip` above 1 bounds what a bad token
+    costs; `truncate` above 0 weighs tokens by how likely the learner finds what the
+    sampler drew, at most so much (for samplers of another precision).
     """
 
     ratio: str = "token"
@@ -174,21 +175,22 @@ class UpdateConfig:
         return known and self.surrogate.average == "token"
 
 
+_ONE_STEP = {"surrogate.ratio": "none", "minibatches": 1, "warmup": 5}
+"""Without a ratio a gradient is right at the policy that sampled: one step a batch, as
+the papers have it. Four of them lost half of what a policy could (docs/LOG.md)."""
+
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {"divide_by_std": True, "surrogate.average": "episode", "clip_high": 0.2},
     "dr_grpo": {"clip_high": 0.2},
-    "rloo": {"baseline": "others", "surrogate.ratio": "none"},
-    "reinforce": {
-        "baseline": "batch", "divide_by_std": True, "surrogate.ratio": "none",
-    },
+    "rloo": {"baseline": "others", **_ONE_STEP},
+    "reinforce": {"baseline": "batch", "divide_by_std": True, **_ONE_STEP},
     "gspo": {
         "divide_by_std": True, "surrogate.ratio": "turn", "surrogate.average": "turn",
     },
     "ppo": {"baseline": "critic", "divide_by_std": True, "clip_high": 0.2},
     "filtered_sft": {"baseline": "success", "surrogate.ratio": "none", "kl": 0.0},
     "dpo": {
-        "baseline": "pairs", "surrogate.ratio": "none", "surrogate.average": "episode",
-        "beta": 0.5, "kl": 0.3,
+        "baseline": "pairs", "surrogate.average": "episode", "kl": 0.0, **_ONE_STEP
     },
 }  # fmt: skip
 """Customary names as settings of UpdateConfig, over its defaults.

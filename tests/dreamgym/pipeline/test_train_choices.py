@@ -10,7 +10,7 @@ from curriculum.value import ValueConfig
 from dreamgym.pipeline import clone, reinforce, served, train
 from dreamgym.pipeline.config import TrustConfig, changed
 from dreamgym.pipeline.policies import save_policy
-from dreamgym.pipeline.presets import for_pretrained, preset, with_algorithm
+from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rl.config import ALGORITHMS, PenaltyConfig
 from dreamgym.rl.watch import WatchConfig
@@ -212,15 +212,16 @@ def test_an_algorithm_is_of_both_loops(name):
     config = with_algorithm(preset("tiny"), name)
     for loop in (config.dream, config.transfer):
         assert loop.update.baseline == ALGORITHMS[name].get("baseline", "group")
-        assert loop.update.learning_rate == pytest.approx(
-            1e-3 * {"dpo": 0.1}.get(name, 1.0)
-        )
+        assert loop.update.learning_rate == 1e-3
     assert config.dream.updates == preset("tiny").dream.updates
 
 
-def test_a_pretrained_policy_takes_the_same_share_of_its_own_steps():
-    gentle = with_algorithm(for_pretrained(preset("tiny"), lora=None), "dpo")
-    assert gentle.dream.update.learning_rate == pytest.approx(1e-6)
+def test_who_has_no_ratio_and_takes_from_the_lost_moves_once_a_batch():
+    for name in ALGORITHMS:
+        u = with_algorithm(preset("tiny"), name).dream.update
+        free = u.surrogate.ratio == "none" and u.baseline != "success"
+        assert u.minibatches == (1 if free else 4), name
+        assert u.warmup == (5 if free else 20), name  # as many updates
 
 
 def test_an_unknown_algorithm_names_the_known_ones():
