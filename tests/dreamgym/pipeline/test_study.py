@@ -183,7 +183,8 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("early", 63),
         ("early_rl", 12),
         ("early_start", 12),
-        ("updates", 27),
+        ("updates", 30),
+        ("rewards", 6),
         ("curriculum", 24),
     ],
 )
