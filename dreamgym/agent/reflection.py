@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from worldmodel.reasoning import reveals
 from worldmodel.reasoning.annotator import Report
+from worldmodel.text.novelty import novel_words
 from worldmodel.text.records import Branch, Episode, Task, Transition
 from worldmodel.text.refusals import refused
 
@@ -185,7 +185,7 @@ def leaks(
     """What a thought tells that the agent cannot know, each as "KIND: words".
 
     Kinds are those of KINDS. Outcomes are words of a next state found nowhere in task,
-    history, state or an action in question (worldmodel.reasoning.reveals), but for
+    history, state or an action in question (worldmodel.text.novelty), but for
     numbers and words that name nothing; and phrases that tell of what has happened.
     Words that stand in what the agent knows never leak, whatever they are: a coin may
     be golden. Letters' case does not matter.
@@ -203,7 +203,7 @@ def leaks(
     words = {w for text in known for w in _words(text)} | _COMMON
     told = set[str]()
     for t in (transition, *others):
-        new = reveals(t.state, t.action, task.instruction, t.next_state)
+        new = novel_words(t.state, t.action, task.instruction, t.next_state)
         told |= {w for text in new for w in _words(text)}
     named = [w for w in _words(said) if w in told - words and not w.isdigit()]
     return list(dict.fromkeys([*out, *(f"outcome: {w}" for w in named)]))

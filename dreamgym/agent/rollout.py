@@ -165,5 +165,6 @@ def _finish(slot: _Slot, step: Step, source: str) -> Trajectory:
         transitions=tuple(slot.transitions),
         source=source,
         success=success,
+        error=step.error,
     )
     return Trajectory(episode, tuple(slot.turns), step.error, slot.before)

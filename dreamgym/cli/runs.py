@@ -141,7 +141,7 @@ def _fidelity(args: argparse.Namespace) -> None:
     run = Run.open(
         args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     )
-    card, page = fidelity.scored(run, args.episodes, args.limit, server)
+    card, page = fidelity.full_scorecard(run, args.episodes, args.limit, server)
     print(json.dumps(card) if args.json else scorecard.table(card))
     if not args.json:
         print(f"\npage: {page}")

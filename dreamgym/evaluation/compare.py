@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.report import save
+from dreamgym.evaluation.statistics import difference_text
 
 CURVES = {
     "success": "success of rollouts", "return": "return", "kl": "KL to the start",
@@ -37,8 +38,7 @@ def table(found: dict[str, Any]) -> str:
     for run, paired in zip(runs[1:], found["paired"], strict=True):
         lines += ["", f"{run['name']} minus {first}, on the games that both played:"]
         lines += [
-            f"- {name}: {d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}] "
-            f"({d['episodes']} games)"
+            f"- {name}: {difference_text(d)} ({d['episodes']} games)"
             for name, d in paired.items()
             if d["episodes"]
         ] or ["- none"]

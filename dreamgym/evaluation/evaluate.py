@@ -1,5 +1,6 @@
 """A policy's success on given games, with intervals, pooled and by family."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def summary(
             "episodes": len(scored),
             "unscored": len(trajectories) - len(scored),
         },
+        "errors": errors(trajectories),
         "mean_return": float(np.mean(returns)) if scored else None,
         "mean_steps": len(steps) / len(scored) if scored else None,
         "invalid_action_rate": float(np.mean([invalid(x) for x in steps]))
@@ -60,6 +62,11 @@ def summary(
         else None,
         "real_transitions": real_transitions,
     }
+
+
+def errors(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Return how many episodes ended without a score, by reason."""
+    return dict(Counter(t.error for t in trajectories if t.error is not None))
 
 
 def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
@@ -72,7 +79,7 @@ def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]
 
 def paired(
     a: Sequence[Trajectory], b: Sequence[Trajectory], *, seed: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Success of a minus b where both were scored, resampled by game."""
     rows = [
         (

@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.report import save
-from dreamgym.evaluation.statistics import paired_by_game, rate, wilson
+from dreamgym.evaluation.statistics import paired_by_game, rate, wilson_of
 
 Cell = Mapping[str, Any]
 """A finished cell: `settings`, `values` by column, `games` by id: family, success."""
@@ -171,19 +171,23 @@ def _of_values(told: Sequence[Any]) -> Number | None:
     """Numbers by mean and range; rates (mean and count) pooled, with an interval."""
     known = [t for t in told if t is not None]
     if known and all(isinstance(t, Mapping) and "count" in t for t in known):
-        return _pooled([((t["mean"] or 0.0) * t["count"], t["count"]) for t in known])
+        sizes = [t.get("effective", t["count"]) for t in known]
+        return _pooled([
+            ((t["mean"] or 0.0) * size, size)
+            for t, size in zip(known, sizes, strict=True)
+        ])  # fmt: skip
     if not known or not all(isinstance(t, int | float) for t in known):
         return None
     mean = sum(known) / len(known)
     return {"mean": mean, "lowest": min(known), "highest": max(known)}
 
 
-def _pooled(counts: Iterable[tuple[float | int, int]]) -> Number | None:
+def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
     known = [(hits, count) for hits, count in counts if count]
     if not known:
         return None
-    hits, count = round(sum(h for h, _ in known)), sum(c for _, c in known)
-    low, high = wilson(hits, count)
+    hits, count = sum(h for h, _ in known), sum(c for _, c in known)
+    low, high = wilson_of(hits / count, count)
     means = [h / c for h, c in known]
     return {
         "mean": hits / count, "low": low, "high": high, "count": count,

@@ -1,6 +1,7 @@
 """What a person looks at after a run: the final table, success and curves."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from dreamgym.evaluation.statistics import difference_text
 from worldmodel.text.records import replacing
 
 _HEAD = ("policy", "success", "95 % interval", "episodes", "return", "steps",
@@ -26,11 +28,9 @@ def table(results: dict[str, Any]) -> str:
         out += [_row(name, row) for name, row in group["policies"].items()]
         out.append("")
         for name, d in group["paired"].items():
-            out.append(
-                f"- {name.replace('_', ' ')}: {d['mean']:+.3f} "
-                f"[{d['low']:+.3f}, {d['high']:+.3f}]"
-            )
+            out.append(f"- {name.replace('_', ' ')}: {difference_text(d)}")
         out.append("")
+    out += _notes(results)
     if "skipped" in results:
         out.append(f"real stages {results['skipped']}")
     if results.get("bound"):
@@ -38,10 +38,32 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(out) + "\n"
 
 
+def _notes(results: dict[str, Any]) -> list[str]:
+    """Return a line for each policy that learned nothing, and for unscored games."""
+    out = []
+    for name, row in results["policies"].items():
+        if row.get("note"):
+            out.append(f"- \\* {name}: {row['note']}")
+        if row.get("errors"):
+            games = row["success"]["episodes"] + row["success"]["unscored"]
+            out.append(
+                f"- {name}: {row['success']['unscored']} of {games} games were not "
+                f"scored: {counts_text(row['errors'])}"
+            )
+    return [*out, ""] if out else []
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Format reasons with their counts, the commonest first."""
+    ordered = sorted(counts.items(), key=lambda x: (-x[1], x[0]))
+    return ", ".join(f"{reason} ({n})" for reason, n in ordered)
+
+
 def _row(name: str, row: dict[str, Any]) -> str:
     s = row["success"]
     cells = [
-        name, _percent(s["mean"]), f"{_percent(s['low'])} to {_percent(s['high'])}",
+        name + " \\*" * bool(row.get("note")),
+        _percent(s["mean"]), f"{_percent(s['low'])} to {_percent(s['high'])}",
         str(s["episodes"]) + (f" (+{s['unscored']} unscored)" if s["unscored"] else ""),
         _number(row["mean_return"]), _number(row["mean_steps"]),
         _percent(row["invalid_action_rate"]), f"{row['real_transitions']:,}",
@@ -110,8 +132,9 @@ def plot_curves(folder: Path, path: Path) -> None:
             known = [r for r in rows if "success" in r]
             steps = [r["update"] for r in known]
             axes[1].plot(steps, [r["success"] for r in known], label=name)
-            steps = [r["update"] for r in rows]
-            axes[2].plot(steps, [r.get("kl", 0.0) for r in rows], label=name)
+            known = [r for r in rows if "kl" in r]  # no update, no distance
+            steps = [r["update"] for r in known]
+            axes[2].plot(steps, [r["kl"] for r in known], label=name)
     titles = ("held-out loss", "success of rollouts", "KL to the start")
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)

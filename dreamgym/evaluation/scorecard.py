@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,103 +12,157 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from dreamgym.evaluation.statistics import wilson
+from dreamgym.evaluation.statistics import wilson_of
 from worldmodel.text.records import replacing
 
 
-def _rate(found: dict[str, Any] | None) -> str:
-    """A rate with its Wilson interval and number of cases."""
-    if found is None or found["mean"] is None:
-        return "-"
-    count = round(found["count"])
-    low, high = wilson(round(found["mean"] * count), count)
-    return f"{found['mean']:6.1%} [{low:.1%}, {high:.1%}] n={count}"
+def _rate(rate: dict[str, Any] | None) -> str:
+    """Format a rate with its Wilson interval and number of cases.
+
+    The interval is that of the effective number of cases, where these weigh unequally.
+    """
+    if rate is None or rate["mean"] is None:
+        return "- (n=0)"
+    effective = max(rate["effective"], 1.0)
+    low, high = wilson_of(rate["mean"], effective)
+    return f"{rate['mean']:6.1%} [{low:.1%}, {high:.1%}] n={rate['count']}"
 
 
 def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def headlines(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (what, value) of the figures that decide whether a dream can be used.
+
+    First on the policies' own episodes, where a card holds them.
+    """
+    for name, part in card.get("on_policy", {}).items():
+        for what, value in _decisive(part):
+            yield f"{what}, episodes of {name}", value
+    yield from _decisive(card)
+
+
+def _decisive(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "predictable next states right", _rate(card["exact"]["predictable"])
+    yield "unusual rewards found", _rate(card["reward"]["recall"])
+    yield "ends found", _rate(card["done"]["recall"])
+    if "open_loop" in card:
+        outcomes = card["open_loop"]["outcomes"]
+        yield "success as in reality, dreamed whole", _rate(outcomes["agree"])
+        yield "... really won", _rate(outcomes["real_success"])
+        yield "... won in the dream", _rate(outcomes["dreamed_success"])
+
+
+def summary(card: dict[str, Any]) -> str:
+    """Return the decisive figures, a line each."""
+    return _aligned(headlines(card))
+
+
+def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
+    pairs = list(pairs)
+    width = max(len(what) for what, _ in pairs)
+    return "\n".join(f"{what:<{width}}  {value}" for what, value in pairs)
+
+
 def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what, value with interval) of everything on a card, in reading order."""
-    exact, share = card["exact"], card["share"]
+    """Yield (what, value with interval) of everything on a card, in reading order."""
+    exact, share, kept = card["exact"], card["share"], card["kept"]
+    yield from headlines(card)
     yield "next state exact", _rate(exact["all"])
     for kind, label in (
-        ("known", "all but reveals"),
-        ("same", "nothing changes"), ("changed", "something changes"),
+        ("predictable", "all but reveals"),
+        ("unchanged", "nothing changes"), ("changed", "something changes"),
         ("one_line", "... one line"), ("many_lines", "... many lines"),
         ("reveal", "reveals"),
     ):  # fmt: skip
         yield f"  {label} ({share[kind]:.0%} of all)", _rate(exact[kind])
+    yield "known facts kept", _rate(kept["all"])
+    yield "  all but reveals", _rate(kept["predictable"])
+    yield "  reveals", _rate(kept["reveal"])
     yield "copying the state instead", _rate(card["copy"]["all"])
     if "ceiling" in card:
         yield "the real environment played again", _rate(card["ceiling"])
     yield "changed lines: precision", _rate(card["lines"]["precision"])
     yield "changed lines: recall", _rate(card["lines"]["recall"])
-    reward = card["reward"]
+    reward, done = card["reward"], card["done"]
     yield "reward right", _rate(reward["accuracy"])
-    yield "rewarded where nothing is earned", _rate(reward["false_positives"])
-    yield "rewards found", _rate(reward["recall"])
+    yield (
+        f"another reward than the usual {reward['usual']:g}",
+        _rate(reward["false_positives"]),
+    )
     near = reward["near_misses"]
     yield f"rewarded one step too early ({near['known']} verified)", _rate(near)
-    yield "end right", _rate(card["done"]["accuracy"])
-    yield "replies without sense", _rate(card["malformed"])
-    yield "names what no one mentioned", _rate(card["invented"])
+    yield "end right", _rate(done["accuracy"])
+    yield "said to end where it goes on", _rate(done["false_positives"])
+    yield "malformed replies", _rate(card["malformed"])
+    yield "names what no one mentioned", _rate(card["hallucinated"])
     reveals = card["reveals"]
+    yield "reveals: in the form of a real state", _rate(reveals["form"])
     yield "reveals: new words, of the real number", _plain(reveals["informativeness"])
     yield "reveals: distinct states, of the real number", _plain(reveals["diversity"])
     sure = card["confidence"]
     yield "confidence: calibration error", _plain(sure["calibration_error"])
-    for name, label in (("earns", "it earns something"), ("ends", "it ends")):
-        found = card["chances"][name]
+    for name, label in (("earns", "a reward"), ("ends", "an end")):
+        found = card["probabilities"][name]
         yield (
-            f"chance that {label}: calibration error, scaled",
+            f"probability of {label}: calibration error, scaled",
             f"{_plain(found['calibration_error'])}, "
             f"{_plain(found['calibrated_error'])}",
         )
-    for name, value in card.get("detectors", {"confidence": sure["auroc"]}).items():
+    detectors = card.get("error_detection_auroc", {"confidence": sure["auroc"]})
+    for name, value in detectors.items():
         yield f"wrong answers told by {name} (AUROC)", _plain(value)
     if card.get("consistency") is not None:
         yield "consistency under other noise", _plain(card["consistency"])
-    if "lost_mass" in card:
-        for name, found in card["lost_mass"].items():
-            yield f"1 - p(true next state), {name}", _plain(found["mean"])
+    if "missing_probability" in card:
+        for name, found in card["missing_probability"].items():
+            yield f"1 - p(real next state), {name}", _plain(found["mean"])
     if "open_loop" in card:
         yield from _open_loop(card["open_loop"])
 
 
-def _open_loop(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _open_loop(drift: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, label in (("exact", "all"), ("predictable", "before a reveal")):
         for step in (1, 4, 8, 16):
-            if step <= len(found[name]):
+            if step <= len(drift[name]):
                 yield (
                     f"open loop, {label}: exact after {step}",
-                    _rate(found[name][step - 1]),
+                    _rate(drift[name][step - 1]),
                 )
-    yield "open loop: success as in reality", _rate(found["outcomes"]["agree"])
+    outcomes = drift["outcomes"]
     yield (
         "open loop: lost episodes that the dream wins",
-        _rate(found["outcomes"]["over_optimistic"]),
+        _rate(outcomes["over_optimistic"]),
+    )
+    yield (
+        "open loop: won episodes that the dream loses",
+        _rate(outcomes["over_pessimistic"]),
     )
 
 
 def table(card: dict[str, Any]) -> str:
-    """Everything on a card, a line each; then the exact rates by family and actor."""
-    lines = [f"{card['transitions']} held-out transitions, 95 % intervals", ""]
-    found = list(rows(card))
-    width = max(len(what) for what, _ in found)
-    lines += [f"{what:<{width}}  {value}" for what, value in found]
+    """Return everything on a card, a line each; then rates by family and actor."""
+    out = [
+        f"{card['transitions']} held-out transitions of whole episodes, 95 % intervals",
+        "",
+        _aligned(rows(card)),
+    ]
     for key, label in (("families", "family"), ("sources", "who acted")):
         parts = card.get(key, {})
-        lines += ["", f"by {label}"] if parts else []
-        lines += [
-            f"{name or '(none)'}: all but reveals {_rate(part['exact']['known'])}, "
-            f"changed {_rate(part['exact']['changed'])}"
+        out += ["", f"by {label}"] if parts else []
+        out += [
+            f"{name or '(none)'}: all but reveals "
+            f"{_rate(part['exact']['predictable'])}, "
+            f"changed {_rate(part['exact']['changed'])}, "
+            f"known facts kept {_rate(part['kept']['all'])}"
             for name, part in parts.items()
         ]
+    if card.get("failed_replays"):
+        out += ["", f"{card['failed_replays']} replays in the environment failed"]
     if card.get("seen_tasks"):
-        lines += ["", f"{card['seen_tasks']} of its tasks were in the training data"]
-    return "\n".join(lines)
+        out += ["", f"{card['seen_tasks']} of its tasks were in the training data"]
+    return "\n".join(out)
 
 
 def beside(cards: dict[str, dict[str, Any]]) -> str:

@@ -11,10 +11,11 @@ def wilson(hits: int, count: int, z: float = Z95) -> tuple[float, float]:
     """Wilson score interval of a rate (1927); (0, 1) where nothing was counted."""
     if not 0 <= hits <= count:
         raise ValueError(f"hits must be in [0, {count}], got {hits}")
-    return _wilson(hits / count, count, z) if count else (0.0, 1.0)
+    return wilson_of(hits / count, count, z) if count else (0.0, 1.0)
 
 
-def _wilson(p: float, count: float | int, z: float = Z95) -> tuple[float, float]:
+def wilson_of(p: float, count: float | int, z: float = Z95) -> tuple[float, float]:
+    """Return the Wilson interval of a rate over an effective number of cases."""
     centre = p + z**2 / (2 * count)
     half = z * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
     scale = 1 + z**2 / count
@@ -41,14 +42,16 @@ def rate(games: Mapping[str, Sequence[float | int | bool]]) -> dict[str, float]:
     if alone and n > 1:
         apart = sum((float(x.sum()) - p * len(x)) ** 2 for x in known)
         effect = max(apart / count**2 / alone, 1.0)
-    low, high = _wilson(p, count / effect)
+    low, high = wilson_of(p, count / effect)
     return out | {"low": low, "high": high}
 
 
 def paired_difference(
     a: Sequence[float], b: Sequence[float], *, seed: int, draws: int = 10_000
-) -> dict[str, float]:
-    """Mean of a - b over the same games, with a 95 % percentile bootstrap interval.
+) -> dict[str, float | None]:
+    """Return the mean of a - b over the same games, with a 95 % bootstrap interval.
+
+    Without a game there is none: mean, low and high are None.
 
     Raises:
       ValueError: the two are not of one length.
@@ -56,7 +59,7 @@ def paired_difference(
     if len(a) != len(b):
         raise ValueError(f"paired lists must be of one length, got {len(a)}, {len(b)}")
     if not a:
-        return {"mean": 0.0, "low": -1.0, "high": 1.0, "episodes": 0}
+        return {"mean": None, "low": None, "high": None, "episodes": 0}
     d = np.asarray(a, float) - np.asarray(b, float)
     rng = np.random.default_rng(seed)
     means = np.concatenate(
@@ -72,8 +75,8 @@ def paired_difference(
 
 def paired_by_game(
     rows: Iterable[tuple[str, float, float]], *, seed: int
-) -> dict[str, float]:
-    """Mean of a - b over rows (game, a, b), resampled by game.
+) -> dict[str, float | None]:
+    """Return the mean of a - b over rows (game, a, b), resampled by game.
 
     Runs of several seeds play the same games: those are one draw, not several.
     """
@@ -83,3 +86,10 @@ def paired_by_game(
     means = [np.mean(pairs, axis=0) for pairs in games.values()]
     found = paired_difference([m[0] for m in means], [m[1] for m in means], seed=seed)
     return found | {"episodes": sum(map(len, games.values()))}
+
+
+def difference_text(difference: Mapping[str, float | None]) -> str:
+    """Format a paired difference; "none" where no game was scored for both."""
+    if difference["mean"] is None:
+        return "none (no game was scored for both)"
+    return "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**difference)

@@ -82,7 +82,7 @@ def _curve(run: Run) -> list[dict[str, Any]]:
     return [row["metrics"] for row in rows if row["stage"] == "dream"]
 
 
-def _paired(mine: list[Trajectory], first: list[Trajectory]) -> dict[str, float]:
+def _paired(mine: list[Trajectory], first: list[Trajectory]) -> dict[str, float | None]:
     """Over the games that both played; each game as often as both did."""
     theirs: dict[str, list[Trajectory]] = {}
     for t in first:

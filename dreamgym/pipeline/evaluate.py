@@ -1,5 +1,6 @@
 """Stage: every policy on the same real test games."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs import base
 from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.report import counts_text
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel.text.records import Task, read_episodes, write_episodes
@@ -93,6 +95,14 @@ def play_all(
                     write_episodes(path, [t.episode for t in found])
                 row = evaluate.summary(trajectories(path), real_transitions=0)
                 out[name] = row["success"]["mean"]
+                if row["errors"]:
+                    out[f"{name}_unscored"] = row["success"]["unscored"]
+                    print(
+                        f"evaluate: {name}: {row['success']['unscored']} of "
+                        f"{len(tasks)} games were not scored: "
+                        f"{counts_text(row['errors'])}",
+                        file=sys.stderr,
+                    )
     finally:
         envs.close()
     return out
@@ -110,6 +120,6 @@ def _played(path: Path, tasks: Sequence[Task]) -> bool:
 def trajectories(path: Path) -> list[Trajectory]:
     """Test episodes as scored (or not) trajectories."""
     return [
-        Trajectory(e, (), None if e.success is not None else "unscored")
+        Trajectory(e, (), None if e.success is not None else e.error or "unscored")
         for e in read_episodes(path)
     ]

@@ -1,7 +1,7 @@
 """Stage: how far the experience model can be trusted, on unseen games.
 
-The stage takes dev games and what every run needs to know; `scored` takes any episodes
-and asks everything.
+The stage takes dev games and what every run needs to know; `full_scorecard` takes any
+episodes and asks everything.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
 from worldmodel.experience import ExperienceModel, Query
-from worldmodel.fidelity.measures import Rate
+from worldmodel.fidelity.cases import Replayed
+from worldmodel.fidelity.metrics import Rate
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text.records import Episode, lines, read_episodes
 
@@ -39,8 +40,9 @@ def _measured(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     limit = run.config.evaluate.fidelity
     with bar(limit, "fidelity", "transition") as show:
         card = by_family(
-            experience, dev, limit, lambda done, _: show(done), env=run.config.env
-        )
+            experience, dev, limit, lambda done, _: show(done), env=run.config.env,
+            open_loop_steps=limit,
+        )  # fmt: skip
     scale = fidelity.calibrated(experience, dev, limit=limit)
     card["calibration"] = scale.json()
     gate = run.config.trust.gate
@@ -49,14 +51,18 @@ def _measured(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     card["threshold"] = scale.confidence(least) if least else 0.0
     run.write_json("fidelity.json", card)
     scorecard.plot_states(card, run.path("plots/fidelity.png"))
+    print(scorecard.summary(card))
     return {
         "transitions": card["transitions"],
+        "real_transitions": card["real_transitions"],
         **{f"exact_{k}": v["mean"] for k, v in card["exact"].items()},
+        "kept_all": card["kept"]["all"]["mean"],
         "copy_all": card["copy"]["all"]["mean"],
-        "reward": card["reward"]["accuracy"]["mean"],
+        "rewards_found": card["reward"]["recall"]["mean"],
         "reward_false_positives": card["reward"]["false_positives"]["mean"],
         "near_misses_rewarded": card["reward"]["near_misses"]["mean"],
-        "done": card["done"]["accuracy"]["mean"],
+        "ends_found": card["done"]["recall"]["mean"],
+        "success_agreement": card["open_loop"]["outcomes"]["agree"]["mean"],
         **served.spent(experience),
     }
 
@@ -68,106 +74,141 @@ def by_family(
     progress: Callable[[int, int], None],
     *,
     env: str = "",
-    deep: bool = False,
-    whole: int | None = None,
+    full: bool = False,
+    open_loop_steps: int | None = None,
 ) -> dict[str, Any]:
-    """The scorecard of all episodes, with those of each family in `families`.
+    """Return the scorecard of all episodes, with those of each family in `families`.
 
-    With the `env` they come from, near misses are tried there. With `deep` also those
-    of each source (who acted) in `sources`, and what the environment played again
-    scores itself in `ceiling`. `whole`: see fidelity.score.
+    With the `env` they come from, near misses are tried there, and where its
+    transitions are random every case is played a second time; `real_transitions` counts
+    its steps. With `full` also the scorecards of each source (who acted) in `sources`,
+    and in `ceiling` what the environment scores itself when it is played again.
+    `open_loop_steps`: see fidelity.score; the parts are not dreamed whole again.
     """
     with contextlib.ExitStack() as stack:
-        replay = None
+        replays = None
         if env:
             real = stack.enter_context(contextlib.closing(base.make(env)))
-            replay = _remembered(functools.partial(rewarded, real))
+            replays = Replays(real)
         ask = functools.partial(
-            fidelity.score, model, deep=deep, replay=replay, whole=whole
+            fidelity.score, model, full=full, replay=replays,
+            stochastic=replays is not None and replays.stochastic,
+        )  # fmt: skip
+        card = ask(
+            episodes, limit=limit, progress=progress, open_loop_steps=open_loop_steps
         )
-        card = _by_family(ask, episodes, limit, progress, deep)
-        if env and deep:
-            card["ceiling"] = played_again(real, episodes)
+        parts = functools.partial(_parts, ask, episodes, max(limit // 2, 1))
+        card["families"] = parts(lambda e: e.task.family)
+        if full:
+            card["sources"] = parts(lambda e: e.source)
+        if replays is not None and full:
+            card["ceiling"] = replays.exact(episodes)
+        card["real_transitions"] = 0 if replays is None else replays.transitions
+        card["failed_replays"] = 0 if replays is None else replays.failed
         return card
 
 
-def played_again(env: gymnasium.Env, episodes: Sequence[Episode]) -> dict[str, Any]:
-    """How often the environment itself comes to the recorded next state again.
-
-    What an experience model can reach at best: below 1 where the environment draws
-    lots. Episodes whose task it cannot take, or that begin elsewhere, are left out.
-    """
-    rate = Rate()
-    for e in episodes:
-        try:
-            if base.begin(env, e.task)[1] != e.transitions[0].state:
-                continue
-            for t in e.transitions:
-                seen, _, terminated, truncated, _ = env.step(t.action)
-                rate.add(lines(seen) == t.next_state)
-                if terminated or truncated:
-                    break
-        except Exception:  # an environment may raise anything
-            continue
-    return rate.json()
-
-
-def _remembered(replay: Callable[[Query], bool | None]):
-    """Each query once: a family's card asks again what the whole one asked."""
-    known: dict[tuple, bool | None] = {}
-
-    def once(query: Query) -> bool | None:
-        key = (query.task.id, *query[1:])
-        if key not in known:
-            known[key] = replay(query)
-        return known[key]
-
-    return once
-
-
-def rewarded(env: gymnasium.Env, query: Query) -> bool | None:
-    """Whether the environment rewards a query's action, its past played again first.
-
-    None where the environment comes to another state (it is not deterministic) or
-    cannot take the task: then it is not the one that the query is of.
-    """
-    try:
-        _, state = base.begin(env, query.task)
-        for action in query.past:
-            seen, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                return None
-            state = lines(seen)
-        if state != query.state:
-            return None
-        _, reward, _, _, info = env.step(query.action)
-    except Exception:  # an environment may raise anything
-        return None
-    return float(reward) > 0 or bool(info.get("success"))
-
-
-def _by_family(
+def _parts(
     score: Callable[..., dict[str, Any]],
     episodes: Sequence[Episode],
     limit: int,
-    progress: Callable[[int, int], None],
-    deep: bool,
+    name_of: Callable[[Episode], str],
 ) -> dict[str, Any]:
-    card = score(episodes, limit=limit, progress=progress)
+    groups: dict[str, list[Episode]] = {}
+    for e in episodes:
+        groups.setdefault(name_of(e), []).append(e)
+    return {
+        name: score(group, limit=limit, open_loop_steps=0)
+        for name, group in sorted(groups.items())
+    }
 
-    def parts(name_of: Callable[[Episode], str]) -> dict[str, Any]:
-        groups: dict[str, list[Episode]] = {}
+
+class Replays:
+    """A real environment in which recorded steps are played a second time.
+
+    `transitions` counts the real steps that this takes, `failed` the replays in which
+    the environment raised an exception.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        self._env, self.transitions, self.failed = env, 0, 0
+        self.stochastic = not getattr(env.unwrapped, "deterministic", True)
+        self._known: dict[tuple, Replayed | None] = {}
+
+    def __call__(self, query: Query) -> Replayed | None:
+        """Return what a query's action leads to, its past played again first.
+
+        None where the environment comes to another state (its transitions are random)
+        or cannot take the task: then it is not the one that the query is of. Each query
+        is played once; a family's scorecard asks again what the whole one asked.
+        """
+        key = (query.task.id, *query[1:])
+        if key not in self._known:
+            self._known[key] = self._play(query)
+        return self._known[key]
+
+    def _step(self, action: str):
+        self.transitions += 1
+        return self._env.step(action)
+
+    def _play(self, query: Query) -> Replayed | None:
+        try:
+            _, state = base.begin(self._env, query.task)
+            for action in query.past:
+                seen, _, terminated, truncated, _ = self._step(action)
+                if terminated or truncated:
+                    return None
+                state = lines(seen)
+            if state != query.state:
+                return None
+            seen, reward, _, _, info = self._step(query.action)
+        except Exception:  # an environment may raise anything
+            self.failed += 1
+            return None
+        return Replayed(lines(seen), float(reward) > 0 or bool(info.get("success")))
+
+    def exact(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Return how often the environment comes to the recorded next state again.
+
+        What an experience model can reach at best: below 1 where transitions are
+        random. Episodes whose task it cannot take, or that begin elsewhere, are left
+        out.
+        """
+        rate = Rate()
         for e in episodes:
-            groups.setdefault(name_of(e), []).append(e)
-        return {
-            name: score(group, limit=max(limit // 2, 1))
-            for name, group in sorted(groups.items())
-        }
+            try:
+                if base.begin(self._env, e.task)[1] != e.transitions[0].state:
+                    continue
+                for t in e.transitions:
+                    seen, _, terminated, truncated, _ = self._step(t.action)
+                    rate.add(lines(seen) == t.next_state)
+                    if terminated or truncated:
+                        break
+            except Exception:  # an environment may raise anything
+                self.failed += 1
+        return rate.json()
 
-    card["families"] = parts(lambda e: e.task.family)
-    if deep:
-        card["sources"] = parts(lambda e: e.source)
-    return card
+
+ON_POLICY = ("warmstart", "dream")
+"""Policies whose own test episodes a full scorecard asks about."""
+
+
+def on_policy(run: Run, model: ExperienceModel, limit: int) -> dict[str, Any]:
+    """Return the scorecard on the test episodes of each policy that played some.
+
+    These are the states that the policies themselves reach, which decide what a policy
+    learns in the dream and what it is worth outside.
+    """
+    cards = {}
+    for name in ON_POLICY:
+        path = run.path(f"test/{name}.jsonl")
+        if path.is_file():
+            played = [e for e in read_episodes(path) if e.success is not None]
+            if played:
+                cards[name] = fidelity.score(
+                    model, played, limit=limit, open_loop_steps=limit
+                )
+    return cards
 
 
 def _free(run: Run, name: str, episodes: str) -> str:
@@ -183,14 +224,14 @@ def _free(run: Run, name: str, episodes: str) -> str:
     raise AssertionError
 
 
-def scored(
+def full_scorecard(
     run: Run, path: Path | None, limit: int | None, server: ServerConfig | None = None
 ) -> tuple[dict, Path]:
-    """The whole scorecard of a run on the episodes of a file, or on its dev games.
+    """Score a run's model on the episodes of a file, or on its dev games, in full.
 
     Without a `limit` it is the run's own, and all episodes are dreamed whole; with one
     as many as it holds. With a `server` it is asked in the place of the run's own
-    model. Writes
+    model. On the dev games also the policies' own test episodes (`on_policy`). Writes
     scorecard/NAME.json, NAME.html and its plots into the run; returns the card and the
     page's path. Episodes of tasks that the model was fitted to are counted in
     `seen_tasks`: what is measured on those is not on unseen games.
@@ -199,12 +240,14 @@ def scored(
     train, dev = episodes_of(run)
     episodes = dev if path is None else read_episodes(path)
     known = {e.task.id for e in train}
-    whole, limit = limit, run.config.evaluate.fidelity if limit is None else limit
+    steps, limit = limit, run.config.evaluate.fidelity if limit is None else limit
     with served.asking(experience), bar(limit, "fidelity", "transition") as show:
         card = by_family(
-            experience, episodes, limit, lambda done, _: show(done), deep=True,
-            env=run.config.env, whole=whole,
+            experience, episodes, limit, lambda done, _: show(done), full=True,
+            env=run.config.env, open_loop_steps=steps,
         )  # fmt: skip
+        if path is None:
+            card["on_policy"] = on_policy(run, experience, limit)
     source = run.path("dev.jsonl") if path is None else path
     card["episodes"] = str(source.resolve())
     card["seen_tasks"] = len({e.task.id for e in episodes} & known)

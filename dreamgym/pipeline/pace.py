@@ -27,7 +27,7 @@ from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model
-from worldmodel.fidelity import rows
+from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
 from worldmodel.served.client import ChatClient
@@ -168,7 +168,7 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     experience = PromptedExperience(
         client, pretrain.memory_of(episodes, capacity=1000), server.prompt
     )
-    asked = [r.query for r in rows.distinct(episodes, server.chat.concurrency)]
+    asked = [r.query for r in sample_cases(episodes, server.chat.concurrency)]
     start = time.monotonic()
     found = experience.predict(asked)
     seconds, usage = time.monotonic() - start, client.usage

@@ -13,7 +13,7 @@ from dreamgym.pipeline.config import RunConfig, ServerConfig
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.calibration import Calibration
 from worldmodel.experience import ExperienceModel
-from worldmodel.fidelity import rows
+from worldmodel.fidelity.cases import sample_cases
 from worldmodel.memory import ReplayMemory
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedExperience
@@ -132,7 +132,7 @@ def check_trust(
     doubting = trust.gate > 0 or trust.pessimism > 0
     if not doubting or not isinstance(experience, PromptedExperience):
         return
-    asked = rows.distinct(episodes, PROBES)
+    asked = sample_cases(episodes, PROBES)
     answers = experience.predict([r.query for r in asked])
     sure = [a.confidence for a in answers if a.problem is None]
     if sure and all(math.isnan(x) for x in sure):

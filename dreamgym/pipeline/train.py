@@ -20,6 +20,7 @@ from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rl import watch
 from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
+from dreamgym.training.metrics import training_note
 from worldmodel import fidelity
 from worldmodel.experience import Remembering
 from worldmodel.text.records import Episode, Task
@@ -156,16 +157,23 @@ def _numbers(progress: Progress) -> dict[str, Any]:
     """What the stage tells of a loop, wherever it ran."""
     pool = progress.pool.entries.values()
     told: dict[str, Any] = {"halted": progress.halted} if progress.halted else {}
-    won = [row["success"] for row in progress.curve if "success" in row]
-    if won:  # some rollout was scored
-        told |= {"success_first": won[0], "success_last": won[-1]}
+    scored = [row for row in progress.curve if "success" in row]
+    if scored:  # else nobody knows how often it won
+        for name, row in (("first", scored[0]), ("last", scored[-1])):
+            told[f"success_{name}"] = row["success"]
+            told[f"success_{name}_of"] = int(row["rollouts"] - row["unscored"])
+    if progress.curve and "kl" in progress.curve[-1]:
+        told["kl"] = progress.curve[-1]["kl"]
+    note = training_note(progress.curve)
+    if note is not None:
+        told["note"] = note
+        print(f"train: {note}", file=sys.stderr)
     best = watch.best(progress.curve)
     if progress.best is not None and best is not None:
         row = progress.curve[best]
         told |= {"kept_update": row["update"], "kept_probe": row["probe"]}
     return told | {
         "updates": progress.update,
-        "kl": progress.curve[-1].get("kl", 0.0),
         "proposal_resets": progress.pool.resets,
         "generated_tasks": sum(e.generated for e in pool),
         "retired_tasks": sum(e.retired for e in pool),

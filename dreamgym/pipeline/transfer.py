@@ -4,6 +4,7 @@ s2r: the loop on the real environment from dream. real_only: the same from warms
 real_only_total: from warmstart, with the collected transitions as extra budget.
 """
 
+import json
 from typing import Any
 
 from dreamgym.evaluation import evaluate, report
@@ -12,6 +13,7 @@ from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.reinforce import reinforce
 from dreamgym.pipeline.run import SCHEMA, Run, versions
+from dreamgym.training.metrics import training_note
 
 STARTS = {"s2r": "dream", "real_only": "warmstart", "real_only_total": "warmstart"}
 STAGES = (
@@ -52,9 +54,10 @@ def stage(run: Run) -> dict[str, Any]:
 
 
 def real_transitions(run: Run) -> dict[str, int]:
-    """Real environment steps that each policy has cost, test games aside.
+    """Return the real environment steps that each policy has cost, test games aside.
 
-    All begin at the experience model, so each has cost what was collected; one that
+    Those of the dream count the steps in which the scorecard replayed dev games. All
+    begin at the experience model, so each has cost what was collected; one that
     began elsewhere needed less, and is still told the whole.
     """
     collected = run.require("collect")["numbers"]
@@ -65,12 +68,13 @@ def real_transitions(run: Run) -> dict[str, int]:
     )
     pretrained = collected["transitions"] + collected["dev_transitions"]
     early = pretrained + warm["branch_transitions"]
+    dreamed = early + run.numbers("fidelity").get("real_transitions", 0) + trained
     return {
         "untrained": pretrained,
         "bc": pretrained,
         "warmstart": early,
-        "dream": early + trained,
-        "s2r": early + trained + spent.get("s2r", 0),
+        "dream": dreamed,
+        "s2r": dreamed + spent.get("s2r", 0),
         **{n: early + spent.get(n, 0) for n in STARTS if n != "s2r"},
     }
 
@@ -95,6 +99,7 @@ def write_results(run: Run) -> dict[str, Any]:
         "versions": versions(),
         "policies": {
             name: evaluate.summary(found, real_transitions=cost[name])
+            | {"note": _note(run, name)}
             for name, found in played.items()
         },
         "families": families,
@@ -115,6 +120,14 @@ def write_results(run: Run) -> dict[str, Any]:
     run.write_json("results.json", results)
     report.write(run.root, results)
     return results
+
+
+def _note(run: Run, policy: str) -> str | None:
+    """Return what is to be said of a policy's training loop, if it had one."""
+    path = run.path(f"curves/{policy}.jsonl")
+    if policy not in ("dream", *STARTS) or not path.is_file():
+        return None
+    return training_note([json.loads(x) for x in path.read_text().splitlines()])
 
 
 def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:

@@ -76,13 +76,17 @@ class Transition:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Episode:
-    """A task and what happened on it. `success` is None where it was not scored."""
+    """A task and what happened on it.
+
+    `success` is None where it was not scored; `error` then says why, if that is known.
+    """
 
     id: str
     task: Task
     transitions: tuple[Transition, ...]
     source: str
     success: bool | None
+    error: str | None = None
 
     @property
     def total_reward(self) -> float:
@@ -181,6 +185,7 @@ def parse_episode(row: Any, where: Where) -> Episode:
         transitions=transitions,
         source=field(row, "source", str, where, "unknown"),
         success=success,
+        error=field(row, "error", str, where, None),
     )
 
 

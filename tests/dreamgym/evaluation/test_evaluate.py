@@ -54,6 +54,7 @@ def test_summary_by_hand():
     assert got == {
         "success": {"mean": 1 / 3, "low": low, "high": high, "episodes": 3,
                     "unscored": 1},
+        "errors": {"broke": 1},
         "mean_return": pytest.approx(1 / 3),
         "mean_steps": 2.0,
         "invalid_action_rate": pytest.approx(2 / 6),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dreamgym.evaluation import grid
-from dreamgym.evaluation.statistics import _wilson, wilson
+from dreamgym.evaluation.statistics import wilson, wilson_of
 
 COLUMNS = {
     "trained": "test/dream", "coin": "test/dream/coin",
@@ -40,7 +40,7 @@ def test_rates_are_pooled_over_seeds_with_an_interval():
     told, below = shown(row)
     # By game 2 of 2, 1 of 2, 1 of 1, 0 of 2: less 4/7 of their counts 6/7, -1/7, 3/7
     # and -8/7, squares 110/49; as far apart as 12/7 x 1.3095 independent ones.
-    low, high = _wilson(4 / 7, 7 / (110 / 84))
+    low, high = wilson_of(4 / 7, 7 / (110 / 84))
     assert told["seeds"] == "2 of 3"
     assert told["trained"] == f"0.571 [{low:.3f}, {high:.3f}] (0.333 to 0.750)"
     low, high = wilson(3, 4)  # 2 of 2 and 1 of 2: no further apart than four games

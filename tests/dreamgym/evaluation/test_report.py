@@ -96,3 +96,23 @@ def test_the_success_plot_shows_the_numbers(tmp_path, first):
     a, b = picture(tmp_path / "a.png"), picture(tmp_path / "b.png")
     assert a.shape == b.shape
     assert np.abs(a - b).max() > 0.1
+
+
+def test_a_policy_that_learned_nothing_is_marked():
+    found = results()
+    found["policies"]["dream"] |= {
+        "note": "learned nothing",
+        "errors": {"x": 1, "y": 2},
+    }
+    text = report.table(found)
+    assert "| dream \\* |" in text
+    assert "\n- \\* dream: learned nothing" in text
+    assert "dream: 3 of 43 games were not scored: y (2), x (1)" in text
+    assert "\\*" not in report.table(results())
+
+
+def test_no_pair_is_no_difference():
+    found = results()
+    none = {"mean": None, "low": None, "high": None, "episodes": 0}
+    found["paired"] = {"dream_minus_bc": none}
+    assert "dream minus bc: none (no game" in report.table(found)

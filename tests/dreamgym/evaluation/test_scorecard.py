@@ -17,7 +17,7 @@ class Half:
         truth = {(t.state, t.action): t for t in helpers.lamp_and_door().transitions}
         out = []
         for i, q in enumerate(queries):
-            t = truth[q.state, q.action]
+            t = truth.get((q.state, q.action), helpers.transition())
             after = t.next_state if i == 0 else ("fog",)
             out.append(
                 Prediction(after, t.reward, outcome_of(t), "", 0.25 * (i + 1), None)
@@ -47,7 +47,22 @@ def test_the_table_says_rates_with_intervals_and_cases():
     )
     # Nothing of that kind was asked: no number is shown.
     many = next(x for x in told.splitlines() if "many lines" in x)
-    assert many.split()[-1] == "-"
+    assert many.endswith("- (n=0)")
+
+
+def test_what_decides_stands_first_and_is_told_of_policies_before_all():
+    found = card()
+    found["on_policy"] = {"dream": {k: v for k, v in found.items() if k != "families"}}
+    first, *_ = scorecard.summary(found).splitlines()
+    assert first.startswith("predictable next states right, episodes of dream")
+    told = scorecard.summary(found)
+    for what in ("unusual rewards found", "ends found", "success as in reality"):
+        assert told.count(what) == 2
+
+
+def test_the_interval_is_of_the_effective_number_of_cases():
+    rate = {"mean": 0.5, "count": 100, "effective": 4.0}
+    assert scorecard._rate(rate) == " 50.0% [15.0%, 85.0%] n=100"
 
 
 def test_the_page_holds_every_number_and_quotes_names(tmp_path):

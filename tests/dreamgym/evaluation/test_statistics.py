@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from dreamgym.evaluation.statistics import paired_difference, rate, wilson
+from dreamgym.evaluation.statistics import (
+    difference_text,
+    paired_difference,
+    rate,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,12 @@ def test_draws_may_be_few_and_the_seed_decides():
 
 def test_nothing_says_nothing_and_unequal_lengths_are_refused():
     got = paired_difference([], [], seed=0)
-    assert (got["low"], got["high"], got["episodes"]) == (-1.0, 1.0, 0)
+    assert (got["mean"], got["low"], got["high"], got["episodes"]) == (
+        None, None, None, 0,
+    )  # fmt: skip
+    assert difference_text(got) == "none (no game was scored for both)"
+    assert difference_text({"mean": 0.1, "low": -0.2, "high": 0.4}) == (
+        "+0.100 [-0.200, +0.400]"
+    )
     with pytest.raises(ValueError, match="one length, got 2, 1"):
         paired_difference([1.0, 0.0], [1.0], seed=0)

@@ -28,31 +28,36 @@ def saying(state):
     return chat_server.ok(json.dumps(told))
 
 
-def test_a_query_is_tried_in_the_real_environment():
+def test_a_query_is_played_again_in_the_real_environment():
     env, task = doubles.Corridor(), doubles.task(0, 1, 2)
     take = Query(task, ("go right",), after(env, task, ["go right"]), "take coin")
-    assert fidelity.rewarded(env, take) is True
-    assert fidelity.rewarded(env, take._replace(action="go left")) is False
-    assert fidelity.rewarded(env, take._replace(state=("a cat",))) is None
-    assert fidelity.rewarded(env, take._replace(past=("take coin",) * 99)) is None
-    foreign = dataclasses.replace(task, options={"no": "such"})
-    assert fidelity.rewarded(env, take._replace(task=foreign)) is None
+    replays = fidelity.Replays(doubles.Corridor())
+    assert replays(take).rewarded is True
+    left = replays(take._replace(action="go left"))
+    assert left == (after(env, task, ["go right", "go left"]), False)
+    assert replays.transitions == 4  # two actions each
+    assert replays(take._replace(state=("a cat",))) is None
+    assert replays(take._replace(past=("take coin",) * 99)) is None
+    assert replays.failed == 0
+    foreign = dataclasses.replace(task, id="foreign", options={"no": "such"})
+    assert replays(take._replace(task=foreign)) is None
+    assert replays.failed == 1
 
 
-def test_a_query_is_tried_once():
-    tried = []
-    replay = fidelity._remembered(lambda q: tried.append(q) or False)
+def test_a_query_is_played_once():
+    replays = fidelity.Replays(doubles.Corridor())
     task = doubles.task(0, 1, 2)  # its options are a dict
     query = Query(task, (), task.initial_state, "go right")
-    assert [replay(query), replay(query), replay(query._replace(past=("x",)))] == [
-        False, False, False,
-    ]  # fmt: skip
-    assert len(tried) == 2
+    assert replays(query) is replays(query) is not None
+    assert replays.transitions == 1
+    assert replays(query._replace(past=("go right",))) is None  # another state
+    assert replays.transitions == 2
 
 
 class Moody(doubles.Corridor):
     """Where a right step leads is drawn: every other time it says something else."""
 
+    deterministic = False
     number = 0
 
     def step(self, action):
@@ -66,13 +71,18 @@ def test_the_environment_played_again_is_the_ceiling():
         doubles.episode(doubles.task(0, 1, 2), ["dance", "go right", "take coin"]),
         doubles.episode(doubles.task(0, 2, 4), ["go right"]),
     ]
-    found = fidelity.played_again(doubles.Corridor(), episodes)
-    assert found == {"mean": 1.0, "count": 4}
-    assert fidelity.played_again(Moody(), episodes) == {"mean": 0.5, "count": 4}
+    replays = fidelity.Replays(doubles.Corridor())
+    found = replays.exact(episodes)
+    assert (found["mean"], found["count"], replays.transitions) == (1.0, 4, 4)
+    moody = fidelity.Replays(Moody())
+    assert moody.stochastic
+    assert not replays.stochastic
+    found = moody.exact(episodes)
+    assert (found["mean"], found["count"]) == (0.5, 4)
     task = dataclasses.replace(episodes[0].task, options={"no": "such"})
     foreign = dataclasses.replace(episodes[0], task=task)
-    found = fidelity.played_again(doubles.Corridor(), [foreign, episodes[1]])
-    assert found == {"mean": 1.0, "count": 1}
+    found = replays.exact([foreign, episodes[1]])
+    assert (found["mean"], found["count"], replays.failed) == (1.0, 1, 1)
 
 
 def test_tasks_that_are_seeds_are_played_again_by_their_seed():
@@ -98,9 +108,10 @@ def test_tasks_that_are_seeds_are_played_again_by_their_seed():
         )
         queries.append(Query(told, tuple(plan[:-1]), ts[-1].state, plan[-1]))
     steps = sum(len(e.transitions) for e in episodes)
-    found = fidelity.played_again(doubles.Bare(), episodes)
-    assert found == {"mean": 1.0, "count": steps}
-    assert [fidelity.rewarded(doubles.Bare(), q) for q in queries] == [True] * 4
+    replays = fidelity.Replays(doubles.Bare())
+    found = replays.exact(episodes)
+    assert (found["mean"], found["count"]) == (1.0, steps)
+    assert [replays(q).rewarded for q in queries] == [True] * 4
 
 
 def after(env, task, actions):
@@ -126,7 +137,7 @@ def test_a_server_is_scored_on_the_same_page(run, capsys):
     assert card["transitions"] == 12
     assert card["malformed"]["mean"] == 0.0
     assert card["usage"]["prompt_tokens"] == 10 * asked
-    assert "detectors" not in card  # a server tells one confidence, or none
+    assert "error_detection_auroc" not in card  # a server tells one confidence, or none
     assert card["open_loop"]["episodes"] > 0
     page = (run.root / "scorecard/dev-server.html").read_text()
     assert "12 transitions" in page

@@ -209,7 +209,8 @@ def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
 ):
     posts = len(server.posts)
     numbers = run.stage("fidelity", lambda: fidelity.stage(run))["numbers"]
-    assert numbers["exact_all"] == numbers["reward"] == numbers["done"] == 1.0
+    assert numbers["exact_all"] == numbers["rewards_found"] == 1.0
+    assert numbers["ends_found"] == numbers["success_agreement"] == 1.0
     assert numbers["copy_all"] < 1.0
     assert numbers["server_requests"] == len(server.posts) - posts > 6
     told, _ = show.shown(run, None)

@@ -10,6 +10,13 @@ from worldmodel.text.prompts import outcome_of
 SEED = helpers.lamp_and_door()
 
 
+def brief(value):
+    """Rates as {mean, count}: where all cases weigh alike the rest says no more."""
+    if not isinstance(value, dict):
+        return value
+    return {k: brief(v) for k, v in value.items() if k != "effective"}
+
+
 class Truth:
     """Knows the answers; what it says may be changed before it is given."""
 
@@ -24,8 +31,10 @@ class Truth:
         self.queries += queries
         out = []
         for q in queries:
-            t = self._answers[q.task.id, q.state, q.action]
-            p = Prediction(t.next_state, t.reward, outcome_of(t), "", 1.0, None)
+            t = self._answers.get((q.task.id, q.state, q.action))
+            p = Prediction(q.state, 0.0, "go", "", 1.0, None)  # a state of its own
+            if t is not None:
+                p = Prediction(t.next_state, t.reward, outcome_of(t), "", 1.0, None)
             out.append(self._change(p, q.state) if self._change else p)
         return out
 
@@ -37,7 +46,7 @@ class Truth:
 def test_kind_of_by_hand():
     same = helpers.transition(next_state=("the lamp is off",))
     lit = helpers.transition()
-    assert fidelity.kind_of(same, "") == "same"
+    assert fidelity.kind_of(same, "") == "unchanged"
     assert fidelity.kind_of(lit, "") == "reveal"  # "on" was never seen
     assert fidelity.kind_of(lit, "switch it on") == "one_line"
     assert fidelity.kind_of(lit, "", ["it was on before"]) == "one_line"
@@ -45,36 +54,41 @@ def test_kind_of_by_hand():
     told = {x: dataclasses.replace(lit, reveals=x) for x in (True, False)}
     assert fidelity.kind_of(told[False], "") == "one_line"
     assert fidelity.kind_of(told[True], "switch it on") == "reveal"
-    assert fidelity.kind_of(dataclasses.replace(same, reveals=True), "") == "same"
+    assert fidelity.kind_of(dataclasses.replace(same, reveals=True), "") == "unchanged"
 
 
 def test_the_truth_scores_one():
-    card = fidelity.score(Truth([SEED]), [SEED], limit=99)
+    card = brief(fidelity.score(Truth([SEED]), [SEED], limit=99))
     assert card["transitions"] == 3
-    # Steps: lamp off -> on (reveal), nothing (same), shut -> open (reveal).
+    # Steps: lamp off -> on (reveal), nothing (unchanged), shut -> open (reveal).
     assert card["share"] == {
-        "same": 1 / 3, "one_line": 0.0, "many_lines": 0.0, "reveal": 2 / 3,
-        "changed": 0.0, "known": 1 / 3,
+        "all": 1.0, "predictable": 1 / 3, "unchanged": 1 / 3, "changed": 0.0,
+        "one_line": 0.0, "many_lines": 0.0, "reveal": 2 / 3,
     }  # fmt: skip
     none = {"mean": None, "count": 0}
-    assert card["exact"] == {
-        "all": {"mean": 1.0, "count": 3}, "known": {"mean": 1.0, "count": 1},
-        "same": {"mean": 1.0, "count": 1},
+    assert card["exact"] == card["kept"] == {
+        "all": {"mean": 1.0, "count": 3}, "predictable": {"mean": 1.0, "count": 1},
+        "unchanged": {"mean": 1.0, "count": 1},
         "changed": none, "one_line": none, "many_lines": none,
         "reveal": {"mean": 1.0, "count": 2},
     }  # fmt: skip
     assert card["copy"]["all"] == {"mean": 1 / 3, "count": 3}
-    assert card["copy"]["same"]["mean"] == 1.0
+    assert card["copy"]["unchanged"]["mean"] == 1.0
     assert card["copy"]["reveal"]["mean"] == 0.0
     assert card["reward"] == {
+        "usual": 0.0,
         "accuracy": {"mean": 1.0, "count": 3},
         "false_positives": {"mean": 0.0, "count": 1},
         "recall": {"mean": 1.0, "count": 2},
         "near_misses": {"mean": None, "count": 0, "known": 0},
     }
-    assert card["done"]["accuracy"] == {"mean": 1.0, "count": 3}
-    assert card["done"]["recall"] == {"mean": 1.0, "count": 1}
+    assert card["done"] == {
+        "accuracy": {"mean": 1.0, "count": 3},
+        "recall": {"mean": 1.0, "count": 1},
+        "false_positives": {"mean": 0.0, "count": 2},
+    }
     assert card["malformed"] == {"mean": 0.0, "count": 3}
+    assert card["open_loop"]["outcomes"]["agree"] == {"mean": 1.0, "count": 1}
 
 
 def test_what_was_seen_before_is_no_reveal():
@@ -93,6 +107,7 @@ def test_a_model_that_copies_scores_as_the_baseline():
 
     card = fidelity.score(Truth([SEED], copying), [SEED], limit=99)
     assert card["exact"] == card["copy"]
+    assert card["kept"]["all"]["mean"] == 1.0  # it is late, and forgets nothing
     assert card["reward"]["accuracy"]["mean"] == 1 / 3
     assert card["reward"]["false_positives"]["mean"] == 0.0
     assert card["reward"]["recall"]["mean"] == 0.0
@@ -109,20 +124,22 @@ def test_an_answer_with_a_problem_is_never_right_and_no_reward():
     assert card["malformed"]["mean"] == 1.0
     assert {x["mean"] for x in card["exact"].values() if x["count"]} == {0.0}
     assert card["reward"]["accuracy"]["mean"] == card["done"]["accuracy"]["mean"] == 0.0
-    assert card["reward"]["recall"] == {"mean": 0.0, "count": 2}
+    assert brief(card["reward"]["recall"]) == {"mean": 0.0, "count": 2}
     assert card["reward"]["false_positives"]["count"] == 0
     assert card["reward"]["near_misses"]["count"] == 0
     assert card["lines"]["precision"]["count"] == 0
-    assert card["invented"]["count"] == 0
+    assert card["hallucinated"]["count"] == 0
 
 
 def test_a_limit_holds_for_whole_episodes_too():
     other = helpers.lamp_and_door("room-2")
     model = Truth([SEED, other])
-    card = fidelity.score(model, [SEED, other], limit=1, deep=True, whole=4)
+    card = fidelity.score(model, [SEED, other], limit=1, open_loop_steps=4)
     assert card["open_loop"]["episodes"] == 1  # of three steps; six are in both
-    card = fidelity.score(model, [SEED, other], limit=1, deep=True)
+    card = fidelity.score(model, [SEED, other], limit=1)
     assert card["open_loop"]["episodes"] == 2
+    card = fidelity.score(model, [SEED, other], limit=1, open_loop_steps=0)
+    assert "open_loop" not in card
 
 
 def test_a_model_that_always_pays_is_caught():
@@ -136,12 +153,30 @@ def test_a_model_that_always_pays_is_caught():
 
 
 def test_a_small_reward_is_not_found_by_none():
+    idle = helpers.transition(SEED.transitions[0].next_state, "nothing")
+    idle = dataclasses.replace(idle, next_state=idle.state, rewards={"reward": 0.0})
     small = dataclasses.replace(SEED.transitions[0], rewards={"reward": 0.0004})
-    episode = dataclasses.replace(SEED, transitions=(small,))
+    episode = dataclasses.replace(SEED, transitions=(small, idle))
     card = fidelity.score(
         Truth([episode], lambda p, _: p._replace(reward=0.0)), [episode], limit=9
     )
-    assert card["reward"]["recall"] == {"mean": 0.0, "count": 1}
+    assert card["reward"]["usual"] == 0.0
+    assert brief(card["reward"]["recall"]) == {"mean": 0.0, "count": 1}
+
+
+def test_rewards_are_compared_with_the_commonest_one():
+    """Where each step costs 1, to say so of the winning one is no reward found."""
+    steps = [
+        dataclasses.replace(t, rewards={"reward": r})
+        for t, r in zip(SEED.transitions, (-1.0, -1.0, 20.0), strict=True)
+    ]
+    episode = dataclasses.replace(SEED, transitions=tuple(steps))
+    model = Truth([episode], lambda p, _: p._replace(reward=-1.0))
+    reward = brief(fidelity.score(model, [episode], limit=9)["reward"])
+    assert reward["usual"] == -1.0
+    assert reward["accuracy"] == {"mean": pytest.approx(2 / 3), "count": 3}
+    assert reward["recall"] == {"mean": 0.0, "count": 1}
+    assert reward["false_positives"] == {"mean": 0.0, "count": 2}
 
 
 @pytest.mark.parametrize(("error", "share"), [(4e-4, 1 / 1.5), (6e-4, 0.0)])
@@ -164,31 +199,33 @@ def test_each_question_is_asked_once_with_its_history():
     again = dataclasses.replace(SEED, id="again")
     other = helpers.lamp_and_door("room-2")
     model = Truth([SEED, other])
-    card = fidelity.score(model, [SEED, again, other], limit=99)
+    card = fidelity.score(model, [SEED, again, other], limit=99, open_loop_steps=0)
     assert card["transitions"] == 6
-    # In turn from the episodes, so that a limit cuts all of them alike.
-    assert [q.task.id for q in model.queries] == ["room-1", "room-2"] * 3
-    assert [q.past for q in model.queries[::2]] == [
-        (), ("press lamp",), ("press lamp", "nothing"),
-    ]  # fmt: skip
+    asked = sorted((q.task.id, q.past) for q in model.queries)
+    pasts = [(), ("press lamp",), ("press lamp", "nothing")]
+    assert asked == [(t, p) for t in ("room-1", "room-2") for p in pasts]
 
 
 def test_the_limit_and_the_batches():
     episodes = [helpers.lamp_and_door(f"room-{i}") for i in range(4)]
     model, seen = Truth(episodes), []
     card = fidelity.score(
-        model, episodes, limit=10, batch=4, progress=lambda *at: seen.append(at)
-    )
+        model, episodes, limit=10, batch=4, open_loop_steps=0,
+        progress=lambda *at: seen.append(at),
+    )  # fmt: skip
     assert card["transitions"] == 10
     assert model.batches == [4, 4, 2]
     assert seen == [(4, 10), (8, 10), (10, 10)]
-    assert card == fidelity.score(Truth(episodes), episodes, limit=10, batch=64)
+    whole = Truth(episodes)
+    assert card == fidelity.score(
+        whole, episodes, limit=10, batch=64, open_loop_steps=0
+    )
 
 
 def test_no_episodes_are_no_numbers():
     card = fidelity.score(Truth([]), [], limit=5)
     assert card["transitions"] == 0
-    assert card["exact"]["all"] == {"mean": None, "count": 0}
+    assert brief(card["exact"]["all"]) == {"mean": None, "count": 0}
 
 
 # --- what is said of doubt ---------------------------------------------------
@@ -220,7 +257,7 @@ def test_an_unknown_confidence_is_no_number():
 def test_inventions_are_told_from_mistakes():
     def at(name):
         model = Truth([TOLD], lambda p, _: p._replace(next_state=(name,)))
-        return fidelity.score(model, [TOLD], limit=9)["invented"]["mean"]
+        return fidelity.score(model, [TOLD], limit=9)["hallucinated"]["mean"]
 
     assert at("the lamp is open") == 0.0  # wrong, but of known words
     assert at("a dragon") == 1.0
@@ -230,7 +267,9 @@ def test_reveals_are_weighed_against_the_real_ones():
     model = Truth([SEED], lambda p, _: p._replace(next_state=("nothing",)))
     poor = fidelity.score(model, [SEED], limit=9)["reveals"]
     same = fidelity.score(Truth([SEED]), [SEED], limit=9)["reveals"]
-    assert same == {"informativeness": 1.0, "diversity": 1.0}
+    assert (same["informativeness"], same["diversity"]) == (1.0, 1.0)
+    assert same["form"]["mean"] == 1.0
+    assert poor["form"]["mean"] == 0.0  # real states have two lines, of other keys
     assert poor["diversity"] == 1 / 2  # one state for both reveals
 
 
@@ -252,14 +291,17 @@ def test_signals_are_compared_as_detectors():
         return p if first else p._replace(reward=7.0)
 
     model = Doubt([TOLD], wrong_later)
-    card = fidelity.score(model, [TOLD], limit=9, deep=True)
-    assert card["detectors"] == {"oracle": 1.0, "agreement": 0.5}
+    card = fidelity.score(model, [TOLD], limit=9, full=True)
+    assert card["error_detection_auroc"] == {"oracle": 1.0, "agreement": 0.5}
     assert card["consistency"] == 0.5
-    assert card["lost_mass"]["all"] == {"mean": pytest.approx(0.5), "count": 3}
-    assert card["lost_mass"]["reveal"] == {"mean": None, "count": 0}
+    assert brief(card["missing_probability"]["all"]) == {
+        "mean": pytest.approx(0.5),
+        "count": 3,
+    }
+    assert brief(card["missing_probability"]["reveal"]) == {"mean": None, "count": 0}
     assert card["open_loop"]["episodes"] == 1
-    plain = fidelity.score(Truth([TOLD]), [TOLD], limit=9, deep=True)
-    assert "detectors" not in plain
+    plain = fidelity.score(Truth([TOLD]), [TOLD], limit=9, full=True)
+    assert "error_detection_auroc" not in plain
     assert "open_loop" in plain
 
 

@@ -1,4 +1,4 @@
-"""The dream let run: real actions, dreamed states.
+"""Episodes dreamed whole: real actions, dreamed states.
 
 episode -> its actions one by one -> what the model makes of its own states -> how far
 they stay the real ones, and whether the episode ends as it really did.
@@ -8,24 +8,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from worldmodel.experience import ExperienceModel, Query
-from worldmodel.fidelity.measures import Rate
-from worldmodel.fidelity.rows import kind_of
+from worldmodel.fidelity.cases import kind_of
+from worldmodel.fidelity.metrics import Rate
 from worldmodel.text.records import Episode, State
 
 STEPS = 16
 """Steps up to which drift is told apart."""
 
 
-def drift(
+def open_loop(
     model: ExperienceModel, episodes: Sequence[Episode], *, batch: int = 64
 ) -> dict[str, Any]:
-    """Drift and agreement of outcomes over whole episodes.
+    """Return drift and agreement of outcomes over whole episodes.
 
     exact: share of dreamed states equal to the real one after 1, 2, ... steps, of all
     episodes that are as long; predictable: the same before an episode's first reveal.
     outcomes: of the episodes that are scored, how often real and dreamed success agree,
-    and the four cells; `over_optimistic` is the share of really lost episodes that the
-    dream wins. A reply without sense ends an episode lost.
+    the success rate of each, and the four cells (real_dreamed). `over_optimistic` is
+    the share of really lost episodes that the dream wins, `over_pessimistic` of really
+    won ones that it loses. A malformed reply ends an episode lost.
     """
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
@@ -33,55 +34,60 @@ def drift(
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
         for e, (states, won) in zip(part, _dreamed(model, part), strict=True):
-            fresh = _first_reveal(e)
+            reveal = _first_reveal(e)
             for i, t in enumerate(e.transitions[:STEPS]):
                 hit = i < len(states) and states[i] == t.next_state
                 exact[i].add(hit)
-                if i < fresh:
+                if i < reveal:
                     predictable[i].add(hit)
             if e.success is not None:
                 real = "win" if e.success else "loss"
                 cells[f"{real}_{'win' if won else 'loss'}"] += 1
-    lost = cells["loss_win"] + cells["loss_loss"]
-    total = sum(cells.values())
-    agree = cells["win_win"] + cells["loss_loss"]
+    won, lost = (cells[f"{x}_win"] + cells[f"{x}_loss"] for x in ("win", "loss"))
+    total = won + lost
     return {
         "episodes": len(episodes),
         "exact": [r.json() for r in exact if r.count],
         "predictable": [r.json() for r in predictable if r.count],
         "outcomes": {
-            "agree": Rate(agree, total).json(),
-            "over_optimistic": Rate(cells["loss_win"], lost).json(),
+            "agree": Rate.of(cells["win_win"] + cells["loss_loss"], total).json(),
+            "real_success": Rate.of(won, total).json(),
+            "dreamed_success": Rate.of(
+                cells["win_win"] + cells["loss_win"], total
+            ).json(),
+            "over_optimistic": Rate.of(cells["loss_win"], lost).json(),
+            "over_pessimistic": Rate.of(cells["win_loss"], won).json(),
             "cells": cells,
         },
     }
 
 
 def _first_reveal(episode: Episode) -> int:
-    seen: list[str] = []
+    history: list[str] = []
     for i, t in enumerate(episode.transitions):
-        if kind_of(t, episode.task.instruction, seen) == "reveal":
+        if kind_of(t, episode.task.instruction, history) == "reveal":
             return i
-        seen += t.state
+        history += t.state
     return len(episode.transitions)
 
 
 def _dreamed(
     model: ExperienceModel, episodes: Sequence[Episode]
 ) -> list[tuple[list[State], bool]]:
-    """(dreamed states, dreamed success) of each episode's actions."""
+    """Return (dreamed states, dreamed success) of each episode's actions."""
     states: list[list[State]] = [[] for _ in episodes]
     won, live = [False] * len(episodes), set(range(len(episodes)))
     step = 0
     while live:
         live = {i for i in live if step < len(episodes[i].transitions)}
-        rows, queries = sorted(live), []
-        for i in rows:
+        order, queries = sorted(live), []
+        for i in order:
             e = episodes[i]
-            here = states[i][-1] if states[i] else e.transitions[0].state
+            state = states[i][-1] if states[i] else e.transitions[0].state
             past = tuple(t.action for t in e.transitions[:step])
-            queries.append(Query(e.task, past, here, e.transitions[step].action))
-        for i, answer in zip(rows, model.predict(queries) if rows else [], strict=True):
+            queries.append(Query(e.task, past, state, e.transitions[step].action))
+        answers = model.predict(queries) if order else []
+        for i, answer in zip(order, answers, strict=True):
             if answer.problem is not None:
                 live.discard(i)
                 continue

@@ -1,0 +1,45 @@
+"""What is said of a training loop as a whole."""
+
+import pytest
+
+from dreamgym.training.metrics import training_note
+
+
+def row(rollouts=16.0, unscored=0.0, **more):
+    return {"rollouts": rollouts, "unscored": unscored, **more}
+
+
+GOOD = row(success=0.5, kl=0.01, used_turns=0.4)
+
+
+def test_a_loop_that_learns_from_most_of_its_rollouts_needs_no_note():
+    assert training_note([GOOD, row(unscored=3.0, success=1.0, kl=0.0)]) is None
+    # One silent update among others is usual.
+    assert training_note([GOOD, row(success=0.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("curve", "words"),
+    [
+        ([], ["learned nothing", "no update"]),
+        (
+            [row(unscored=16.0, **{"unscored/dream": 10.0, "unscored/KeyError": 6.0})],
+            ["learned nothing", "16 of 16", "answer was malformed: 10, KeyError: 6"],
+        ),
+        ([row(success=0.0)] * 2, ["learned nothing", "all of them were lost"]),
+        ([row(success=1.0)], ["learned nothing", "each group agreed"]),
+        (
+            [row(unscored=8.0, success=0.0, **{"unscored/malformed": 8.0})],
+            ["learned nothing", "all of them were lost", "8 of 16"],
+        ),
+        (
+            [row(unscored=14.0, success=1.0, kl=0.1, **{"unscored/malformed": 14.0})],
+            ["14 of 16 rollouts were not scored (malformed: 14)", "of the others"],
+        ),
+    ],
+)
+def test_a_loop_says_that_it_learned_nothing_or_little(curve, words):
+    note = training_note(curve)
+    assert note is not None
+    for word in words:
+        assert word in note

@@ -1,0 +1,175 @@
+import dataclasses
+import itertools
+
+import pytest
+
+from tests import helpers
+from worldmodel.fidelity import cases
+from worldmodel.fidelity.cases import Replayed
+
+A, B, C, D = "one lamp", "two doors", "three cats", "four dogs"
+
+
+def test_lines_that_change_are_counted():
+    def kind(before, after):
+        words = "one two three four lamp doors cats dogs"
+        return cases.kind_of(helpers.transition(before, "x", after), words)
+
+    assert kind((A, B), (A, B)) == "unchanged"
+    assert kind((A, B), (A, C)) == "one_line"
+    assert kind((A, B), (A, B, C)) == "one_line"
+    assert kind((A, B), (A,)) == "one_line"
+    assert kind((A, B), (C, D)) == "many_lines"
+    assert kind((A,), (A, B, C)) == "many_lines"
+    assert kind((A,), (A, "five birds")) == "reveal"
+
+
+def won(*steps, task="t", name="e"):
+    """An episode of (state, action); the last step wins."""
+    made = [
+        helpers.transition((here,), action, (there,), reward=0.0)
+        for (here, action), (there, _) in itertools.pairwise(steps)
+    ]
+    last = dataclasses.replace(
+        helpers.transition((steps[-1][0],), steps[-1][1], ("done",), reward=1.0),
+        terminated=True, success=True,
+    )  # fmt: skip
+    base = helpers.lamp_and_door()
+    return helpers.episode(name, dataclasses.replace(base.task, id=task), [*made, last])
+
+
+def test_a_near_miss_is_the_winning_action_one_step_early():
+    e = won(("start", "walk"), ("room", "take coin"))
+    (case,) = cases.near_misses([e], 9)
+    assert case.query.state == ("start",)
+    assert case.query.action == "take coin"
+    assert case.query.past == ()
+    assert not case.known
+
+
+def test_what_the_records_say_of_a_near_miss_counts():
+    e = won(("start", "walk"), ("room", "take coin"))
+    fails = helpers.transition(("start",), "take coin", ("start",), reward=0.0)
+    known = helpers.episode("k", e.task, [fails])
+    (case,) = cases.near_misses([e, known], 9)
+    assert case.known
+    # It wins there as well: no near miss.
+    wins = won(("start", "take coin"), name="w")
+    assert cases.near_misses([e, wins], 9) == []
+
+
+def test_no_near_miss_without_a_step_that_matters():
+    assert cases.near_misses([won(("room", "take coin"))], 9) == []
+    idle = won(("room", "wait"), ("room", "take coin"))
+    assert cases.near_misses([idle], 9) == []
+    assert cases.near_misses([helpers.lamp_and_door()], 0) == []
+
+
+@pytest.mark.parametrize(
+    ("real", "kept"), [(True, []), (False, [True]), (None, [False])]
+)
+def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
+    e, asked = won(("start", "walk"), ("room", "take coin")), []
+
+    def replay(query):
+        asked.append(query)
+        return None if real is None else Replayed(("start",), real)
+
+    assert [c.known for c in cases.near_misses([e, e], 9, replay)] == kept
+    assert {(q.past, q.state, q.action) for q in asked} == {
+        ((), ("start",), "take coin")
+    }
+
+
+# --- sampling ----------------------------------------------------------------
+
+
+def walk(task, steps, *, wins=True):
+    """An episode of `steps` transitions through numbered rooms, the last one won."""
+    made = [
+        helpers.transition((f"room {i}",), "go on", (f"room {i + 1}",), reward=0.0)
+        for i in range(steps)
+    ]
+    if wins:
+        made[-1] = dataclasses.replace(
+            made[-1], terminated=True, success=True, rewards={"reward": 1.0}
+        )
+    base = helpers.lamp_and_door()
+    return helpers.episode(f"{task}-run", dataclasses.replace(base.task, id=task), made)
+
+
+def test_cases_come_from_all_steps_and_from_each_rare_stratum():
+    """First steps alone would hold no end, no reward and no late step."""
+    episodes = [walk(f"t{i}", 10, wins=i < 5) for i in range(50)]
+    asked = cases.sample_cases(episodes, 40)
+    assert len(asked) == 40
+    steps = [len(c.query.past) for c in asked]
+    assert max(steps) == 9
+    assert sum(s >= 5 for s in steps) >= 10
+    # 5 of 500 transitions end; three strata share half of the limit, 6 each.
+    ends = [c for c in asked if c.transition.terminated]
+    assert len(ends) == 5
+    assert {c.weight for c in ends} == {1.0}
+    assert sum(c.weight for c in asked) == pytest.approx(500)
+
+
+def test_a_weighted_mean_is_that_of_the_whole_episodes():
+    episodes = [walk(f"t{i}", 10, wins=i < 5) for i in range(50)]
+    asked = cases.sample_cases(episodes, 40)
+    share = sum(c.weight * c.transition.terminated for c in asked) / 500
+    assert share == pytest.approx(5 / 500)
+    assert sum(c.transition.terminated for c in asked) / 40 > 0.1  # unweighted: not
+
+
+def test_the_same_episodes_in_another_order_give_the_same_cases():
+    episodes = [walk(f"t{i}", 10, wins=i < 5) for i in range(20)]
+
+    def keys(some):
+        return {(c.query.task.id, c.query.past) for c in cases.sample_cases(some, 30)}
+
+    assert keys(episodes) == keys(episodes[::-1])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "numbers"),
+    [
+        ([90, 10], 20, [14, 6]),  # 5 each, then 10 by what is left: 85 to 5
+        ([100, 2], 20, [18, 2]),  # as many as there are
+        ([3, 2], 99, [3, 2]),
+        ([5, 5, 5], 1, [1, 0, 0]),
+        ([], 5, []),
+    ],
+)
+def test_allocation_by_hand(sizes, limit, numbers):
+    assert cases.allocate(sizes, limit) == numbers
+
+
+def test_what_other_tasks_answer_alike_is_no_reveal():
+    """A word that was never said can still be known, if it always comes."""
+    step = helpers.transition(("a door",), "open", ("a hall",), reward=0.0)
+    other = helpers.transition(("a door",), "open", ("a cave",), reward=0.0)
+    base = helpers.lamp_and_door()
+
+    def episode(name, t):
+        return helpers.episode(name, dataclasses.replace(base.task, id=name), [t])
+
+    def kinds(*episodes):
+        return {c.kind for c in cases.sample_cases(episodes, 9)}
+
+    assert kinds(episode("a", step)) == {"reveal"}
+    assert kinds(episode("a", step), episode("b", step)) == {"one_line"}
+    assert kinds(episode("a", step), episode("b", other)) == {"reveal"}
+    # The environment knows best.
+    told = dataclasses.replace(step, reveals=True)
+    assert kinds(episode("a", told), episode("b", told)) == {"reveal"}
+
+
+def test_a_second_play_that_leads_elsewhere_is_a_reveal():
+    e = walk("t", 3)
+    asked = cases.sample_cases(
+        [e], 9, replay=lambda _: Replayed(("room 2",), rewarded=False)
+    )
+    # Each real step leads to another room: 1, 2 and 3.
+    assert [c.kind for c in asked] == ["reveal", "one_line", "reveal"]
+    unknown = cases.sample_cases([e], 9, replay=lambda _: None)
+    assert {c.kind for c in unknown} == {"one_line"}

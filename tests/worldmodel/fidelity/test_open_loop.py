@@ -1,0 +1,108 @@
+import dataclasses
+import itertools
+
+from tests import helpers
+from worldmodel.experience import Prediction
+from worldmodel.fidelity.open_loop import open_loop
+from worldmodel.text.prompts import outcome_of
+
+
+def brief(rate):
+    return {k: rate[k] for k in ("mean", "count")}
+
+
+def won(*steps, task="t", name="e"):
+    """An episode of (state, action); the last step wins."""
+    made = [
+        helpers.transition((here,), action, (there,), reward=0.0)
+        for (here, action), (there, _) in itertools.pairwise(steps)
+    ]
+    last = dataclasses.replace(
+        helpers.transition((steps[-1][0],), steps[-1][1], ("done",), reward=1.0),
+        terminated=True, success=True,
+    )  # fmt: skip
+    base = helpers.lamp_and_door()
+    return helpers.episode(name, dataclasses.replace(base.task, id=task), [*made, last])
+
+
+class Scripted:
+    """Answers a chain of states by (state, action); unknown ones stay."""
+
+    def __init__(self, episodes, change=None):
+        self.known = {(t.state, t.action): t for e in episodes for t in e.transitions}
+        self.change, self.asked = change, []
+
+    def predict(self, queries):
+        self.asked += queries
+        out = []
+        for q in queries:
+            t = self.known.get((q.state, q.action))
+            if t is None:
+                out.append(Prediction(q.state, 0.0, "go", "", 1.0, None))
+                continue
+            p = Prediction(t.next_state, t.reward, outcome_of(t), "", 1.0, None)
+            out.append(self.change(p, q) if self.change else p)
+        return out
+
+    def vary(self, tasks, *, key):
+        del key
+        return [None] * len(tasks)
+
+
+LONG = won(("start", "walk"), ("room", "turn"), ("wall", "take coin"))
+LOST = dataclasses.replace(
+    helpers.episode("lost", LONG.task, LONG.transitions[:2]), success=False
+)
+
+
+def test_the_truth_does_not_drift():
+    found = open_loop(Scripted([LONG]), [LONG, LOST])
+    assert [r["mean"] for r in found["exact"]] == [1.0, 1.0, 1.0]
+    assert [r["count"] for r in found["exact"]] == [2, 2, 1]
+    assert brief(found["outcomes"]["agree"]) == {"mean": 1.0, "count": 2}
+    assert found["outcomes"]["cells"] == {
+        "win_win": 1, "win_loss": 0, "loss_win": 0, "loss_loss": 1,
+    }  # fmt: skip
+    assert brief(found["outcomes"]["over_optimistic"]) == {"mean": 0.0, "count": 1}
+
+
+def test_one_error_is_carried_on():
+    def stray(p, q):
+        return p._replace(next_state=("fog",)) if q.action == "turn" else p
+
+    model = Scripted([LONG], stray)
+    found = open_loop(model, [LONG])
+    assert [r["mean"] for r in found["exact"]] == [1.0, 0.0, 0.0]
+    assert model.asked[-1].state == ("fog",)  # its own state, not the real one
+    assert model.asked[-1].past == ("walk", "turn")
+    assert found["outcomes"]["cells"]["win_loss"] == 1
+
+
+def test_a_dream_that_wins_early_is_over_optimistic():
+    def win(p, q):
+        return p._replace(outcome="win") if q.action == "turn" else p
+
+    model = Scripted([LONG], win)
+    found = open_loop(model, [LONG, LOST])
+    assert brief(found["outcomes"]["over_optimistic"]) == {"mean": 1.0, "count": 1}
+    assert found["exact"][2]["mean"] == 0.0  # it ended before the third step
+    assert max(len(q.past) for q in model.asked) == 1
+
+
+def test_nonsense_ends_an_episode_lost():
+    model = Scripted([LONG], lambda p, _: p._replace(problem="odd", outcome="win"))
+    found = open_loop(model, [LONG])
+    assert found["exact"][0]["mean"] == 0.0
+    assert found["outcomes"]["cells"]["win_loss"] == 1
+    assert len(model.asked) == 1
+
+
+def test_predictable_steps_end_at_a_reveal():
+    # "start", "room" and "wall" are new words each time: the first step reveals.
+    found = open_loop(Scripted([LONG]), [LONG])
+    assert found["predictable"] == []
+    words = dataclasses.replace(LONG.task, instruction="start room wall take coin done")
+    told = dataclasses.replace(LONG, task=words)
+    assert [r["count"] for r in open_loop(Scripted([told]), [told])["predictable"]] == [
+        1, 1, 1,
+    ]  # fmt: skip

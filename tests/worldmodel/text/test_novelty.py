@@ -1,0 +1,39 @@
+import pytest
+
+from worldmodel.text.novelty import novel_words, words_of
+
+
+def test_words_have_no_punctuation_and_no_case():
+    assert words_of('{"id": "T25", "Price": 7.50}, Row 3.') == [
+        "id", "t25", "price", "7.50", "row", "3",
+    ]  # fmt: skip
+
+
+def test_novel_words_by_hand():
+    # Known are the words of state, action and instruction; "red" is in none of them.
+    got = novel_words(("a b",), "take c", "find d", ("a c", "d red", "b take"))
+    assert got == {"red"}
+    assert novel_words((), "", "", ()) == set()
+    assert novel_words(("x",), "", "", ("red",), history=("red apple",)) == set()
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "after", "novel"),
+    [
+        ("an apple", "take", '"apple", taken', {"taken"}),  # punctuation is no word
+        ("row 3", "move south", "row 4", set()),  # a count by one
+        ("row 3", "move north", "row 2", set()),
+        ("7 coins", "pay 5", "2 coins", set()),  # a difference
+        ("7 coins", "earn 5", "12 coins", set()),  # a sum
+        ("cost 1.5", "buy 2.5", "sum 4.0 cost", {"sum"}),
+        ("7 coins", "pay 5", "40 coins", {"40"}),
+        ("held nothing", "book", "held T68", {"t68"}),  # an identifier is no number
+    ],
+)
+def test_a_number_that_can_be_computed_is_not_novel(state, action, after, novel):
+    assert novel_words((state,), action, "", (after,)) == novel
+
+
+def test_numbers_of_the_history_are_known_but_not_added_up():
+    assert novel_words(("x",), "a", "", ("30",), history=("10", "20")) == {"30"}
+    assert novel_words(("x",), "a", "", ("20",), history=("10", "20")) == set()

@@ -1,0 +1,69 @@
+"""Probabilities held against what happened: is it right, does it earn, does it end.
+
+Calibrated ones are cross-fitted: the scaling of one half of the tasks is fitted to the
+other half, so that nothing is judged by what it was fitted to.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from worldmodel.calibration import CHANCES, calibration, came_true
+from worldmodel.experience import Prediction
+from worldmodel.fidelity import metrics
+from worldmodel.fidelity.cases import Case
+
+
+def probability_calibration(
+    asked: Sequence[Case], answers: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Return for each probability how well it ranks, and its calibration errors.
+
+    As given (`calibration_error`) and scaled (`calibrated_error`); `positive` is the
+    share of cases in which it happened. Reveals are left out: nobody can be right
+    there. Answers without a probability (NaN) too.
+    """
+    judged = [i for i, c in enumerate(asked) if c.kind != "reveal"]
+    cases, given = [asked[i] for i in judged], [answers[i] for i in judged]
+    scaled = _cross_fitted(cases, given)
+    labels = came_true(given, [c.transition for c in cases])
+    return {name: _judged(name, given, scaled, labels[name]) for name in CHANCES}
+
+
+def _judged(
+    name: str,
+    given: Sequence[Prediction],
+    scaled: Sequence[Prediction],
+    labels: np.ndarray,
+) -> dict[str, Any]:
+    p = np.array([getattr(a, name) for a in given], float)
+    known = np.isfinite(p)
+    fair = np.array([getattr(a, name) for a in scaled], float)[known]
+    p, labels = p[known], labels[known]
+    return {
+        "count": int(known.sum()),
+        "positive": float(labels.mean()) if len(labels) else None,
+        "auroc": metrics.auroc(p, labels),
+        "calibration_error": metrics.calibration_error(metrics.reliability(p, labels)),
+        "calibrated_error": metrics.calibration_error(
+            metrics.reliability(fair, labels)
+        ),
+    }
+
+
+def _cross_fitted(
+    cases: Sequence[Case], answers: Sequence[Prediction]
+) -> list[Prediction]:
+    """Return each half of the tasks' answers scaled by what the other half says."""
+    half = {t: i % 2 for i, t in enumerate(sorted({c.query.task.id for c in cases}))}
+    out = list(answers)
+    for mine in (0, 1):
+        others = [i for i, c in enumerate(cases) if half[c.query.task.id] != mine]
+        scale = calibration(
+            [answers[i] for i in others], [cases[i].transition for i in others]
+        )
+        for i, c in enumerate(cases):
+            if half[c.query.task.id] == mine:
+                out[i] = scale(answers[i])
+    return out

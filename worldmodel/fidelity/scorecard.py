@@ -1,0 +1,379 @@
+"""The scorecard: agreement of an experience model with held-out real transitions.
+
+A case holds the real task, history, state and action (teacher forcing); the answer is
+the one that the dream would give, by the same decoding. Cases are drawn from whole
+episodes and weighted (cases.py). Next to the model stands the baseline that copies the
+state. What only some backends can compute (confidence signals, the probability of the
+real state) is left out for the others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from worldmodel.calibration import Calibration, calibration
+from worldmodel.experience import (
+    ExperienceModel,
+    Prediction,
+    Query,
+    content_seed,
+    rewarded_as,
+    right,
+)
+from worldmodel.fidelity import cases, metrics
+from worldmodel.fidelity.calibration_error import probability_calibration
+from worldmodel.fidelity.cases import KINDS, Case
+from worldmodel.fidelity.facts import keeps, known_facts
+from worldmodel.fidelity.metrics import Rate
+from worldmodel.fidelity.open_loop import open_loop
+from worldmodel.text.forms import Form, fault, form_of
+from worldmodel.text.novelty import novel_words
+from worldmodel.text.prompts import outcome_of
+from worldmodel.text.records import Episode, Transition
+
+GROUPS = ("all", "predictable", "unchanged", "changed", *KINDS[1:])
+"""Kinds of transitions and what they make up: `predictable` is all but reveals,
+`changed` is one_line and many_lines."""
+
+
+@runtime_checkable
+class HasConfidenceSignals(Protocol):
+    """A backend that can say more of its answers than one confidence."""
+
+    def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
+        """Signals of confidence by name, larger for answers more likely right."""
+        ...
+
+    def likelihood(
+        self, queries: Sequence[Query], transitions: Sequence[Transition]
+    ) -> list[float]:
+        """The probability it gives to the real next states."""
+        ...
+
+
+def score(
+    model: ExperienceModel,
+    episodes: Sequence[Episode],
+    *,
+    limit: int,
+    progress: Callable[[int, int], None] | None = None,
+    batch: int = 64,
+    full: bool = False,
+    replay: cases.Replay | None = None,
+    stochastic: bool = False,
+    open_loop_steps: int | None = None,
+) -> dict[str, Any]:
+    """Return the scorecard on at most `limit` distinct transitions.
+
+    Every figure is {mean, count, effective} (metrics.Rate): means are weighted to be
+    those of whole episodes, counts are of cases.
+
+    exact: share of next states right in every line, by group (GROUPS); share: how often
+    each group occurs; kept: share of answers that keep every known fact (facts.py), by
+    group; copy: the baseline that copies the state.
+    lines: precision and recall of the lines that changed, reveals left out.
+    reward: accuracy; recall: unusual rewards found; false_positives: usual ones missed
+    (`usual` is the commonest reward); near_misses: winning actions one step too early
+    that are rewarded (`known`: how many really are not, by the records or `replay`).
+    done: accuracy of the outcome (go, lose, win); recall: ends found; false_positives:
+    steps that go on and are said to end.
+    reveals: `form` is the share whose answer has the form of a real state.
+    confidence: its calibration and how well it separates right answers from wrong ones,
+    reveals left out. probabilities: the same for the probability of a reward and of an
+    end, as given and calibrated on other tasks. An answer with a problem is none: it is
+    never right, and no reward that was said. hallucinated: answers that name what was
+    named nowhere.
+    open_loop: episodes dreamed whole by their real actions, as many as fit into
+    `open_loop_steps` (None: all; 0: none). With `full` also what a HasConfidenceSignals
+    backend tells.
+
+    `stochastic` says that the environment's transitions are random: `replay` then tells
+    which ones nobody could predict.
+    """
+    asked = cases.sample_cases(episodes, limit, replay=replay if stochastic else None)
+    answers: list[Prediction] = []
+    for at in range(0, len(asked), batch):
+        part = asked[at : at + batch]
+        answers += model.predict([c.query for c in part])
+        if progress is not None:
+            progress(len(answers), len(asked))
+    near = cases.near_misses(episodes, limit, replay)
+    usual = cases.commonest_reward(episodes)
+    card = {
+        "transitions": len(asked),
+        **_states(asked, answers),
+        "reward": _rewards(asked, answers, usual)
+        | {"near_misses": _near_misses(model, near)},
+        "done": _ends(asked, answers),
+        "malformed": _rate(
+            (a.problem is not None, c) for c, a in _pairs(asked, answers)
+        ),
+        "confidence": _confidence(asked, answers),
+        "probabilities": probability_calibration(asked, answers),
+        **_content(asked, answers, _formats(episodes)),
+    }
+    if open_loop_steps != 0:
+        card["open_loop"] = open_loop(model, _whole(episodes, open_loop_steps))
+    if full and isinstance(model, HasConfidenceSignals):
+        card |= _signals(model, asked, answers)
+    return card
+
+
+def calibrated(
+    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
+) -> Calibration:
+    """Return the calibration of the model's probabilities on held-out transitions.
+
+    At most `limit` of them. Reveals are left out: no confidence can be earned there.
+    """
+    asked = [c for c in cases.sample_cases(episodes, limit) if c.kind != "reveal"]
+    answers = model.predict([c.query for c in asked]) if asked else []
+    return calibration(answers, [c.transition for c in asked])
+
+
+def threshold(
+    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int, gate: float
+) -> float:
+    """Return the confidence below which lies a share `gate` of the acceptable answers.
+
+    Acceptable are the right ones, and all that answer a reveal: nobody can be right
+    there, and without them nothing is discovered. 0 where gate is 0 or no answer is
+    acceptable. A confidence that is unknown (NaN) counts as 0, as in the dream.
+
+    Raises:
+      ValueError: none of their confidences is known.
+    """
+    asked = cases.sample_cases(episodes, limit) if gate else []
+    answers = model.predict([c.query for c in asked]) if asked else []
+    acceptable = [
+        a.confidence
+        for c, a in _pairs(asked, answers)
+        if (c.kind == "reveal" and a.problem is None) or right(a, c.transition)
+    ]
+    if acceptable and np.isnan(acceptable).all():
+        raise ValueError(
+            f"a gate of {gate:g} needs to know how sure an answer is, and none of the "
+            f"{len(acceptable)} that are acceptable says it: set it to 0"
+        )
+    if not acceptable:
+        return 0.0
+    return float(np.quantile(np.nan_to_num(acceptable), gate))
+
+
+def _pairs(asked: Sequence[Case], answers: Sequence[Prediction]):
+    return zip(asked, answers, strict=True)
+
+
+def _rate(hits: Any) -> dict[str, Any]:
+    """Return the rate of (hit, case) pairs."""
+    rate = Rate()
+    for hit, case in hits:
+        rate.add(hit, case.weight)
+    return rate.json()
+
+
+def _whole(episodes: Sequence[Episode], steps: int | None) -> list[Episode]:
+    """Return episodes, drawn by their content, that `steps` steps hold."""
+    order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
+    chosen, total = [], 0
+    for e in order:
+        total += len(e.transitions)
+        if steps is not None and total > steps:
+            break
+        chosen.append(e)
+    return chosen
+
+
+def _groups(kind: str) -> tuple[str, ...]:
+    if kind == "reveal":
+        return ("all", kind)
+    changed = ("changed",) if kind in ("one_line", "many_lines") else ()
+    return ("all", "predictable", *changed, kind)
+
+
+def _states(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
+    exact, copy, kept, share = ({k: Rate() for k in GROUPS} for _ in range(4))
+    precision, recall = [0, 0], [0, 0]
+    for c, answer in _pairs(asked, answers):
+        t, sound = c.transition, answer.problem is None
+        facts = known_facts(t.state, t.next_state)
+        groups = _groups(c.kind)
+        for group in GROUPS:
+            share[group].add(group in groups, c.weight)
+        for group in groups:
+            exact[group].add(sound and answer.next_state == t.next_state, c.weight)
+            copy[group].add(t.state == t.next_state, c.weight)
+            kept[group].add(sound and keeps(facts, answer.next_state), c.weight)
+        if c.kind == "reveal":
+            continue
+        both, said, true = metrics.changed_line_overlap(
+            t.state, t.next_state, answer.next_state
+        )
+        if sound:
+            precision = [precision[0] + both, precision[1] + said]
+        recall = [recall[0] + both * sound, recall[1] + true]
+    return {
+        "exact": {k: r.json() for k, r in exact.items()},
+        "kept": {k: r.json() for k, r in kept.items()},
+        "copy": {k: r.json() for k, r in copy.items()},
+        "share": {k: r.json()["mean"] or 0.0 for k, r in share.items()},
+        "lines": {
+            "precision": Rate.of(*precision).json(),
+            "recall": Rate.of(*recall).json(),
+        },
+    }
+
+
+def _rewards(
+    asked: Sequence[Case], answers: Sequence[Prediction], usual: float
+) -> dict[str, Any]:
+    accuracy, false_positive, recall = Rate(), Rate(), Rate()
+    for c, answer in _pairs(asked, answers):
+        sound = answer.problem is None
+        hit = sound and rewarded_as(answer.reward, c.transition.reward)
+        accuracy.add(hit, c.weight)
+        if not rewarded_as(c.transition.reward, usual):
+            recall.add(hit, c.weight)
+        elif sound:
+            false_positive.add(not hit, c.weight)
+    return {
+        "usual": usual,
+        "accuracy": accuracy.json(),
+        "false_positives": false_positive.json(),
+        "recall": recall.json(),
+    }
+
+
+def _near_misses(
+    model: ExperienceModel, queries: Sequence[cases.NearMiss]
+) -> dict[str, Any]:
+    """Return how often a winning action is rewarded one step too early."""
+    answers = model.predict([c.query for c in queries]) if queries else []
+    wrong = Rate()
+    for answer in (a for a in answers if a.problem is None):
+        wrong.add(answer.reward > 0 or answer.outcome == "win")
+    return wrong.json() | {"known": sum(c.known for c in queries)}
+
+
+def _ends(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
+    accuracy, recall, false_positive = Rate(), Rate(), Rate()
+    for c, answer in _pairs(asked, answers):
+        sound = answer.problem is None
+        hit = sound and answer.outcome == outcome_of(c.transition)
+        accuracy.add(hit, c.weight)
+        if c.transition.terminated:
+            recall.add(hit, c.weight)
+        elif sound:
+            false_positive.add(answer.outcome != "go", c.weight)
+    return {
+        "accuracy": accuracy.json(),
+        "recall": recall.json(),
+        "false_positives": false_positive.json(),
+    }
+
+
+def _confidence(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
+    """Score confidences of answers that can be right: reveals left out, unknown too."""
+    judged = [
+        (a.confidence, right(a, c.transition))
+        for c, a in _pairs(asked, answers)
+        if c.kind != "reveal" and np.isfinite(a.confidence)
+    ]
+    confidence = np.array([c for c, _ in judged], float)
+    hits = np.array([h for _, h in judged], bool)
+    bins = metrics.reliability(confidence, hits)
+    return {
+        "count": len(judged),
+        "right": float(hits.mean()) if judged else None,
+        "auroc": metrics.auroc(confidence, hits),
+        "calibration_error": metrics.calibration_error(bins),
+        "bins": bins,
+    }
+
+
+def _formats(episodes: Sequence[Episode]) -> Mapping[str, Form]:
+    """Return what all real states of a family share."""
+    states: dict[str, list] = {}
+    for e in episodes:
+        rows = states.setdefault(e.task.family, [])
+        rows += [e.transitions[0].state, *(t.next_state for t in e.transitions)]
+    return {family: form_of(rows) for family, rows in states.items()}
+
+
+def _content(
+    asked: Sequence[Case], answers: Sequence[Prediction], formats: Mapping[str, Form]
+) -> dict[str, Any]:
+    """Score what is said: words named nowhere, richness and form of reveals.
+
+    hallucinated: share of answers, reveals left out, with a word that stands neither in
+    task, history, state, action nor real next state. reveals: words that the dream
+    makes up and distinct states it reveals, each by the real number (1 is as rich as
+    the real one), and the share of its states that have the form of a real one.
+    """
+    hallucinated, form, words = Rate(), Rate(), [0, 0]
+    states: tuple[set, set] = set(), set()
+    for c, a in _pairs(asked, answers):
+        q, t = c.query, c.transition
+        history = (*q.past, *q.task.initial_state)
+        if c.kind == "reveal":
+            fits = a.problem is None
+            fits = fits and fault(a.next_state, formats[q.task.family]) is None
+            form.add(fits, c.weight)
+        if a.problem is not None:
+            continue
+
+        def new(state, q=q, history=history):
+            return novel_words(q.state, q.action, q.task.instruction, state, history)
+
+        if c.kind != "reveal":
+            hallucinated.add(bool(new(a.next_state) - new(t.next_state)), c.weight)
+            continue
+        for i, state in enumerate((a.next_state, t.next_state)):
+            words[i] += len(new(state))
+            states[i].add(state)
+    return {
+        "hallucinated": hallucinated.json(),
+        "reveals": {
+            "form": form.json(),
+            "informativeness": words[0] / words[1] if words[1] else None,
+            "diversity": len(states[0]) / len(states[1]) if states[1] else None,
+        },
+    }
+
+
+def _signals(
+    model: HasConfidenceSignals, asked: Sequence[Case], answers: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Score signals as detectors of wrong answers; add up the missing probability.
+
+    missing_probability: E[1 - p(real next state)] on the episodes given: where those
+    are a policy's own, a sample of what bounds its loss (DreamGym, Theorem 1); reveals
+    apart.
+    """
+    predictable = [i for i, c in enumerate(asked) if c.kind != "reveal"]
+    hits = np.array([right(answers[i], asked[i].transition) for i in predictable], bool)
+    queries = [asked[i].query for i in predictable]
+    signals = model.signals(queries) if queries else {}
+    mass = model.likelihood([c.query for c in asked], [c.transition for c in asked])
+
+    def missing(chosen: Callable[[Case], bool]) -> dict[str, Any]:
+        rate = Rate()
+        for c, p in zip(asked, mass, strict=True):
+            if chosen(c):
+                rate.add(1.0 - p, c.weight)
+        return rate.json()
+
+    consistency = signals.get("agreement")
+    return {
+        "error_detection_auroc": {
+            name: metrics.auroc(np.array(values), hits)
+            for name, values in signals.items()
+        },
+        "consistency": None if not consistency else float(np.mean(consistency)),
+        "missing_probability": {
+            "all": missing(lambda _: True),
+            "predictable": missing(lambda c: c.kind != "reveal"),
+            "reveal": missing(lambda c: c.kind == "reveal"),
+        },
+    }

@@ -1,0 +1,48 @@
+"""The largest errors among held-out transitions: Theorem 1 asks for suprema."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from worldmodel.experience import ExperienceModel
+from worldmodel.fidelity.cases import sample_cases
+from worldmodel.fidelity.scorecard import HasConfidenceSignals
+from worldmodel.text.records import Episode
+
+
+class Errors(NamedTuple):
+    """The largest error of a reward and of a next state (1 - p of the real one).
+
+    They are of `transitions` transitions; `span` is how far apart any rewards are that
+    were seen.
+    """
+
+    reward: float
+    moves: float
+    transitions: int
+    span: float
+
+
+def largest_errors(
+    model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
+) -> Errors | None:
+    """Return the largest errors over at most `limit` transitions that reveal nothing.
+
+    There the environment is deterministic, so the total variation between its next
+    state and the model's is the probability that the model does not give to the real
+    one. None where a backend cannot tell that, or no transition is left to ask.
+    """
+    asked = [c for c in sample_cases(episodes, limit) if c.kind != "reveal"]
+    if not asked or not isinstance(model, HasConfidenceSignals):
+        return None
+    queries, real = [c.query for c in asked], [c.transition for c in asked]
+    answers = model.predict(queries)
+    missed = [abs(a.reward - t.reward) for a, t in zip(answers, real, strict=True)]
+    mass = model.likelihood(queries, real)
+    rewards = [t.reward for e in episodes for t in e.transitions]
+    rewards += [a.reward for a in answers]
+    return Errors(
+        float(max(missed)),
+        float(1.0 - min(mass)),
+        len(asked),
+        float(max(*rewards, 0.0) - min(*rewards, 0.0)),
+    )

@@ -1,0 +1,55 @@
+"""Words of a next state that nothing before it contained."""
+
+import re
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from worldmodel.text.records import State
+
+_WORD = re.compile(r"\d+(?:\.\d+)+|\w+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+MAX_NUMBERS = 64
+"""Numbers of a state and action whose sums and differences count as computable."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in order: no punctuation, no difference of case.
+
+    A decimal number is one word, and so is an identifier of letters, digits and
+    underscores.
+    """
+    return _WORD.findall(text.casefold())
+
+
+def novel_words(
+    state: State,
+    action: str,
+    instruction: str,
+    next_state: State,
+    history: Sequence[str] = (),
+) -> set[str]:
+    """Return the words of `next_state` that stand nowhere in what came before.
+
+    What came before is the state, the action, the instruction and the lines of
+    `history`. A number that follows from the state and the action by one addition or
+    subtraction, a count by one included, is not novel: whoever reads them can compute
+    it.
+    """
+    known = {w for x in (*state, *history, action, instruction) for w in words_of(x)}
+    novel = {w for line in next_state for w in words_of(line)} - known
+    numbers = {w for w in novel if _NUMBER.fullmatch(w)}
+    if not numbers:
+        return novel
+    return novel - _computable(numbers, (*state, action))
+
+
+def _computable(numbers: Iterable[str], texts: Iterable[str]) -> set[str]:
+    """Return those of the numbers that are a sum or difference of two in the texts."""
+    given = [w for x in texts for w in words_of(x) if _NUMBER.fullmatch(w)]
+    values = {Fraction(w) for w in dict.fromkeys(given[:MAX_NUMBERS])} | {Fraction(1)}
+    return {
+        w
+        for w in numbers
+        if any(abs(Fraction(w) - v) in values or Fraction(w) + v in values
+               for v in values)
+    }  # fmt: skip
