@@ -1,7 +1,7 @@
 """What a person looks at after a run: the final table, success and curves."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +116,35 @@ def plot_success(results: dict[str, Any], path: Path) -> None:
     save(figure, path)
 
 
+def _plot_loop(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Plot success by family, the KL of updates by turn, and what carries a signal."""
+    families = sorted({k for r in rows for k in r if k.startswith("success/")})
+    lines = [(axes[0], key, key.partition("/")[2], "-") for key in families]
+    lines += [
+        (axes[1], "moved_turn_mean", "mean", "-"),
+        (axes[1], "moved_turn", "largest", "--"),
+        (axes[2], "informative_groups", "signal", "-"),
+    ]
+    for axis, key, label, style in lines:
+        known = [r for r in rows if key in r]
+        axis.plot(
+            [r["update"] for r in known], [r[key] for r in known], style,
+            label=f"{name}, {label}",
+        )  # fmt: skip
+    axes[1].set_yscale("symlog", linthresh=1e-3)
+    known = [r for r in rows if "unscored" in r]
+    unscored = [r["unscored"] / max(r["rollouts"], 1) for r in known]
+    axes[2].plot([r["update"] for r in known], unscored, ":", label=f"{name}, unscored")
+
+
 def plot_curves(folder: Path, path: Path) -> None:
     """Losses of the fits and success of the loops, by update."""
     curves = {
         p.stem: [json.loads(x) for x in p.read_text().splitlines()]
         for p in sorted(folder.glob("*.jsonl"))
     }
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
+    figure, grid = plt.subplots(2, 3, figsize=(12, 7.2))
+    axes = grid.ravel()
     for name, rows in curves.items():
         if rows and "held_out/loss" in rows[0]:
             steps = [r["step"] for r in rows]
@@ -135,7 +157,13 @@ def plot_curves(folder: Path, path: Path) -> None:
             known = [r for r in rows if "kl" in r]  # no update, no distance
             steps = [r["update"] for r in known]
             axes[2].plot(steps, [r["kl"] for r in known], label=name)
-    titles = ("held-out loss", "success of rollouts", "KL to the start")
+        if rows and "update" in rows[0]:
+            _plot_loop(axes[3:], name, rows)
+    titles = (
+        "held-out loss", "success of rollouts", "KL to the start",
+        "success by family", "KL of an update: mean and largest turn",
+        "groups with a signal, unscored rollouts",
+    )  # fmt: skip
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
         axis.set_xlabel("update")

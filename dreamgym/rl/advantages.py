@@ -7,7 +7,7 @@ discount below 1 a turn that wastes time is worse than one that does not.
 """
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 
 def returns_to_go(
@@ -59,8 +59,82 @@ def turn_advantages(
         centred = centred * count / np.maximum(count - 1, 1)
     if divide_by_std:
         var = (centred**2).sum(axes, keepdims=True) / np.maximum(count, 1)
-        centred = centred / (np.sqrt(var) + 1e-4)
+        centred = _divided(centred, np.sqrt(var), go)
     return centred.astype(np.float32)
+
+
+CREDITS = ("turn", "episode", "state")
+"""What of a group is compared; see group_advantages."""
+
+
+def group_advantages(
+    rewards: Float[np.ndarray, "N G T"],
+    counted: Bool[np.ndarray, "N G T"],
+    states: Int[np.ndarray, "N G T"],
+    *,
+    discount: float,
+    divide_by_std: bool,
+    baseline: str = "group",
+    credit: str = "turn",
+) -> Float[np.ndarray, "N G T"]:
+    """Return the advantage of each turn over others of its group, by a `credit`.
+
+    "turn" compares the returns-to-go of the members that act at that turn
+    (`turn_advantages`). "episode" compares whole returns and gives every turn of an
+    episode the advantage of it, as GRPO does (arXiv:2402.03300, 4.1.2). "state" adds to
+    that the advantage among the turns of the group that begin in one and the same state
+    (GiGPO, arXiv:2505.10978, eq. 8): `states` numbers them. Members that act at one
+    turn may be in different states, and then a turn is credited for where it stands,
+    not for what it does.
+
+    Raises:
+      ValueError: an unknown credit or baseline.
+    """
+    if credit not in CREDITS:
+        raise ValueError(f"credit must be one of {CREDITS}, got {credit!r}")
+    how = {"divide_by_std": divide_by_std, "baseline": baseline}
+    if credit == "turn":
+        return turn_advantages(rewards, counted, discount=discount, **how)
+    go = returns_to_go(np.where(counted, rewards, 0.0), discount)
+    members = counted.any(-1, keepdims=True)
+    whole = turn_advantages(go[..., :1], members, discount=1.0, **how)
+    adv = np.where(counted, whole, 0.0)
+    if credit == "state":
+        adv = adv + state_advantages(go, counted, states, divide_by_std=divide_by_std)
+    return adv.astype(np.float32)
+
+
+def state_advantages(
+    returns: Float[np.ndarray, "N G T"],
+    counted: Bool[np.ndarray, "N G T"],
+    states: Int[np.ndarray, "N G T"],
+    *,
+    divide_by_std: bool,
+) -> Float[np.ndarray, "N G T"]:
+    """Return each return minus the mean over the counted turns in the same state.
+
+    Of the same group: the step-level advantage of GiGPO (arXiv:2505.10978, eq. 7). 0
+    where no other turn of the group begins in that state.
+    """
+    out = np.zeros(returns.shape, np.float64)
+    if not counted.any():
+        return out.astype(np.float32)
+    group = np.broadcast_to(np.arange(len(returns))[:, None, None], returns.shape)
+    pairs = np.stack([group[counted], states[counted]])
+    _, place, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    place, x = place.reshape(-1), returns[counted].astype(np.float64)
+    centred = x - (np.bincount(place, x) / count)[place]
+    if divide_by_std:
+        std = np.sqrt(np.bincount(place, centred**2) / count)
+        centred = _divided(centred, std[place], x)
+    out[counted] = np.where(count[place] > 1, centred, 0.0)
+    return out.astype(np.float32)
+
+
+def _divided(centred: np.ndarray, std: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the quotient; 0 where the spread is rounding, at whatever scale."""
+    tiny = 1e-6 * float(np.abs(scale).max(initial=0.0))
+    return np.where(std > tiny, centred / np.maximum(std, tiny or 1.0), 0.0)
 
 
 def gae(
@@ -131,9 +205,24 @@ def whitened(
     return np.where(counted, out, 0.0).astype(np.float32)
 
 
+def unit_rms(
+    adv: Float[np.ndarray, "*B"], counted: Bool[np.ndarray, "*B"]
+) -> tuple[Float[np.ndarray, "*B"], float]:
+    """Return (advantages divided by their root mean square, that).
+
+    It is of those counted; where they are all 0 nothing is divided.
+    """
+    known = adv[counted].astype(np.float64)
+    scale = float(np.sqrt((known**2).mean())) if len(known) else 0.0
+    if not scale:
+        return adv, 1.0
+    return (adv / scale).astype(np.float32), scale
+
+
 def usable(
     counted: Bool[np.ndarray, "N G T"], advantages: Float[np.ndarray, "N G T"]
 ) -> Bool[np.ndarray, "N G T"]:
     """Turns that carry a signal: counted, and not all of the group's are equal."""
-    differs = (np.abs(np.where(counted, advantages, 0.0)) > 1e-6).any(1, keepdims=True)
+    size = np.abs(np.where(counted, advantages, 0.0))
+    differs = (size > 1e-6 * size.max(initial=0.0)).any(1, keepdims=True)
     return counted & differs

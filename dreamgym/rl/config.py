@@ -4,8 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.rl.advantages import BASELINES, OTHER
+from dreamgym.rl.advantages import BASELINES, CREDITS, OTHER
 from dreamgym.rl.critic import CriticConfig
+
+NORMALIZATIONS = ("batch", "group", "none")
+"""By what advantages are divided."""
 
 
 def _among(name: str, value: str, known: Sequence[str]) -> None:
@@ -66,22 +69,29 @@ class PenaltyConfig:
 class UpdateConfig:
     """A policy update: whose advantage, which ratio, how far a step may go.
 
-    The defaults are GRPO (arXiv:2402.03300) with what came after: the advantage is not
-    divided by the group's std unless `divide_by_std`, and the loss is a mean over all
-    tokens of the batch, so that neither length nor difficulty weighs (Dr. GRPO,
-    arXiv:2503.20783); what was good may grow further than what was bad (clip-higher,
-    arXiv:2503.14476). `baseline` "others" is RLOO, "batch" REINFORCE with a baseline,
-    "critic" PPO with GAE (critic.py). "success" imitates the episodes that were won
-    (filtered SFT, rejection sampling, RAFT, arXiv:2304.06767), "pairs" prefers them to
-    lost ones of their group (DPO, arXiv:2305.18290, at `beta`; of whole episodes, ETO,
-    arXiv:2403.02502). `discount` is a turn's (advantages.py).
+    The defaults are GRPO (arXiv:2402.03300) with what came after: the loss is a mean
+    over all tokens of the batch, and the advantage is not divided by the group's std,
+    so that neither length nor difficulty weighs (Dr. GRPO, arXiv:2503.20783).
+    `normalize_advantages` "batch" divides by their root mean square over the batch (a
+    critic's are whitened), so that rewards of any size learn alike; "group" by the std
+    of the group; "none" leaves them. `credit` says what of a group is compared: the
+    returns from a "turn" on, of those who act at it, whole "episode" returns, or both
+    those and returns from one and the same "state" on (advantages.py). What was good
+    may grow further than what was bad (clip-higher, arXiv:2503.14476). `baseline`
+    "others" is RLOO, "batch" REINFORCE with a baseline, "critic" PPO with GAE
+    (critic.py). "success" imitates the episodes that were won (filtered SFT, rejection
+    sampling, RAFT, arXiv:2304.06767), "pairs" prefers them to lost ones of their group
+    (DPO, arXiv:2305.18290, at `beta`; of whole episodes, ETO, arXiv:2403.02502).
+    `discount` is a turn's (advantages.py).
 
     `kl` weighs the distance to a reference, the policy that training began with; with
     `reference_decay` above 0 it follows as a moving average of that decay a minibatch.
     `entropy` times the entropy is added to the gain.
 
-    After an update its KL(new || old) is measured, in nats; with `radius` above 0 one
-    whose mean is larger is halved until it is not (trust_region.py).
+    After an update its KL(new || old) is measured, in nats. One whose mean over tokens
+    is above `radius`, or whose largest sum over a turn is above `max_turn_kl`, is
+    halved until it is not (trust_region.py); 0 sets no bound. The mean alone does not
+    protect what is done in a few states only.
 
     The step grows over `warmup` minibatches: before it knows the gradient's noise, Adam
     moves every parameter by the whole step.
@@ -89,7 +99,8 @@ class UpdateConfig:
 
     baseline: str = "group"
     critic: CriticConfig = CriticConfig()
-    divide_by_std: bool = False
+    normalize_advantages: str = "batch"
+    credit: str = "turn"
     discount: float = 0.9
     surrogate: SurrogateConfig = SurrogateConfig()
     clip_low: float = 0.2
@@ -98,7 +109,8 @@ class UpdateConfig:
     kl: float = 0.02
     penalty: PenaltyConfig = PenaltyConfig()
     reference_decay: float = 0.0
-    radius: float = 0.0
+    radius: float = 0.02
+    max_turn_kl: float = 1.0
     beta: float = 0.1
     temperature: float = 1.0
     learning_rate: float = 1e-3
@@ -117,7 +129,7 @@ class UpdateConfig:
             raise ValueError(f"discount must be in [0, 1], got {self.discount}")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be > 0, got {self.temperature}")
-        for name in ("kl", "entropy", "radius"):
+        for name in ("kl", "entropy", "radius", "max_turn_kl"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         if self.learning_rate <= 0:
@@ -129,6 +141,13 @@ class UpdateConfig:
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
         _among("baseline", self.baseline, (*BASELINES, *OTHER))
+        _among("normalize_advantages", self.normalize_advantages, NORMALIZATIONS)
+        _among("credit", self.credit, CREDITS)
+        if self.credit != "turn" and self.baseline not in BASELINES:
+            raise ValueError(
+                f"credit = {self.credit} compares returns of a group, which baseline = "
+                f"{self.baseline} does not: leave credit at turn"
+            )
         if self.beta <= 0:
             raise ValueError(f"beta must be > 0, got {self.beta}")
         told = (self.surrogate.ratio, self.surrogate.average)
@@ -171,7 +190,9 @@ class UpdateConfig:
     @property
     def in_returns(self) -> bool:
         """Whether advantages of turns are differences of returns, as Theorem 1 asks."""
-        known = self.baseline in (*BASELINES, "critic") and not self.divide_by_std
+        group = self.baseline in BASELINES and self.normalize_advantages != "group"
+        critic = self.baseline == "critic" and self.normalize_advantages == "none"
+        known = (group or critic) and self.credit == "turn"
         return known and self.surrogate.average == "token"
 
 
@@ -180,14 +201,19 @@ _ONE_STEP = {"surrogate.ratio": "none", "minibatches": 1, "warmup": 5}
 the papers have it. Four of them lost half of what a policy could (docs/LOG.md)."""
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "grpo": {"divide_by_std": True, "surrogate.average": "episode", "clip_high": 0.2},
+    "grpo": {
+        "normalize_advantages": "group", "credit": "episode",
+        "surrogate.average": "episode", "clip_high": 0.2,
+    },
     "dr_grpo": {"clip_high": 0.2},
     "rloo": {"baseline": "others", **_ONE_STEP},
-    "reinforce": {"baseline": "batch", "divide_by_std": True, **_ONE_STEP},
+    "reinforce": {"baseline": "batch", **_ONE_STEP},
     "gspo": {
-        "divide_by_std": True, "surrogate.ratio": "turn", "surrogate.average": "turn",
+        "normalize_advantages": "group", "surrogate.ratio": "turn",
+        "surrogate.average": "turn",
     },
-    "ppo": {"baseline": "critic", "divide_by_std": True, "clip_high": 0.2},
+    "gigpo": {"normalize_advantages": "group", "credit": "state", "clip_high": 0.2},
+    "ppo": {"baseline": "critic", "clip_high": 0.2},
     "filtered_sft": {"baseline": "success", "surrogate.ratio": "none", "kl": 0.0},
     "dpo": {
         "baseline": "pairs", "surrogate.average": "episode", "kl": 0.0, **_ONE_STEP

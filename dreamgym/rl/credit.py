@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int
 
 from dreamgym.rl.advantages import (
     gae,
+    group_advantages,
     preferences,
-    turn_advantages,
     usable,
     whitened,
 )
@@ -34,7 +34,7 @@ class Grid:
         self._length, self._scored, self._lost = length, scored, lost
         self._taken = np.arange(length.max()) < length[:, None]
 
-    def _rows(self, flat: Sequence[float] | Flat) -> Float[np.ndarray, "B T"]:
+    def _rows(self, flat: Sequence[float] | np.ndarray) -> Float[np.ndarray, "B T"]:
         out = np.zeros(self._taken.shape)
         out[self._taken] = flat
         return out
@@ -44,17 +44,24 @@ class Grid:
         return np.broadcast_to(each[:, None], self._taken.shape)[self._taken]
 
     def compared(
-        self, rewards: Sequence[float] | Flat, config: UpdateConfig, size: int
+        self,
+        rewards: Sequence[float] | Flat,
+        states: Int[np.ndarray, " N"],
+        config: UpdateConfig,
+        size: int,
     ) -> tuple[Flat, Bool[np.ndarray, " N"]]:
         """(advantage over other returns, whether it carries a signal).
 
-        Groups of `size` episodes follow each other.
+        Groups of `size` episodes follow each other; `states` numbers the state in which
+        each turn begins.
         """
         groups = (len(self._length) // size, size, -1)
         counted = (self._taken & self._scored[:, None]).reshape(groups)
-        adv = turn_advantages(
-            self._rows(rewards).reshape(groups), counted, discount=config.discount,
-            divide_by_std=config.divide_by_std, baseline=config.baseline,
+        adv = group_advantages(
+            self._rows(rewards).reshape(groups), counted,
+            self._rows(states).reshape(groups).astype(int), discount=config.discount,
+            divide_by_std=config.normalize_advantages == "group",
+            baseline=config.baseline, credit=config.credit,
         )  # fmt: skip
         use, shape = usable(counted, adv), self._taken.shape
         return adv.reshape(shape)[self._taken], use.reshape(shape)[self._taken]
@@ -105,6 +112,6 @@ class Grid:
             self._rows(rewards), worth, last, known, discount=rate,
             decay=config.critic.decay,
         )  # fmt: skip
-        if config.divide_by_std:
+        if config.normalize_advantages != "none":
             adv = whitened(adv, known)
         return adv[self._taken], known[self._taken], returns[self._taken]

@@ -214,10 +214,11 @@ class Updater:
             ]))  # fmt: skip
         params, far, share = backtracked(
             old, state.params, lambda new: self.distance(new, old, tokens),
-            self.config.radius or np.inf,
+            self.config.radius or np.inf, max_turn_kl=self.config.max_turn_kl or np.inf,
         )  # fmt: skip
         told = {
             "moved": far.mean, "moved_most": far.largest, "moved_turn": far.turn,
+            "moved_turn_mean": far.turn_mean,
             "gain": far.gain, "step": share,
         }  # fmt: skip
         return state._replace(params=params), metrics | told
@@ -225,14 +226,18 @@ class Updater:
     def distance(self, new: nnx.State, old: nnx.State, tokens: Tokens) -> Distance:
         """How far apart two policies are at the policy's tokens of packed rows."""
         none = Ratio(jnp.zeros(()), jnp.zeros(()))
-        total, gain, largest, turn = none, none, 0.0, 0.0
+        total, gain, each, largest, turn = none, none, none, 0.0, 0.0
         for found in self._pieces(
             tokens, lambda batch, _: self._gap(new, old, batch, self._masks)
         ):
             total, gain = total + found[0], gain + found[1]
-            largest, turn = max(largest, float(found[2])), max(turn, float(found[3]))
+            each = each + found[4]
+            # np.maximum keeps what is no number; max would lose it.
+            largest = float(np.maximum(largest, found[2]))
+            turn = float(np.maximum(turn, found[3]))
         return Distance(
-            float(total.value()), largest, turn, float(gain.value())
+            float(total.value()), largest, turn, float(gain.value()),
+            float(each.value()),
         )  # fmt: skip
 
     def surprise(self, examples: Sequence[Example]) -> np.ndarray:
@@ -372,5 +377,5 @@ def _gap(told, new, old, batch: Tokens, masks):
     turn = losses.turn_sums(each, mask, segment)
     return (
         masked_ratio(each, mask, weight), masked_ratio(ratio * adv, mask, share),
-        jnp.where(mask, each, 0.0).max(), turn.max(),
+        jnp.where(mask, each, 0.0).max(), turn.max(), masked_ratio(turn, mask, share),
     )  # fmt: skip

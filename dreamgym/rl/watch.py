@@ -6,6 +6,7 @@ wrong: the one sign that counts is what it earns on real dev games.
 """
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,10 @@ REMEDIES = ("entropy", "kl", "supervised", "rewards")
 NOT_FINITE = "not finite"
 RECENT = 8
 """Updates that make up what is usual."""
+SKILL_WINDOW = 4
+"""Updates over which a family's success is pooled."""
+SURE = 3.0
+"""Standard errors by which a family's success must fall to be called lost."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,11 @@ class WatchConfig:
     times the median KL of the updates before one may be; `gap` how far success on real
     dev games may fall below its best while that in the dream rises. They are played
     after every `probe` updates, `games` of them, and count as real transitions.
+
+    A `skill` is lost when a family's success in the rollouts of the last SKILL_WINDOW
+    updates is so much below that of the best SKILL_WINDOW updates before, and by more
+    than SURE standard errors: a policy may win more in one family and forget another,
+    and the success over both shows nothing of it.
 
     `answer` "say" goes on, "stop" ends training before the update, "back" undoes it and
     applies `remedies`: double the weight of the entropy, of the KL, of supervised
@@ -42,6 +52,7 @@ class WatchConfig:
     invalid: float = 0.0
     jump: float = 0.0
     gap: float = 0.0
+    skill: float = 0.15
     probe: int = 0
     games: int = 16
     keep: bool = False
@@ -50,7 +61,9 @@ class WatchConfig:
     patience: int = 3
 
     def __post_init__(self):
-        for name in ("entropy", "length", "invalid", "jump", "gap", "probe"):
+        for name in (
+            "entropy", "length", "invalid", "jump", "gap", "skill", "probe",
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         if self.answer not in ANSWERS:
@@ -108,7 +121,44 @@ def alarms(
             out.append("jump")
     if c.gap and _parted([*before, row], c.gap):
         out.append("gap")
+    if c.skill:
+        lost = lost_families([*before, row], c.skill)
+        out += [f"skill: {name or 'the only family'}" for name in lost]
     return out
+
+
+def lost_families(rows: Sequence[Mapping[str, Any]], drop: float) -> list[str]:
+    """Return the families that win less than they did, by more than `drop`.
+
+    Rows hold `success/NAME` and the number `scored/NAME` of rollouts that it is of.
+    Compared are the last SKILL_WINDOW rows with each so many rows before them that do
+    not overlap; the difference must also exceed SURE standard errors. Updates that were
+    undone do not count.
+    """
+    kept = [r for r in rows if not r.get("undone")]
+    names = sorted({k.partition("/")[2] for r in kept for k in r if "scored/" in k})
+    return [name for name in names if _has_dropped(kept, name, drop)]
+
+
+def _has_dropped(rows: Sequence[Mapping[str, Any]], family: str, drop: float) -> bool:
+    counts = [
+        (r.get(f"success/{family}", 0.0) * r[f"scored/{family}"], r[f"scored/{family}"])
+        for r in rows
+        if r.get(f"scored/{family}")
+    ]
+    size = SKILL_WINDOW
+    if len(counts) < 2 * size:
+        return False
+    windows = [counts[i : i + size] for i in range(len(counts) - size + 1)]
+    rates = [(sum(w for w, _ in x), sum(n for _, n in x)) for x in windows]
+    *_, (won, total) = rates
+    now = won / total
+    for before, many in rates[: len(rates) - size]:
+        then, pooled = before / many, (before + won) / (many + total)
+        error = math.sqrt(pooled * (1 - pooled) * (1 / many + 1 / total))
+        if then - now > max(drop, SURE * error):
+            return True
+    return False
 
 
 def due(config: WatchConfig, update: int) -> bool:

@@ -4,7 +4,6 @@ trajectories -> rewards -> advantages of turns (rl/credit.py) -> examples, with 
 replayed -> the update (rl/update.py) -> a row of the curve.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from curriculum.staged import Staged
 from dreamgym.agent.policy import Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED
+from dreamgym.rl.advantages import unit_rms
 from dreamgym.rl.controllers import adapted
 from dreamgym.rl.credit import Flat, Grid
 from dreamgym.rl.critic import Critic
@@ -21,9 +21,11 @@ from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import Weights, weights_of
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.gather import Rollouts
+from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.progress import Progress
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
+from worldmodel.text.records import State
 
 DENSE = ("milestone/", "tool/", "learned", "judge")
 """How components begin that are no outcome: the remedy "rewards" turns them down."""
@@ -94,6 +96,18 @@ class _Batch:
         """Of turns."""
         return Grid(self.length, self.scored, self.cut.astype(int))
 
+    def states(self) -> np.ndarray:
+        """Number the states in which turns begin; equal ones have one number."""
+        numbers: dict[State, int] = {}
+        return np.array(
+            [
+                numbers.setdefault(x.state, len(numbers))
+                for t in self.rows
+                for x in t.episode.transitions
+            ],
+            int,
+        )
+
     def rewards(
         self, weights: Weights, updater: Updater, stages: Staged | None
     ) -> Flat:
@@ -132,10 +146,15 @@ def learn(
     last = progress.curve[-1] if progress.curve else {}
     weights = weights_of(last, start)
     batch = _Batch(found.all, config)
-    judge, fitted = progress.critic, {}
+    judge, fitted, scale = progress.critic, {}, 1.0
     if critic is None or judge is None:
         adv, use = _compared(batch, updater, weights, progress.stages)
         known = np.flatnonzero(use)
+        if (
+            config.update.normalize_advantages == "batch"
+            and config.update.reads_rewards
+        ):
+            adv, scale = unit_rms(adv, use)
         examples = [batch.examples[i]._replace(adv=float(adv[i])) for i in known]
     else:
         known, examples, judge, fitted = _judged(
@@ -156,14 +175,20 @@ def learn(
             visits=[*visits, *[0.0] * len(again)],
         )  # fmt: skip
         weights = _followed(weights, metrics, config)
-        if "gain" in metrics:  # a sum, no mean
-            metrics["gain"] *= len(trained)
+        if "gain" in metrics:  # a sum, no mean, in units of the return
+            metrics["gain"] *= len(trained) * scale
     turned = {
         f"{name}_weight": float(value)
         for name, value in weights._asdict().items()
         if value != getattr(start, name) or f"{name}_weight" in last
     }
-    row = metrics | fitted | turned | told(found, config) | {"used_turns": share}
+    row = (
+        metrics
+        | fitted
+        | turned
+        | rollout_metrics(found, config)
+        | {"used_turns": share}
+    )
     if again:
         row["replayed"] = float(len(again))
     return Learned(state, row, judge, replay)
@@ -189,7 +214,8 @@ def _compared(
     if c.baseline == "pairs":
         far = updater.surprise(batch.examples)
         return grid.preferred(far, batch.won, batch.written, c, size)
-    return grid.compared(batch.rewards(weights, updater, stages), c, size)
+    rewards = batch.rewards(weights, updater, stages)
+    return grid.compared(rewards, batch.states(), c, size)
 
 
 def _judged(
@@ -276,38 +302,6 @@ def _kept(
     return (*before, *fresh.values())[-config.replay.size :]
 
 
-def told(found: Rollouts, config: LoopConfig) -> dict[str, float]:
-    """What the rollouts were like; success is of episodes from the task's start.
-
-    Where none was scored nobody knows `success` and `return`: they are left out.
-    """
-    rows = found.started
-    good = [t for t in rows if t.error is None]
-    steps = [x for t in rows for x in t.episode.transitions]
-    refused = [x.invalid for x in steps if x.invalid is not None]
-    reasons = Counter(t.error.partition(":")[0] for t in rows if t.error)
-    written = [sum(x.sampled) for t in found.all for x in t.turns]
-    out = {
-        "steps": _mean([len(t.turns) for t in rows]),
-        "unscored": float(len(rows) - len(good)),
-        "unchanged": _mean([x.state == x.next_state for x in steps]),
-        "rollouts": float(len(rows)),
-        "tokens": float(sum(written)),
-        "tokens_per_turn": _mean(written),
-    }
-    if good:
-        out["success"] = _mean([bool(t.episode.success) for t in good])
-        out["return"] = _mean([t.episode.total_reward for t in good])
-    if refused:
-        out["invalid"] = _mean(refused)
-    if found.forked:
-        out["forks"] = float(len(found.forked))
-    if config.drop_void:
-        out["void"] = _mean([any(x.void for x in t.turns) for t in found.all])
-    out |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
-    return out | dict(found.paid)
-
-
 def turn_example(turn: Turn, advantage: float, weight: float = 1.0) -> Example:
     """A sampled turn in the context it was sampled in; only sampled tokens train."""
     context = len(turn.context)
@@ -319,7 +313,3 @@ def turn_example(turn: Turn, advantage: float, weight: float = 1.0) -> Example:
         advantage,
         weight,
     )
-
-
-def _mean(values: Sequence[float | int]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0

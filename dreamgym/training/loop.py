@@ -26,7 +26,8 @@ from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import Weights
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.gather import Rollouts, Score, gather, groups, scored
-from dreamgym.training.learn import Learned, first_weights, learn, told
+from dreamgym.training.learn import Learned, first_weights, learn
+from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.progress import Progress
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -267,7 +268,7 @@ def _attempt(
             raise
         last = progress.curve[-1] if progress.curve else {}
         row = {k: v for k, v in last.items() if k.endswith("_weight")}
-        row |= told(found, config) | {f"alarm/{watch.NOT_FINITE}": 1.0}
+        row |= rollout_metrics(found, config) | {f"alarm/{watch.NOT_FINITE}": 1.0}
         return Learned(kept[0], row, kept[1], progress.replay)
 
 

@@ -24,7 +24,9 @@ from worldmodel.text.records import Task
 
 CONFIG = LoopConfig(
     updates=3, tasks=2, group_size=2,
-    update=UpdateConfig(rows=8, width=80, minibatches=1, warmup=1),
+    update=UpdateConfig(
+        rows=8, width=80, minibatches=1, warmup=1, normalize_advantages="none",
+    ),
     curriculum=CurriculumConfig(proposals=1),
 )  # fmt: skip
 
@@ -209,7 +211,7 @@ def test_the_advantage_may_be_divided_by_the_std(recorder):
         doubles.trajectory(task, a) for a in (["go right", "take coin"], ["go left"])
     ]
     config = dataclasses.replace(
-        CONFIG, update=dataclasses.replace(CONFIG.update, divide_by_std=True)
+        CONFIG, update=dataclasses.replace(CONFIG.update, normalize_advantages="group")
     )
     training.learn(updater(), fresh([task]), Rollouts(rows, []), config, seed=0)
     got = [e.adv for e in recorder.examples[0]]
@@ -396,31 +398,34 @@ def finds(seed, **settings):
     return found, control
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_grpo_finds_what_pays_and_only_where_it_is_told(seed):
-    assert 0.05 < share_of_good(undecided(), seed) < 0.55
-    found, control = finds(seed)
-    assert found > 0.9
-    assert control < 0.6
+def test_grpo_finds_what_pays_and_only_where_it_is_told():
+    """Noise drives a policy to some arm, now and then to this one: not on average."""
+    seeds = (0, 1, 2)
+    assert all(0.05 < share_of_good(undecided(), seed) < 0.55 for seed in seeds)
+    results = [finds(seed) for seed in seeds]
+    assert min(found for found, _ in results) > 0.9
+    assert np.mean([control for _, control in results]) < 0.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
-        {"baseline": "critic", "divide_by_std": True},
-        {"baseline": "critic", "divide_by_std": True,
+        {"baseline": "critic"},
+        {"baseline": "critic",
          "critic": CriticConfig(trunk="own")},
-        {"baseline": "others"}, {"baseline": "batch", "divide_by_std": True},
+        {"baseline": "others"}, {"baseline": "batch"},
         {"surrogate": SurrogateConfig(ratio="turn", average="turn")},
-        {"divide_by_std": True, "surrogate": SurrogateConfig(average="episode")},
+        {"normalize_advantages": "group", "credit": "episode",
+         "surrogate": SurrogateConfig(average="episode")},
+        {"credit": "state"},
         {"surrogate": SurrogateConfig(dual_clip=3.0, truncate=2.0),
          "minibatches": 4, "entropy": 0.001},
         {"kl": 0.01, "penalty": PenaltyConfig(kind="k3")},
         {"kl": 0.01, "penalty": PenaltyConfig(place="reward", target=0.5)},
         {"radius": 0.05},
         {"baseline": "others", "surrogate": SurrogateConfig(ratio="none")},
-        {"baseline": "critic", "divide_by_std": True,
+        {"baseline": "critic",
          "critic": CriticConfig(over="token"),
          "loop": {"tasks": 32, "group_size": 1}},
         {"baseline": "success", "surrogate": SurrogateConfig(ratio="none"),
@@ -442,7 +447,7 @@ def test_no_update_leaves_the_trust_region():
         _, end = learned(0, lambda action: action == GOOD, **settings)
         return [row for row in end.curve if "moved" in row]  # else nothing to learn
 
-    free = moves()
+    free = moves(radius=0.0, max_turn_kl=0.0)
     radius = max(row["moved"] for row in free) / 4
     held = moves(radius=radius)
     assert max(row["moved"] for row in held) <= radius

@@ -27,7 +27,9 @@ from dreamgym.training.gather import Rollouts, fork_points, gather, scored
 from tests import doubles
 from worldmodel.fitting.batches import Example
 
-UPDATE = UpdateConfig(rows=8, width=80, minibatches=1, warmup=1)
+UPDATE = UpdateConfig(
+    rows=8, width=80, minibatches=1, warmup=1, normalize_advantages="none"
+)
 CONFIG = LoopConfig(
     updates=3, tasks=2, group_size=2, update=UPDATE,
     curriculum=CurriculumConfig(proposals=0, generated_share=0.0),

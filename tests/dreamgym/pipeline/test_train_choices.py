@@ -92,8 +92,11 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
         return train._numbers(start._replace(update=len(rows), curve=list(rows)))
 
     lost = {"unscored": 8.0, "rollouts": 8.0}
-    found = numbers(lost, {"success": 0.25, "kl": 0.1}, {"success": 0.5}, lost)
+    good = {"unscored": 2.0, "rollouts": 8.0, "success": 0.25, "kl": 0.1}
+    found = numbers(lost, good, good | {"success": 0.5, "unscored": 7.0}, lost)
     assert (found["success_first"], found["success_last"]) == (0.25, 0.5)
+    assert (found["success_first_of"], found["success_last_of"]) == (6, 1)
+    assert "kl" not in found  # the last update was none
     assert not {"success_first", "success_last"} & numbers(lost).keys()
 
 
@@ -272,7 +275,7 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
         train.fidelity, "largest_errors", lambda *_, **__: asked.append(1)
     )
     known = doubles.Known(ReplayMemory(capacity=10))
-    scaled = dataclasses.replace(LOOP.update, divide_by_std=True)
+    scaled = dataclasses.replace(LOOP.update, normalize_advantages="group")
     withheld = dataclasses.replace(
         LOOP.update, kl=0.1, penalty=PenaltyConfig(place="reward")
     )

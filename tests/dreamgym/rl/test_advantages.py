@@ -5,8 +5,11 @@ import pytest
 
 from dreamgym.rl.advantages import (
     gae,
+    group_advantages,
     returns_to_go,
+    state_advantages,
     turn_advantages,
+    unit_rms,
     usable,
     whitened,
 )
@@ -79,7 +82,7 @@ def test_turns_by_a_loop_and_a_member_without_a_score(divide_by_std):
                 to_go.append(sum(0.7 ** (k - t) * row[k] for k in range(t, len(row))))
             x = np.array(to_go) - np.mean(to_go) if len(members) > 1 else np.zeros(1)
             if divide_by_std and len(members) > 1:
-                x = x / (np.std(to_go) + 1e-4)
+                x = x / np.std(to_go)
             left = [g for g in range(5) if g not in members]
             assert (got[n, left, t] == 0).all()
             if members:
@@ -237,3 +240,99 @@ def test_whitened_by_hand():
     counted = np.array([[True, True, False]])
     np.testing.assert_allclose(whitened(adv, counted), [[-1.0, 1.0, 0.0]], rtol=1e-6)
     assert (whitened(adv, np.array([[True, False, False]])) == 0).all()
+
+
+# --- what of a group is compared ---------------------------------------------
+
+
+def credited(rewards, states=None, counted=None, *, credit, discount=1.0, **settings):
+    rewards = np.asarray(rewards, float)
+    counted = np.ones(rewards.shape, bool) if counted is None else counted
+    states = np.zeros(rewards.shape, int) if states is None else np.asarray(states)
+    return group_advantages(
+        rewards, counted, states, discount=discount, credit=credit,
+        divide_by_std=settings.pop("divide_by_std", False), **settings,
+    )  # fmt: skip
+
+
+def test_the_whole_return_is_credited_to_each_turn_by_hand():
+    # Returns 1 and 3: -1 and +1 for all their turns. By turn the second one of the
+    # second episode would get -0.5: 0 to go, where the other has 1.
+    rewards = [[[0.0, 1.0], [3.0, 0.0]]]
+    got = credited(rewards, credit="episode")
+    np.testing.assert_allclose(got, [[[-1.0, -1.0], [1.0, 1.0]]])
+    by_turn = credited(rewards, credit="turn")
+    np.testing.assert_allclose(by_turn, [[[-1.0, 0.5], [1.0, -0.5]]])
+
+
+def test_a_member_that_is_not_counted_gets_no_credit_and_gives_none():
+    rewards = np.array([[[0.0, 1.0], [3.0, 0.0], [99.0, 99.0]]])
+    counted = np.array([[[True, True], [True, False], [False, False]]])
+    got = credited(rewards, counted=counted, credit="episode")
+    np.testing.assert_allclose(got, [[[-1.0, -1.0], [1.0, 0.0], [0.0, 0.0]]])
+
+
+@pytest.mark.parametrize("divide_by_std", [False, True])
+def test_states_are_compared_within_their_group_by_a_loop(divide_by_std):
+    rng = np.random.default_rng(1)
+    returns, states = rng.normal(size=(3, 4, 5)), rng.integers(0, 6, (3, 4, 5))
+    counted = np.arange(5) < rng.integers(1, 6, (3, 4, 1))
+    got = state_advantages(returns, counted, states, divide_by_std=divide_by_std)
+    for n, g, t in np.ndindex(returns.shape):
+        same = returns[n][counted[n] & (states[n] == states[n, g, t])]
+        want = 0.0
+        if counted[n, g, t] and len(same) > 1:
+            want = (returns[n, g, t] - same.mean()) / (
+                same.std() or 1.0
+            ) ** divide_by_std
+        assert got[n, g, t] == pytest.approx(want, abs=1e-5)
+
+
+def test_an_action_is_not_credited_for_where_it_stands():
+    """A coin that is already held earns nothing more, whatever is done with it.
+
+    Both episodes take the coin (1) and win (2), one after the other's turn. By turn,
+    the one that holds the coin is told that its next move was bad, because the other
+    still has the coin to come. In the same state it is level.
+    """
+    rewards = [[[1.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 2.0]]]
+    states = [[[0, 1, 2, 3], [0, 0, 1, 2]]]
+    counted = np.array([[[True, True, True, False], [True] * 4]])
+    by_turn = credited(rewards, states, counted, credit="turn")
+    assert by_turn[0, 0, 1] == -0.5  # 2 to come, where the other has 3
+    by_state = credited(rewards, states, counted, credit="state")
+    np.testing.assert_allclose(by_state, 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("credit", ["turn", "episode", "state"])
+@pytest.mark.parametrize("divide_by_std", [False, True])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_size_of_rewards_does_not_matter(credit, divide_by_std, scale):
+    rng = np.random.default_rng(2)
+    rewards = rng.normal(size=(3, 4, 5)) * (rng.random((3, 4, 5)) < 0.5)
+    states, counted = rng.integers(0, 4, (3, 4, 5)), np.ones((3, 4, 5), bool)
+    rewards[0] = 0.1  # a group that agrees
+    one, two = (
+        credited(
+            rewards * s, states, counted, credit=credit, divide_by_std=divide_by_std
+        )
+        for s in (1.0, scale)
+    )
+    assert (usable(counted, one) == usable(counted, two)).all()
+    np.testing.assert_allclose(
+        unit_rms(one, counted)[0], unit_rms(two, counted)[0], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_unit_rms_by_hand():
+    adv = np.array([3.0, -4.0, 9.0], np.float32)
+    got, scale = unit_rms(adv, np.array([True, True, False]))
+    assert scale == pytest.approx(np.sqrt(12.5))  # of 9 and 16; the last is not counted
+    np.testing.assert_allclose(got, adv / scale, rtol=1e-6)
+    zero = np.zeros(2, np.float32)
+    assert unit_rms(zero, np.ones(2, bool)) == (pytest.approx(zero), 1.0)
+
+
+def test_an_unknown_credit_is_refused():
+    with pytest.raises(ValueError, match="credit must be one of"):
+        credited([[[1.0]]], credit="luck")

@@ -16,20 +16,33 @@ def grid(length, scored=None, cut=None):
 def test_turns_come_back_in_their_order():
     # Two groups of two; to go with discount 1/2: (1/2, 1), (0); (2), (1).
     config = UpdateConfig(discount=0.5)
-    adv, use = grid([2, 1, 1, 1]).compared([0.0, 1.0, 0.0, 2.0, 1.0], config, 2)
+    rewards, states = [0.0, 1.0, 0.0, 2.0, 1.0], np.arange(5)
+    adv, use = grid([2, 1, 1, 1]).compared(rewards, states, config, 2)
     np.testing.assert_allclose(adv, [0.25, 0.0, -0.25, 0.5, -0.5])
     assert use.tolist() == [True, False, True, True, True]
+
+
+def test_turns_are_compared_in_the_state_they_begin_in():
+    # One group: both episodes pass state 7, and the second one only there does better.
+    config = UpdateConfig(discount=1.0, credit="state")
+    states = np.array([3, 7, 7, 4])
+    adv, use = grid([2, 2]).compared([0.0, 0.0, 0.0, 2.0], states, config, 2)
+    # Whole returns 0 and 2; in state 7 returns-to-go 0 and 2: -1 and +1 each.
+    np.testing.assert_allclose(adv, [-1.0, -2.0, 2.0, 1.0])
+    assert use.all()
 
 
 def test_what_is_not_scored_teaches_nobody():
     config = UpdateConfig(discount=1.0)
     one = grid([1, 1, 1], scored=[True, False, True])
-    adv, use = one.compared([1.0, 9.0, 0.0], config, 3)
+    adv, use = one.compared([1.0, 9.0, 0.0], np.zeros(3, int), config, 3)
     np.testing.assert_allclose(adv, [0.5, 0.0, -0.5])
     assert use.tolist() == [True, False, True]
 
 
-CRITIC = UpdateConfig(baseline="critic", critic=CriticConfig(decay=1.0))
+CRITIC = UpdateConfig(
+    baseline="critic", critic=CriticConfig(decay=1.0), normalize_advantages="none"
+)
 
 
 def test_a_critic_judges_each_turn_by_itself():
@@ -58,7 +71,7 @@ def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
 
 def test_without_its_group_a_turn_may_be_whitened():
     config = UpdateConfig(
-        discount=1.0, baseline="critic", divide_by_std=True,
+        discount=1.0, baseline="critic",
         critic=CriticConfig(decay=1.0),
     )  # fmt: skip
     adv, _, _ = grid([1, 1]).judged([1.0, 3.0], np.zeros(2, np.float32), 1.0, config)

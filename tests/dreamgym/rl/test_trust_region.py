@@ -30,6 +30,18 @@ def test_the_longest_half_within_the_radius(radius, share):
     np.testing.assert_allclose(params["w"], between(OLD, NEW, share)["w"])
 
 
+def test_one_turn_that_goes_far_shortens_the_step_too():
+    def rare(params):
+        share = float((params["w"][0] - 1.0) / 2.0)
+        return Distance(1e-3 * share, 1.0, turn=8 * share)
+
+    for limit, want in ((9.0, 1.0), (4.0, 0.5), (1.5, 0.125)):
+        *_, taken = backtracked(OLD, NEW, rare, 1.0, max_turn_kl=limit)
+        assert taken == want
+    nan = Distance(0.0, 0.0, turn=float("nan"))
+    assert backtracked(OLD, NEW, lambda _: nan, 1.0, max_turn_kl=9.0)[2] == 0.0
+
+
 def test_where_nothing_is_near_enough_the_policy_stays():
     params, far, taken = backtracked(OLD, NEW, square, 1e-9, most=4)
     assert (params is OLD, far, taken) == (True, Distance(0.0, 0.0), 0.0)

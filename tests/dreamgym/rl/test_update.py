@@ -596,8 +596,11 @@ def test_settings_that_nothing_would_come_of_are_refused(settings, said):
 
 def test_only_differences_of_returns_are_what_theorem_1_asks_for():
     assert UpdateConfig().in_returns
-    assert UpdateConfig(baseline="critic").in_returns
-    assert not UpdateConfig(divide_by_std=True).in_returns
+    assert UpdateConfig(normalize_advantages="none").in_returns
+    assert not UpdateConfig(credit="episode").in_returns
+    assert not UpdateConfig(baseline="critic").in_returns  # whitened
+    assert UpdateConfig(baseline="critic", normalize_advantages="none").in_returns
+    assert not UpdateConfig(normalize_advantages="group").in_returns
     assert not UpdateConfig(
         baseline="success", surrogate=SurrogateConfig(ratio="none")
     ).in_returns

@@ -8,6 +8,7 @@ from dreamgym.rl.watch import (
     alarms,
     best,
     due,
+    lost_families,
     remedied,
     weights_of,
 )
@@ -120,3 +121,36 @@ def test_the_best_update_is_the_first_of_equals_that_stands():
     assert best(rows) == 2
     assert best([*rows, {"probe": 0.9, "undone": 1.0}]) == 2
     assert best(rows[:1]) is None
+
+
+def family_row(coin, box, n=64.0):
+    return {
+        "success/coin": coin, "scored/coin": n, "success/box": box, "scored/box": n,
+        "success": (coin + box) / 2,
+    }  # fmt: skip
+
+
+def test_a_family_that_is_forgotten_is_named_though_the_mean_stands():
+    """As a run did that won 0.60 and 0.24, then 0.73 and 0.00: alike over both."""
+    before, after = [family_row(0.6, 0.3)] * 4, [family_row(0.8, 0.05)] * 4
+    assert lost_families([*before, *after], 0.15) == ["box"]
+    assert alarms([*before, *after[1:]], after[0], WatchConfig()) == ["skill: box"]
+    assert alarms([*before, *after[1:]], after[0], WatchConfig(skill=0.0)) == []
+    # Earlier ones count as well, whatever came between.
+    between = [family_row(0.6, 0.1)] * 4
+    assert lost_families([*before, *between, *after], 0.15) == ["box"]
+
+
+def test_a_fall_that_chance_explains_is_none():
+    before, after = [family_row(0.6, 0.3, 4.0)] * 4, [family_row(0.6, 0.1, 4.0)] * 4
+    assert lost_families([*before, *after], 0.15) == []  # 16 rollouts each: 1.4 errors
+    many = [family_row(0.6, 0.3, 400.0)] * 4, [family_row(0.6, 0.2, 400.0)] * 4
+    assert lost_families([*many[0], *many[1]], 0.15) == []  # sure, but small
+    assert lost_families([*many[0], *many[1]], 0.05) == ["box"]
+    assert lost_families([family_row(0.9, 0.9)] * 4 + [family_row(0, 0)] * 3, 0.1) == []
+
+
+def test_updates_that_were_undone_lose_no_skill():
+    before = [family_row(0.6, 0.3)] * 4
+    undone = [family_row(0.6, 0.0) | {"undone": 1.0}] * 4
+    assert lost_families([*before, *undone], 0.15) == []

@@ -2,7 +2,10 @@
 
 import pytest
 
-from dreamgym.training.metrics import training_note
+from dreamgym.training import LoopConfig
+from dreamgym.training.gather import Rollouts
+from dreamgym.training.metrics import rollout_metrics, training_note
+from tests import doubles
 
 
 def row(rollouts=16.0, unscored=0.0, **more):
@@ -43,3 +46,35 @@ def test_a_loop_says_that_it_learned_nothing_or_little(curve, words):
     assert note is not None
     for word in words:
         assert word in note
+
+
+WIN, LOSE = ["go right", "take coin"], ["go left"]
+SHORT, LONG = doubles.task(0, 1, 2), doubles.task(0, 3, 6)
+
+
+def test_rollouts_are_counted_by_family_and_by_how_far_they_came():
+    assert SHORT.family != LONG.family
+    rows = [
+        doubles.trajectory(SHORT, WIN), doubles.trajectory(SHORT, LOSE),
+        doubles.trajectory(LONG, LOSE),
+        doubles.trajectory(LONG, ["go right"] * 2, error="dream: garbled"),
+    ]  # fmt: skip
+    got = rollout_metrics(Rollouts(rows, []), LoopConfig(group_size=2))
+    assert got[f"success/{SHORT.family}"] == 0.5
+    assert got[f"scored/{SHORT.family}"] == 2.0
+    assert got[f"success/{LONG.family}"] == 0.0
+    assert got[f"scored/{LONG.family}"] == 1.0
+    assert got[f"unscored_share/{SHORT.family}"] == 0.0
+    assert got[f"unscored_share/{LONG.family}"] == 0.5
+    assert got["informative_groups"] == 0.5  # the second one has one scored member
+    assert got["unscored_steps"] == 2.0
+    assert got["unscored_return"] == rows[3].episode.total_reward
+    assert got["success"] == 1 / 3
+
+
+def test_a_family_without_a_scored_rollout_has_no_success():
+    rows = [doubles.trajectory(LONG, LOSE, error="dream: garbled")] * 2
+    got = rollout_metrics(Rollouts(rows, []), LoopConfig(group_size=2))
+    assert f"success/{LONG.family}" not in got
+    assert got[f"scored/{LONG.family}"] == 0.0
+    assert "success" not in got
