@@ -9,7 +9,7 @@ import collections
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 Feasible = Callable[[Sequence[Task]], Sequence[str | None]]
 """For each task why it is refused, or None."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from curriculum.feasible import Feasible
 from curriculum.pool import TaskPool
+from worldmodel.data.records import State, Task
 from worldmodel.text import forms
 from worldmodel.text.forms import Form
-from worldmodel.text.records import State, Task
 
 Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
 """A task, or None, for each seed.

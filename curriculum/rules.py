@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 Neighbours = Mapping[str, tuple[frozenset[str], frozenset[str]]]
 """For each word, what was seen before it and after it; "" is an end of a line."""

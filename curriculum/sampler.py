@@ -16,7 +16,7 @@ from curriculum.pool import Entry, Part, TaskPool
 from curriculum.schedule import HorizonConfig
 from curriculum.stages import StageConfig
 from curriculum.value import ValueConfig, closeness
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 GENERATORS = ("model", "rule", "none")
 STAGES = ("none", "tools", "games")

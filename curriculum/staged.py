@@ -13,7 +13,7 @@ from curriculum.sampler import CurriculumConfig
 from curriculum.schedule import horizon
 from curriculum.skills import Skills
 from curriculum.stages import Stage, StageConfig, StageState
-from worldmodel.text.records import Episode
+from worldmodel.data.records import Episode
 
 SCHEMA = "dreamgym.stages/1"
 

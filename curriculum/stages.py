@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curriculum.pool import Entry, Part, TaskPool
+from worldmodel.data.records import Task
 from worldmodel.text.calls import gold_calls
-from worldmodel.text.records import Task
 
 Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)

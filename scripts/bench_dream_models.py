@@ -15,13 +15,13 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
+from worldmodel.data.records import Episode, State, Task
 from worldmodel.experience import Query
 from worldmodel.local import LocalExperience
 from worldmodel.pretrain import forms_of, memory_of
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedConfig, PromptedExperience
 from worldmodel.served.protocol import ChatConfig, ChatError
-from worldmodel.text.records import Episode, State, Task
 
 Row = dict[str, Any]
 

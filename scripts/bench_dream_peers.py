@@ -81,7 +81,7 @@ class Own:
     def __init__(self, spec: str, run: Path | None):
         sys.path.append(os.getcwd())
         from dreamgym.envs import base
-        from worldmodel.text.records import read_episodes
+        from worldmodel.data.records import read_episodes
 
         self._base, self._env = base, base.make(spec)
         if run is None:

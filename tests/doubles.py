@@ -21,11 +21,11 @@ from dreamgym.envs.base import TextEnv
 from worldmodel import pretrain
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
+from worldmodel.data.records import Episode, State, Task, Transition, lines
 from worldmodel.experience import Prediction, Query
 from worldmodel.fitting.learner import OptimizerConfig
 from worldmodel.local import ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.records import Episode, State, Task, Transition, lines
 from worldmodel.text.tokenizer import TextTokenizer
 
 ACTIONS = ("go left", "go right", "take coin")

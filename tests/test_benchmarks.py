@@ -17,7 +17,7 @@ from tests import chat_server
 from worldmodel import pretrain
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.text.records import read_episodes
+from worldmodel.data.records import read_episodes
 from worldmodel.text.tokenizer import TextTokenizer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -10,7 +10,8 @@ PACKAGES = ("worldmodel", "curriculum", "dreamgym")
 FILES = [p for name in PACKAGES for p in sorted((ROOT / name).rglob("*.py"))]
 IDS = [str(p.relative_to(ROOT)) for p in FILES]
 
-TEXT = {"worldmodel.text"}
+DATA = {"worldmodel.data"}
+TEXT = {"worldmodel.text"} | DATA
 BACKBONE = {"worldmodel.backbone"} | TEXT
 FITTING = {"worldmodel.fitting"} | BACKBONE
 MEMORY = {"worldmodel.memory"} | BACKBONE
@@ -25,6 +26,7 @@ SCORING = {"dreamgym.scoring"} | WORLDMODEL
 TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | SCORING
 PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
+    "worldmodel.data": DATA,
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
     "worldmodel.fitting": FITTING,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from worldmodel.data.records import Transition
 from worldmodel.experience import Prediction, right
-from worldmodel.text.records import Transition
 
 CHANCES = ("confidence", "earns", "ends")
 LEAST = 1e-3

@@ -5,17 +5,17 @@ its backends share. `local` answers by a decoder of our own, `served` by a chat 
 """
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import State, Task, Transition
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import Form
-from worldmodel.text.records import State, Task, Transition
 
 SIGNALS = ("token", "nearest", "agreement", "ensemble")
 """What an answer may be trusted by: the probability of what was written; the similarity
@@ -111,12 +111,6 @@ def right(answer: Prediction, transition: Transition) -> bool:
 def nothing(query: Query, problem: str) -> Prediction:
     """No answer, and why; its state and reward mean nothing."""
     return Prediction(query.state, 0.0, "go", "", math.nan, problem)
-
-
-def content_seed(*parts: object) -> int:
-    """A 31-bit seed of what the parts say, the same in every process."""
-    text = "\x1f".join(map(repr, parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1
 
 
 def variation(task: Task, instruction: str, state: State) -> Task:

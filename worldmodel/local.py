@@ -18,6 +18,8 @@ from worldmodel import completion
 from worldmodel.backbone.generate import Grammar, Sampled, generate
 from worldmodel.backbone.model import Model
 from worldmodel.calibration import Calibration
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience import (
     SAMPLED,
     SIGNALS,
@@ -25,14 +27,12 @@ from worldmodel.experience import (
     Query,
     Remembering,
     agreement,
-    content_seed,
     nothing,
     variation,
 )
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import Form, fault
-from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")

@@ -16,6 +16,7 @@ import numpy as np
 from worldmodel import local
 from worldmodel.backbone import lora
 from worldmodel.backbone.model import LoraConfig, Model, Readout
+from worldmodel.data.records import Episode, State, Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
@@ -32,7 +33,6 @@ from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_l
 from worldmodel.memory import Encoder, ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import Form, by_stems, form_of
-from worldmodel.text.records import Episode, State, Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
 CONTEXT = len(local.PARTS)
@@ -366,7 +366,7 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
 
 def write_curve(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
     """A learning curve as JSON lines."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.writelines(json.dumps(row) + "\n" for row in curve)
 
 

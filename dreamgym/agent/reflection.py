@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.data.invalid_actions import refused
+from worldmodel.data.records import Branch, Episode, Task, Transition
 from worldmodel.reasoning import reveals
 from worldmodel.reasoning.annotator import Report
-from worldmodel.text.records import Branch, Episode, Task, Transition
-from worldmodel.text.refusals import refused
 
 
 class Moment(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.envs.base import Snapshot, Step, VectorEnv
-from worldmodel.text.records import Episode, State, Task, Transition
+from worldmodel.data.records import Episode, State, Task, Transition
 
 
 class Trajectory(NamedTuple):

@@ -178,8 +178,8 @@ def config_of(args: argparse.Namespace) -> Any:
     )
     from dreamgym.pipeline.pretrain import check_model
     from worldmodel.backbone.model import LoraConfig
+    from worldmodel.data.records import read_episodes
     from worldmodel.fitting.learner import ComputeConfig
-    from worldmodel.text.records import read_episodes
 
     changes: dict[str, Any] = {"seed": args.seed, "server": server_of(args)}
     if args.episodes is not None:

@@ -28,7 +28,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from worldmodel.text.records import State, Task, lines
+from worldmodel.data.records import State, Task, lines
 
 ENVIRONMENTS = {
     "textcraft": "dreamgym.envs.textcraft:TextCraft",

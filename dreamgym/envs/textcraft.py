@@ -32,7 +32,7 @@ import numpy as np
 from dreamgym.envs import recipes
 from dreamgym.envs.base import SPLITS, TextEnv
 from dreamgym.envs.recipes import Recipe, item_id_to_str
-from worldmodel.text.records import State, Task
+from worldmodel.data.records import State, Task
 
 ENDS = {"train": 0.7, "dev": 0.8, "test": 1.0}  # of the goals: 70, 10 and 20 %
 FAMILIES = ("depth1", "depth2", "depth3")  # crafts on top of each other; 3: or more

@@ -27,7 +27,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from textworld_express.constants import BASEPATH, JAR_PATH
 
 from dreamgym.envs.base import TextEnv
-from worldmodel.text.records import State, Task
+from worldmodel.data.records import State, Task
 
 GAMES = {
     "coin": "numLocations=7,numDistractorItems=0,includeDoors=0,limitInventorySize=0",

@@ -10,7 +10,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import VectorEnv
 from dreamgym.evaluation.statistics import paired_by_game, rate
-from worldmodel.text.records import Task, Transition
+from worldmodel.data.records import Task, Transition
 
 
 def play(

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.statistics import wilson
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write as replacing
 
 
 def _rate(found: dict[str, Any] | None) -> str:

@@ -18,9 +18,9 @@ from dreamgym.pipeline.run import Run, RunError
 from worldmodel import pretrain
 from worldmodel.backbone.model import Model
 from worldmodel.backbone.weights import load_model
+from worldmodel.data.records import Episode
 from worldmodel.fitting.batches import Example
 from worldmodel.pretrain import FitConfig
-from worldmodel.text.records import Episode
 
 
 def experts_of(episodes: Sequence[Episode], most: int) -> list[Episode]:

@@ -18,7 +18,7 @@ from dreamgym.envs import base
 from dreamgym.evaluation.evaluate import invalid
 from dreamgym.pipeline.config import CollectConfig
 from dreamgym.pipeline.run import Run, RunError, bar
-from worldmodel.text.records import (
+from worldmodel.data.records import (
     Episode,
     Task,
     Transition,

@@ -9,7 +9,7 @@ from dreamgym.envs import base
 from dreamgym.evaluation import evaluate
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.run import Run, RunError, bar
-from worldmodel.text.records import Task, read_episodes, write_episodes
+from worldmodel.data.records import Task, read_episodes, write_episodes
 
 ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")
 NO_ENV = "skipped: no environment (give --env to run the real stages)"

@@ -16,14 +16,9 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, Trust
-from worldmodel.experience import (
-    ExperienceModel,
-    Prediction,
-    Query,
-    Sampling,
-    content_seed,
-)
-from worldmodel.text.records import Task
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
+from worldmodel.experience import ExperienceModel, Prediction, Query, Sampling
 
 KEYS = 64
 """Turns are asked for in multiples of it: few compiled shapes, as in rollouts."""

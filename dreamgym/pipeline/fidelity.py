@@ -20,10 +20,10 @@ from dreamgym.pipeline.config import ServerConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, lines, read_episodes
 from worldmodel.experience import ExperienceModel, Query
-from worldmodel.fidelity.measures import Rate
 from worldmodel.served.prompted import PromptedExperience
-from worldmodel.text.records import Episode, lines, read_episodes
 
 
 def stage(run: Run) -> dict[str, Any]:

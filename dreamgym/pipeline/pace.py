@@ -6,7 +6,6 @@ Pace, kept for each machine beside its compiled programs.
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import statistics
@@ -27,13 +26,14 @@ from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model
+from worldmodel.data.hashing import content_hash
+from worldmodel.data.records import Episode, atomic_write, read_episodes
 from worldmodel.fidelity import rows
 from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.served.protocol import ChatError
-from worldmodel.text.records import Episode, read_episodes, replacing
 
 FRESH = 24 * 3600.0
 """Seconds after which is measured again: a machine is not always as busy."""
@@ -79,8 +79,7 @@ def measured(config: RunConfig, cache: Path, mesh: Mesh | None = None) -> Pace:
         "mesh": None if mesh is None else dict(mesh.shape),
         "server": repr(config.server),
     }  # fmt: skip
-    key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache / f"pace-{key}.json"
+    path = cache / f"pace-{content_hash(told)[:16]}.json"
     if path.is_file() and time.time() - path.stat().st_mtime < FRESH:
         return Pace(**json.loads(path.read_text()))
     step = _step_seconds(config) if config.env else 0.0
@@ -88,7 +87,7 @@ def measured(config: RunConfig, cache: Path, mesh: Mesh | None = None) -> Pace:
     if config.server is not None:
         asked = _answers(config, config.server)
     pace = Pace(step=step, **_update(config, mesh), **asked)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         json.dump(pace._asdict(), file)
     return pace
 

@@ -16,12 +16,12 @@ from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.calibration import Calibration
+from worldmodel.data.records import Episode, read_episodes
 from worldmodel.fitting.batches import Example
 from worldmodel.local import REWARD_TOKENS, ExperienceConfig, LocalExperience
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text import prompts
-from worldmodel.text.records import Episode, read_episodes
 from worldmodel.text.tokenizer import TextTokenizer
 
 CAPACITY = 50_000

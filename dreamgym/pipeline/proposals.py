@@ -17,8 +17,9 @@ from curriculum.pool import TaskPool
 from curriculum.rules import Renaming
 from curriculum.sampler import CurriculumConfig
 from dreamgym.envs import base
-from worldmodel.experience import ExperienceModel, content_seed
-from worldmodel.text.records import Task
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
+from worldmodel.experience import ExperienceModel
 
 
 def proposer(

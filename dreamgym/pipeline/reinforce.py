@@ -34,11 +34,11 @@ from dreamgym.rl.update import Updater
 from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Parts, Progress, train
 from dreamgym.training.gather import Score
+from worldmodel.data.records import Task, Transition, atomic_write, read_branches
 from worldmodel.experience import Query, Remembering
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Task, Transition, read_branches, replacing
 
 
 class _Kept:
@@ -77,7 +77,7 @@ class _Kept:
                 f"{self._path.parent} to train anew"
             )
         if len(found) > count:
-            with replacing(self._path) as file:
+            with atomic_write(self._path) as file:
                 file.writelines(lines)
         self.count = count
         return [(task, _transition(x)) for task, x in map(json.loads, lines)]

@@ -12,6 +12,7 @@ from typing import Any
 from dreamgym.pipeline.config import RunConfig, ServerConfig
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.calibration import Calibration
+from worldmodel.data.records import Episode
 from worldmodel.experience import ExperienceModel
 from worldmodel.fidelity import rows
 from worldmodel.memory import ReplayMemory
@@ -19,7 +20,6 @@ from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.served.protocol import ChatError
 from worldmodel.text.forms import Form
-from worldmodel.text.records import Episode
 
 ANSWERS = "answers.sqlite"
 PROBES = 4

@@ -21,8 +21,8 @@ from dreamgym.rl import watch
 from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from worldmodel import fidelity
+from worldmodel.data.records import Episode, Task
 from worldmodel.experience import Remembering
-from worldmodel.text.records import Episode, Task
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "

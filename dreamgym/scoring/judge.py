@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.scoring.config import JudgeConfig
-from worldmodel.experience import content_seed
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Episode
 from worldmodel.served.asker import Asker
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompting import QUOTING, numbered, schema
@@ -20,7 +21,6 @@ from worldmodel.served.protocol import (
 )
 from worldmodel.text.chat import Message
 from worldmodel.text.prompts import outcome_of
-from worldmodel.text.records import Episode
 
 BEST = 10
 """The highest score; 0 is the lowest."""

@@ -24,6 +24,7 @@ from dreamgym.scoring.preferences import Preference
 from worldmodel.backbone.headed import HEAD, headed
 from worldmodel.backbone.model import Model, read
 from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.data.records import Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import AnyArray, Ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
@@ -35,7 +36,6 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.text import prompts
-from worldmodel.text.records import Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
 SCHEMA = "dreamgym.reward/1"
@@ -204,7 +204,7 @@ class RewardModel:
         save_model(directory, trunk, self.tokenizer)
         told = {"schema": SCHEMA, "history": self.history, "width": self.width,
                 "centre": self.centre, "head": head}  # fmt: skip
-        with replacing(directory / _FILE) as file:
+        with atomic_write(directory / _FILE) as file:
             json.dump(told, file)
 
     @classmethod

@@ -15,7 +15,7 @@ from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
 from dreamgym.scoring.scorer import NO_OUTCOME, Pasts, Scored, rewarded
 from dreamgym.training.config import LoopConfig
-from worldmodel.text.records import Episode, Task
+from worldmodel.data.records import Episode, Task
 
 Score = Callable[[Sequence[Episode], Pasts], Sequence[Scored]]
 """What pays the steps of episodes (scoring.Scorer.score)."""

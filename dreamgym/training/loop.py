@@ -28,9 +28,9 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.gather import Rollouts, Score, gather, groups, scored
 from dreamgym.training.learn import Learned, first_weights, learn, told
 from dreamgym.training.progress import Progress
+from worldmodel.data.records import Task
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Task
 
 BLIND = 3
 """Updates in a row without a scored rollout, after which training stops."""

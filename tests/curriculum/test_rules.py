@@ -5,7 +5,7 @@ import pytest
 
 from curriculum import rules
 from curriculum.rules import Renaming, renamed
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 
 def house(name, here, other, way, goal):

@@ -15,7 +15,7 @@ from curriculum.schedule import HorizonConfig
 from curriculum.staged import Staged, staged_of, step_limit
 from curriculum.stages import Kind, Stage, StageConfig, StageState, advance, shares
 from tests import doubles
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 MIX = (Kind(share=1.0),)
 PLAN = (

@@ -19,8 +19,8 @@ from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Parts, Progress, ReplayConfig
 from dreamgym.training.gather import Rollouts
 from tests import doubles
+from worldmodel.data.records import Task
 from worldmodel.fitting.batches import pack
-from worldmodel.text.records import Task
 
 CONFIG = LoopConfig(
     updates=3, tasks=2, group_size=2,

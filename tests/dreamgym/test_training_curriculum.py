@@ -18,7 +18,7 @@ from dreamgym.training.gather import Rollouts
 from tests import doubles
 from tests.dreamgym.test_training_choices import CONFIG, Hooks, fresh, updater, with_
 from tests.dreamgym.test_training_choices import told as told
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
 

@@ -1,5 +1,4 @@
 import dataclasses
-import hashlib
 
 import jax
 import numpy as np
@@ -10,12 +9,12 @@ from worldmodel import local
 from worldmodel.backbone.generate import Sampled
 from worldmodel.backbone.model import create, forward
 from worldmodel.calibration import Calibration, Platt
-from worldmodel.experience import Query, content_seed
+from worldmodel.data.records import Task
+from worldmodel.experience import Query
 from worldmodel.local import ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.forms import form_of
-from worldmodel.text.records import Task
 
 SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=1)
 HERE = ("the lamp is off", "the door is shut")
@@ -409,15 +408,6 @@ def test_variations_keep_to_the_grammar(tok, text_model):
 
 
 # --- configuration and seeds -------------------------------------------------
-
-
-def test_content_seed_is_a_hash_of_the_words():
-    text = b"'a'\x1f('b', 1)"
-    digest = hashlib.blake2b(text, digest_size=4).digest()
-    want = int.from_bytes(digest, "big") >> 1
-    assert content_seed("a", ("b", 1)) == want
-    assert content_seed("a", "b") != content_seed("ab")
-    assert 0 <= want < 2**31
 
 
 @pytest.mark.parametrize(

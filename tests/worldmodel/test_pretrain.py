@@ -8,13 +8,13 @@ import pytest
 from tests import helpers
 from worldmodel import fidelity, pretrain, reasoning
 from worldmodel.backbone.model import create
+from worldmodel.data.records import Task
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import OptimizerConfig
 from worldmodel.local import PARTS, ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.records import Task
 from worldmodel.text.tokenizer import TextTokenizer
 
 SHAPE = ExperienceConfig(demos=1, history=2, reasoning_tokens=20, state_tokens=16)

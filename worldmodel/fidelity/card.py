@@ -13,6 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from worldmodel.calibration import Calibration, calibration
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, Transition
 from worldmodel.experience import (
     ExperienceModel,
     Prediction,
@@ -22,12 +24,10 @@ from worldmodel.experience import (
 )
 from worldmodel.fidelity import measures, rows
 from worldmodel.fidelity.chances import chances
-from worldmodel.fidelity.measures import Rate
 from worldmodel.fidelity.openloop import drift
 from worldmodel.fidelity.rows import KINDS, Row
 from worldmodel.reasoning import reveals
 from worldmodel.text.prompts import outcome_of
-from worldmodel.text.records import Episode, Transition
 
 
 @runtime_checkable

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from worldmodel.data.records import Episode
 from worldmodel.experience import ExperienceModel
 from worldmodel.fidelity.card import Doubting
 from worldmodel.fidelity.rows import distinct
-from worldmodel.text.records import Episode
 
 
 class Errors(NamedTuple):

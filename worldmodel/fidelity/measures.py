@@ -1,31 +1,12 @@
 """Measures on plain values: rates, overlap of lines, calibration, detection."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from worldmodel.text.records import State
-
-
-@dataclasses.dataclass
-class Rate:
-    """Hits among cases; a mean kept as two numbers until it is printed."""
-
-    hits: float | int = 0
-    count: float | int = 0
-
-    def add(self, hits: float | int, count: float | int = 1) -> None:
-        """Count cases, and how many of them were hits."""
-        self.hits, self.count = self.hits + hits, self.count + count
-
-    def json(self) -> dict[str, Any]:
-        """{mean, count}; the mean of no cases is None."""
-        return {"mean": self.hits / self.count if self.count else None,
-                "count": self.count}  # fmt: skip
+from worldmodel.data.records import State
 
 
 def changed_lines(before: State, after: State) -> Counter[tuple[str, str]]:

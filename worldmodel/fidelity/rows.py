@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience import Query
 from worldmodel.reasoning import reveals
-from worldmodel.text.records import Episode, State, Transition
 
 KINDS = ("same", "one_line", "many_lines", "reveal")
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodel.memory.encoders import Encoder, Lexical
-from worldmodel.memory.retrieval import Index
-from worldmodel.text.records import (
+from worldmodel.data.records import (
     Episode,
     RecordError,
     State,
     Task,
     Transition,
+    atomic_write,
     read_episodes,
-    replacing,
     write_episodes,
 )
+from worldmodel.memory.encoders import Encoder, Lexical
+from worldmodel.memory.retrieval import Index
 
 SCHEMA = "dreamgym.memory/1"
 REACH = 8
@@ -163,7 +163,7 @@ class ReplayMemory:
                     for i, (task, t) in enumerate(self.entries())
                 ),
             )  # fmt: skip
-        with replacing(fresh / "memory.json") as file:
+        with atomic_write(fresh / "memory.json") as file:
             told = {
                 "schema": SCHEMA, "entries": len(self), "capacity": self.capacity,
                 "encoder": self.encoder.name, "dimensions": self.encoder.dimensions,

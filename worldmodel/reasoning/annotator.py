@@ -8,8 +8,8 @@ experience model itself; where they fail, the trace is the rule's.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from worldmodel.data.records import Episode
 from worldmodel.reasoning.rule import annotate
-from worldmodel.text.records import Episode
 
 
 class Report(NamedTuple):

@@ -9,10 +9,10 @@ given that what follows it is right. Where no reply is right the trace is the ru
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from worldmodel.data.records import Episode
 from worldmodel.experience import Prediction, Query, right
 from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.rule import annotate, explain
-from worldmodel.text.records import Episode
 
 
 @runtime_checkable

@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from worldmodel.experience import content_seed
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Episode, Transition
 from worldmodel.reasoning.annotator import Report, missing
 from worldmodel.reasoning.rule import annotate
 from worldmodel.served.asker import Asker
@@ -24,7 +25,6 @@ from worldmodel.served.protocol import (
 )
 from worldmodel.text.chat import Message
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.records import Episode, Transition
 
 _MODES = ("overall_plan", "success_mode", "failure_mode")
 _TEXT = {"type": "string"}

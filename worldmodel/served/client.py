@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from worldmodel.data.records import atomic_write
 from worldmodel.served.protocol import (
     ChatConfig,
     ChatCut,
@@ -40,7 +41,6 @@ from worldmodel.served.protocol import (
     body_of,
     read_answer,
 )
-from worldmodel.text.records import replacing
 
 MAX_BODY = 16 << 20
 MAX_PAUSE = 30.0
@@ -268,7 +268,7 @@ class ChatClient:
     def _count(self, **more: Any) -> None:
         self._usage = self._usage.plus(ChatUsage(**more))
         if self._spent is not None:
-            with replacing(self._spent) as file:
+            with atomic_write(self._spent) as file:
                 json.dump(self._usage._asdict(), file)
 
 

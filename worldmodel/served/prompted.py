@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import numpy as np
 
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
 from worldmodel.experience import (
     SAMPLED,
     Prediction,
     Query,
     Remembering,
     agreement,
-    content_seed,
     nothing,
     variation,
 )
@@ -33,7 +34,6 @@ from worldmodel.served.protocol import (
     ChatRequest,
 )
 from worldmodel.text.forms import Form, fault
-from worldmodel.text.records import Task
 
 TOLD = ("token", "nearest", "agreement")
 """Of worldmodel.experience.SIGNALS, those a server's answers can be trusted by."""

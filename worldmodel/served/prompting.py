@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience import Query
 from worldmodel.served.protocol import ChatReply, json_object, quote
 from worldmodel.text.chat import Message
 from worldmodel.text.prompts import OUTCOMES, Reply, last, number_text, outcome_of
-from worldmodel.text.records import State, Task, Transition
 
 _FIELDS = ("reasoning", "next_state", "reward", "outcome")
 _LINES = {"type": "array", "items": {"type": "string"}}

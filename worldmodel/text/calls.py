@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 LONG = 2000
 """Characters above which texts are compared as they are: matching takes long there."""

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from worldmodel.data.records import State
 from worldmodel.text import edits
-from worldmodel.text.records import State
 
 
 class Form(NamedTuple):

@@ -16,8 +16,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
-from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 OUTCOMES = ("go", "lose", "win")

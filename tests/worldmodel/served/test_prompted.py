@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dreamgym.envs.dream import DreamVectorEnv
 from tests import chat_server, helpers
 from tests.chat_server import answering, at_most, ok, serving
+from worldmodel.data.records import Task
 from worldmodel.experience import ExperienceModel, Query
 from worldmodel.memory import ReplayMemory
 from worldmodel.served import prompting
@@ -34,7 +35,6 @@ from worldmodel.served.protocol import (
 )
 from worldmodel.text.forms import form_of
 from worldmodel.text.prompts import OUTCOMES
-from worldmodel.text.records import Task
 
 HERE = ("the lamp is off", "the door is shut")
 LIT = ("the lamp is on", "the door is shut")

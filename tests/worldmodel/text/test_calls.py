@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worldmodel.data.records import Task
 from worldmodel.text.calls import (
     Call,
     argument_score,
@@ -14,7 +15,6 @@ from worldmodel.text.calls import (
     gold_calls,
     read_call,
 )
-from worldmodel.text.records import Task
 
 PARIS = Call("weather", {"city": "Paris", "days": 2})
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from worldmodel.text.foreign import build, name_of, number, task_row
-from worldmodel.text.reading import Where, field, typed
-from worldmodel.text.records import Episode, State, lines
+from worldmodel.data.import_common import build, name_of, number, task_row
+from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.records import Episode, State, lines
 
 _LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
 _ACTION = re.compile(r"(.*?)^[ \t]*Action:\s*(\S.*)\Z", _LINE)

@@ -9,9 +9,9 @@ import tracemalloc
 import pytest
 
 from tests import helpers
-from worldmodel.text import summary
-from worldmodel.text.records import Episode, Task, Transition
-from worldmodel.text.summary import summarise, table
+from worldmodel.data import summary
+from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.data.summary import summarise, table
 
 
 def step(state, action, then, reward=0.0, **more):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
-from worldmodel.text import records
-from worldmodel.text.records import Branch, Episode, RecordError
+from worldmodel.data import records
+from worldmodel.data.records import Branch, Episode, RecordError
 
 
 def row(**changes) -> dict:

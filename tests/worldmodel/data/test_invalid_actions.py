@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers import transition
-from worldmodel.text.refusals import refused, unmoved
+from worldmodel.data.invalid_actions import refused, unmoved
 
 HERE = ("at kitchen", "said nothing")
 

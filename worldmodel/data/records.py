@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from worldmodel.text.reading import (
+from worldmodel.data.json_reading import (
     Progress,
     RecordError,
     Where,
@@ -251,7 +251,7 @@ def read_branches(path: str | os.PathLike) -> list[Branch]:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike):
+def atomic_write(path: str | os.PathLike):
     """A text file that takes the place of `path` only when wholly on disk."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def _packed(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None:
-    with replacing(path) as file, _packed(Path(path), file.buffer) as out:
+    with atomic_write(path) as file, _packed(Path(path), file.buffer) as out:
         for record in records:
             row = {"schema": schema} | dataclasses.asdict(record)
             line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"

@@ -6,7 +6,6 @@ in flat arrays, 24 bytes, stay of a transition, so millions fit. That any two of
 different things share a digest has a chance of about n^2 / 2^65: 3e-8 for a million.
 """
 
-import hashlib
 import itertools
 import math
 from array import array
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from worldmodel.text.records import Episode, Transition
+from worldmodel.data.hashing import content_digest
+from worldmodel.data.records import Episode, Transition
 
 SPLITS = ("train", "dev", "test")
 """The splits that training knows; others are passed over."""
@@ -31,9 +31,8 @@ _NAMED = 5  # examples of a leak
 
 
 def _digest(*parts: object) -> int:
-    """A number for these parts; repr keeps ("a", "b") and ("ab",) apart."""
-    text = repr(parts).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    """A number for these parts, eight bytes of memory in an array."""
+    return int.from_bytes(content_digest(*parts), "little")
 
 
 class _Group:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from worldmodel.text.conversations import from_agentgym, from_openai
-from worldmodel.text.foreign import build, digest, number, task_row
-from worldmodel.text.reading import (
+from worldmodel.data.hashing import content_digest
+from worldmodel.data.import_chat import from_agentgym, from_openai
+from worldmodel.data.import_common import build, number, task_row
+from worldmodel.data.json_reading import (
     Progress,
     RecordError,
     Where,
@@ -23,7 +24,7 @@ from worldmodel.text.reading import (
     json_lines,
     typed,
 )
-from worldmodel.text.records import Episode, State, lines
+from worldmodel.data.records import Episode, State, lines
 
 
 def _sized(row: Any, key: str, count: int, where: Where) -> list[Any]:
@@ -110,7 +111,9 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
     about = field(row, "task", str, where, "")
     seed = field(row, "seed", int, where, None)
     instruction = field(row, "instruction", str, where, about)
-    which = digest(instruction, states[0]) if seed is None else f"seed-{seed}"
+    which = f"seed-{seed}"
+    if seed is None:
+        which = content_digest(instruction, states[0]).hex()
     id = "#".join(filter(None, [about, which]))
     task = task_row(row, where, id=id, instruction=instruction, state=states[0])
     task["options"] = {} if seed is None else {"seed": seed}

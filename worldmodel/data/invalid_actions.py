@@ -2,7 +2,7 @@
 
 import re
 
-from worldmodel.text.records import State, Transition
+from worldmodel.data.records import State, Transition
 
 _ERROR = re.compile(
     r"\b(error|invalid|unknown|illegal|cannot|can't|could not|couldn't|not possible|"

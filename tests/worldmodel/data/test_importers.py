@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worldmodel.text import conversations, importers, records
-from worldmodel.text.importers import (
+from worldmodel.data import import_chat, importers, records
+from worldmodel.data.importers import (
     FORMATS,
     from_agentgym,
     from_gymnasium,
     from_openai,
 )
-from worldmodel.text.reading import RecordError, Where
+from worldmodel.data.json_reading import RecordError, Where
 
 HERE = Where(Path("f.jsonl"), 1)
 
@@ -309,7 +309,7 @@ def test_without_a_promise_the_instruction_is_what_is_seen():
     ],
 )
 def test_thought_and_action_by_hand(text, split):
-    assert conversations._thought_and_action(text) == split
+    assert import_chat._thought_and_action(text) == split
 
 
 BAD_TALKS = {

@@ -3,12 +3,12 @@
 foreign object -> a row as our own files hold it -> the schema's reader -> Episode.
 """
 
-import hashlib
 import json
 from typing import Any
 
-from worldmodel.text.reading import Where, field, typed
-from worldmodel.text.records import Episode, State, parse_episode
+from worldmodel.data.hashing import content_digest
+from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.records import Episode, State, parse_episode
 
 
 def name_of(row: Any, key: str, where: Where, default: str) -> str:
@@ -29,18 +29,12 @@ def number(value: Any, where: Where) -> float:
     return found
 
 
-def digest(*parts: object) -> str:
-    """A short name of these values."""
-    text = repr(parts).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
-
-
 def task_row(
     row: Any, where: Where, *, id: str | None, instruction: str, state: State
 ) -> dict[str, Any]:
     """The task's row; attempts at one instruction from one state share an id."""
     return {
-        "id": digest(instruction, state) if id is None else id,
+        "id": content_digest(instruction, state).hex() if id is None else id,
         "instruction": instruction,
         "env": field(row, "env", str, where, ""),
         "family": field(row, "family", str, where, ""),
