@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from curriculum.value import CLUSTERS
 from worldmodel.data.records import Task
-from worldmodel.text.grams import Hashed, unit
+from worldmodel.text.ngrams import Hashed, unit
 
 DIMENSIONS = 256
 RESTARTS = 4

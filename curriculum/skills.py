@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Episode
-from worldmodel.text.calls import Call, argument_score, due, gold_calls, read_call
+from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
 
 
 class Share(NamedTuple):

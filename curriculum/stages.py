@@ -13,7 +13,7 @@ from typing import Any
 
 from curriculum.pool import Entry, Part, TaskPool
 from worldmodel.data.records import Task
-from worldmodel.text.calls import gold_calls
+from worldmodel.text.tool_calls import gold_calls
 
 Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)

@@ -18,10 +18,11 @@ from dreamgym.pipeline.run import Run, RunError
 from worldmodel.data.records import Episode, State, Task
 from worldmodel.experience import Query
 from worldmodel.local import LocalExperience
-from worldmodel.pretrain import forms_of, memory_of
+from worldmodel.memory import ReplayMemory
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedConfig, PromptedExperience
 from worldmodel.served.protocol import ChatConfig, ChatError
+from worldmodel.text.state_format import forms_of
 
 Row = dict[str, Any]
 
@@ -171,7 +172,7 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
     )  # fmt: skip
     client = ChatClient(config)
     model = PromptedExperience(
-        client, memory_of(train, capacity=50_000), PromptedConfig(),
+        client, ReplayMemory.from_episodes(train, capacity=50_000), PromptedConfig(),
         seed=run.config.seed, forms=forms_of(train),
     )  # fmt: skip
     rates, bad = [], 0

@@ -15,7 +15,7 @@ from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.forms import Form
+from worldmodel.text.state_format import Form
 
 SIGNALS = ("token", "nearest", "agreement", "ensemble")
 """What an answer may be trusted by: the probability of what was written; the similarity

@@ -32,7 +32,7 @@ from worldmodel.experience import (
 )
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.forms import Form, fault
+from worldmodel.text.state_format import Form, fault
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")

@@ -16,7 +16,7 @@ import numpy as np
 from worldmodel import local
 from worldmodel.backbone import lora
 from worldmodel.backbone.model import LoraConfig, Model, Readout
-from worldmodel.data.records import Episode, State, Task, Transition, atomic_write
+from worldmodel.data.records import Episode, Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
@@ -30,9 +30,8 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_logp
-from worldmodel.memory import Encoder, ReplayMemory
+from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.forms import Form, by_stems, form_of
 from worldmodel.text.tokenizer import TextTokenizer
 
 CONTEXT = len(local.PARTS)
@@ -44,8 +43,6 @@ WIDEST = 8
 SHOWN = 10
 """Updates between two signs of life."""
 
-LOOKED_AT = 2000
-"""Transitions of a family, at most, from which is told how its lines change."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
 
@@ -88,31 +85,6 @@ def texts_of(episodes: Sequence[Episode]) -> list[str]:
             out += [t.action, t.reasoning or "", prompts.number_text(t.reward)]
             out.extend(t.next_state)
     return out
-
-
-def memory_of(
-    episodes: Sequence[Episode], *, capacity: int, encoder: Encoder | None = None
-) -> ReplayMemory:
-    """A replay memory seeded with real transitions."""
-    memory = ReplayMemory(capacity=capacity, encoder=encoder)
-    ids = [e.task.id for e in episodes for _ in e.transitions]
-    memory.add(ids, [t for e in episodes for t in e.transitions])
-    return memory
-
-
-def forms_of(episodes: Sequence[Episode]) -> dict[str, Form]:
-    """The form of each family's states, by its name."""
-    pairs: dict[str, list[tuple[State, State]]] = {}
-    for e in episodes:
-        found = pairs.setdefault(e.task.family, [])
-        found += [(t.state, t.next_state) for t in e.transitions]
-    return {
-        family: form_of(x for pair in found for x in pair)._replace(
-            stems=by_stems(found[:: -(-len(found) // LOOKED_AT)])
-        )
-        for family, found in pairs.items()
-        if found
-    }
 
 
 def _marked(ids: list[int], reply: list[int], parts: list[int]) -> Example:

@@ -17,8 +17,8 @@ import numpy as np
 
 from worldmodel.data.invalid_actions import refused
 from worldmodel.data.records import Branch, Episode, Task, Transition
-from worldmodel.reasoning import reveals
 from worldmodel.reasoning.annotator import Report
+from worldmodel.text.novelty import novel_words
 
 
 class Moment(NamedTuple):
@@ -203,7 +203,7 @@ def leaks(
     words = {w for text in known for w in _words(text)} | _COMMON
     told = set[str]()
     for t in (transition, *others):
-        new = reveals(t.state, t.action, task.instruction, t.next_state)
+        new = novel_words(t.state, t.action, task.instruction, t.next_state)
         told |= {w for text in new for w in _words(text)}
     named = [w for w in _words(said) if w in told - words and not w.isdigit()]
     return list(dict.fromkeys([*out, *(f"outcome: {w}" for w in named)]))

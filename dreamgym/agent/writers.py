@@ -23,7 +23,7 @@ from worldmodel.served.client import ChatClient
 from worldmodel.served.prompting import QUOTING, numbered, schema
 from worldmodel.served.protocol import ChatRequest, json_object, quote
 from worldmodel.text import prompts
-from worldmodel.text.chat import Message
+from worldmodel.text.conversation import Message
 
 _REFLECT = f"""\
 You write the thought that an agent in a text environment has before it acts. You see

@@ -21,7 +21,7 @@ from worldmodel import reasoning
 from worldmodel.data.records import Episode, iter_episodes, write_episodes
 from worldmodel.local import LocalExperience
 from worldmodel.reasoning.annotator import Annotator, Report, missing
-from worldmodel.reasoning.own import OwnAnnotator
+from worldmodel.reasoning.self_annotator import OwnAnnotator
 from worldmodel.reasoning.teacher import TeacherAnnotator, TeacherConfig
 from worldmodel.served.client import ChatClient
 from worldmodel.served.protocol import ChatConfig

@@ -31,6 +31,7 @@ from worldmodel.data.records import Episode, atomic_write, read_episodes
 from worldmodel.fidelity import rows
 from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
+from worldmodel.memory import ReplayMemory
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.served.protocol import ChatError
@@ -165,7 +166,7 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     episodes = _episodes(config)
     client = ChatClient(server.chat)
     experience = PromptedExperience(
-        client, pretrain.memory_of(episodes, capacity=1000), server.prompt
+        client, ReplayMemory.from_episodes(episodes, capacity=1000), server.prompt
     )
     asked = [r.query for r in rows.distinct(episodes, server.chat.concurrency)]
     start = time.monotonic()

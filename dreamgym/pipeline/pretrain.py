@@ -21,7 +21,7 @@ from worldmodel.fitting.batches import Example
 from worldmodel.local import REWARD_TOKENS, ExperienceConfig, LocalExperience
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.served.prompted import PromptedExperience
-from worldmodel.text import prompts
+from worldmodel.text import prompts, state_format
 from worldmodel.text.tokenizer import TextTokenizer
 
 CAPACITY = 50_000
@@ -82,11 +82,11 @@ def remembered(run: Run, told: list[Episode]) -> ReplayMemory:
     Vectors of a model are dear: they stay in memory/.
     """
     if run.config.retrieval == "lexical":
-        return pretrain.memory_of(told, capacity=CAPACITY)
+        return ReplayMemory.from_episodes(told, capacity=CAPACITY)
     encoder, kept = Hidden(*blank_model(run)), run.path("memory")
     if kept.is_dir():
         return ReplayMemory.load(kept, encoder=encoder)
-    memory = pretrain.memory_of(told, capacity=CAPACITY, encoder=encoder)
+    memory = ReplayMemory.from_episodes(told, capacity=CAPACITY, encoder=encoder)
     memory.save(kept)
     return memory
 
@@ -220,7 +220,7 @@ def load_experience(
     run.require("pretrain" if server is None else "collect")
     train, _ = episodes_of(run)
     memory = remembered(run, _told(run, train))
-    forms = pretrain.forms_of(train)
+    forms = state_format.forms_of(train)
     server = run.config.server if server is None else server
     scale = _calibration(run) if scaled else None
     if server is not None:

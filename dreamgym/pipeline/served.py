@@ -19,7 +19,7 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedExperience
 from worldmodel.served.protocol import ChatError
-from worldmodel.text.forms import Form
+from worldmodel.text.state_format import Form
 
 ANSWERS = "answers.sqlite"
 PROBES = 4

@@ -19,7 +19,7 @@ from worldmodel.served.protocol import (
     json_object,
     quote,
 )
-from worldmodel.text.chat import Message
+from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import outcome_of
 
 BEST = 10

@@ -21,8 +21,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from dreamgym.scoring.preferences import Preference
-from worldmodel.backbone.headed import HEAD, headed
 from worldmodel.backbone.model import Model, read
+from worldmodel.backbone.scalar_head import HEAD, headed
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint

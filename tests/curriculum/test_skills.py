@@ -9,7 +9,7 @@ from curriculum import skills
 from curriculum.skills import Skills, Turn, of_episode, of_turn
 from tests import doubles
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.text.calls import Call
+from worldmodel.text.tool_calls import Call
 
 WEATHER = Call("weather", {"city": "Paris"})
 TURNS = [

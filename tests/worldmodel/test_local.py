@@ -14,7 +14,7 @@ from worldmodel.experience import Query
 from worldmodel.local import ExperienceConfig, LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.forms import form_of
+from worldmodel.text.state_format import form_of
 
 SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=1)
 HERE = ("the lamp is off", "the door is shut")

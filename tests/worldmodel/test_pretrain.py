@@ -43,19 +43,9 @@ def test_the_tokenizer_sees_every_kind_of_text():
         assert one in texts
 
 
-def test_memory_of_keeps_the_task_of_each_step():
-    memory = pretrain.memory_of(EPISODES[:2], capacity=100)
-    assert len(memory) == 6
-    t = EPISODES[0].transitions[0]
-    for task, found in (("room-0", 1), ("room-1", 1), ("else", 1)):
-        assert len(memory.search([(task, t.state, t.action)], 1)[0]) == found
-    alone = pretrain.memory_of(EPISODES[:1], capacity=100)
-    assert alone.search([("room-0", t.state, t.action)], 1) == [[]]
-
-
 def test_an_example_is_context_and_reply(tok):
     episodes = [reasoning.annotate(e) for e in EPISODES]
-    memory = pretrain.memory_of(episodes, capacity=100)
+    memory = ReplayMemory.from_episodes(episodes, capacity=100)
     out = pretrain.transition_examples(tok, episodes, memory, SHAPE)
     assert len(out) == 9
     steps = [(e.task, i, t) for e in episodes for i, t in enumerate(e.transitions)]
@@ -82,11 +72,11 @@ def test_an_example_is_context_and_reply(tok):
 def test_no_example_shows_its_own_answer(tok):
     # One task, played twice: without another task there is nothing to show.
     twice = [EPISODES[0], dataclasses.replace(EPISODES[0], id="again")]
-    memory = pretrain.memory_of(twice, capacity=100)
+    memory = ReplayMemory.from_episodes(twice, capacity=100)
     out = pretrain.transition_examples(tok, twice, memory, SHAPE)
     assert len(out) == 3  # exact repeats are kept once
     assert not any(tok.control("demo") in e.ids for e in out)
-    more = pretrain.memory_of([*twice, EPISODES[1]], capacity=100)
+    more = ReplayMemory.from_episodes([*twice, EPISODES[1]], capacity=100)
     out = pretrain.transition_examples(tok, twice, more, SHAPE)
     assert all(tok.control("demo") in e.ids for e in out)
 
@@ -168,7 +158,7 @@ def test_the_control_permutes_outcomes_within_families():
 
 def test_the_room_that_replies_need_by_hand(tok):
     episodes = [reasoning.annotate(e) for e in EPISODES]
-    memory = pretrain.memory_of(episodes, capacity=100)
+    memory = ReplayMemory.from_episodes(episodes, capacity=100)
     examples = pretrain.transition_examples(tok, episodes, memory, SHAPE)
     steps = [t for e in episodes for t in e.transitions]
     found = pretrain.reply_tokens(examples)
@@ -297,7 +287,7 @@ def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
         found = pretrain.transition_examples(
             tok,
             [episode],
-            pretrain.memory_of([episode], capacity=9),
+            ReplayMemory.from_episodes([episode], capacity=9),
             SHAPE,
             balance=balance,
         )
@@ -511,23 +501,13 @@ def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
     assert card["reward"]["accuracy"]["mean"] < 1.0
 
 
-def test_each_family_has_a_form_of_all_its_states():
-    one, other = helpers.lamp_and_door(), helpers.lamp_and_door("hall-1", "hall")
-    after = ("a lamp", "a door", "the end")
-    last = dataclasses.replace(other.transitions[-1], next_state=after)
-    other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
-    found = pretrain.forms_of([one, other])
-    assert found["room"] == (("the", "the"), (), 2, False, True, False)
-    assert found["hall"] == ((), ("the",), 2, False, True, False)  # the last state too
-
-
 def test_what_led_elsewhere_is_no_repeat(tok):
     def once(name, after, reward):
         step = helpers.transition(("a",), "go", (after,), reward)
         return helpers.episode(name, Task(id="t", instruction="i"), [step])
 
     one, again = once("1", "x", 0.0), once("2", "x", 0.0)
-    memory = pretrain.memory_of([one], capacity=9)
+    memory = ReplayMemory.from_episodes([one], capacity=9)
 
     def count(*episodes):
         return len(pretrain.transition_examples(tok, episodes, memory, SHAPE))

@@ -26,7 +26,7 @@ from worldmodel.fidelity import measures, rows
 from worldmodel.fidelity.chances import chances
 from worldmodel.fidelity.openloop import drift
 from worldmodel.fidelity.rows import KINDS, Row
-from worldmodel.reasoning import reveals
+from worldmodel.text.novelty import novel_words as reveals
 from worldmodel.text.prompts import outcome_of
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience import Query
-from worldmodel.reasoning import reveals
+from worldmodel.text.novelty import novel_words as reveals
 
 KINDS = ("same", "one_line", "many_lines", "reveal")
 

@@ -26,7 +26,7 @@ from worldmodel.backbone.mesh import ROWS, place_rows, put
 from worldmodel.backbone.model import Model, Readout, read
 from worldmodel.fitting.arrays import Ratio, counted
 from worldmodel.fitting.batches import Tokens, rows_of
-from worldmodel.fitting.micro import MicroBatches
+from worldmodel.fitting.microbatches import MicroBatches
 
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
@@ -242,8 +242,8 @@ class Learner:
     ) -> tuple[TrainState, dict[str, Ratio]]:
         """One step on the sum of the microbatches; metrics as Ratios.
 
-        The state given is used up. Where memory runs out batches are split (micro.py);
-        so `loss_args` must be the same for all rows.
+        The state given is used up. Where memory runs out batches are split
+        (microbatches.py); so `loss_args` must be the same for all rows.
 
         Raises:
           MemoryError: not even one row fits.

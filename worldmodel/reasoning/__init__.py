@@ -1,8 +1,6 @@
 """Reasoning traces: why this action in this state leads to the next one."""
 
 from worldmodel.reasoning.annotator import Annotator, Report, RuleAnnotator
-from worldmodel.reasoning.rule import annotate, bare, explain, reveals
+from worldmodel.reasoning.rule import annotate, bare, explain
 
-__all__ = [
-    "Annotator", "Report", "RuleAnnotator", "annotate", "bare", "explain", "reveals",
-]  # fmt: skip
+__all__ = ["Annotator", "Report", "RuleAnnotator", "annotate", "bare", "explain"]

@@ -12,12 +12,6 @@ from worldmodel.text import edits
 from worldmodel.text.prompts import number_text, outcome_of
 
 
-def reveals(state: State, action: str, instruction: str, after: State) -> set[str]:
-    """Words of the next state found nowhere in task, state or action."""
-    known = {w for text in (*state, action, instruction) for w in text.split()}
-    return {w for line in after for w in line.split()} - known
-
-
 def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
     """The episode with these traces where it has none; None: those of the rule."""
     told = [explain(t) for t in episode.transitions] if traces is None else traces

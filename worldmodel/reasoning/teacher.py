@@ -23,7 +23,7 @@ from worldmodel.served.protocol import (
     json_object,
     quote,
 )
-from worldmodel.text.chat import Message
+from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import number_text, outcome_of
 
 _MODES = ("overall_plan", "success_mode", "failure_mode")

@@ -33,7 +33,7 @@ from worldmodel.served.protocol import (
     ChatReply,
     ChatRequest,
 )
-from worldmodel.text.forms import Form, fault
+from worldmodel.text.state_format import Form, fault
 
 TOLD = ("token", "nearest", "agreement")
 """Of worldmodel.experience.SIGNALS, those a server's answers can be trusted by."""

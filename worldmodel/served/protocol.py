@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from worldmodel.text.chat import Message
+from worldmodel.text.conversation import Message
 
 
 class ChatError(Exception):

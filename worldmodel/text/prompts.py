@@ -24,12 +24,6 @@ OUTCOMES = ("go", "lose", "win")
 NO_LINE = "no line begins with"
 
 
-class Demo(NamedTuple):
-    """A retrieved transition."""
-
-    transition: Transition
-
-
 class Reply(NamedTuple):
     """What the experience model said, parsed; `problem` is None where it parsed."""
 

@@ -85,13 +85,6 @@ def test_lines_that_the_action_names_are_said_again(action, want):
     assert told == " ".join([said, *want, "nothing changes"])
 
 
-def test_reveals_by_hand():
-    # Known are the words of state, action and instruction; "red" is in none of them.
-    got = reasoning.reveals(("a b",), "take c", "find d", ("a c", "d red", "b take"))
-    assert got == {"red"}
-    assert reasoning.reveals((), "", "", ()) == set()
-
-
 def test_a_lamp_and_a_door_are_explained():
     e = helpers.lamp_and_door()
     got = [reasoning.explain(t) for t in e.transitions]

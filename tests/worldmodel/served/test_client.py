@@ -27,7 +27,7 @@ from worldmodel.served.protocol import (
     json_object,
     quote,
 )
-from worldmodel.text.chat import Message
+from worldmodel.text.conversation import Message
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "number"}}}
 
@@ -458,7 +458,7 @@ CHILD = """
     from pathlib import Path
     from worldmodel.served.client import ChatClient
     from worldmodel.served.protocol import ChatConfig, ChatRequest
-    from worldmodel.text.chat import Message
+    from worldmodel.text.conversation import Message
     config = ChatConfig(base_url=sys.argv[1], model="m", concurrency=1)
     requests = [ChatRequest((Message("user", str(i)),)) for i in range(6)]
     ChatClient(config, Path(sys.argv[2]), Path(sys.argv[3])).ask(requests)

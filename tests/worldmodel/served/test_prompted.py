@@ -33,8 +33,8 @@ from worldmodel.served.protocol import (
     ChatUnavailable,
     Token,
 )
-from worldmodel.text.forms import form_of
 from worldmodel.text.prompts import OUTCOMES
+from worldmodel.text.state_format import form_of
 
 HERE = ("the lamp is off", "the door is shut")
 LIT = ("the lamp is on", "the door is shut")

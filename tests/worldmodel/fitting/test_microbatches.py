@@ -10,7 +10,7 @@ from worldmodel import pretrain
 from worldmodel.fitting import batches
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import Learner, OptimizerConfig
-from worldmodel.fitting.micro import MicroBatches, out_of_memory
+from worldmodel.fitting.microbatches import MicroBatches, out_of_memory
 from worldmodel.pretrain import FitConfig
 
 WIDTH = 12

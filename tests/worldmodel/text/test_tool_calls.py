@@ -8,13 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldmodel.data.records import Task
-from worldmodel.text.calls import (
-    Call,
-    argument_score,
-    due,
-    gold_calls,
-    read_call,
-)
+from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
 
 PARIS = Call("weather", {"city": "Paris", "days": 2})
 

@@ -7,21 +7,11 @@ given that what follows it is right. Where no reply is right the trace is the ru
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from worldmodel.data.records import Episode
-from worldmodel.experience import Prediction, Query, right
+from worldmodel.experience import Query, Sampling, right
 from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.rule import annotate, explain
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """An experience model that can be asked for more than its one answer."""
-
-    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
-        """Reply `number` to each query: the same every time, another for another."""
-        ...
 
 
 class OwnAnnotator:
@@ -31,7 +21,7 @@ class OwnAnnotator:
     `samples` (replies drawn in all) and `tries` (those drawn for what was kept).
     """
 
-    def __init__(self, sampler: Sampler, *, samples: int):
+    def __init__(self, sampler: Sampling, *, samples: int):
         if samples < 1:
             raise ValueError(f"samples must be >= 1, got {samples}")
         self.sampler, self.samples = sampler, samples

@@ -8,7 +8,7 @@ from tests import doubles, helpers
 from worldmodel import reasoning
 from worldmodel.experience import Prediction, Query
 from worldmodel.reasoning import Annotator
-from worldmodel.reasoning.own import OwnAnnotator
+from worldmodel.reasoning.self_annotator import OwnAnnotator
 from worldmodel.text.prompts import outcome_of
 
 

@@ -1,15 +1,19 @@
 """The form of states: what all real states of a family share, and a dreamed one must.
 
-real states -> Form -> fault(state, form): what is wrong with it, or None. The first
-word of a line is its head, all words but the last are its stem.
+real states (form_of), or those of episodes by family (forms_of) -> Form ->
+fault(state, form): what is wrong with it, or None. The first word of a line is its
+head, all words but the last are its stem.
 """
 
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from worldmodel.data.records import State
+from worldmodel.data.records import Episode, State
 from worldmodel.text import edits
+
+LOOKED_AT = 2000
+"""Transitions of a family, at most, from which is told how its lines change."""
 
 
 class Form(NamedTuple):
@@ -76,3 +80,18 @@ def fault(state: State, form: Form) -> str | None:
         twice = next(h for h in heads if heads.count(h) > 1)
         return f"more than one line begins with {twice!r}"
     return None
+
+
+def forms_of(episodes: Sequence[Episode]) -> dict[str, Form]:
+    """The form of each family's states, by its name."""
+    pairs: dict[str, list[tuple[State, State]]] = {}
+    for e in episodes:
+        found = pairs.setdefault(e.task.family, [])
+        found += [(t.state, t.next_state) for t in e.transitions]
+    return {
+        family: form_of(x for pair in found for x in pair)._replace(
+            stems=by_stems(found[:: -(-len(found) // LOOKED_AT)])
+        )
+        for family, found in pairs.items()
+        if found
+    }

@@ -3,16 +3,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldmodel.memory import retrieval
-from worldmodel.memory.retrieval import Index
+from worldmodel.memory import index as search
+from worldmodel.memory.index import Index
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks of 64, so that a hundred entries are several."""
-    monkeypatch.setattr(retrieval, "BLOCK", 64)
-    monkeypatch.setattr(retrieval, "GROUP", 8)
-    monkeypatch.setattr(retrieval, "WRITE", 16)
+    monkeypatch.setattr(search, "BLOCK", 64)
+    monkeypatch.setattr(search, "GROUP", 8)
+    monkeypatch.setattr(search, "WRITE", 16)
 
 
 def by_hand(vectors, owners, queries, own, k):

@@ -1,9 +1,11 @@
 """The form of states: by hand, and on the states it was taken from."""
 
+import dataclasses
+
 import pytest
 
-from tests import doubles
-from worldmodel.text.forms import by_stems, fault, form_of
+from tests import doubles, helpers
+from worldmodel.text.state_format import by_stems, fault, form_of, forms_of
 
 HALL = ("carry nothing", "here box", "hall has box", "hall north attic", "at hall")
 ATTIC = ("carry map", "here nothing", "attic south hall", "at attic")
@@ -95,3 +97,13 @@ def test_an_empty_state_does_not_undo_the_form_of_the_others():
     assert "at least 2 expected" in fault((), form_of(said))
     assert "first lines must begin" in fault(("hall x", "said ok"), form)
     assert fault((), form_of([()])) is None
+
+
+def test_each_family_has_a_form_of_all_its_states():
+    one, other = helpers.lamp_and_door(), helpers.lamp_and_door("hall-1", "hall")
+    after = ("a lamp", "a door", "the end")
+    last = dataclasses.replace(other.transitions[-1], next_state=after)
+    other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
+    found = forms_of([one, other])
+    assert found["room"] == (("the", "the"), (), 2, False, True, False)
+    assert found["hall"] == ((), ("the",), 2, False, True, False)  # the last state too

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from tests import helpers
-from worldmodel.text.chat import ChatTemplate, Conversation, Message, TemplateError
+from worldmodel.text.conversation import (
+    ChatTemplate,
+    Conversation,
+    Message,
+    TemplateError,
+)
 from worldmodel.text.tokenizer import Vocabulary
 
 CHATML = (
