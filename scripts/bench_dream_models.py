@@ -16,8 +16,8 @@ from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.data.records import Episode, State, Task
-from worldmodel.experience import Query
-from worldmodel.local import LocalExperience
+from worldmodel.experience.base import Query
+from worldmodel.experience.local import LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.served.client import ChatClient
 from worldmodel.served.prompted import PromptedConfig, PromptedExperience

@@ -15,9 +15,12 @@ TEXT = {"worldmodel.text"} | DATA
 BACKBONE = {"worldmodel.backbone"} | TEXT
 FITTING = {"worldmodel.fitting"} | BACKBONE
 MEMORY = {"worldmodel.memory"} | BACKBONE
-SERVED = {"worldmodel.served", "worldmodel.experience"} | MEMORY
-REASONING = {"worldmodel.reasoning"} | SERVED
-WORLDMODEL = {"worldmodel"} | REASONING | FITTING
+COMPLETION = {"worldmodel.completion"} | FITTING
+CHAT = {"worldmodel.served"} | TEXT
+EXPERIENCE = {"worldmodel.experience"} | COMPLETION | MEMORY | CHAT
+REASONING = {"worldmodel.reasoning"} | EXPERIENCE
+FIDELITY = {"worldmodel.fidelity"} | EXPERIENCE
+WORLDMODEL = {"worldmodel"} | REASONING | FIDELITY
 ENVS = {"dreamgym.envs"} | WORLDMODEL
 AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
@@ -31,10 +34,12 @@ ALLOWED = {
     "worldmodel.backbone": BACKBONE,
     "worldmodel.fitting": FITTING,
     "worldmodel.memory": MEMORY,
-    "worldmodel.experience": {"worldmodel.experience"} | MEMORY,
-    "worldmodel.served": SERVED,
+    "worldmodel.completion": COMPLETION,
+    "worldmodel.served": EXPERIENCE,
+    "worldmodel.experience": EXPERIENCE,
     "worldmodel.reasoning": REASONING,
-    "worldmodel": WORLDMODEL,
+    "worldmodel.fidelity": FIDELITY,
+    "worldmodel": set(),  # its rooms are above
     "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
     "dreamgym.envs": ENVS,
     "dreamgym.rl": RL,
@@ -51,7 +56,7 @@ ALLOWED = {
 LONGER = {  # loops may reach 120 lines
     "dreamgym/training/loop.py:train",
     "dreamgym/agent/rollout.py:rollout",
-    "worldmodel/pretrain.py:fit",
+    "worldmodel/fitting/supervised.py:fit",
 }
 
 

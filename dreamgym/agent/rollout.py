@@ -15,6 +15,7 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.envs.base import Snapshot, Step, VectorEnv
+from worldmodel.backbone.generate import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
 
 
@@ -125,7 +126,7 @@ def _begin(
 def _act(
     policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float
 ) -> list[Turn]:
-    width = -(-len(slots) // 64) * 64  # few compiled shapes
+    width = bucket(len(slots))  # few compiled shapes
     index, step = np.zeros(width, np.int32), np.zeros(width, np.int32)
     index[: len(slots)] = [s.index for s in slots]
     step[: len(slots)] = [len(s.turns) for s in slots]

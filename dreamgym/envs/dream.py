@@ -13,7 +13,7 @@ from typing import Any
 from dreamgym.envs.base import UNTRUSTED, Snapshot, Step, TextEnv, VectorEnv
 from worldmodel.data.invalid_actions import unmoved
 from worldmodel.data.records import State, Task
-from worldmodel.experience import ExperienceModel, Prediction, Query
+from worldmodel.experience.base import ExperienceModel, Prediction, Query
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

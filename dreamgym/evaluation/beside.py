@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from worldmodel.data.records import Episode, State, Transition, atomic_write
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 
 
 class Moment(NamedTuple):

@@ -19,7 +19,7 @@ from dreamgym.pipeline.pretrain import load_experience
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel import reasoning
 from worldmodel.data.records import Episode, iter_episodes, write_episodes
-from worldmodel.local import LocalExperience
+from worldmodel.experience.local import LocalExperience
 from worldmodel.reasoning.annotator import Annotator, Report, missing
 from worldmodel.reasoning.self_annotator import OwnAnnotator
 from worldmodel.reasoning.teacher import TeacherAnnotator, TeacherConfig

@@ -14,10 +14,10 @@ from dreamgym.agent.policy import PolicyConfig
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
-from worldmodel.ensemble import EnsembleConfig
-from worldmodel.experience import SIGNALS
-from worldmodel.local import ExperienceConfig
-from worldmodel.pretrain import FitConfig
+from worldmodel.experience.base import SIGNALS
+from worldmodel.experience.ensemble import EnsembleConfig
+from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.fitting.supervised import FitConfig
 from worldmodel.served.prompted import PromptedConfig
 from worldmodel.served.protocol import ChatConfig
 

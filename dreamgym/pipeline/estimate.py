@@ -19,7 +19,7 @@ from dreamgym.pipeline.run import RunError
 from dreamgym.scoring.learned import PreferenceFitConfig
 from dreamgym.training import LoopConfig
 from worldmodel.data.records import read_episodes
-from worldmodel.experience import SAMPLES
+from worldmodel.experience.base import SAMPLES
 
 PREFERENCES = PreferenceFitConfig()
 

@@ -18,7 +18,7 @@ from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, Trust
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
-from worldmodel.experience import ExperienceModel, Prediction, Query, Sampling
+from worldmodel.experience.base import ExperienceModel, Prediction, Query, Sampling
 
 KEYS = 64
 """Turns are asked for in multiples of it: few compiled shapes, as in rollouts."""

@@ -22,7 +22,7 @@ from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines, read_episodes
-from worldmodel.experience import ExperienceModel, Query
+from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.served.prompted import PromptedExperience
 
 

@@ -21,7 +21,6 @@ from dreamgym.envs import base
 from dreamgym.pipeline.collect import collect, games_of
 from dreamgym.pipeline.config import MODELS, RunConfig, ServerConfig
 from dreamgym.pipeline.run import RunError
-from worldmodel import pretrain
 from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import create
@@ -29,6 +28,7 @@ from worldmodel.backbone.weights import load_model
 from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode, atomic_write, read_episodes
 from worldmodel.fidelity import rows
+from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
 from worldmodel.memory import ReplayMemory
@@ -115,7 +115,7 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     if c.lora is not None:
         model = lora.attach(model, c.lora, seed=0)
     optimizer = dataclasses.replace(c.optimizer, steps=c.steps)  # the fit's program
-    learner = Learner(model, optimizer, pretrain.supervised_loss, c.compute)
+    learner = Learner(model, optimizer, supervised.supervised_loss, c.compute)
     ids = np.random.default_rng(0).integers(0, size, c.width).tolist()
     row = Example(ids, [False] + [True] * (c.width - 1), [1] * c.width)
     tokens = rows_of(pack([row], c.width), np.zeros(c.rows, int), c.rows)

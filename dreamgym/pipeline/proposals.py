@@ -19,7 +19,7 @@ from curriculum.sampler import CurriculumConfig
 from dreamgym.envs import base
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
-from worldmodel.experience import ExperienceModel
+from worldmodel.experience.base import ExperienceModel
 
 
 def proposer(

@@ -14,7 +14,7 @@ from dreamgym.pipeline import collect, ensemble, pretrain
 from dreamgym.pipeline.fidelity import by_family
 from dreamgym.pipeline.run import Run, bar
 from worldmodel.data.records import Episode
-from worldmodel.experience import ExperienceModel
+from worldmodel.experience.base import ExperienceModel
 
 
 def refit(

@@ -35,7 +35,7 @@ from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Parts, Progress, train
 from dreamgym.training.gather import Score
 from worldmodel.data.records import Task, Transition, atomic_write, read_branches
-from worldmodel.experience import Query, Remembering
+from worldmodel.experience.base import Query, Remembering
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState

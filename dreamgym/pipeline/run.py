@@ -21,7 +21,7 @@ from dreamgym.pipeline.config import RunConfig, digest_of, restored
 from dreamgym.pipeline.view import bar
 from dreamgym.tracking import Tracking, require
 from worldmodel.data.records import atomic_write
-from worldmodel.pretrain import write_curve
+from worldmodel.fitting.supervised import write_curve
 
 SCHEMA = "dreamgym.run/1"
 _PACKAGES = (

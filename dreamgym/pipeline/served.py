@@ -11,9 +11,9 @@ from typing import Any
 
 from dreamgym.pipeline.config import RunConfig, ServerConfig
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel.calibration import Calibration
 from worldmodel.data.records import Episode
-from worldmodel.experience import ExperienceModel
+from worldmodel.experience.base import ExperienceModel
+from worldmodel.experience.calibration import Calibration
 from worldmodel.fidelity import rows
 from worldmodel.memory import ReplayMemory
 from worldmodel.served.client import ChatClient

@@ -8,8 +8,8 @@ from dreamgym.pipeline import served
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.data.records import Episode
-from worldmodel.experience import Query
-from worldmodel.local import LocalExperience
+from worldmodel.experience.base import Query
+from worldmodel.experience.local import LocalExperience
 from worldmodel.served.prompted import PromptedExperience
 
 

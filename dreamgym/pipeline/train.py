@@ -22,7 +22,7 @@ from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from worldmodel import fidelity
 from worldmodel.data.records import Episode, Task
-from worldmodel.experience import Remembering
+from worldmodel.experience.base import Remembering
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "

@@ -23,7 +23,7 @@ from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from worldmodel.backbone.model import Model
 from worldmodel.data.records import Branch, Episode, read_branches, write_branches
 from worldmodel.fitting.batches import Example
-from worldmodel.pretrain import FitConfig
+from worldmodel.fitting.supervised import FitConfig
 from worldmodel.reasoning.teacher import TeacherConfig
 from worldmodel.served.client import ChatClient
 

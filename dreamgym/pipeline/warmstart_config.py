@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from worldmodel.pretrain import FitConfig
+from worldmodel.fitting.supervised import FitConfig
 from worldmodel.served.protocol import ChatConfig
 
 

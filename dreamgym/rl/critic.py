@@ -24,12 +24,12 @@ from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
 from worldmodel.fitting.learner import (
     ComputeConfig,
     Learner,
-    OptimizerConfig,
     TrainState,
     merge,
     on_logits,
     require_finite,
 )
+from worldmodel.fitting.optimizer import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

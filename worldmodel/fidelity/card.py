@@ -12,16 +12,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from worldmodel.calibration import Calibration, calibration
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Transition
-from worldmodel.experience import (
+from worldmodel.experience.base import (
     ExperienceModel,
     Prediction,
     Query,
     rewarded_as,
     right,
 )
+from worldmodel.experience.calibration import Calibration, calibration
 from worldmodel.fidelity import measures, rows
 from worldmodel.fidelity.chances import chances
 from worldmodel.fidelity.openloop import drift

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from worldmodel.data.records import Episode
-from worldmodel.experience import ExperienceModel
+from worldmodel.experience.base import ExperienceModel
 from worldmodel.fidelity.card import Doubting
 from worldmodel.fidelity.rows import distinct
 

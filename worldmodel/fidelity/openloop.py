@@ -9,7 +9,7 @@ from typing import Any
 
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State
-from worldmodel.experience import ExperienceModel, Query
+from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.fidelity.rows import kind_of
 
 STEPS = 16

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from worldmodel.data.records import Episode, State, Transition
-from worldmodel.experience import Query
+from worldmodel.experience.base import Query
 from worldmodel.text.novelty import novel_words as reveals
 
 KINDS = ("same", "one_line", "many_lines", "reveal")

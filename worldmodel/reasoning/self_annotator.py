@@ -9,7 +9,7 @@ given that what follows it is right. Where no reply is right the trace is the ru
 from collections.abc import Sequence
 
 from worldmodel.data.records import Episode
-from worldmodel.experience import Query, Sampling, right
+from worldmodel.experience.base import Query, Sampling, right
 from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.rule import annotate, explain
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
-from worldmodel.experience import (
+from worldmodel.experience.base import (
     SAMPLED,
     Prediction,
     Query,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import State, Task, Transition
-from worldmodel.experience import Query
+from worldmodel.experience.base import Query
 from worldmodel.served.protocol import ChatReply, json_object, quote
 from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import OUTCOMES, Reply, last, number_text, outcome_of

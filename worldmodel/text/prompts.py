@@ -21,6 +21,8 @@ from worldmodel.text import edits
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 OUTCOMES = ("go", "lose", "win")
+PARTS = ("reasoning", "state", "reward", "outcome", "variation")
+"""Parts of what the experience model writes, by their number in an example."""
 NO_LINE = "no line begins with"
 
 

@@ -20,7 +20,7 @@ from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import LearnedConfig, RewardConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
-from worldmodel.pretrain import FitConfig
+from worldmodel.fitting.supervised import FitConfig
 from worldmodel.served.protocol import ChatConfig
 
 # `micro` on 2 cores (docs/LOG.md, 2026-11-21): 4,000 updates took 387 s, real steps of

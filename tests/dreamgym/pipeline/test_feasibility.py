@@ -11,7 +11,7 @@ from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
 from dreamgym.pipeline.feasibility import Trial, trial_of
 from tests import doubles
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 
 NEAR = doubles.task(0, 1, 6)
 FAR = doubles.task(0, 6, 6)

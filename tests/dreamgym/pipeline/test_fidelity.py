@@ -12,7 +12,7 @@ from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import chat_server, doubles
 from worldmodel.data.records import Episode, Transition, lines, read_episodes
-from worldmodel.experience import Query
+from worldmodel.experience.base import Query
 
 
 @pytest.fixture

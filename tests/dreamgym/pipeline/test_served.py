@@ -21,9 +21,9 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
-from worldmodel.calibration import Calibration
-from worldmodel.ensemble import EnsembleConfig
-from worldmodel.experience import Query
+from worldmodel.experience.base import Query
+from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.ensemble import EnsembleConfig
 from worldmodel.served.prompted import PromptedConfig
 from worldmodel.served.protocol import ChatConfig, ChatUnavailable
 

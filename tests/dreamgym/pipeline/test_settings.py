@@ -12,7 +12,7 @@ from dreamgym.pipeline.reinforce import trust_of
 from dreamgym.pipeline.run import Run, RunError
 from tests import helpers
 from worldmodel.data.records import write_episodes
-from worldmodel.local import ExperienceConfig
+from worldmodel.experience.grammar import ExperienceConfig
 
 
 def run(tmp_path, **settings) -> Run:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 from worldmodel.fidelity import measures, rows
 from worldmodel.fidelity.openloop import drift
 from worldmodel.text.prompts import outcome_of

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests import helpers
-from worldmodel import pretrain
-from worldmodel.fitting import batches
+from worldmodel.fitting import batches, supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.learner import Learner, OptimizerConfig
+from worldmodel.fitting.learner import Learner
 from worldmodel.fitting.microbatches import MicroBatches, out_of_memory
-from worldmodel.pretrain import FitConfig
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.supervised import FitConfig
 
 WIDTH = 12
 FULL = jax.errors.JaxRuntimeError(
@@ -44,7 +44,7 @@ def tokens(rows):
 
 
 def learner_of(model):
-    return Learner(model, OptimizerConfig(warmup=0), pretrain.supervised_loss)
+    return Learner(model, OptimizerConfig(warmup=0), supervised.supervised_loss)
 
 
 def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
@@ -166,7 +166,7 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
     config = FitConfig(steps=4, rows=8, width=WIDTH, eval_every=2)
 
     def fit(name):
-        return pretrain.fit(
+        return supervised.fit(
             small_model, some[:16], config, seed=1, directory=tmp_path / name,
             held_out=some[16:],
         )  # fmt: skip
@@ -186,7 +186,7 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
 
             monkeypatch.setattr(self, "_value", evaluated)
 
-    monkeypatch.setattr(pretrain, "Learner", Poor)
+    monkeypatch.setattr(supervised, "Learner", Poor)
     got, found = fit("poor")
     assert capsys.readouterr().err.count("going on with micro-batches of 4") == 1
     assert helpers.distance(got.params, want.params) < 1e-4

@@ -6,7 +6,7 @@ import pytest
 
 from tests import doubles, helpers
 from worldmodel import reasoning
-from worldmodel.experience import Prediction, Query
+from worldmodel.experience.base import Prediction, Query
 from worldmodel.reasoning import Annotator
 from worldmodel.reasoning.self_annotator import OwnAnnotator
 from worldmodel.text.prompts import outcome_of

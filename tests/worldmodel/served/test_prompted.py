@@ -20,7 +20,7 @@ from dreamgym.envs.dream import DreamVectorEnv
 from tests import chat_server, helpers
 from tests.chat_server import answering, at_most, ok, serving
 from worldmodel.data.records import Task
-from worldmodel.experience import ExperienceModel, Query
+from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.memory import ReplayMemory
 from worldmodel.served import prompting
 from worldmodel.served.client import ChatClient

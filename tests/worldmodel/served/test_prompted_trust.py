@@ -8,7 +8,7 @@ import pytest
 
 from tests.chat_server import Server, answering, ok, serving, status
 from tests.worldmodel.served.test_prompted import GOOD, SAID, ask, chat, memory
-from worldmodel.experience import SAMPLES, Sampling
+from worldmodel.experience.base import SAMPLES, Sampling
 from worldmodel.served.prompted import PromptedConfig, PromptedExperience
 from worldmodel.served.protocol import ChatUnavailable
 

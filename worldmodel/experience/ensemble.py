@@ -14,8 +14,8 @@ import numpy as np
 
 from worldmodel.backbone.model import LoraConfig, Model
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.learner import OptimizerConfig
-from worldmodel.pretrain import FitConfig, Progress, fit
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.supervised import FitConfig, Progress, fit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

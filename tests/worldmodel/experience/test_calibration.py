@@ -6,8 +6,14 @@ import pytest
 from scipy.optimize import minimize
 
 from tests import helpers
-from worldmodel.calibration import CHANCES, Calibration, Platt, calibration, platt
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
+from worldmodel.experience.calibration import (
+    CHANCES,
+    Calibration,
+    Platt,
+    calibration,
+    platt,
+)
 from worldmodel.text.prompts import outcome_of
 
 

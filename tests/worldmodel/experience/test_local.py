@@ -5,23 +5,21 @@ import numpy as np
 import pytest
 
 from tests import helpers
-from worldmodel import local
+from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, task
 from worldmodel.backbone.generate import Sampled
 from worldmodel.backbone.model import create, forward
-from worldmodel.calibration import Calibration, Platt
 from worldmodel.data.records import Task
-from worldmodel.experience import Query
-from worldmodel.local import ExperienceConfig, LocalExperience
+from worldmodel.experience import base, local
+from worldmodel.experience.base import Query
+from worldmodel.experience.calibration import Calibration, Platt
+from worldmodel.experience.grammar import (
+    ExperienceConfig,
+    reply_grammar,
+)
+from worldmodel.experience.local import LocalExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import form_of
-
-SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=1)
-HERE = ("the lamp is off", "the door is shut")
-
-
-def task(name="t1") -> Task:
-    return Task(id=name, instruction="make it bright", family="room", env="room")
 
 
 def ask(action="press lamp", past=(), state=HERE, name="t1") -> Query:
@@ -54,66 +52,6 @@ def test_every_answer_has_a_form(tok, text_model):
         assert all(line.strip() and "\n" not in line for line in p.next_state)
         if p.problem is not None and "in a state of" in p.problem:
             assert p.next_state == q.state
-
-
-def test_each_part_is_cut_as_its_setting_says_and_numbers_are_greedy(tok):
-    config = dataclasses.replace(SHAPE, min_p=0.2, state_min_p=0.4, temperature=0.7)
-    grammar = local.reply_grammar(tok, config)
-    np.testing.assert_allclose(grammar.min_p, [0.2, 0.4, 0.0, 0.0])
-    np.testing.assert_allclose(grammar.temperature, [0.7, 0.7, 0.0, 0.0])
-
-
-def test_a_reward_that_is_no_number_is_a_problem_and_earns_nothing(tok):
-    # The grammar can write "--", "1-" or "1 1": told, and never taken for a reward.
-    grammar = local.reply_grammar(tok, SHAPE)
-    more = np.array(grammar.allowed[2])
-    more[tok.control("outcome")] = False
-    read = {True: 0, False: 0}
-    for one in np.flatnonzero(grammar.first[2]).tolist():
-        for two in ([], *([i] for i in np.flatnonzero(more).tolist())):
-            reply = [tok.control("reward"), one, *two, tok.control("go")]
-            answer = prompts.parse_reply(tok, reply, HERE)
-            try:
-                value = float(tok.decode([one, *two]))
-            except ValueError:
-                assert answer.problem is not None
-                assert answer.reward == 0.0
-                read[False] += 1
-            else:
-                assert answer.problem is None
-                assert answer.reward == value
-                read[True] += 1
-    assert min(read.values()) > 0
-
-
-def phases_of(tok, ids):
-    """A reply's ids split where `next`, `reward` and `outcome` open a part."""
-    at = [ids.index(tok.control(n)) for n in ("next", "reward", "outcome")]
-    return ids[: at[0]], ids[at[0] : at[1]], ids[at[1] : at[2]], ids[at[2] :]
-
-
-def test_replies_keep_to_the_grammar(tok, text_model):
-    grammar = local.reply_grammar(tok, SHAPE)
-    n = 16
-    context = prompts.query_ids(tok, task(), (), [], HERE, "press lamp", history=2)
-    keys = jax.random.split(jax.random.key(0), n)
-    text, number = tok.text_mask(), tok.number_mask()
-    openers = {tok.line(i) for i in range(32)} | {
-        tok.control("add"),
-        tok.control("full"),
-    }
-    same = {tok.control("same")}
-    for out in local.generate(text_model, [context] * n, grammar, keys, most=30):
-        ids = out.ids[0, : out.length[0]].tolist()
-        why, script, value, end = phases_of(tok, ids)
-        assert 1 <= len(why) <= SHAPE.reasoning_tokens
-        assert text[why].all()
-        assert len(script) <= 2 + SHAPE.state_tokens
-        assert len(script) == 1 or script[1] in openers
-        assert all(i in openers | same or text[i] for i in script[1:])
-        assert 2 <= len(value) <= 2 + 8
-        assert number[value[1:]].all()
-        assert [tok.name(i) in prompts.OUTCOMES for i in end] == [False, True]
 
 
 def test_a_reply_never_edits_a_line_that_is_not_there(tok, text_model):
@@ -392,41 +330,6 @@ def test_random_variations_are_none_or_whole(tok, text_model):
     assert others(tok, text_model).vary([], key=jax.random.key(0)) == []
 
 
-def test_variations_keep_to_the_grammar(tok, text_model):
-    most = 32
-    grammar = local.variation_grammar(tok, SHAPE, most)
-    context = prompts.variation_ids(tok, SEEDS[0])
-    keys = jax.random.split(jax.random.key(2), 16)
-    for out in local.generate(text_model, [context] * 16, grammar, keys, most=most):
-        names = [tok.name(i) for i in out.ids[0, : out.length[0]].tolist()]
-        assert names[0] is None
-        at = names.index("state")
-        assert names[at + 1] == "line0"
-        assert names[-1] == "end"
-        assert names.count("end") == names.count("state") == 1
-        assert at <= most // 3
-
-
-# --- configuration and seeds -------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"history": -1}, "must be >= 0, got -1, 1, 160 and 3"),
-        ({"demos": -2}, "got 2, -2, 160 and 3"),
-        ({"retries": -1}, "got 2, 1, 160 and -1"),
-        ({"state_tokens": 0}, "must be >= 1"),
-        ({"temperature": -0.1}, "got -0.1, 0.1 and 0.03"),
-        ({"min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.03"),
-        ({"state_min_p": -0.5}, "got 1.0, 0.1 and -0.5"),
-    ],
-)
-def test_a_wrong_config_is_an_error(change, message):
-    with pytest.raises(ValueError, match=message):
-        ExperienceConfig(**change)
-
-
 # --- what is said of doubt ---------------------------------------------------
 
 
@@ -510,7 +413,7 @@ def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
             p._replace(confidence=0.0) for p in answers
         ]
         assert model.signals(QUERIES)[name] == values
-    assert len(set(signals)) == len(local.SIGNALS)
+    assert len(set(signals)) == len(base.SIGNALS)
     for wrong in ("ensemble", "hope"):
         with pytest.raises(ValueError, match=f"got '{wrong}' and 0 members"):
             trusting(tok, text_model, wrong)
@@ -574,7 +477,7 @@ def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
     for p in others(tok, text_model, whole).predict(QUERIES):
         # Nothing of the state before is kept by itself.
         assert p.problem is None or "in a state of" not in p.problem
-    grammar = local.reply_grammar(tok, whole)
+    grammar = reply_grammar(tok, whole)
     assert np.flatnonzero(grammar.first[1]).tolist() == [tok.control("full")]
     after = ("the lamp is on", "the door is shut")
     t = helpers.transition(HERE, "press lamp", after)
@@ -611,18 +514,6 @@ def test_a_reply_that_is_cut_is_a_problem(tok, text_model):
         assert found.problem == "the reply was cut: it is longer than there is room for"
 
 
-def test_a_reply_as_long_as_its_room_is_whole(tok, text_model):
-    grammar = local.reply_grammar(tok, SHAPE)
-    context = prompts.query_ids(tok, task(), (), [], HERE, "press lamp", history=2)
-    keys = jax.random.split(jax.random.key(0), 16)
-    for out in local.generate(text_model, [context] * 16, grammar, keys, most=30):
-        n = out.length[0]
-        forced = out.phase[0, :n][~out.sampled[0, :n]]
-        for phase, room in ((1, SHAPE.state_tokens), (2, local.REWARD_TOKENS)):
-            # What closes a phase is one token more.
-            assert (phase in forced) == ((out.phase[0, :n] == phase).sum() > room + 1)
-
-
 def test_a_question_longer_than_the_positions_has_no_answer(tok, text_model):
     known = text_model.config.max_position_embeddings
     long = ask(state=tuple(f"line {i}" for i in range(known)))
@@ -648,11 +539,3 @@ def test_an_empty_state_is_an_answer_where_real_ones_are_empty(tok, text_model):
         forms = {} if states is None else {"room": form_of(states)}
         model = LocalExperience(text_model, tok, ReplayMemory(), SHAPE, forms=forms)
         assert model._read(query, said(tok, t)).problem == problem
-
-
-def test_rewards_have_the_room_that_the_data_need(tok):
-    ids = tok.encode(prompts.number_text(-12345.678))
-    assert len(ids) > local.REWARD_TOKENS
-    wide = local.reply_grammar(tok, SHAPE, len(ids))
-    usual = local.reply_grammar(tok, SHAPE)
-    assert (wide.limit[2], usual.limit[2]) == (len(ids) + 1, local.REWARD_TOKENS + 1)

@@ -6,10 +6,10 @@ import pytest
 from tests import helpers
 from worldmodel import completion
 from worldmodel.backbone.model import create
-from worldmodel.ensemble import EnsembleConfig, members
+from worldmodel.experience.ensemble import EnsembleConfig, members
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.learner import OptimizerConfig
-from worldmodel.pretrain import FitConfig, fit
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.supervised import FitConfig, fit
 
 BASE = FitConfig(
     steps=60, rows=4, width=32, eval_every=60,

@@ -6,7 +6,6 @@ same task, history, memory, state and action have the same answer, while a revea
 no model can know, is sampled and not averaged into its most common value.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -15,12 +14,11 @@ import numpy as np
 from jaxtyping import Float
 
 from worldmodel import completion
-from worldmodel.backbone.generate import Grammar, Sampled, generate
+from worldmodel.backbone.generate import Sampled, bucket, generate
 from worldmodel.backbone.model import Model
-from worldmodel.calibration import Calibration
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
-from worldmodel.experience import (
+from worldmodel.experience.base import (
     SAMPLED,
     SIGNALS,
     Prediction,
@@ -30,131 +28,19 @@ from worldmodel.experience import (
     nothing,
     variation,
 )
+from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.grammar import (
+    OUTCOME,
+    REWARD,
+    REWARD_TOKENS,
+    ExperienceConfig,
+    reply_grammar,
+    variation_grammar,
+)
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import Form, fault
-from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
-
-PARTS = ("reasoning", "state", "reward", "outcome", "variation")
-REWARD, OUTCOME = 2, 3
-"""Phases of a reply's grammar."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperienceConfig:
-    """How the experience model is asked.
-
-    `min_p` cuts the reasoning, in which it is decided whether something is revealed;
-    `state_min_p` the state, where what is revealed has many names, each of them rare: a
-    cut would leave the names that are there already. A reply that makes no sense
-    (it moves a line that is not there, breaks the form of the family's states, or gives
-    a reward that is no number) is sampled again, `retries` times at most. The last
-    time a line that was not there may not be moved but has to be written.
-
-    A question holds at most `room` tokens of past actions and demonstrations; task,
-    state and action are never cut (prompts.query_ids).
-
-    Without `reasoning` the model is fitted to none and writes none; with `full_text` it
-    writes whole states in place of edits (and needs more `state_tokens`).
-    """
-
-    history: int = 2
-    demos: int = 1
-    room: int = 160
-    reasoning_tokens: int = 24
-    state_tokens: int = 72
-    temperature: float = 1.0
-    min_p: float = 0.1
-    state_min_p: float = 0.03
-    retries: int = 3
-    reasoning: bool = True
-    full_text: bool = False
-
-    def __post_init__(self):
-        if min(self.history, self.demos, self.room, self.retries) < 0:
-            raise ValueError(
-                "history, demos, room and retries must be >= 0, got "
-                f"{self.history}, {self.demos}, {self.room} and {self.retries}"
-            )
-        if min(self.reasoning_tokens, self.state_tokens) < 1:
-            raise ValueError("reasoning_tokens and state_tokens must be >= 1")
-        if self.temperature < 0 or not (
-            0 <= self.min_p <= 1 and 0 <= self.state_min_p <= 1
-        ):
-            raise ValueError(
-                "temperature must be >= 0, min_p and state_min_p in [0, 1], got "
-                f"{self.temperature}, {self.min_p} and {self.state_min_p}"
-            )
-
-
-REWARD_TOKENS = 8
-"""Room for a reward in a reply, where the data need no more."""
-
-
-def reply_grammar(
-    tok: TextTokenizer, config: ExperienceConfig, reward_tokens: int = REWARD_TOKENS
-) -> Grammar:
-    """reasoning next edits reward number outcome.
-
-    The form always parses; a reward such as `1-1` is no number and makes the reply a
-    problem (parse_reply). State and reward may be one token longer than their room:
-    what is closed there was longer still.
-    """
-    c, size = tok.control, tok.vocab_size
-    text, number = tok.text_mask(), tok.number_mask()
-
-    def tokens(*names: str) -> np.ndarray:
-        mask = np.zeros(size, bool)
-        mask[[c(n) for n in names]] = True
-        return mask
-
-    openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
-    same = tokens("same")
-    outcomes = tokens(*prompts.OUTCOMES)
-    thought = text if config.reasoning else tokens()
-    start = openers | tokens("reward")  # no edit: nothing changes
-    if config.full_text:
-        openers, same, start = tokens("full"), tokens(), tokens("full")
-    allowed = [
-        thought | tokens("next"),
-        text | openers | same | tokens("reward"),
-        number | tokens("outcome"),
-        outcomes,
-    ]
-    first = [allowed[0], start, number, outcomes]
-    close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
-    t = config.temperature
-    return Grammar(
-        np.stack(allowed), np.stack(first), np.stack(close),
-        np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
-        np.array(
-            [config.reasoning_tokens, config.state_tokens + 1, reward_tokens + 1, 1],
-            np.int32,
-        ),
-        np.array([t, t, 0.0, 0.0], np.float32),
-        np.array([config.min_p, config.state_min_p, 0.0, 0.0], np.float32),
-    )  # fmt: skip
-
-
-def variation_grammar(
-    tok: TextTokenizer, config: ExperienceConfig, most: int
-) -> Grammar:
-    """instruction state lines end, in `most` tokens."""
-    c, size = tok.control, tok.vocab_size
-    text = tok.text_mask()
-    allowed, first = np.stack([text, text]), np.zeros((2, size), bool)
-    close = np.zeros((2, size), bool)
-    allowed[0, c("state")] = close[0, c("state")] = True
-    allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
-    close[1, c("end")] = True
-    first[0], first[1, c("line0")] = text, True
-    return Grammar(
-        allowed, first, close,
-        np.array([c("state"), c("end")], np.int32),
-        np.array([most // 3, most - most // 3 - 2], np.int32),
-        np.full(2, config.temperature, np.float32),
-        np.full(2, config.min_p, np.float32),
-    )  # fmt: skip
+from worldmodel.text.tokenizer import TextTokenizer
 
 
 class LocalExperience(Remembering):
@@ -379,7 +265,7 @@ class LocalExperience(Remembering):
             return []
         tok = self.tokenizer
         most = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
-        most = -(-most // 32) * 32
+        most = bucket(most, 32)
         grammar = variation_grammar(tok, self.config, most)
         contexts = [prompts.variation_ids(tok, t) for t in tasks]
         keys = jax.random.split(key, len(tasks))

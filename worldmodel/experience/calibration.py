@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from worldmodel.data.records import Transition
-from worldmodel.experience import Prediction, right
+from worldmodel.experience.base import Prediction, right
 
 CHANCES = ("confidence", "earns", "ends")
 LEAST = 1e-3
