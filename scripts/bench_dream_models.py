@@ -15,13 +15,13 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig, ChatError
 from worldmodel.data.records import Episode, State, Task
 from worldmodel.experience.base import Query
 from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
 from worldmodel.memory import ReplayMemory
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedConfig, PromptedExperience
-from worldmodel.served.protocol import ChatConfig, ChatError
 from worldmodel.text.state_format import forms_of
 
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ BACKBONE = {"worldmodel.backbone"} | TEXT
 FITTING = {"worldmodel.fitting"} | BACKBONE
 MEMORY = {"worldmodel.memory"} | BACKBONE
 COMPLETION = {"worldmodel.completion"} | FITTING
-CHAT = {"worldmodel.served"} | TEXT
+CHAT = {"worldmodel.chat"} | TEXT
 EXPERIENCE = {"worldmodel.experience"} | COMPLETION | MEMORY | CHAT
 REASONING = {"worldmodel.reasoning"} | EXPERIENCE
 FIDELITY = {"worldmodel.fidelity"} | EXPERIENCE
@@ -35,7 +35,7 @@ ALLOWED = {
     "worldmodel.fitting": FITTING,
     "worldmodel.memory": MEMORY,
     "worldmodel.completion": COMPLETION,
-    "worldmodel.served": EXPERIENCE,
+    "worldmodel.chat": CHAT,
     "worldmodel.experience": EXPERIENCE,
     "worldmodel.reasoning": REASONING,
     "worldmodel.fidelity": FIDELITY,

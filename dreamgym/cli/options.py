@@ -61,7 +61,7 @@ def server_of(args: argparse.Namespace) -> Any:
       ValueError: no URL of a server, no name of a variable, or one without the URL.
     """
     from dreamgym.pipeline.config import ServerConfig
-    from worldmodel.served.protocol import ChatConfig
+    from worldmodel.chat.protocol import ChatConfig
 
     if args.server is None:
         for name in ("server_model", "server_key_env"):

@@ -14,12 +14,12 @@ from dreamgym.agent.policy import PolicyConfig
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
+from worldmodel.chat.protocol import ChatConfig
 from worldmodel.experience.base import SIGNALS
 from worldmodel.experience.ensemble import EnsembleConfig
 from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.prompted import PromptedConfig
 from worldmodel.fitting.supervised import FitConfig
-from worldmodel.served.prompted import PromptedConfig
-from worldmodel.served.protocol import ChatConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from worldmodel import fidelity
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines, read_episodes
 from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.served.prompted import PromptedExperience
+from worldmodel.experience.prompted import PromptedExperience
 
 
 def stage(run: Run) -> dict[str, Any]:

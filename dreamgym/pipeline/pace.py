@@ -25,16 +25,16 @@ from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatError
 from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode, atomic_write, read_episodes
+from worldmodel.experience.prompted import PromptedExperience
 from worldmodel.fidelity import rows
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
 from worldmodel.memory import ReplayMemory
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedExperience
-from worldmodel.served.protocol import ChatError
 
 FRESH = 24 * 3600.0
 """Seconds after which is measured again: a machine is not always as busy."""

@@ -27,10 +27,10 @@ from worldmodel.experience.examples import (
 )
 from worldmodel.experience.grammar import REWARD_TOKENS, ExperienceConfig
 from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.prompted import PromptedExperience
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
-from worldmodel.served.prompted import PromptedExperience
 from worldmodel.text import prompts, state_format
 from worldmodel.text.tokenizer import TextTokenizer
 

@@ -31,10 +31,10 @@ from dreamgym.scoring.preferences import (
 )
 from dreamgym.scoring.scorer import Pasts, Scorer
 from worldmodel.backbone.weights import load_model
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatError
 from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode
-from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatError
 
 DIRECTORY = "reward"
 """Where a run keeps its reward model."""

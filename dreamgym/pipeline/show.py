@@ -10,7 +10,7 @@ from dreamgym.pipeline.run import Run, RunError
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import Query
 from worldmodel.experience.local import LocalExperience
-from worldmodel.served.prompted import PromptedExperience
+from worldmodel.experience.prompted import PromptedExperience
 
 
 def shown(run: Run, name: str | None) -> tuple[str, Path]:

@@ -21,11 +21,11 @@ from dreamgym.pipeline.policies import load_policy, save_policy
 from dreamgym.pipeline.run import Run, bar
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from worldmodel.backbone.model import Model
+from worldmodel.chat.client import ChatClient
 from worldmodel.data.records import Branch, Episode, read_branches, write_branches
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import FitConfig
 from worldmodel.reasoning.teacher import TeacherConfig
-from worldmodel.served.client import ChatClient
 
 
 def stage(run: Run) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 
-from worldmodel.served.protocol import ChatConfig
+from worldmodel.chat.protocol import ChatConfig
 
 TIERS = ("rule", "learned", "judge")
 """Who can score a step, the cheapest and most reliable first."""

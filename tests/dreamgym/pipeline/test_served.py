@@ -21,11 +21,11 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
+from worldmodel.chat.protocol import ChatConfig, ChatUnavailable
 from worldmodel.experience.base import Query
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.ensemble import EnsembleConfig
-from worldmodel.served.prompted import PromptedConfig
-from worldmodel.served.protocol import ChatConfig, ChatUnavailable
+from worldmodel.experience.prompted import PromptedConfig
 
 TASK = doubles.task(0, 1, 2)
 LOOP = LoopConfig(

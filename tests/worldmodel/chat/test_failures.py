@@ -2,8 +2,8 @@
 
 import pytest
 
-from worldmodel.served.failures import Pulse, lasting, unanswered
-from worldmodel.served.protocol import (
+from worldmodel.chat.failures import Pulse, lasting, unanswered
+from worldmodel.chat.protocol import (
     ChatCut,
     ChatError,
     ChatMalformed,

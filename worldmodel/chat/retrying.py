@@ -2,15 +2,15 @@
 
 questions -> answers -> read, or asked again with another seed -> what was read of each,
 or why there is nothing. Where others would fail too it is an error, never an empty
-answer (served/failures.py).
+answer (failures.py).
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from worldmodel.served.client import ChatClient
-from worldmodel.served.failures import Pulse, unanswered
-from worldmodel.served.protocol import ChatError, ChatRequest
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.failures import Pulse, unanswered
+from worldmodel.chat.protocol import ChatError, ChatRequest
 
 T = TypeVar("T")
 

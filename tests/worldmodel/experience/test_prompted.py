@@ -19,13 +19,8 @@ from hypothesis import strategies as st
 from dreamgym.envs.dream import DreamVectorEnv
 from tests import chat_server, helpers
 from tests.chat_server import answering, at_most, ok, serving
-from worldmodel.data.records import Task
-from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.memory import ReplayMemory
-from worldmodel.served import prompting
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedConfig, PromptedExperience
-from worldmodel.served.protocol import (
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import (
     ChatConfig,
     ChatRefused,
     ChatReply,
@@ -33,6 +28,11 @@ from worldmodel.served.protocol import (
     ChatUnavailable,
     Token,
 )
+from worldmodel.data.records import Task
+from worldmodel.experience import prompting
+from worldmodel.experience.base import ExperienceModel, Query
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
+from worldmodel.memory import ReplayMemory
 from worldmodel.text.prompts import OUTCOMES
 from worldmodel.text.state_format import form_of
 

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from tests.chat_server import Server, answering, ok, serving, status
-from tests.worldmodel.served.test_prompted import GOOD, SAID, ask, chat, memory
+from tests.worldmodel.experience.test_prompted import GOOD, SAID, ask, chat, memory
+from worldmodel.chat.protocol import ChatUnavailable
 from worldmodel.experience.base import SAMPLES, Sampling
-from worldmodel.served.prompted import PromptedConfig, PromptedExperience
-from worldmodel.served.protocol import ChatUnavailable
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
 
 
 def trusting(server: Server, trust: str, *names: str, **more) -> PromptedExperience:

@@ -9,24 +9,22 @@ while a thread that reads from a socket cannot be ended.
 
 import asyncio
 import concurrent.futures
-import contextlib
 import email.utils
 import hashlib
 import json
 import os
 import random
 import re
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
-from worldmodel.data.records import atomic_write
-from worldmodel.served.protocol import (
+from worldmodel.chat.cache import ChatCache
+from worldmodel.chat.protocol import (
     ChatConfig,
     ChatCut,
     ChatError,
@@ -37,19 +35,14 @@ from worldmodel.served.protocol import (
     ChatTimeout,
     ChatUnavailable,
     ChatUsage,
-    Token,
     body_of,
     read_answer,
 )
+from worldmodel.data.records import atomic_write
 
 MAX_BODY = 16 << 20
 MAX_PAUSE = 30.0
 _QUOTED = 200
-_CACHE_VERSION = 1
-
-
-class CacheError(RuntimeError):
-    """The file of answers cannot be read or written."""
 
 
 class _Tried(NamedTuple):
@@ -102,7 +95,7 @@ class ChatClient:
         self.config = config
         self._key = _api_key(config.api_key_env)
         self._url = f"{config.base_url.rstrip('/')}/chat/completions"
-        self._cache = _Cache(cache) if cache is not None else None
+        self._cache = ChatCache(cache) if cache is not None else None
         self._tls = httpx.create_ssl_context()
         self._spent, self._usage = spent, ChatUsage()
         if spent is not None and spent.is_file():
@@ -321,67 +314,3 @@ def _seconds(header: str | None) -> float | None:
         return max(when.timestamp() - time.time(), 0.0)
     except (ValueError, OverflowError):
         return None
-
-
-class _Cache:
-    """Answers on disk, one transaction each: a killed process loses at most the last.
-
-    SQLite waits a bounded time for another process that writes.
-    """
-
-    def __init__(self, path: Path):
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._told():
-            self._db = sqlite3.connect(
-                path, timeout=30.0, isolation_level=None, check_same_thread=False
-            )
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._create()
-            elif version != _CACHE_VERSION:
-                raise sqlite3.DatabaseError(f"version {version}")
-
-    def _create(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        names = [row[0] for row in self._db.execute("SELECT name FROM sqlite_master")]
-        if "replies" not in names and names:
-            raise sqlite3.DatabaseError(f"a database of something else, {names[:3]}")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT)"
-        )
-        self._db.execute(f"PRAGMA user_version = {_CACHE_VERSION}")
-        self._db.execute("COMMIT")
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, ValueError, TypeError) as error:
-            raise CacheError(
-                f"{self._path}: no cache of answers that can be used ({error}); "
-                "move the file away to begin a new one"
-            ) from None
-
-    def get(self, key: str) -> ChatReply | ChatCut | None:
-        with self._told():
-            rows = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,))
-            found = rows.fetchone()
-            if found is None:
-                return None
-            text, tokens = json.loads(found[0])
-            if text is None:
-                return ChatCut(cached=True)
-            if tokens is not None:
-                tokens = tuple(Token(*t) for t in tokens)
-            return ChatReply(text, tokens, cached=True)
-
-    def put(self, key: str, reply: ChatReply | ChatCut) -> None:
-        cut = isinstance(reply, ChatCut)
-        # ASCII, whatever the text holds.
-        row = json.dumps([None, None] if cut else [reply.text, reply.tokens])
-        with self._told():
-            self._db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, row))
-
-    def close(self) -> None:
-        self._db.close()

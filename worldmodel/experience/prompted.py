@@ -3,7 +3,7 @@
 query -> retrieve k demonstrations -> prompt (papers.md Eq. 4) -> chat client -> strict
 JSON -> Prediction. Without an answer of the server there is none of ours: a problem
 where it refuses a query or takes too long, an error where others would fail too
-(served/failures.py).
+(chat/failures.py).
 """
 
 import dataclasses
@@ -12,8 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import numpy as np
 
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.failures import Pulse, unanswered
+from worldmodel.chat.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
+from worldmodel.experience import prompting
 from worldmodel.experience.base import (
     SAMPLED,
     Prediction,
@@ -24,15 +28,6 @@ from worldmodel.experience.base import (
     variation,
 )
 from worldmodel.memory import ReplayMemory
-from worldmodel.served import prompting
-from worldmodel.served.client import ChatClient
-from worldmodel.served.failures import Pulse, unanswered
-from worldmodel.served.protocol import (
-    ChatError,
-    ChatMalformed,
-    ChatReply,
-    ChatRequest,
-)
 from worldmodel.text.state_format import Form, fault
 
 TOLD = ("token", "nearest", "agreement")

@@ -6,7 +6,7 @@ problem of the question that has no answer, and nobody else's.
 
 from collections.abc import Sequence
 
-from worldmodel.served.protocol import (
+from worldmodel.chat.protocol import (
     ChatError,
     ChatMalformed,
     ChatRefused,
