@@ -10,8 +10,9 @@ import jax
 from bench_common import median
 
 from dreamgym.agent.rollout import rollout
-from dreamgym.envs.base import Step, VectorEnv
+from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
-from dreamgym.envs.base import Snapshot, Step, VectorEnv
+from dreamgym.envs.base import Step
+from dreamgym.envs.vector import Snapshot, VectorEnv
 from worldmodel.backbone.generate import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
 

@@ -168,7 +168,7 @@ def config_of(args: argparse.Namespace) -> Any:
     Raises:
       ValueError, RunError, RecordError: a setting or a file that cannot be used.
     """
-    from dreamgym.envs.base import parse_spec
+    from dreamgym.envs.registry import parse_spec
     from dreamgym.pipeline.config import MODELS, changed_by
     from dreamgym.pipeline.presets import (
         for_pretrained,

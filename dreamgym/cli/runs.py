@@ -313,9 +313,9 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from dreamgym.envs import base, contract
+    from dreamgym.envs import contract, registry
 
-    env = base.make(args.env)
+    env = registry.make(args.env)
     contract.check_gymnasium(env)
     done = contract.check(env, name=args.env)
     print(f"{args.env} keeps the contract: {', '.join(done)}, check_env")

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.envs.base import UNTRUSTED, Snapshot, Step, TextEnv, VectorEnv
+from dreamgym.envs.base import UNTRUSTED, Step, TextEnv
+from dreamgym.envs.vector import Snapshot, VectorEnv
 from worldmodel.data.invalid_actions import unmoved
 from worldmodel.data.records import State, Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium
 
-from dreamgym.envs import base
+from dreamgym.envs import base, registry
 from dreamgym.evaluation import scorecard
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import ServerConfig
@@ -80,7 +80,7 @@ def by_family(
     with contextlib.ExitStack() as stack:
         replay = None
         if env:
-            real = stack.enter_context(contextlib.closing(base.make(env)))
+            real = stack.enter_context(contextlib.closing(registry.make(env)))
             replay = _remembered(functools.partial(rewarded, real))
         ask = functools.partial(
             fidelity.score, model, deep=deep, replay=replay, whole=whole

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dreamgym.envs import base
+from dreamgym.envs import registry
 from dreamgym.pipeline.collect import collect, games_of
 from dreamgym.pipeline.config import MODELS, RunConfig, ServerConfig
 from dreamgym.pipeline.run import RunError
@@ -139,7 +139,7 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
 
 def _step_seconds(config: RunConfig) -> float:
     """Seconds of a real transition under random play, the environment's start aside."""
-    env = base.make(config.env)
+    env = registry.make(config.env)
     try:
         tasks = games_of(env, config.env, "train", 8)
         done, start = 0, 0.0
@@ -189,7 +189,7 @@ def _episodes(config: RunConfig) -> list[Episode]:
         return list(itertools.islice(read_episodes(config.episodes), PLAYED))
     if not config.env:
         raise RunError("nothing to ask a server about: give --env, --episodes, or both")
-    env = base.make(config.env)
+    env = registry.make(config.env)
     try:
         tasks = games_of(env, config.env, "train", PLAYED)
         return collect(

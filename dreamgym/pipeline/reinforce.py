@@ -20,8 +20,9 @@ from curriculum.staged import staged_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import UNTRUSTED, VectorEnv
+from dreamgym.envs.base import UNTRUSTED
 from dreamgym.envs.dream import Trust
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.pipeline import clone, proposals
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.feasibility import trial_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dreamgym.agent.policy import Policy
-from dreamgym.envs import base
+from dreamgym.envs import base, registry, vector
 from dreamgym.envs.base import UNTRUSTED
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds, evaluate
@@ -187,11 +187,11 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
         return
     if not c.env:
         raise RunError("dream.watch.probe plays real dev games: give --env")
-    envs = base.RealVectorEnv(
-        [base.make(c.env) for _ in range(min(w.games, c.evaluate.slots))],
+    envs = vector.RealVectorEnv(
+        [registry.make(c.env) for _ in range(min(w.games, c.evaluate.slots))],
         max_steps=c.max_steps,
     )
-    env = base.make(c.env)
+    env = registry.make(c.env)
     try:
         games = base.tasks_of(env, c.env, "dev", w.games)
         if not games:

@@ -12,7 +12,8 @@ from curriculum import sampler
 from curriculum.pool import Part, TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
+from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.scoring.scorer import NO_OUTCOME, Pasts, Scored, rewarded
 from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import Episode, Task

@@ -19,7 +19,7 @@ from curriculum.staged import step_limit
 from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import VectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.rl import watch
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater

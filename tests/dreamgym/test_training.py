@@ -11,8 +11,9 @@ from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
-from dreamgym.envs.base import Step, VectorEnv
+from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater

@@ -156,7 +156,7 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
     run = made(tmp_path)
     told = numbers(run)
     run.path("stages/warmstart.json").unlink()
-    monkeypatch.setattr(warmstart.base, "make", None)
+    monkeypatch.setattr(warmstart.registry, "make", None)
     assert numbers(run) == told
 
 

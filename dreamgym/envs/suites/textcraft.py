@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from dreamgym.envs import recipes
 from dreamgym.envs.base import SPLITS, TextEnv
-from dreamgym.envs.recipes import Recipe, item_id_to_str
+from dreamgym.envs.suites import textcraft_recipes as recipes
+from dreamgym.envs.suites.textcraft_recipes import Recipe, item_id_to_str
 from worldmodel.data.records import State, Task
 
 ENDS = {"train": 0.7, "dev": 0.8, "test": 1.0}  # of the goals: 70, 10 and 20 %

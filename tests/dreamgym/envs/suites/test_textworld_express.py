@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from dreamgym.envs import base, textworld
+from dreamgym.envs import base
+from dreamgym.envs.suites import textworld_express as textworld
 from worldmodel.data.records import Task, lines
 
 

