@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from curriculum.feasible import Feasible
+from curriculum.feasibility import Feasible
 from curriculum.pool import TaskPool
 from worldmodel.data.records import State, Task
 from worldmodel.text import state_format

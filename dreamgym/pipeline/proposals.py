@@ -14,7 +14,7 @@ import numpy as np
 
 from curriculum.generator import Propose
 from curriculum.pool import TaskPool
-from curriculum.rules import Renaming
+from curriculum.renaming import Renaming
 from curriculum.sampler import CurriculumConfig
 from dreamgym.envs import base, registry
 from worldmodel.data.hashing import content_seed

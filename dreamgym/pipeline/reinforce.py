@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from curriculum.lesson_tracker import staged_of
 from curriculum.sampler import most_generated, pool_of
-from curriculum.staged import staged_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from curriculum.staged import Staged
+from curriculum.lesson_tracker import Staged
 from dreamgym.agent.policy import Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED

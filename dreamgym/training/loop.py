@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from curriculum import generator, sampler
+from curriculum.lesson_tracker import step_limit
 from curriculum.pool import Part
-from curriculum.staged import step_limit
 from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory

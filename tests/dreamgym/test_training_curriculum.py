@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from curriculum.presets import tool_stages
+from curriculum.lesson_presets import tool_stages
+from curriculum.lesson_tracker import Staged, staged_of
+from curriculum.lessons import StageConfig
 from curriculum.sampler import CurriculumConfig, pool_of
-from curriculum.schedule import HorizonConfig
-from curriculum.staged import Staged, staged_of
-from curriculum.stages import StageConfig
+from curriculum.step_limit import HorizonConfig
 from curriculum.value import ValueConfig
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from curriculum import generator
-from curriculum.feasible import FeasibilityConfig
+from curriculum.feasibility import FeasibilityConfig
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
 from dreamgym.pipeline.feasibility import Trial, trial_of

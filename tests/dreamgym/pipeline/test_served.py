@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from curriculum.feasible import FeasibilityConfig
+from curriculum.feasibility import FeasibilityConfig
 from curriculum.sampler import CurriculumConfig
 from dreamgym import cli
 from dreamgym.pipeline import collect, fidelity, pretrain, show, train, warmstart

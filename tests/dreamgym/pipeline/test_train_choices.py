@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from curriculum.feasible import FeasibilityConfig
-from curriculum.schedule import HorizonConfig
+from curriculum.feasibility import FeasibilityConfig
+from curriculum.step_limit import HorizonConfig
 from curriculum.value import ValueConfig
 from dreamgym.pipeline import clone, reinforce, served, train
 from dreamgym.pipeline.config import TrustConfig, changed

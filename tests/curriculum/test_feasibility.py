@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from curriculum.feasible import FeasibilityConfig, agreement, verdict
+from curriculum.feasibility import FeasibilityConfig, agreement, verdict
 
 
 def test_agreement_by_hand():

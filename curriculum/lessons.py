@@ -2,7 +2,7 @@
 
 skills measured -> promotion or regression, n checks in a row -> the stage -> the mix of
 tasks, the weights of the reward's parts, the limits. The machine is a pure function of
-(state, measures); the presets are data (curriculum/presets.py).
+(state, measures); the presets are data (curriculum/lesson_presets.py).
 """
 
 import dataclasses
@@ -113,7 +113,7 @@ class StageConfig:
     back to when a measure that it was passed with falls more than `margin` below. At
     the end of its budget a stage is passed if `force`, whatever was reached. `boost`
     shifts the mix towards what is lacking (`shares`). `drop` is how far a skill falls
-    from its best before it counts as collapsed (collapse.reasons).
+    from its best before it counts as collapsed (skill_collapse.reasons).
     """
 
     checks: int = 2

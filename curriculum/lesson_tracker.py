@@ -7,12 +7,12 @@ All the state there is goes through JSON, beside the pool's.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from curriculum import collapse, presets, skills, stages
+from curriculum import lesson_presets, lessons, skill_collapse, skills
+from curriculum.lessons import Stage, StageConfig, StageState
 from curriculum.pool import Part, TaskPool
 from curriculum.sampler import CurriculumConfig
-from curriculum.schedule import horizon
 from curriculum.skills import Skills
-from curriculum.stages import Stage, StageConfig, StageState
+from curriculum.step_limit import horizon
 from worldmodel.data.records import Episode
 
 SCHEMA = "dreamgym.stages/1"
@@ -49,17 +49,17 @@ class Staged:
         """
         spent = 1.0 if self.now.unit == "updates" else epochs
         measures = self.seen.measures()
-        self.state = stages.advance(
+        self.state = lessons.advance(
             self.state, self.plan, measures, self._config, spent=spent
         )
         self.seen = Skills()
-        return collapse.flags(self.state, self._config)
+        return skill_collapse.flags(self.state, self._config)
 
     def mix(
         self, pool: TaskPool, steps: Mapping[str, float | int] | None = None
     ) -> list[Part]:
         """The present mix for sampler.sample; `steps` of known plans by task id."""
-        return stages.parts(
+        return lessons.parts(
             self.now, pool, self._config, measures=self._measures, steps=steps
         )
 
@@ -119,6 +119,6 @@ def staged_of(config: CurriculumConfig) -> Staged | None:
     """
     if config.stages == "none":
         return None
-    known = {"tools": presets.tool_stages, "games": presets.game_stages}
+    known = {"tools": lesson_presets.tool_stages, "games": lesson_presets.game_stages}
     plan = [s for s in known[config.stages]() if s.unit != "examples"]
     return Staged(plan, config.stage)

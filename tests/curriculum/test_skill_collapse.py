@@ -2,8 +2,8 @@
 
 import pytest
 
-from curriculum.collapse import flags, reasons
-from curriculum.stages import StageConfig, StageState
+from curriculum.lessons import StageConfig, StageState
+from curriculum.skill_collapse import flags, reasons
 
 FINE = {"valid_json": 0.9, "tool_accuracy": 0.5, "call_rate": 0.5, "due_rate": 0.5}
 

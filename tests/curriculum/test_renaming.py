@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from curriculum import rules
-from curriculum.rules import Renaming, renamed
+from curriculum import renaming
+from curriculum.renaming import Renaming, renamed
 from worldmodel.data.records import Task
 
 
@@ -32,26 +32,26 @@ TASKS = [
 
 
 def test_names_are_what_some_tasks_hold_and_others_do_not():
-    assert rules.entities(TASKS) == {*ROOMS, *WAYS}
-    assert rules.entities(TASKS[:1]) == set()
-    assert rules.entities([]) == set()
+    assert renaming.entities(TASKS) == {*ROOMS, *WAYS}
+    assert renaming.entities(TASKS[:1]) == set()
+    assert renaming.entities([]) == set()
 
 
 def test_rooms_stand_in_for_rooms_and_ways_for_ways():
-    names, known = rules.entities(TASKS), rules.neighbours(TASKS)
-    assert rules.stand_ins(TASKS[0], "kitchen", names, known) == [
+    names, known = renaming.entities(TASKS), renaming.neighbours(TASKS)
+    assert renaming.stand_ins(TASKS[0], "kitchen", names, known) == [
         "attic", "cellar", "pantry"
     ]  # fmt: skip
-    assert rules.stand_ins(TASKS[0], "north", names, known) == ["east", "south"]
+    assert renaming.stand_ins(TASKS[0], "north", names, known) == ["east", "south"]
 
 
 def test_a_name_must_have_been_seen_in_the_place_it_takes():
     some = [t for t in TASKS if not t.instruction.endswith("cellar")]
-    names, known = rules.entities(some), rules.neighbours(some)
+    names, known = renaming.entities(some), renaming.neighbours(some)
     goal = house("x", "kitchen", "pantry", "north", "kitchen")
     other = house("y", "kitchen", "pantry", "north", "pantry")
-    assert "cellar" not in rules.stand_ins(goal, "kitchen", names, known)
-    assert "cellar" in rules.stand_ins(other, "kitchen", names, known)
+    assert "cellar" not in renaming.stand_ins(goal, "kitchen", names, known)
+    assert "cellar" in renaming.stand_ins(other, "kitchen", names, known)
 
 
 def test_a_renaming_by_hand_is_an_exchange():

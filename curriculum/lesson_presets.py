@@ -2,7 +2,7 @@
 
 import math
 
-from curriculum.stages import Kind, Stage
+from curriculum.lessons import Kind, Stage
 
 NO_CALL = (0.0, 0.0)
 ONE_CALL = (1.0, 1.0)

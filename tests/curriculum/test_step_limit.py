@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from curriculum.schedule import HorizonConfig, horizon
+from curriculum.step_limit import HorizonConfig, horizon
 
 
 def test_a_line_by_hand():

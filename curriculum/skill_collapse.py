@@ -6,7 +6,7 @@ measures of the checks so far, oldest first -> red flags by name. The primer's l
 
 from collections.abc import Mapping, Sequence
 
-from curriculum.stages import StageConfig, StageState
+from curriculum.lessons import StageConfig, StageState
 
 NAMED = {
     "valid_json": "syntax collapse",
