@@ -125,9 +125,9 @@ class TrustConfig:
     `gate` is the share of good dev answers (right, or of a reveal, which nobody can
     know) that may be cut; it decides the confidence below which a rollout ends
     unscored. 0 believes all. `pessimism` times the missing confidence is taken
-    off rewards. `signal`, one of worldmodel.experience.SIGNALS, is what answers are
-    trusted by (a server's: all but the ensemble's). Dreamed transitions enter the
-    replay memory at a confidence of `enrich` or more.
+    off rewards. `signal`, one of SIGNALS (worldmodel/experience/base.py), is what
+    answers are trusted by (a server's: all but the ensemble's). Dreamed transitions
+    enter the replay memory at a confidence of `enrich` or more.
     """
 
     gate: float = 0.0

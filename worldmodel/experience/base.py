@@ -1,7 +1,8 @@
 """What an experience model is: (task, history, state, action) -> what happens next.
 
 Here stands what everything above reads: questions, answers, the interface, and what
-its backends share. `local` answers by a decoder of our own, `served` by a chat server.
+its backends share. `local` answers by a decoder of our own, `prompted` by a chat
+server.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ SIGNALS = ("token", "nearest", "agreement", "ensemble")
 """What an answer may be trusted by: the probability of what was written; the similarity
 of the nearest stored transition of another task; the share of SAMPLES replies under
 other noise that say the same; the least probability that a member of an ensemble gives
-to it. The last is of fitted models alone (worldmodel.local)."""
+to it. The last is of fitted models alone (local.py)."""
 SAMPLES = 3
 SAMPLED = 1000
 """Attempts from here on are samples beside the answer, under noise of their own."""

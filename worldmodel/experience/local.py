@@ -67,7 +67,7 @@ class LocalExperience(Remembering):
 
         Args:
           calibration: scales the chances; None: they stay as the model gives them.
-          members: an ensemble beside the model (worldmodel.ensemble).
+          members: an ensemble beside the model (ensemble.py).
           trust: which of SIGNALS is the confidence of an answer.
           reward_tokens: room for a reward; a longer one is a problem.
 

@@ -31,7 +31,7 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import Form, fault
 
 TOLD = ("token", "nearest", "agreement")
-"""Of worldmodel.experience.SIGNALS, those a server's answers can be trusted by."""
+"""Of base.SIGNALS, those a server's answers can be trusted by."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
