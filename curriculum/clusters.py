@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from curriculum.value import CLUSTERS
-from worldmodel.text.grams import Hashed, unit
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
+from worldmodel.text.ngrams import Hashed, unit
 
 DIMENSIONS = 256
 RESTARTS = 4

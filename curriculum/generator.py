@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from curriculum.feasible import Feasible
+from curriculum.feasibility import Feasible
 from curriculum.pool import TaskPool
-from worldmodel.text import forms
-from worldmodel.text.forms import Form
-from worldmodel.text.records import State, Task
+from worldmodel.data.records import State, Task
+from worldmodel.text import state_format
+from worldmodel.text.state_format import Form
 
 Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
 """A task, or None, for each seed.
@@ -45,7 +45,7 @@ def kind_of(tasks: Sequence[Task]) -> Kind:
     """What the seed tasks of a family have in common."""
     starts = {t.initial_state for t in tasks}
     # The form of a single start is all of its heads in their order.
-    form = forms.form_of(starts) if len(starts) > 1 else None
+    form = state_format.form_of(starts) if len(starts) > 1 else None
     distinct = all(len(set(s)) == len(s) for s in starts)
     return Kind(form, all(t.instruction for t in tasks), distinct)
 
@@ -69,7 +69,7 @@ def fault(task: Task | None, kind: Kind, known: set[tuple[str, State]]) -> str |
         return "form"
     if kind.distinct and len(set(task.initial_state)) < len(task.initial_state):
         return "form"
-    if kind.form is not None and forms.fault(task.initial_state, kind.form):
+    if kind.form is not None and state_format.fault(task.initial_state, kind.form):
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"

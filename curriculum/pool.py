@@ -21,7 +21,7 @@ from curriculum.value import (
     posterior,
     task_value,
 )
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 Outcomes = Sequence[tuple[str, Sequence[bool]]]
 """Task ids with the scored successes of their rollouts."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from curriculum.feasible import FeasibilityConfig
+from curriculum.feasibility import FeasibilityConfig
+from curriculum.lessons import StageConfig
 from curriculum.pool import Entry, Part, TaskPool
-from curriculum.schedule import HorizonConfig
-from curriculum.stages import StageConfig
+from curriculum.step_limit import HorizonConfig
 from curriculum.value import ValueConfig, closeness
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 GENERATORS = ("model", "rule", "none")
 STAGES = ("none", "tools", "games")
@@ -33,7 +33,7 @@ class CurriculumConfig:
 
     `generator` writes `proposals` variations each update: "model" is the experience
     model, "rule" the environment's or a renaming of what the texts name, "none" nobody.
-    `stages` is a preset of curriculum.presets, or "none".
+    `stages` is a preset of curriculum.lesson_presets, or "none".
     """
 
     generated_share: float = 0.125

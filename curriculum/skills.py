@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from worldmodel.text.calls import Call, argument_score, due, gold_calls, read_call
-from worldmodel.text.records import Episode
+from worldmodel.data.records import Episode
+from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
 
 
 class Share(NamedTuple):

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dreamgym.envs.base import make
+    from dreamgym.envs.registry import make
     from dreamgym.pipeline.config import RunConfig
     from dreamgym.pipeline.presets import PRESETS, preset
     from dreamgym.pipeline.quickstart import quickstart
@@ -14,7 +14,7 @@ __all__ = ["PRESETS", "RunConfig", "make", "preset", "quickstart"]
 _PUBLIC = {
     "PRESETS": "dreamgym.pipeline.presets",
     "RunConfig": "dreamgym.pipeline.config",
-    "make": "dreamgym.envs.base",
+    "make": "dreamgym.envs.registry",
     "preset": "dreamgym.pipeline.presets",
     "quickstart": "dreamgym.pipeline.quickstart",
 }

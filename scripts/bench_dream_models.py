@@ -10,18 +10,20 @@ import jax
 from bench_common import median
 
 from dreamgym.agent.rollout import rollout
-from dreamgym.envs.base import Step, VectorEnv
+from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel.experience import Query
-from worldmodel.local import LocalExperience
-from worldmodel.pretrain import forms_of, memory_of
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedConfig, PromptedExperience
-from worldmodel.served.protocol import ChatConfig, ChatError
-from worldmodel.text.records import Episode, State, Task
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig, ChatError
+from worldmodel.data.records import Episode, State, Task
+from worldmodel.experience.base import Query
+from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
+from worldmodel.memory import ReplayMemory
+from worldmodel.text.state_format import forms_of
 
 Row = dict[str, Any]
 
@@ -171,7 +173,7 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
     )  # fmt: skip
     client = ChatClient(config)
     model = PromptedExperience(
-        client, memory_of(train, capacity=50_000), PromptedConfig(),
+        client, ReplayMemory.from_episodes(train, capacity=50_000), PromptedConfig(),
         seed=run.config.seed, forms=forms_of(train),
     )  # fmt: skip
     rates, bad = [], 0

@@ -80,10 +80,10 @@ class Own:
 
     def __init__(self, spec: str, run: Path | None):
         sys.path.append(os.getcwd())
-        from dreamgym.envs import base
-        from worldmodel.text.records import read_episodes
+        from dreamgym.envs import base, registry
+        from worldmodel.data.records import read_episodes
 
-        self._base, self._env = base, base.make(spec)
+        self._base, self._env = base, registry.make(spec)
         if run is None:
             tasks = base.tasks_of(self._env, spec, "train", 100)
         else:

@@ -127,8 +127,9 @@ class Dreamgym:
     def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
         """One AdamW step on rows of random ids, every token a target."""
         from worldmodel.fitting.batches import Example, pack
-        from worldmodel.fitting.learner import ComputeConfig, Learner, OptimizerConfig
+        from worldmodel.fitting.learner import ComputeConfig, Learner
         from worldmodel.fitting.losses import cross_entropy, read_logp
+        from worldmodel.fitting.optimizer import OptimizerConfig
 
         def loss(readout: Any, batch: Any) -> Any:
             logp = read_logp(readout, batch.ids)

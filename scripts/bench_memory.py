@@ -18,7 +18,7 @@ import faiss
 import numpy as np
 from bench_common import median, table
 
-from worldmodel.memory.retrieval import Index
+from worldmodel.memory.index import Index
 
 
 def measured(

@@ -18,14 +18,15 @@ from dreamgym.agent.early_experience import turn_example
 from dreamgym.agent.policy import Policy, PolicyConfig, Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import TextEnv
-from worldmodel import pretrain
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
-from worldmodel.experience import Prediction, Query
-from worldmodel.fitting.learner import OptimizerConfig
-from worldmodel.local import ExperienceConfig, LocalExperience
+from worldmodel.data.records import Episode, State, Task, Transition, lines
+from worldmodel.experience.base import Prediction, Query
+from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.local import LocalExperience
+from worldmodel.fitting import supervised
+from worldmodel.fitting.optimizer import OptimizerConfig
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.records import Episode, State, Task, Transition, lines
 from worldmodel.text.tokenizer import TextTokenizer
 
 ACTIONS = ("go left", "go right", "take coin")
@@ -281,12 +282,12 @@ def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
         for t in some
         for word in words
     ]
-    config = pretrain.FitConfig(
+    config = supervised.FitConfig(
         steps=150, rows=2, width=64, eval_every=150,
         optimizer=OptimizerConfig(learning_rate=2e-2, warmup=5),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        fitted, _ = pretrain.fit(
+        fitted, _ = supervised.fit(
             actor.model, examples, config, seed=0, directory=Path(folder)
         )
     return actor.replace(fitted)

@@ -10,7 +10,7 @@ from tokenizers import pre_tokenizers
 
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
-from worldmodel.text.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tokenizer import TextTokenizer
 
 TEXTS = (

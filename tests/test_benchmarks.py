@@ -14,10 +14,10 @@ from dreamgym.pipeline.config import MODELS
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import chat_server
-from worldmodel import pretrain
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.text.records import read_episodes
+from worldmodel.data.records import read_episodes
+from worldmodel.experience.base import examples
 from worldmodel.text.tokenizer import TextTokenizer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -92,7 +92,7 @@ def unfitted(tmp_path) -> Run:
     """A run whose experience model has learned nothing, which is as fast."""
     run = Run(tmp_path / "r", preset("tiny", env=CORRIDOR))
     run.stage("collect", lambda: collect.stage(run))
-    texts = pretrain.texts_of(read_episodes(run.path("episodes.jsonl")))
+    texts = examples.texts_of(read_episodes(run.path("episodes.jsonl")))
     tok = TextTokenizer.train(texts, 448)
     model = create(MODELS["nano"].model(tok.vocab_size), seed=0)
     save_model(run.path("experience"), model, tok)

@@ -10,13 +10,17 @@ PACKAGES = ("worldmodel", "curriculum", "dreamgym")
 FILES = [p for name in PACKAGES for p in sorted((ROOT / name).rglob("*.py"))]
 IDS = [str(p.relative_to(ROOT)) for p in FILES]
 
-TEXT = {"worldmodel.text"}
+DATA = {"worldmodel.data"}
+TEXT = {"worldmodel.text"} | DATA
 BACKBONE = {"worldmodel.backbone"} | TEXT
 FITTING = {"worldmodel.fitting"} | BACKBONE
 MEMORY = {"worldmodel.memory"} | BACKBONE
-SERVED = {"worldmodel.served", "worldmodel.experience"} | MEMORY
-REASONING = {"worldmodel.reasoning"} | SERVED
-WORLDMODEL = {"worldmodel"} | REASONING | FITTING
+COMPLETION = {"worldmodel.completion"} | FITTING
+CHAT = {"worldmodel.chat"} | TEXT
+EXPERIENCE = {"worldmodel.experience"} | COMPLETION | MEMORY | CHAT
+REASONING = {"worldmodel.reasoning"} | EXPERIENCE
+FIDELITY = {"worldmodel.fidelity"} | EXPERIENCE
+WORLDMODEL = {"worldmodel"} | REASONING | FIDELITY
 ENVS = {"dreamgym.envs"} | WORLDMODEL
 AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
@@ -25,14 +29,17 @@ SCORING = {"dreamgym.scoring"} | WORLDMODEL
 TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | SCORING
 PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
+    "worldmodel.data": DATA,
     "worldmodel.text": TEXT,
     "worldmodel.backbone": BACKBONE,
     "worldmodel.fitting": FITTING,
     "worldmodel.memory": MEMORY,
-    "worldmodel.experience": {"worldmodel.experience"} | MEMORY,
-    "worldmodel.served": SERVED,
+    "worldmodel.completion": COMPLETION,
+    "worldmodel.chat": CHAT,
+    "worldmodel.experience": EXPERIENCE,
     "worldmodel.reasoning": REASONING,
-    "worldmodel": WORLDMODEL,
+    "worldmodel.fidelity": FIDELITY,
+    "worldmodel": set(),  # its rooms are above
     "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
     "dreamgym.envs": ENVS,
     "dreamgym.rl": RL,
@@ -49,7 +56,7 @@ ALLOWED = {
 LONGER = {  # loops may reach 120 lines
     "dreamgym/training/loop.py:train",
     "dreamgym/agent/rollout.py:rollout",
-    "worldmodel/pretrain.py:fit",
+    "worldmodel/fitting/supervised.py:fit",
 }
 
 

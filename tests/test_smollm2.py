@@ -85,7 +85,7 @@ def test_greedy_text_is_that_of_transformers(ours, theirs):
 
 
 def test_a_chat_is_that_of_its_template(ours, theirs):
-    from worldmodel.text.chat import ChatTemplate, Conversation, Message
+    from worldmodel.text.conversation import ChatTemplate, Conversation, Message
 
     (_, vocabulary), (_, _, tokenizer) = ours, theirs
     talk = Conversation(ChatTemplate(vocabulary), [Message("user", TEXTS[0])])

@@ -17,9 +17,9 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy
 from dreamgym.envs.base import begin, take
-from worldmodel.experience import content_seed
-from worldmodel.text.records import Branch, Episode, State, Transition
-from worldmodel.text.refusals import refused
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.invalid_actions import refused
+from worldmodel.data.records import Branch, Episode, State, Transition
 
 Proposed = Mapping[tuple[str, int], Sequence[str]]
 """Actions somebody proposes, by episode and step."""

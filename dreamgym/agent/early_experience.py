@@ -12,9 +12,9 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import Moment
 from dreamgym.agent.rollout import Trajectory
+from worldmodel.data.records import Branch, Episode, State, Task, Transition
 from worldmodel.fitting.batches import Example
 from worldmodel.text import prompts
-from worldmodel.text.records import Branch, Episode, State, Task, Transition
 
 
 def bc_examples(

@@ -13,8 +13,8 @@ import numpy as np
 
 from worldmodel.backbone.generate import Grammar, generate
 from worldmodel.backbone.model import Model
+from worldmodel.data.records import State, Task
 from worldmodel.text import prompts
-from worldmodel.text.records import State, Task
 from worldmodel.text.tokenizer import TextTokenizer
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.data.invalid_actions import refused
+from worldmodel.data.records import Branch, Episode, Task, Transition
 from worldmodel.reasoning.annotator import Report
 from worldmodel.text.novelty import novel_words
-from worldmodel.text.records import Branch, Episode, Task, Transition
-from worldmodel.text.refusals import refused
 
 
 class Moment(NamedTuple):
@@ -185,7 +185,7 @@ def leaks(
     """What a thought tells that the agent cannot know, each as "KIND: words".
 
     Kinds are those of KINDS. Outcomes are words of a next state found nowhere in task,
-    history, state or an action in question (worldmodel.text.novelty), but for
+    history, state or an action in question (worldmodel.reasoning.reveals), but for
     numbers and words that name nothing; and phrases that tell of what has happened.
     Words that stand in what the agent knows never leak, whatever they are: a coin may
     be golden. Letters' case does not matter.

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
-from dreamgym.envs.base import Snapshot, Step, VectorEnv
-from worldmodel.text.records import Episode, State, Task, Transition
+from dreamgym.envs.base import Step
+from dreamgym.envs.vector import Snapshot, VectorEnv
+from worldmodel.backbone.generate import bucket
+from worldmodel.data.records import Episode, State, Task, Transition
 
 
 class Trajectory(NamedTuple):
@@ -125,7 +127,7 @@ def _begin(
 def _act(
     policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float
 ) -> list[Turn]:
-    width = -(-len(slots) // 64) * 64  # few compiled shapes
+    width = bucket(len(slots))  # few compiled shapes
     index, step = np.zeros(width, np.int32), np.zeros(width, np.int32)
     index[: len(slots)] = [s.index for s in slots]
     step[: len(slots)] = [len(s.turns) for s in slots]

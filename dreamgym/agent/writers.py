@@ -13,17 +13,17 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import Moment, leaks_of, no_leaks, tally
-from worldmodel.experience import content_seed
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatRequest
+from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.retrying import Asker
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Transition
 from worldmodel.fitting.batches import Example
 from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.teacher import TeacherConfig, one_line
-from worldmodel.served.asker import Asker
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompting import QUOTING, numbered, schema
-from worldmodel.served.protocol import ChatRequest, json_object, quote
 from worldmodel.text import prompts
-from worldmodel.text.chat import Message
-from worldmodel.text.records import Transition
+from worldmodel.text.conversation import Message
 
 _REFLECT = f"""\
 You write the thought that an agent in a text environment has before it acts. You see

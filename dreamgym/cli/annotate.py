@@ -87,8 +87,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _annotate(args: argparse.Namespace) -> None:
     from dreamgym.pipeline import annotate
+    from worldmodel.chat.protocol import ChatError
     from worldmodel.reasoning import RuleAnnotator
-    from worldmodel.served.protocol import ChatError
 
     _check(args)
     chat, run, made = None, None, {"by": args.by}
@@ -122,7 +122,7 @@ def _annotate(args: argparse.Namespace) -> None:
 
 def _chat(args: argparse.Namespace) -> Any:
     """The server's ChatConfig, patient: an answer comes when all of it is written."""
-    from worldmodel.served.client import ChatClient
+    from worldmodel.chat.client import ChatClient
 
     server = server_of(args)
     more = {

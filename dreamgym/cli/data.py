@@ -50,7 +50,7 @@ _TOLD = 5
 
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
-    from worldmodel.text.importers import FORMATS
+    from worldmodel.data.importers import FORMATS
 
     raw = argparse.RawDescriptionHelpFormatter
     inspect = commands.add_parser(
@@ -99,23 +99,23 @@ def _bar(path: Path, text: str) -> Iterator[Callable[[int], None]]:
 
 
 def _episodes(path: Path) -> Iterator[Any]:
-    from worldmodel.text.records import iter_episodes
+    from worldmodel.data.records import iter_episodes
 
     with _bar(path, "read") as show:
         yield from iter_episodes(path, progress=show)
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from worldmodel.text.summary import summarise, table
+    from worldmodel.data.summary import summarise, table
 
     found = summarise(itertools.chain.from_iterable(map(_episodes, args.files)))
     print(json.dumps(found, ensure_ascii=False) if args.json else table(found))
 
 
 def _import(args: argparse.Namespace) -> None:
-    from worldmodel.text.importers import import_file
-    from worldmodel.text.records import write_episodes
-    from worldmodel.text.summary import summarise, table
+    from worldmodel.data.importers import import_file
+    from worldmodel.data.records import write_episodes
+    from worldmodel.data.summary import summarise, table
 
     if args.to.exists() and args.file.exists() and args.to.samefile(args.file):
         raise ValueError(f"--to {args.to} is the file to be read: name another")

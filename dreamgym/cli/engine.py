@@ -87,7 +87,7 @@ def _generate(args: argparse.Namespace) -> None:
 
     from worldmodel.backbone.generate import free_grammar
     from worldmodel.completion import complete
-    from worldmodel.text import chat
+    from worldmodel.text import conversation
 
     if args.max_tokens < 1:
         raise ValueError(f"--max-tokens must be >= 1, got {args.max_tokens}")
@@ -99,8 +99,10 @@ def _generate(args: argparse.Namespace) -> None:
     )  # fmt: skip
     ids = vocabulary.encode(args.prompt, controls=args.controls)
     if args.chat:
-        message = chat.Message("user", args.prompt)
-        ids = chat.Conversation(chat.ChatTemplate(vocabulary), [message]).ids
+        message = conversation.Message("user", args.prompt)
+        ids = conversation.Conversation(
+            conversation.ChatTemplate(vocabulary), [message]
+        ).ids
     keys = jax.random.split(jax.random.key(args.seed), 1)
     done = complete(
         model, vocabulary, [ids], grammar, keys,

@@ -80,7 +80,7 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
     from dreamgym.pipeline.quickstart import STAGES, tune_process
     from dreamgym.pipeline.run import Run
     from dreamgym.pipeline.served import check_server
-    from worldmodel.served.protocol import ChatError
+    from worldmodel.chat.protocol import ChatError
 
     check_server(config)
     run = Run(root, config)  # what it refuses is said before anything is measured

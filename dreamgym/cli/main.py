@@ -60,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.append(here)
     from dreamgym.pipeline.run import RunError
     from dreamgym.tracking import TrackerError
-    from worldmodel.served.client import CacheError
-    from worldmodel.served.protocol import ChatError
-    from worldmodel.text.records import RecordError
+    from worldmodel.chat.cache import CacheError
+    from worldmodel.chat.protocol import ChatError
+    from worldmodel.data.records import RecordError
 
     told = (RunError, RecordError, ChatError, CacheError, TrackerError)
     told += (AssertionError, ArithmeticError, ValueError, OSError, MemoryError)

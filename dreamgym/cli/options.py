@@ -61,7 +61,7 @@ def server_of(args: argparse.Namespace) -> Any:
       ValueError: no URL of a server, no name of a variable, or one without the URL.
     """
     from dreamgym.pipeline.config import ServerConfig
-    from worldmodel.served.protocol import ChatConfig
+    from worldmodel.chat.protocol import ChatConfig
 
     if args.server is None:
         for name in ("server_model", "server_key_env"):
@@ -168,7 +168,7 @@ def config_of(args: argparse.Namespace) -> Any:
     Raises:
       ValueError, RunError, RecordError: a setting or a file that cannot be used.
     """
-    from dreamgym.envs.base import parse_spec
+    from dreamgym.envs.registry import parse_spec
     from dreamgym.pipeline.config import MODELS, changed_by
     from dreamgym.pipeline.presets import (
         for_pretrained,
@@ -178,8 +178,8 @@ def config_of(args: argparse.Namespace) -> Any:
     )
     from dreamgym.pipeline.pretrain import check_model
     from worldmodel.backbone.model import LoraConfig
+    from worldmodel.data.records import read_episodes
     from worldmodel.fitting.learner import ComputeConfig
-    from worldmodel.text.records import read_episodes
 
     changes: dict[str, Any] = {"seed": args.seed, "server": server_of(args)}
     if args.episodes is not None:

@@ -128,7 +128,7 @@ def _fidelity(args: argparse.Namespace) -> None:
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.run import Run
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
-    from worldmodel.text.records import read_episodes
+    from worldmodel.data.records import read_episodes
 
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit must be >= 1, got {args.limit}")
@@ -313,9 +313,9 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from dreamgym.envs import base, contract
+    from dreamgym.envs import contract, registry
 
-    env = base.make(args.env)
+    env = registry.make(args.env)
     contract.check_gymnasium(env)
     done = contract.check(env, name=args.env)
     print(f"{args.env} keeps the contract: {', '.join(done)}, check_env")

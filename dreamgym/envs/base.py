@@ -1,7 +1,7 @@
-"""Environments: Gymnasium for one, a small batch protocol for many.
+"""One environment: Gymnasium's interface over text, and what may be beyond it.
 
-A single environment is a `gymnasium.Env` over text: `reset(seed=, options={"task":
-Task})`, five-value `step`. What it can do beyond that is declared by having the method:
+It is a `gymnasium.Env` over text: `reset(seed=, options={"task": Task})`, five-value
+`step`. What it can do beyond that is declared by having the method:
 
   tasks(split) -> sequence of Task      expert() -> actions that win from the start
   valid_actions() -> actions
@@ -11,13 +11,11 @@ Task})`, five-value `step`. What it can do beyond that is declared by having the
 One that draws lots says `deterministic = False`.
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
-`instruction` (records.Transition and Task say what they mean). A batch is a VectorEnv:
-the curriculum chooses each slot's next task, finished slots wait.
+`instruction` (records.Transition and Task say what they mean). Many at once are a batch
+(vector.py); names of environments are in registry.py.
 """
 
-import abc
 import dataclasses
-import importlib
 import json
 import numbers
 import sys
@@ -28,12 +26,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from worldmodel.text.records import State, Task, lines
+from worldmodel.data.records import State, Task, lines
 
-ENVIRONMENTS = {
-    "textcraft": "dreamgym.envs.textcraft:TextCraft",
-    "textworld": "dreamgym.envs.textworld:TextWorldExpress",
-}
 SPLITS = ("train", "dev", "test")
 
 
@@ -85,65 +79,6 @@ class Step(NamedTuple):
     error: str | None = None
     invalid: bool | None = None
     reveals: bool | None = None
-
-
-class Snapshot(NamedTuple):
-    """All there is of an episode at one moment, where it can go on from here again."""
-
-    task: Task
-    past: tuple[str, ...]
-    state: State
-
-
-class VectorEnv(abc.ABC):
-    """Many episodes at once; the same type for dream and real.
-
-    One that can go back has `restore(slot, snapshot)`: the dream.
-    """
-
-    size: int
-    max_steps: int = 10**9
-    """The step limit of episodes; a schedule may change it between them."""
-    transitions: int = 0
-    """Steps taken so far, over all slots."""
-
-    @abc.abstractmethod
-    def reset(self, *, options: dict[str, Any]) -> list[State | None]:
-        """Start `options["tasks"][i]` in every slot where `options["reset_mask"][i]`.
-
-        The mask defaults to every slot; the others keep their state.
-        """
-
-    @abc.abstractmethod
-    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
-        """Step the slots that run; None for the finished ones."""
-
-    def close(self) -> None:  # noqa: B027 - most batches hold nothing
-        """Release what the environments hold."""
-
-
-def parse_spec(spec: str) -> type[gymnasium.Env]:
-    """The class of a registered id or of "module:Class".
-
-    Raises:
-      ValueError: neither; the message lists the registered ids.
-    """
-    target = ENVIRONMENTS.get(spec, spec)
-    module, _, name = target.partition(":")
-    if not name:
-        raise ValueError(
-            f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
-            'or "module:Class"'
-        )
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"environment {spec!r} cannot be imported: {error}") from error
-
-
-def make(spec: str, **kwargs: Any) -> gymnasium.Env:
-    """An environment of a registered id or of "module:Class"."""
-    return parse_spec(spec)(**kwargs)
 
 
 def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:
@@ -234,64 +169,3 @@ def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
         lines(_writable(obs)), rewards, bool(terminated), bool(truncated), bool(won),
         invalid=_flag(info.get("invalid")), reveals=_flag(info.get("reveals")),
     )  # fmt: skip
-
-
-class RealVectorEnv(VectorEnv):
-    """Several copies of one real environment, stepped in turn.
-
-    A crash ends one trajectory with its reason and nothing else.
-    """
-
-    def __init__(self, envs: Sequence[gymnasium.Env], *, max_steps: int):
-        self.envs, self.size, self.max_steps = list(envs), len(envs), max_steps
-        self._earned = [0.0] * self.size
-        self._steps = [0] * self.size
-        self._live = [False] * self.size
-        self._broken: list[str | None] = [None] * self.size
-        self.transitions = 0
-
-    def reset(self, *, options: dict[str, Any]) -> list[State | None]:
-        """See VectorEnv."""
-        mask = options.get("reset_mask", [True] * self.size)
-        out: list[State | None] = [None] * self.size
-        for i, (task, chosen) in enumerate(zip(options["tasks"], mask, strict=True)):
-            if not chosen or task is None:
-                continue
-            self._earned[i], self._steps[i], self._live[i] = 0.0, 0, True
-            self._broken[i] = None
-            try:
-                out[i] = begin(self.envs[i], task)[1]
-            except Exception as error:  # told by the next step
-                self._broken[i] = f"{type(error).__name__}: {error}"
-                out[i] = task.initial_state
-        return out
-
-    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
-        """See VectorEnv."""
-        out: list[Step | None] = [None] * self.size
-        for i, action in enumerate(actions):
-            if not self._live[i] or action is None:
-                continue
-            step = self._take(i, action)
-            if self._steps[i] >= self.max_steps and not step.terminated:
-                step = step._replace(truncated=True)
-            self._earned[i] += sum(step.rewards.values())
-            self._live[i] = not (step.terminated or step.truncated)
-            out[i] = step
-        return out
-
-    def _take(self, i: int, action: str) -> Step:
-        reason = self._broken[i]
-        if reason is None:
-            self._steps[i] += 1
-            self.transitions += 1
-            try:
-                return take(self.envs[i], action, self._earned[i])
-            except Exception as error:  # an environment may raise anything
-                reason = f"{type(error).__name__}: {error}"
-        return Step((), {}, False, True, False, reason)
-
-    def close(self) -> None:
-        """See VectorEnv."""
-        for env in self.envs:
-            env.close()

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
-from worldmodel.text.records import State, Task
+from worldmodel.data.records import State, Task
 
 _NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 

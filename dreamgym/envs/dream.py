@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.envs.base import UNTRUSTED, Snapshot, Step, TextEnv, VectorEnv
-from worldmodel.experience import ExperienceModel, Prediction, Query
-from worldmodel.text.records import State, Task
-from worldmodel.text.refusals import unmoved
+from dreamgym.envs.base import UNTRUSTED, Step, TextEnv
+from dreamgym.envs.vector import Snapshot, VectorEnv
+from worldmodel.data.invalid_actions import unmoved
+from worldmodel.data.records import State, Task
+from worldmodel.experience.base import ExperienceModel, Prediction, Query
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class DreamVectorEnv(VectorEnv):
 
     A reply that makes no sense, or one that is not trusted, ends its trajectory with a
     reason, unscored. A step limit is a scored failure (`truncated`). Whether an action
-    was refused is read from the answer (worldmodel.text.refusals).
+    was refused is read from the answer (worldmodel.data.invalid_actions).
     """
 
     def __init__(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from worldmodel.experience import Prediction
-from worldmodel.text.records import Episode, State, Transition, replacing
+from worldmodel.data.records import Episode, State, Transition, atomic_write
+from worldmodel.experience.base import Prediction
 
 
 class Moment(NamedTuple):
@@ -120,7 +120,7 @@ def write_page(episode: Episode, moments: Sequence[Moment], path: Path) -> None:
         out += [_row(*x) for x in found]
         said = "".join(f"<li>{html.escape(x)}</li>" for x in _says(m))
         out.append(f"</table><ul>{said}</ul>")
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(
             "<!doctype html><html lang='en'><meta charset='utf-8'><title>Real and dream"
             f"</title><style>{_STYLE}</style>{''.join(out)}</html>\n"

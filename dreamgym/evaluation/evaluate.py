@@ -9,9 +9,9 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.base import VectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.statistics import paired_by_game, rate
-from worldmodel.text.records import Task, Transition
+from worldmodel.data.records import Task, Transition
 
 
 def play(

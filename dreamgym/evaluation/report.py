@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.statistics import difference_text
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write
 
 _HEAD = ("policy", "success", "95 % interval", "episodes", "return", "steps",
          "invalid", "real transitions")  # fmt: skip
@@ -81,7 +81,7 @@ def _number(value: float | None) -> str:
 
 def write(root: Path, results: dict[str, Any]) -> None:
     """table.md and plots/ of a run."""
-    with replacing(root / "table.md") as file:
+    with atomic_write(root / "table.md") as file:
         file.write(table(results))
     plot_curves(root / "curves", root / "plots/curves.png")
     if results["policies"]:

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.statistics import wilson_of
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write
 
 
 def _rate(rate: dict[str, Any] | None) -> str:
@@ -264,7 +264,7 @@ def write_page(card: dict[str, Any], path: Path) -> None:
             f"<h2>{html.escape(title)}: {part['transitions']} transitions</h2>"
             f"<img alt='plots' src='{_picture(part)}'><table>{cells}</table>"
         )
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(
             "<!doctype html><html lang='en'><meta charset='utf-8'><title>Fidelity"
             f"</title><style>{_STYLE}</style>{''.join(body)}</html>\n"

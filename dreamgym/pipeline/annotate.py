@@ -18,13 +18,13 @@ from tqdm import tqdm
 from dreamgym.pipeline.pretrain import load_experience
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel import reasoning
-from worldmodel.local import LocalExperience
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig
+from worldmodel.data.records import Episode, iter_episodes, write_episodes
+from worldmodel.experience.local import LocalExperience
 from worldmodel.reasoning.annotator import Annotator, Report, missing
-from worldmodel.reasoning.own import OwnAnnotator
+from worldmodel.reasoning.self_annotator import OwnAnnotator
 from worldmodel.reasoning.teacher import TeacherAnnotator, TeacherConfig
-from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatConfig
-from worldmodel.text.records import Episode, iter_episodes, write_episodes
 
 SCHEMA = "dreamgym.annotation/1"
 EPISODES, TRANSITIONS = 16, 256

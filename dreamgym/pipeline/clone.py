@@ -15,12 +15,12 @@ from dreamgym.agent.policy import Policy
 from dreamgym.pipeline.policies import roomy, save_policy
 from dreamgym.pipeline.pretrain import blank_model, episodes_of
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel import pretrain
 from worldmodel.backbone.model import Model
 from worldmodel.backbone.weights import load_model
+from worldmodel.data.records import Episode
+from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.pretrain import FitConfig
-from worldmodel.text.records import Episode
+from worldmodel.fitting.supervised import FitConfig
 
 
 def experts_of(episodes: Sequence[Episode], most: int) -> list[Episode]:
@@ -93,7 +93,7 @@ def fitted(
     """A model fitted under a name: its checkpoints, display and curve."""
     directory = run.path(f"checkpoints/{name}")
     with run.following(name, fit.steps) as told:
-        model, curve = pretrain.fit(
+        model, curve = supervised.fit(
             model, examples, fit, seed=run.config.seed, directory=directory,
             held_out=held, keep_best=bool(held), progress=told,
         )  # fmt: skip

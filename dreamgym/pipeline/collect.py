@@ -14,11 +14,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from dreamgym.envs import base
+from dreamgym.envs import base, registry
 from dreamgym.evaluation.evaluate import invalid
 from dreamgym.pipeline.config import CollectConfig
 from dreamgym.pipeline.run import Run, RunError, bar
-from worldmodel.text.records import (
+from worldmodel.data.records import (
     Episode,
     Task,
     Transition,
@@ -41,7 +41,7 @@ def stage(run: Run) -> dict[str, Any]:
         return _from_file(run)
     if not run.config.env:
         raise RunError("nothing to learn from: give --env, --episodes, or both")
-    env = base.make(run.config.env)
+    env = registry.make(run.config.env)
     try:
         return _from_env(run, env)
     finally:

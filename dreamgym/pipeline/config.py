@@ -14,12 +14,12 @@ from dreamgym.agent.policy import PolicyConfig
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.config import ATTENTION, CONVOLUTION, ModelConfig
-from worldmodel.ensemble import EnsembleConfig
-from worldmodel.experience import SIGNALS
-from worldmodel.local import ExperienceConfig
-from worldmodel.pretrain import FitConfig
-from worldmodel.served.prompted import PromptedConfig
-from worldmodel.served.protocol import ChatConfig
+from worldmodel.chat.protocol import ChatConfig
+from worldmodel.experience.base import SIGNALS
+from worldmodel.experience.ensemble import EnsembleConfig
+from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.prompted import PromptedConfig
+from worldmodel.fitting.supervised import FitConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,9 +125,9 @@ class TrustConfig:
     `gate` is the share of good dev answers (right, or of a reveal, which nobody can
     know) that may be cut; it decides the confidence below which a rollout ends
     unscored. 0 believes all. `pessimism` times the missing confidence is taken
-    off rewards. `signal`, one of worldmodel.experience.SIGNALS, is what answers are
-    trusted by (a server's: all but the ensemble's). Dreamed transitions enter the
-    replay memory at a confidence of `enrich` or more.
+    off rewards. `signal`, one of SIGNALS (worldmodel/experience/base.py), is what
+    answers are trusted by (a server's: all but the ensemble's). Dreamed transitions
+    enter the replay memory at a confidence of `enrich` or more.
     """
 
     gate: float = 0.0

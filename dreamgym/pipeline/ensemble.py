@@ -5,7 +5,7 @@ from typing import Any
 from dreamgym.pipeline import pretrain
 from dreamgym.pipeline.run import Run
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.ensemble import members
+from worldmodel.experience.ensemble import members
 
 
 def stage(run: Run) -> dict[str, Any]:

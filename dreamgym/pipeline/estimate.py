@@ -18,8 +18,8 @@ from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.run import RunError
 from dreamgym.scoring.learned import PreferenceFitConfig
 from dreamgym.training import LoopConfig
-from worldmodel.experience import SAMPLES
-from worldmodel.text.records import read_episodes
+from worldmodel.data.records import read_episodes
+from worldmodel.experience.base import SAMPLES
 
 PREFERENCES = PreferenceFitConfig()
 

@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs import base
+from dreamgym.envs import base, registry, vector
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.report import counts_text
 from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.run import Run, RunError, bar
-from worldmodel.text.records import Task, read_episodes, write_episodes
+from worldmodel.data.records import Task, read_episodes, write_episodes
 
 ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")
 NO_ENV = "skipped: no environment (give --env to run the real stages)"
 
 
-def real_envs(run: Run) -> base.RealVectorEnv:
+def real_envs(run: Run) -> vector.RealVectorEnv:
     """Copies of the run's environment, one a slot."""
     c = run.config
-    return base.RealVectorEnv(
-        [base.make(c.env) for _ in range(c.evaluate.slots)], max_steps=c.max_steps
+    return vector.RealVectorEnv(
+        [registry.make(c.env) for _ in range(c.evaluate.slots)], max_steps=c.max_steps
     )
 
 
@@ -45,7 +45,7 @@ def fresh_tasks(run: Run, first: int, count: int) -> list[Task]:
 
 
 def _tasks(run: Run, first: int, end: int) -> list[Task]:
-    env = base.make(run.config.env)
+    env = registry.make(run.config.env)
     try:
         tasks = base.tasks_of(env, run.config.env, "test", end)
         told = base.begun(env, tasks[first:])

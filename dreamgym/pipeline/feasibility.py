@@ -2,7 +2,7 @@
 
 proposals -> the current policy's first actions -> several samples of the dream's answer
 to each -> agreement; proposals -> n rollouts of the policy -> wins; both -> the verdict
-of curriculum.feasible.
+of curriculum.feasibility.
 """
 
 import math
@@ -10,20 +10,15 @@ from collections.abc import Hashable, Sequence
 
 import jax
 
-from curriculum import feasible
-from curriculum.feasible import FeasibilityConfig
+from curriculum import feasibility
+from curriculum.feasibility import FeasibilityConfig
 from curriculum.sampler import CurriculumConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, Trust
-from worldmodel.experience import (
-    ExperienceModel,
-    Prediction,
-    Query,
-    Sampling,
-    content_seed,
-)
-from worldmodel.text.records import Task
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
+from worldmodel.experience.base import ExperienceModel, Prediction, Query, Sampling
 
 KEYS = 64
 """Turns are asked for in multiples of it: few compiled shapes, as in rollouts."""
@@ -61,7 +56,7 @@ class Trial:
         """Dreamed steps that trials took so far."""
 
     def __call__(self, tasks: Sequence[Task]) -> list[str | None]:
-        """Why each task is refused, or None; see curriculum.feasible.verdict."""
+        """Why each task is refused, or None; see curriculum.feasibility.verdict."""
         seed = content_seed(self._seed, "trial", *(t.id for t in tasks))
         first, second = jax.random.split(jax.random.key(seed))
         agreed: list[float | None] = [None] * len(tasks)
@@ -75,7 +70,9 @@ class Trial:
             group = [t for t in found[i * size : (i + 1) * size] if t.error is None]
             won = sum(bool(t.episode.success) for t in group)
             out.append(
-                feasible.verdict(self._config, agreed=share, won=won, scored=len(group))
+                feasibility.verdict(
+                    self._config, agreed=share, won=won, scored=len(group)
+                )
             )
         return out
 
@@ -112,7 +109,7 @@ class Trial:
         out = []
         for i in range(len(tasks)):
             mine = map(_question, queries[i * c.actions : (i + 1) * c.actions])
-            out.append(feasible.agreement([samples[k] for k in dict.fromkeys(mine)]))
+            out.append(feasibility.agreement([samples[k] for k in dict.fromkeys(mine)]))
         return out
 
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import gymnasium
 
-from dreamgym.envs import base
+from dreamgym.envs import base, registry
 from dreamgym.evaluation import scorecard
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import ServerConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, bar
 from worldmodel import fidelity
-from worldmodel.experience import ExperienceModel, Query
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, lines, read_episodes
+from worldmodel.experience.base import ExperienceModel, Query
+from worldmodel.experience.prompted import PromptedExperience
 from worldmodel.fidelity.cases import Replayed
-from worldmodel.fidelity.metrics import Rate
-from worldmodel.served.prompted import PromptedExperience
-from worldmodel.text.records import Episode, lines, read_episodes
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def by_family(
     with contextlib.ExitStack() as stack:
         replays = None
         if env:
-            real = stack.enter_context(contextlib.closing(base.make(env)))
+            real = stack.enter_context(contextlib.closing(registry.make(env)))
             replays = Replays(real)
         ask = functools.partial(
             fidelity.score, model, full=full, replay=replays,

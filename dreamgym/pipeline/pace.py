@@ -6,7 +6,6 @@ Pace, kept for each machine beside its compiled programs.
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import statistics
@@ -18,22 +17,24 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dreamgym.envs import base
+from dreamgym.envs import registry
 from dreamgym.pipeline.collect import collect, games_of
 from dreamgym.pipeline.config import MODELS, RunConfig, ServerConfig
 from dreamgym.pipeline.run import RunError
-from worldmodel import pretrain
 from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatError
+from worldmodel.data.hashing import content_hash
+from worldmodel.data.records import Episode, atomic_write, read_episodes
+from worldmodel.experience.prompted import PromptedExperience
 from worldmodel.fidelity.cases import sample_cases
+from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example, pack, rows_of
 from worldmodel.fitting.learner import Learner
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedExperience
-from worldmodel.served.protocol import ChatError
-from worldmodel.text.records import Episode, read_episodes, replacing
+from worldmodel.memory import ReplayMemory
 
 FRESH = 24 * 3600.0
 """Seconds after which is measured again: a machine is not always as busy."""
@@ -79,8 +80,7 @@ def measured(config: RunConfig, cache: Path, mesh: Mesh | None = None) -> Pace:
         "mesh": None if mesh is None else dict(mesh.shape),
         "server": repr(config.server),
     }  # fmt: skip
-    key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache / f"pace-{key}.json"
+    path = cache / f"pace-{content_hash(told)[:16]}.json"
     if path.is_file() and time.time() - path.stat().st_mtime < FRESH:
         return Pace(**json.loads(path.read_text()))
     step = _step_seconds(config) if config.env else 0.0
@@ -88,7 +88,7 @@ def measured(config: RunConfig, cache: Path, mesh: Mesh | None = None) -> Pace:
     if config.server is not None:
         asked = _answers(config, config.server)
     pace = Pace(step=step, **_update(config, mesh), **asked)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         json.dump(pace._asdict(), file)
     return pace
 
@@ -115,7 +115,7 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     if c.lora is not None:
         model = lora.attach(model, c.lora, seed=0)
     optimizer = dataclasses.replace(c.optimizer, steps=c.steps)  # the fit's program
-    learner = Learner(model, optimizer, pretrain.supervised_loss, c.compute)
+    learner = Learner(model, optimizer, supervised.supervised_loss, c.compute)
     ids = np.random.default_rng(0).integers(0, size, c.width).tolist()
     row = Example(ids, [False] + [True] * (c.width - 1), [1] * c.width)
     tokens = rows_of(pack([row], c.width), np.zeros(c.rows, int), c.rows)
@@ -139,7 +139,7 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
 
 def _step_seconds(config: RunConfig) -> float:
     """Seconds of a real transition under random play, the environment's start aside."""
-    env = base.make(config.env)
+    env = registry.make(config.env)
     try:
         tasks = games_of(env, config.env, "train", 8)
         done, start = 0, 0.0
@@ -166,7 +166,7 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     episodes = _episodes(config)
     client = ChatClient(server.chat)
     experience = PromptedExperience(
-        client, pretrain.memory_of(episodes, capacity=1000), server.prompt
+        client, ReplayMemory.from_episodes(episodes, capacity=1000), server.prompt
     )
     asked = [r.query for r in sample_cases(episodes, server.chat.concurrency)]
     start = time.monotonic()
@@ -189,7 +189,7 @@ def _episodes(config: RunConfig) -> list[Episode]:
         return list(itertools.islice(read_episodes(config.episodes), PLAYED))
     if not config.env:
         raise RunError("nothing to ask a server about: give --env, --episodes, or both")
-    env = base.make(config.env)
+    env = registry.make(config.env)
     try:
         tasks = games_of(env, config.env, "train", PLAYED)
         return collect(

@@ -18,9 +18,9 @@ from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.rl.config import ALGORITHMS, UpdateConfig
 from dreamgym.training import LoopConfig
 from worldmodel.backbone.model import LoraConfig
-from worldmodel.fitting.learner import OptimizerConfig
-from worldmodel.local import ExperienceConfig
-from worldmodel.pretrain import FitConfig
+from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.supervised import FitConfig
 
 
 def _fit(steps: int, *, every: int, context: float) -> FitConfig:

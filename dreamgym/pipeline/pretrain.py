@@ -11,17 +11,27 @@ from dreamgym.pipeline import served
 from dreamgym.pipeline.config import MODELS, ServerConfig
 from dreamgym.pipeline.policies import room
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel import pretrain, reasoning
+from worldmodel import reasoning
 from worldmodel.backbone.mesh import spread
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.calibration import Calibration
+from worldmodel.data.records import Episode, read_episodes
+from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.examples import (
+    mean_tokens,
+    reply_tokens,
+    shuffled,
+    texts_of,
+    transition_examples,
+    variation_examples,
+)
+from worldmodel.experience.grammar import REWARD_TOKENS, ExperienceConfig
+from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.prompted import PromptedExperience
+from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.local import REWARD_TOKENS, ExperienceConfig, LocalExperience
 from worldmodel.memory import Hidden, ReplayMemory
-from worldmodel.served.prompted import PromptedExperience
-from worldmodel.text import prompts
-from worldmodel.text.records import Episode, read_episodes
+from worldmodel.text import prompts, state_format
 from worldmodel.text.tokenizer import TextTokenizer
 
 CAPACITY = 50_000
@@ -73,7 +83,7 @@ def _told(run: Run, train: list[Episode]) -> list[Episode]:
     told = train[: max(round(c.share * len(train)), 1)]
     if not c.shuffled:
         return told
-    return [_traced(run, e) for e in pretrain.shuffled(told, seed=c.seed)]
+    return [_traced(run, e) for e in shuffled(told, seed=c.seed)]
 
 
 def remembered(run: Run, told: list[Episode]) -> ReplayMemory:
@@ -82,11 +92,11 @@ def remembered(run: Run, told: list[Episode]) -> ReplayMemory:
     Vectors of a model are dear: they stay in memory/.
     """
     if run.config.retrieval == "lexical":
-        return pretrain.memory_of(told, capacity=CAPACITY)
+        return ReplayMemory.from_episodes(told, capacity=CAPACITY)
     encoder, kept = Hidden(*blank_model(run)), run.path("memory")
     if kept.is_dir():
         return ReplayMemory.load(kept, encoder=encoder)
-    memory = pretrain.memory_of(told, capacity=CAPACITY, encoder=encoder)
+    memory = ReplayMemory.from_episodes(told, capacity=CAPACITY, encoder=encoder)
     memory.save(kept)
     return memory
 
@@ -103,14 +113,12 @@ def _transitions(
     run: Run, tok: TextTokenizer, told: list[Episode], memory: ReplayMemory
 ) -> list[Example]:
     c = run.config
-    return pretrain.transition_examples(
-        tok, told, memory, c.experience, balance=c.balance
-    )
+    return transition_examples(tok, told, memory, c.experience, balance=c.balance)
 
 
 def _variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Example]:
     tasks = [e.task for e in train]
-    return pretrain.variation_examples(tok, tasks, repeats=2, seed=run.config.seed)
+    return variation_examples(tok, tasks, repeats=2, seed=run.config.seed)
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -126,7 +134,7 @@ def stage(run: Run) -> dict[str, Any]:
     told = _told(run, train)
     if c.model in MODELS and not c.refit:
         size = MODELS[c.model].vocab_size
-        TextTokenizer.train(pretrain.texts_of(train), size).save(run.path("tokenizer"))
+        TextTokenizer.train(texts_of(train), size).save(run.path("tokenizer"))
     model, tok = blank_model(run)
     memory = remembered(run, told)
     sizes = {
@@ -140,12 +148,12 @@ def stage(run: Run) -> dict[str, Any]:
         return asked | sizes
     examples = _transitions(run, tok, told, memory)
     distinct = len(examples)
-    tokens, longest = pretrain.mean_tokens(examples), pretrain.reply_tokens(examples)
+    tokens, longest = mean_tokens(examples), reply_tokens(examples)
     examples += _variations(run, tok, train)
-    held = pretrain.transition_examples(tok, dev, memory, c.experience)
+    held = transition_examples(tok, dev, memory, c.experience)
     held = held[: c.evaluate.fidelity]
     with run.following("pretrain", c.pretrain.steps) as told:
-        model, curve = pretrain.fit(
+        model, curve = supervised.fit(
             model, examples, c.pretrain, seed=c.seed, held_out=held, progress=told,
             directory=run.path("checkpoints/pretrain"),
         )  # fmt: skip
@@ -220,7 +228,7 @@ def load_experience(
     run.require("pretrain" if server is None else "collect")
     train, _ = episodes_of(run)
     memory = remembered(run, _told(run, train))
-    forms = pretrain.forms_of(train)
+    forms = state_format.forms_of(train)
     server = run.config.server if server is None else server
     scale = _calibration(run) if scaled else None
     if server is not None:

@@ -14,11 +14,12 @@ import numpy as np
 
 from curriculum.generator import Propose
 from curriculum.pool import TaskPool
-from curriculum.rules import Renaming
+from curriculum.renaming import Renaming
 from curriculum.sampler import CurriculumConfig
-from dreamgym.envs import base
-from worldmodel.experience import ExperienceModel, content_seed
-from worldmodel.text.records import Task
+from dreamgym.envs import base, registry
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
+from worldmodel.experience.base import ExperienceModel
 
 
 def proposer(
@@ -71,7 +72,7 @@ class _Real:
 
     def __call__(self, seeds: Sequence[Task]) -> list[Task | None]:
         """See generator.Propose."""
-        rng, made = np.random.default_rng(self._number(seeds)), base.make(self._env)
+        rng, made = np.random.default_rng(self._number(seeds)), registry.make(self._env)
         try:
             return [_varied(made, self._pool, task, rng) for task in seeds]
         finally:
@@ -83,7 +84,7 @@ def _seeds(pool: TaskPool) -> list[Task]:
 
 
 def _varies(env: str) -> bool:
-    return bool(env) and hasattr(base.parse_spec(env), "variations")
+    return bool(env) and hasattr(registry.parse_spec(env), "variations")
 
 
 def _varied(

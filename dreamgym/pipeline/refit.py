@@ -13,8 +13,8 @@ from typing import Any
 from dreamgym.pipeline import collect, ensemble, pretrain
 from dreamgym.pipeline.fidelity import by_family
 from dreamgym.pipeline.run import Run, bar
-from worldmodel.experience import ExperienceModel
-from worldmodel.text.records import Episode
+from worldmodel.data.records import Episode
+from worldmodel.experience.base import ExperienceModel
 
 
 def refit(

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from curriculum.lesson_tracker import staged_of
 from curriculum.sampler import most_generated, pool_of
-from curriculum.staged import staged_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import UNTRUSTED, VectorEnv
+from dreamgym.envs.base import UNTRUSTED
 from dreamgym.envs.dream import Trust
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.pipeline import clone, proposals
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.feasibility import trial_of
@@ -34,11 +35,11 @@ from dreamgym.rl.update import Updater
 from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Parts, Progress, train
 from dreamgym.training.gather import Score
-from worldmodel.experience import Query, Remembering
+from worldmodel.data.records import Task, Transition, atomic_write, read_branches
+from worldmodel.experience.base import Query, Remembering
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Task, Transition, read_branches, replacing
 
 
 class _Kept:
@@ -77,7 +78,7 @@ class _Kept:
                 f"{self._path.parent} to train anew"
             )
         if len(found) > count:
-            with replacing(self._path) as file:
+            with atomic_write(self._path) as file:
                 file.writelines(lines)
         self.count = count
         return [(task, _transition(x)) for task, x in map(json.loads, lines)]

@@ -7,7 +7,6 @@ loop is put together here from settings.
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,9 +31,10 @@ from dreamgym.scoring.preferences import (
 )
 from dreamgym.scoring.scorer import Pasts, Scorer
 from worldmodel.backbone.weights import load_model
-from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatError
-from worldmodel.text.records import Episode
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatError
+from worldmodel.data.hashing import content_hash
+from worldmodel.data.records import Episode
 
 DIRECTORY = "reward"
 """Where a run keeps its reward model."""
@@ -184,9 +184,7 @@ def _digest(
     config: PreferenceFitConfig, seed: int,
 ) -> str:  # fmt: skip
     rows = [[dataclasses.asdict(p) for p in pairs] for pairs in (fitted, held)]
-    told = [rows, dataclasses.asdict(config), seed]
-    whole = json.dumps(told, sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+    return content_hash([rows, dataclasses.asdict(config), seed])[:16]
 
 
 def summary(told: dict[str, Any]) -> str:

@@ -20,8 +20,8 @@ from jax.sharding import Mesh
 from dreamgym.pipeline.config import RunConfig, digest_of, restored
 from dreamgym.pipeline.view import bar
 from dreamgym.tracking import Tracking, require
-from worldmodel.pretrain import write_curve
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write
+from worldmodel.fitting.supervised import write_curve
 
 SCHEMA = "dreamgym.run/1"
 _PACKAGES = (
@@ -155,7 +155,7 @@ class Run:
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file at once or not at all."""
-        with replacing(self.root / name) as file:
+        with atomic_write(self.root / name) as file:
             json.dump(value, file, indent=2)
             file.write("\n")
 
@@ -214,7 +214,7 @@ class Run:
             numbers = body()
         finally:
             seconds = before + time.monotonic() - start
-            with contextlib.suppress(OSError), replacing(spent) as file:
+            with contextlib.suppress(OSError), atomic_write(spent) as file:
                 file.write(f"{seconds:.1f}")
         told = {"numbers": numbers, "seconds": round(seconds, 1), "dreamgym": VERSION}
         self.write_json(f"stages/{name}.json", told)

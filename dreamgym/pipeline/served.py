@@ -11,15 +11,15 @@ from typing import Any
 
 from dreamgym.pipeline.config import RunConfig, ServerConfig
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel.calibration import Calibration
-from worldmodel.experience import ExperienceModel
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatError
+from worldmodel.data.records import Episode
+from worldmodel.experience.base import ExperienceModel
+from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.prompted import PromptedExperience
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.memory import ReplayMemory
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompted import PromptedExperience
-from worldmodel.served.protocol import ChatError
-from worldmodel.text.forms import Form
-from worldmodel.text.records import Episode
+from worldmodel.text.state_format import Form
 
 ANSWERS = "answers.sqlite"
 PROBES = 4

@@ -7,10 +7,10 @@ from dreamgym.evaluation.beside import Moment
 from dreamgym.pipeline import served
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
-from worldmodel.experience import Query
-from worldmodel.local import LocalExperience
-from worldmodel.served.prompted import PromptedExperience
-from worldmodel.text.records import Episode
+from worldmodel.data.records import Episode
+from worldmodel.experience.base import Query
+from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.prompted import PromptedExperience
 
 
 def shown(run: Run, name: str | None) -> tuple[str, Path]:

@@ -44,7 +44,7 @@ from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.quickstart import STAGES
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.shared import ALL, SHARED, computed, key, take_over, version
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write
 
 VARIANT, ALGORITHM = "variant", "algorithm"
 CELLS, FRESH = "cells", "fresh"
@@ -202,7 +202,7 @@ def compute(
         "games": _games(run, "test"),
         "dreamgym": sorted({v for s in ALL if (v := version(run, s)) is not None}),
     }  # fmt: skip
-    with replacing(root / CELLS / f"{digest}.json") as file:
+    with atomic_write(root / CELLS / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return told
 
@@ -234,7 +234,7 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
         evaluate.play_all(run, have, tasks, FRESH)
         told = json.loads(path.read_text()) | {"games": _games(run, FRESH)}
     told[FRESH] = [first, count]
-    with replacing(root / FRESH / f"{digest}.json") as file:
+    with atomic_write(root / FRESH / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return True
 

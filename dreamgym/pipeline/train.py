@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dreamgym.agent.policy import Policy
-from dreamgym.envs import base
+from dreamgym.envs import base, registry, vector
 from dreamgym.envs.base import UNTRUSTED
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds, evaluate
@@ -22,8 +22,8 @@ from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from dreamgym.training.metrics import training_note
 from worldmodel import fidelity
-from worldmodel.experience import Remembering
-from worldmodel.text.records import Episode, Task
+from worldmodel.data.records import Episode, Task
+from worldmodel.experience.base import Remembering
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
@@ -195,11 +195,11 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
         return
     if not c.env:
         raise RunError("dream.watch.probe plays real dev games: give --env")
-    envs = base.RealVectorEnv(
-        [base.make(c.env) for _ in range(min(w.games, c.evaluate.slots))],
+    envs = vector.RealVectorEnv(
+        [registry.make(c.env) for _ in range(min(w.games, c.evaluate.slots))],
         max_steps=c.max_steps,
     )
-    env = base.make(c.env)
+    env = registry.make(c.env)
     try:
         games = base.tasks_of(env, c.env, "dev", w.games)
         if not games:

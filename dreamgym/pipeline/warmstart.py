@@ -14,23 +14,18 @@ from dreamgym.agent.branching import TRIES, Branched, branch, proposals
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import Moment, RuleWriter, moments, reflections
 from dreamgym.agent.writers import OwnWriter, TeacherWriter, own_examples
-from dreamgym.envs import base
+from dreamgym.envs import registry
 from dreamgym.pipeline import clone, served
 from dreamgym.pipeline.clone import fitted
 from dreamgym.pipeline.policies import load_policy, save_policy
 from dreamgym.pipeline.run import Run, bar
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from worldmodel.backbone.model import Model
+from worldmodel.chat.client import ChatClient
+from worldmodel.data.records import Branch, Episode, read_branches, write_branches
 from worldmodel.fitting.batches import Example
-from worldmodel.pretrain import FitConfig
+from worldmodel.fitting.supervised import FitConfig
 from worldmodel.reasoning.teacher import TeacherConfig
-from worldmodel.served.client import ChatClient
-from worldmodel.text.records import (
-    Branch,
-    Episode,
-    read_branches,
-    write_branches,
-)
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -158,7 +153,7 @@ def _branches(run: Run, experts: list[Episode], policy: Policy) -> Branched:
             policy, experts[: c.branched], number=TRIES * c.alternatives,
             temperature=c.temperature, seed=run.config.seed,
         )  # fmt: skip
-    env = base.make(run.config.env)
+    env = registry.make(run.config.env)
     try:
         with bar(min(c.branched, len(experts)), "branch", "episode") as show:
             found = branch(

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from worldmodel.pretrain import FitConfig
-from worldmodel.served.protocol import ChatConfig
+from worldmodel.chat.protocol import ChatConfig
+from worldmodel.fitting.supervised import FitConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,19 +17,19 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
-from worldmodel.backbone.headed import HEAD, headed
 from worldmodel.backbone.model import Model, read
+from worldmodel.backbone.scalar_head import HEAD, headed
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
 from worldmodel.fitting.learner import (
     ComputeConfig,
     Learner,
-    OptimizerConfig,
     TrainState,
     merge,
     on_logits,
     require_finite,
 )
+from worldmodel.fitting.optimizer import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

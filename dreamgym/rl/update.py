@@ -27,7 +27,6 @@ from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
 from worldmodel.fitting.learner import (
     ComputeConfig,
     Learner,
-    OptimizerConfig,
     TrainState,
     copied,
     merge,
@@ -35,6 +34,7 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, read_logp
+from worldmodel.fitting.optimizer import OptimizerConfig
 
 T = TypeVar("T")
 

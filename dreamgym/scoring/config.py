@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 
-from worldmodel.served.protocol import ChatConfig
+from worldmodel.chat.protocol import ChatConfig
 
 TIERS = ("rule", "learned", "judge")
 """Who can score a step, the cheapest and most reliable first."""
@@ -77,7 +77,7 @@ class ToolConfig:
     a tool. The defaults lie in the primer's ranges and give its worked examples.
     `call` is paid where a call was due, `abstain` where none was; the rest where it was
     due and made. The table is used where tasks say which calls are due
-    (worldmodel.text.calls.gold_calls).
+    (worldmodel.text.tool_calls.gold_calls).
     """
 
     enabled: bool = False

@@ -9,18 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dreamgym.scoring.config import JudgeConfig
-from worldmodel.experience import content_seed
-from worldmodel.served.asker import Asker
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompting import QUOTING, numbered, schema
-from worldmodel.served.protocol import (
-    ChatRequest,
-    json_object,
-    quote,
-)
-from worldmodel.text.chat import Message
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatRequest
+from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.retrying import Asker
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Episode
+from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import outcome_of
-from worldmodel.text.records import Episode
 
 BEST = 10
 """The highest score; 0 is the lowest."""

@@ -21,21 +21,17 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from dreamgym.scoring.preferences import Preference
-from worldmodel.backbone.headed import HEAD, headed
+from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, read
+from worldmodel.backbone.scalar_head import HEAD, headed
 from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.data.records import Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import AnyArray, Ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
-from worldmodel.fitting.learner import (
-    Learner,
-    OptimizerConfig,
-    TrainState,
-    on_logits,
-    require_finite,
-)
+from worldmodel.fitting.learner import Learner, TrainState, on_logits, require_finite
+from worldmodel.fitting.optimizer import OptimizerConfig
 from worldmodel.text import prompts
-from worldmodel.text.records import Task, Transition, replacing
 from worldmodel.text.tokenizer import TextTokenizer
 
 SCHEMA = "dreamgym.reward/1"
@@ -204,7 +200,7 @@ class RewardModel:
         save_model(directory, trunk, self.tokenizer)
         told = {"schema": SCHEMA, "history": self.history, "width": self.width,
                 "centre": self.centre, "head": head}  # fmt: skip
-        with replacing(directory / _FILE) as file:
+        with atomic_write(directory / _FILE) as file:
             json.dump(told, file)
 
     @classmethod
@@ -240,7 +236,7 @@ def _with_head(params: nnx.State, head: Sequence[float]) -> nnx.State:
 def _width(examples: Sequence[Example], width: int) -> int:
     """`width`, or what the longest example needs, in steps of 64."""
     longest = max((len(e.ids) for e in examples), default=0)
-    return width if longest <= width else -(-longest // 64) * 64
+    return width if longest <= width else bucket(longest)
 
 
 def fit(

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from worldmodel.text.reading import RecordError, Where, field, json_lines
-from worldmodel.text.records import (
+from worldmodel.data.json_reading import RecordError, Where, field, json_lines
+from worldmodel.data.records import (
     Episode,
     Task,
     Transition,
+    atomic_write,
     parse_episode,
-    replacing,
 )
 
 SCHEMA = "dreamgym.preferences/1"
@@ -118,7 +118,7 @@ def _attempt(row: Any, side: str, where: Where) -> Episode:
 
 def write_preferences(path: str | os.PathLike, pairs: Iterable[Preference]) -> None:
     """Pairs as JSONL; an existing file is replaced at once or not at all."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         for pair in pairs:
             row = {"schema": SCHEMA} | dataclasses.asdict(pair)
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
-from worldmodel.text.calls import Call, argument_score, due, gold_calls, read_call
-from worldmodel.text.records import Episode, Transition
+from worldmodel.data.records import Episode, Transition
+from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
 
 Components = dict[str, float]
 """Named parts of a step's reward, which is their sum."""

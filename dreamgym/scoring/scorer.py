@@ -22,7 +22,7 @@ from dreamgym.scoring.rules import (
     scaled,
     task_rewards,
 )
-from worldmodel.text.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, Task, Transition
 
 Pasts = Sequence[Sequence[str]]
 """Of each episode the actions before its first step; none where it begins a task."""

@@ -12,10 +12,11 @@ from curriculum import sampler
 from curriculum.pool import Part, TaskPool
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.base import UNTRUSTED, Snapshot, VectorEnv
+from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.scoring.scorer import NO_OUTCOME, Pasts, Scored, rewarded
 from dreamgym.training.config import LoopConfig
-from worldmodel.text.records import Episode, Task
+from worldmodel.data.records import Episode, Task
 
 Score = Callable[[Sequence[Episode], Pasts], Sequence[Scored]]
 """What pays the steps of episodes (scoring.Scorer.score)."""

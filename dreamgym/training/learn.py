@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from curriculum.staged import Staged
+from curriculum.lesson_tracker import Staged
 from dreamgym.agent.policy import Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED
@@ -23,9 +23,9 @@ from dreamgym.training.config import LoopConfig
 from dreamgym.training.gather import Rollouts
 from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.progress import Progress
+from worldmodel.data.records import State
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import State
 
 DENSE = ("milestone/", "tool/", "learned", "judge")
 """How components begin that are no outcome: the remedy "rewards" turns them down."""

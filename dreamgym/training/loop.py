@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from curriculum import generator, sampler
+from curriculum.lesson_tracker import step_limit
 from curriculum.pool import Part
-from curriculum.staged import step_limit
 from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import VectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.rl import watch
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
@@ -29,9 +29,9 @@ from dreamgym.training.gather import Rollouts, Score, gather, groups, scored
 from dreamgym.training.learn import Learned, first_weights, learn
 from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.progress import Progress
+from worldmodel.data.records import Task
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
-from worldmodel.text.records import Task
 
 BLIND = 3
 """Updates in a row without a scored rollout, after which training stops."""

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from curriculum.lesson_tracker import Staged
 from curriculum.pool import TaskPool
-from curriculum.staged import Staged
 from dreamgym.rl import watch
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState

@@ -9,7 +9,7 @@ import pytest
 from curriculum import clusters
 from curriculum.clusters import spherical_kmeans
 from tests import doubles
-from worldmodel.text.grams import Hashed, grams, unit
+from worldmodel.text.ngrams import Hashed, grams, unit
 
 
 def fit(rows, labels, count):

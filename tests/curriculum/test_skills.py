@@ -8,8 +8,8 @@ import pytest
 from curriculum import skills
 from curriculum.skills import Skills, Turn, of_episode, of_turn
 from tests import doubles
-from worldmodel.text.calls import Call
-from worldmodel.text.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.text.tool_calls import Call
 
 WEATHER = Call("weather", {"city": "Paris"})
 TURNS = [

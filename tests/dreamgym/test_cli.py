@@ -9,7 +9,7 @@ import pytest
 from dreamgym import cli
 from dreamgym.pipeline.quickstart import STAGES
 from tests import doubles
-from worldmodel.text.records import SCHEMA, read_episodes, write_episodes
+from worldmodel.data.records import SCHEMA, read_episodes, write_episodes
 
 CORRIDOR = "tests.doubles:Corridor"
 COMMANDS = ("quickstart", *STAGES, "control", "check", "report")

@@ -8,7 +8,7 @@ import pytest
 
 from dreamgym import cli
 from tests import doubles
-from worldmodel.text.records import read_episodes, write_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,17 @@ from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
-from dreamgym.envs.base import Step, VectorEnv
+from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import VectorEnv
 from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
 from dreamgym.training import LoopConfig, Parts, Progress, ReplayConfig
 from dreamgym.training.gather import Rollouts
 from tests import doubles
+from worldmodel.data.records import Task
 from worldmodel.fitting.batches import pack
-from worldmodel.text.records import Task
 
 CONFIG = LoopConfig(
     updates=3, tasks=2, group_size=2,

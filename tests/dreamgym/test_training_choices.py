@@ -10,8 +10,8 @@ import pytest
 from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.rollout import rollout
-from dreamgym.envs.base import Snapshot, VectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from curriculum.presets import tool_stages
+from curriculum.lesson_presets import tool_stages
+from curriculum.lesson_tracker import Staged, staged_of
+from curriculum.lessons import StageConfig
 from curriculum.sampler import CurriculumConfig, pool_of
-from curriculum.schedule import HorizonConfig
-from curriculum.staged import Staged, staged_of
-from curriculum.stages import StageConfig
+from curriculum.step_limit import HorizonConfig
 from curriculum.value import ValueConfig
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
@@ -18,7 +18,7 @@ from dreamgym.training.gather import Rollouts
 from tests import doubles
 from tests.dreamgym.test_training_choices import CONFIG, Hooks, fresh, updater, with_
 from tests.dreamgym.test_training_choices import told as told
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
 

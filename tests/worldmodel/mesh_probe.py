@@ -53,7 +53,8 @@ def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
     """Loss, gradient, parameters after two updates, and text, of one layout."""
     from worldmodel.backbone.generate import Streams, free_grammar
     from worldmodel.fitting import checkpoint
-    from worldmodel.fitting.learner import Learner, OptimizerConfig, TrainState
+    from worldmodel.fitting.learner import Learner, TrainState
+    from worldmodel.fitting.optimizer import OptimizerConfig
 
     kind = "muon" if "conv" in model.config.mixers else "adamw"
     config = OptimizerConfig(kind=kind, warmup=0, steps=9, learning_rate=1e-2)

@@ -26,7 +26,7 @@ from worldmodel.backbone import families, lora
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.mesh import parameter_sharding
 from worldmodel.backbone.model import Model, blueprint
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write
 from worldmodel.text.tokenizer import TextTokenizer, Vocabulary
 
 SHARD = 2 << 30
@@ -227,7 +227,7 @@ def save_model(
     for name, ids in tokenizer.ends.items():
         ends[f"{name}_token_id"] = ids[0] if len(ids) == 1 else (ids or None)
     stored = str(jax.tree.leaves(model.params)[0].dtype)
-    with replacing(root / "config.json") as file:
+    with atomic_write(root / "config.json") as file:
         json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
 
 
@@ -265,5 +265,5 @@ def _put_in_place(root: Path, written: Sequence[dict[str, int]]) -> None:
             old.unlink()
     if count > 1:
         size = sum(sum(tensors.values()) for tensors in written)
-        with replacing(root / "model.safetensors.index.json") as file:
+        with atomic_write(root / "model.safetensors.index.json") as file:
             json.dump({"metadata": {"total_size": size}, "weight_map": names}, file)

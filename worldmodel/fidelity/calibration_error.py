@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from worldmodel.calibration import CHANCES, calibration, came_true
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
+from worldmodel.experience.calibration import CHANCES, calibration, came_true
 from worldmodel.fidelity import metrics
 from worldmodel.fidelity.cases import Case
 

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from worldmodel.experience import Query, content_seed
+from worldmodel.data.invalid_actions import refused
+from worldmodel.data.records import Episode, State, Transition
+from worldmodel.experience.base import Query, content_seed
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import number_text
-from worldmodel.text.records import Episode, State, Transition
-from worldmodel.text.refusals import refused
 
 KINDS = ("unchanged", "one_line", "many_lines", "reveal")
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worldmodel.text.records import State
+from worldmodel.data.records import State
 
 
 class KnownFacts(NamedTuple):

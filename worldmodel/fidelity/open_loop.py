@@ -7,10 +7,10 @@ they stay the real ones, and whether the episode ends as it really did.
 from collections.abc import Sequence
 from typing import Any
 
-from worldmodel.experience import ExperienceModel, Query
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, State
+from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.fidelity.cases import kind_of
-from worldmodel.fidelity.metrics import Rate
-from worldmodel.text.records import Episode, State
 
 STEPS = 16
 """Steps up to which drift is told apart."""

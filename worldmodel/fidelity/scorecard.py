@@ -12,8 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from worldmodel.calibration import Calibration, calibration
-from worldmodel.experience import (
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, Transition
+from worldmodel.experience.base import (
     ExperienceModel,
     Prediction,
     Query,
@@ -21,16 +22,15 @@ from worldmodel.experience import (
     rewarded_as,
     right,
 )
+from worldmodel.experience.calibration import Calibration, calibration
 from worldmodel.fidelity import cases, metrics
 from worldmodel.fidelity.calibration_error import probability_calibration
 from worldmodel.fidelity.cases import KINDS, Case
 from worldmodel.fidelity.facts import keeps, known_facts
-from worldmodel.fidelity.metrics import Rate
 from worldmodel.fidelity.open_loop import open_loop
-from worldmodel.text.forms import Form, fault, form_of
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import outcome_of
-from worldmodel.text.records import Episode, Transition
+from worldmodel.text.state_format import Form, fault, form_of
 
 GROUPS = ("all", "predictable", "unchanged", "changed", *KINDS[1:])
 """Kinds of transitions and what they make up: `predictable` is all but reveals,
@@ -66,7 +66,7 @@ def score(
 ) -> dict[str, Any]:
     """Return the scorecard on at most `limit` distinct transitions.
 
-    Every figure is {mean, count, effective} (metrics.Rate): means are weighted to be
+    Every figure is {mean, count, effective} (data/rates.py): means are weighted to be
     those of whole episodes, counts are of cases.
 
     exact: share of next states right in every line, by group (GROUPS); share: how often

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worldmodel.experience import ExperienceModel
+from worldmodel.data.records import Episode
+from worldmodel.experience.base import ExperienceModel
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fidelity.scorecard import HasConfidenceSignals
-from worldmodel.text.records import Episode
 
 
 class Errors(NamedTuple):

@@ -16,7 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from worldmodel.text.records import replacing
+from worldmodel.data.records import atomic_write
 
 
 def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Path:
@@ -39,7 +39,7 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
         checkpointer.wait_until_finished()
     _together("written")
     if first:
-        with replacing(temporary / "host.json") as file:
+        with atomic_write(temporary / "host.json") as file:
             json.dump(host, file)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)

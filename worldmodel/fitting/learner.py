@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optax.contrib
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -26,7 +25,8 @@ from worldmodel.backbone.mesh import ROWS, place_rows, put
 from worldmodel.backbone.model import Model, Readout, read
 from worldmodel.fitting.arrays import Ratio, counted
 from worldmodel.fitting.batches import Tokens, rows_of
-from worldmodel.fitting.micro import MicroBatches
+from worldmodel.fitting.microbatches import MicroBatches
+from worldmodel.fitting.optimizer import OptimizerConfig, optimizer
 
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
@@ -50,61 +50,6 @@ class TrainState(NamedTuple):
     opt: optax.OptState
     step: jax.Array
     average: nnx.State | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Warm-up and cosine decay to a hundredth; gradients clipped by norm.
-
-    A step that stays large to the end leaves rare events too improbable where batches
-    are small: normalised updates follow most batches, not their mean (docs/LOG.md).
-
-    `kind` "muon" orthogonalises the updates of matrices (arXiv:2502.16982) and uses
-    Adam elsewhere; "adamw" uses Adam everywhere.
-    """
-
-    kind: str = "adamw"
-    learning_rate: float = 2e-3
-    warmup: int = 20
-    steps: int = 1000
-    decay: bool = True
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    beta2: float = 0.98
-
-    def __post_init__(self):
-        if self.kind not in ("adamw", "muon"):
-            raise ValueError(f"kind must be 'adamw' or 'muon', got {self.kind!r}")
-        if self.learning_rate <= 0 or self.clip <= 0:
-            raise ValueError(
-                "learning_rate and clip must be > 0, got "
-                f"{self.learning_rate} and {self.clip}"
-            )
-        if self.steps < 1 or self.warmup < 0:
-            raise ValueError(
-                f"steps must be >= 1 and warmup >= 0, got {self.steps}, {self.warmup}"
-            )
-
-
-def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The gradient transformation of a config."""
-    c = config
-    warmup = min(c.warmup, max(c.steps - 1, 1))
-    if c.decay:
-        rate: Any = optax.warmup_cosine_decay_schedule(
-            c.learning_rate / (warmup + 1), c.learning_rate, warmup,
-            max(c.steps, warmup + 1),
-            c.learning_rate * 0.01,
-        )  # fmt: skip
-    else:
-        rate = optax.linear_schedule(
-            c.learning_rate / (warmup + 1), c.learning_rate, max(warmup, 1)
-        )
-    if c.kind == "muon":
-        step = optax.contrib.muon(rate, adam_b2=c.beta2, weight_decay=c.weight_decay)
-    else:
-        step = optax.adamw(rate, b2=c.beta2, weight_decay=c.weight_decay)
-    return optax.chain(optax.clip_by_global_norm(c.clip), step)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -242,8 +187,8 @@ class Learner:
     ) -> tuple[TrainState, dict[str, Ratio]]:
         """One step on the sum of the microbatches; metrics as Ratios.
 
-        The state given is used up. Where memory runs out batches are split (micro.py);
-        so `loss_args` must be the same for all rows.
+        The state given is used up. Where memory runs out batches are split
+        (microbatches.py); so `loss_args` must be the same for all rows.
 
         Raises:
           MemoryError: not even one row fits.

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, read
+from worldmodel.data.records import State
 from worldmodel.text import prompts
-from worldmodel.text.grams import Hashed, unit
-from worldmodel.text.records import State
+from worldmodel.text.ngrams import Hashed, unit
 from worldmodel.text.tokenizer import TextTokenizer
 
 DIMENSIONS = 256

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodel.memory.encoders import Encoder, Lexical
-from worldmodel.memory.retrieval import Index
-from worldmodel.text.records import (
+from worldmodel.data.records import (
     Episode,
     RecordError,
     State,
     Task,
     Transition,
+    atomic_write,
     read_episodes,
-    replacing,
     write_episodes,
 )
+from worldmodel.memory.encoders import Encoder, Lexical
+from worldmodel.memory.index import Index
 
 SCHEMA = "dreamgym.memory/1"
 REACH = 8
@@ -50,6 +50,20 @@ class ReplayMemory:
         self._tasks: list[str] = []
         self._owners: dict[str, int] = {}
         self._oldest = 0
+
+    @classmethod
+    def from_episodes(
+        cls,
+        episodes: Sequence[Episode],
+        *,
+        capacity: int,
+        encoder: Encoder | None = None,
+    ) -> "ReplayMemory":
+        """A memory seeded with the transitions of these episodes."""
+        memory = cls(capacity=capacity, encoder=encoder)
+        ids = [e.task.id for e in episodes for _ in e.transitions]
+        memory.add(ids, [t for e in episodes for t in e.transitions])
+        return memory
 
     def __len__(self) -> int:
         return len(self._transitions)
@@ -163,7 +177,7 @@ class ReplayMemory:
                     for i, (task, t) in enumerate(self.entries())
                 ),
             )  # fmt: skip
-        with replacing(fresh / "memory.json") as file:
+        with atomic_write(fresh / "memory.json") as file:
             told = {
                 "schema": SCHEMA, "entries": len(self), "capacity": self.capacity,
                 "encoder": self.encoder.name, "dimensions": self.encoder.dimensions,

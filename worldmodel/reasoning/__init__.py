@@ -3,6 +3,4 @@
 from worldmodel.reasoning.annotator import Annotator, Report, RuleAnnotator
 from worldmodel.reasoning.rule import annotate, bare, explain
 
-__all__ = [
-    "Annotator", "Report", "RuleAnnotator", "annotate", "bare", "explain",
-]  # fmt: skip
+__all__ = ["Annotator", "Report", "RuleAnnotator", "annotate", "bare", "explain"]

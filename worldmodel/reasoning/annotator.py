@@ -1,15 +1,15 @@
 """Who writes reasoning traces: the interface, and the writer that costs nothing.
 
 episodes -> an annotator -> the same episodes, every transition with its reasoning.
-Traces that are there already are kept. `teacher` asks a chat server, `own` the
-experience model itself; where they fail, the trace is the rule's.
+Traces that are there already are kept. `teacher` asks a chat server,
+`self_annotator` the experience model itself; where they fail, the trace is the rule's.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from worldmodel.data.records import Episode
 from worldmodel.reasoning.rule import annotate
-from worldmodel.text.records import Episode
 
 
 class Report(NamedTuple):

@@ -7,9 +7,9 @@ any environment whose states are lines.
 import dataclasses
 from collections.abc import Sequence
 
+from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.records import Episode, State, Transition
 
 
 def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:

@@ -11,20 +11,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from worldmodel.experience import content_seed
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatRequest
+from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.retrying import Asker
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Episode, Transition
 from worldmodel.reasoning.annotator import Report, missing
 from worldmodel.reasoning.rule import annotate
-from worldmodel.served.asker import Asker
-from worldmodel.served.client import ChatClient
-from worldmodel.served.prompting import QUOTING, numbered, schema
-from worldmodel.served.protocol import (
-    ChatRequest,
-    json_object,
-    quote,
-)
-from worldmodel.text.chat import Message
+from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.records import Episode, Transition
 
 _MODES = ("overall_plan", "success_mode", "failure_mode")
 _TEXT = {"type": "string"}

@@ -1,1 +1,1 @@
-"""What happened, as records, lines, tokens and prompts."""
+"""How text becomes tokens and back: edits, prompts, tokenizers, chat templates."""

@@ -11,7 +11,7 @@ are its name (`name_of`): a word to copy is easier than a number to look up.
 import difflib
 from typing import NamedTuple
 
-from worldmodel.text.records import State
+from worldmodel.data.records import State
 
 Piece = str | int
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from worldmodel.text.records import State
+from worldmodel.data.records import State
 
 _WORD = re.compile(r"\d+(?:\.\d+)+|\w+")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -16,18 +16,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
-from worldmodel.text.records import State, Task, Transition
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 OUTCOMES = ("go", "lose", "win")
+PARTS = ("reasoning", "state", "reward", "outcome", "variation")
+"""Parts of what the experience model writes, by their number in an example."""
 NO_LINE = "no line begins with"
-
-
-class Demo(NamedTuple):
-    """A retrieved transition."""
-
-    transition: Transition
 
 
 class Reply(NamedTuple):

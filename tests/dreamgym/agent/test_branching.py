@@ -7,8 +7,8 @@ import pytest
 from dreamgym.agent.branching import branch, capped, proposals
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles, helpers
-from worldmodel.text.records import Branch
-from worldmodel.text.refusals import refused
+from worldmodel.data.invalid_actions import refused
+from worldmodel.data.records import Branch
 
 TASK = doubles.task(0, 2, 3)
 EPISODE = doubles.expert(TASK)  # go right, go right, take coin

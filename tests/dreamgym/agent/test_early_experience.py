@@ -7,8 +7,8 @@ import pytest
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.reflection import moments
 from tests import doubles
+from worldmodel.data.records import Branch
 from worldmodel.text import edits
-from worldmodel.text.records import Branch
 
 POLICY = doubles.policy(history=2)
 TOK = doubles.tokenizer()

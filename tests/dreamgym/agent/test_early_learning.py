@@ -21,9 +21,9 @@ from dreamgym.agent.policy import Policy, PolicyConfig
 from dreamgym.agent.reflection import RuleWriter, moments, reflections
 from dreamgym.pipeline.config import MODELS
 from tests import doubles
-from worldmodel import pretrain
 from worldmodel.backbone.model import create
-from worldmodel.fitting.learner import OptimizerConfig
+from worldmodel.fitting import supervised
+from worldmodel.fitting.optimizer import OptimizerConfig
 
 pytestmark = pytest.mark.slow
 
@@ -38,12 +38,12 @@ HELD = [doubles.expert(t) for t in (*doubles.tasks("dev"), *doubles.tasks("test"
 
 def fitted(model, examples, held, steps, seed):
     """The model after as many updates, and its loss on the held-out examples."""
-    config = pretrain.FitConfig(
+    config = supervised.FitConfig(
         steps=steps, rows=8, width=96, eval_every=steps,
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup=5),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        model, curve = pretrain.fit(
+        model, curve = supervised.fit(
             model, examples, config, seed=seed, directory=Path(folder), held_out=held
         )
     return model, curve[-1]["held_out/loss"]

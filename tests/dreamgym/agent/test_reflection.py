@@ -17,8 +17,8 @@ from dreamgym.agent.reflection import (
     tally,
 )
 from tests import doubles
+from worldmodel.data.records import Branch, Task, Transition
 from worldmodel.reasoning.annotator import Report
-from worldmodel.text.records import Branch, Task, Transition
 
 TASK = doubles.task(0, 2, 3)
 EPISODE = doubles.expert(TASK)  # go right, go right, take coin

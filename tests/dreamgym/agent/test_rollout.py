@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from dreamgym.agent.rollout import rollout
-from dreamgym.envs.base import RealVectorEnv
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import RealVectorEnv
 from tests import doubles
 
 TASKS = list(doubles.tasks("train")[:7])

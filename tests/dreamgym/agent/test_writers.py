@@ -17,9 +17,9 @@ from dreamgym.agent.writers import (
 )
 from tests import chat_server, doubles
 from tests.chat_server import answering, ok, serving, status
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig, ChatRefused, ChatUnavailable
 from worldmodel.reasoning.teacher import TeacherConfig
-from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatConfig, ChatRefused, ChatUnavailable
 from worldmodel.text import prompts
 
 TASK = doubles.task(0, 2, 3)

@@ -8,7 +8,7 @@ import warnings
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from dreamgym.envs import base, contract
+from dreamgym.envs import base, contract, registry
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles
 
@@ -21,7 +21,10 @@ def dream(**settings):
 
 
 MADE = {
-    **{name: lambda name=name: base.make(name) for name in sorted(base.ENVIRONMENTS)},
+    **{
+        name: lambda name=name: registry.make(name)
+        for name in sorted(registry.ENVIRONMENTS)
+    },
     "corridor": doubles.Corridor,
     "bare": doubles.Bare,
     "dream": dream,

@@ -4,7 +4,7 @@ import pytest
 
 from dreamgym.envs.dream import DreamEnv, DreamVectorEnv, Trust
 from tests import doubles
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 TASKS = [doubles.task(0, 1, 2), doubles.task(2, 1, 2), doubles.task(0, 2, 2)]
 

@@ -3,7 +3,7 @@
 from dreamgym.evaluation import beside
 from dreamgym.evaluation.beside import Moment
 from tests import helpers
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 
 EPISODE = helpers.lamp_and_door()
 

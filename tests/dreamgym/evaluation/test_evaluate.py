@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dreamgym.envs.base import RealVectorEnv
+from dreamgym.envs.vector import RealVectorEnv
 from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.statistics import wilson
 from tests import doubles

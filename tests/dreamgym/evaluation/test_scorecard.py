@@ -6,7 +6,7 @@ import numpy as np
 from dreamgym.evaluation import scorecard
 from tests import helpers
 from worldmodel import fidelity
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 from worldmodel.text.prompts import outcome_of
 
 

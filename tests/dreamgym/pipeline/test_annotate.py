@@ -14,8 +14,8 @@ from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
 from tests.chat_server import answering, serving, user_text
 from worldmodel import reasoning
+from worldmodel.data.records import read_episodes, write_episodes
 from worldmodel.reasoning import Report, RuleAnnotator
-from worldmodel.text.records import read_episodes, write_episodes
 
 EPISODES = [doubles.expert(t) for t in doubles.tasks("train")[:12]]
 RULED = [reasoning.annotate(e) for e in EPISODES]

@@ -9,7 +9,7 @@ from dreamgym.pipeline.config import CollectConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
-from worldmodel.text.records import read_episodes, write_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 
 TASKS = list(doubles.tasks("train")[:10])
 

@@ -12,7 +12,7 @@ from dreamgym.pipeline.compare import compared
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
-from worldmodel.text.records import write_episodes
+from worldmodel.data.records import write_episodes
 
 
 def played(won):

@@ -9,8 +9,8 @@ from dreamgym.pipeline.config import TrustConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
-from worldmodel.ensemble import EnsembleConfig
-from worldmodel.experience import Query
+from worldmodel.experience.base import Query
+from worldmodel.experience.ensemble import EnsembleConfig
 
 
 def test_without_members_there_is_nothing_to_fit(tmp_path):

@@ -20,8 +20,8 @@ from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import LearnedConfig, RewardConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
-from worldmodel.pretrain import FitConfig
-from worldmodel.served.protocol import ChatConfig
+from worldmodel.chat.protocol import ChatConfig
+from worldmodel.fitting.supervised import FitConfig
 
 # `micro` on 2 cores (docs/LOG.md, 2026-11-21): 4,000 updates took 387 s, real steps of
 # collecting 12 s for 19,144. Half a million parameters; what a gradient holds is no

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from curriculum import generator
-from curriculum.feasible import FeasibilityConfig
+from curriculum.feasibility import FeasibilityConfig
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
 from dreamgym.pipeline.feasibility import Trial, trial_of
 from tests import doubles
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 
 NEAR = doubles.task(0, 1, 6)
 FAR = doubles.task(0, 6, 6)

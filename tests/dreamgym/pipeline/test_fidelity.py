@@ -11,8 +11,8 @@ from dreamgym.pipeline import collect, fidelity
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
 from tests import chat_server, doubles
-from worldmodel.experience import Query
-from worldmodel.text.records import Episode, Transition, lines, read_episodes
+from worldmodel.data.records import Episode, Transition, lines, read_episodes
+from worldmodel.experience.base import Query
 
 
 @pytest.fixture

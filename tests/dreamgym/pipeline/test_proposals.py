@@ -8,7 +8,8 @@ import pytest
 from curriculum import generator
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
-from dreamgym.envs import base, textworld
+from dreamgym.envs import base
+from dreamgym.envs.suites import textworld_express as textworld
 from dreamgym.pipeline import proposals
 from tests import doubles
 

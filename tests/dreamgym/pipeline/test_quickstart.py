@@ -14,7 +14,7 @@ import pytest
 
 from dreamgym.pipeline import shared
 from tests import doubles
-from worldmodel.text.records import read_episodes, write_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 
 ROOT = Path(__file__).parents[3]
 CORRIDOR = "tests.doubles:Corridor"

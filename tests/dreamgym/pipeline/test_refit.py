@@ -11,7 +11,7 @@ from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.refit import refit
 from dreamgym.pipeline.run import Run, RunError
 from tests import doubles
-from worldmodel.text.records import read_episodes, write_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 
 
 def episode(place, *, split="train", name=None):

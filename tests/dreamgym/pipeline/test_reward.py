@@ -17,8 +17,8 @@ from dreamgym.scoring.preferences import won_over_lost, write_preferences
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import save_model
-from worldmodel.served.protocol import ChatUnavailable
-from worldmodel.text.records import write_episodes
+from worldmodel.chat.protocol import ChatUnavailable
+from worldmodel.data.records import write_episodes
 
 CONFIG = PreferenceFitConfig(
     steps=60, pairs=4, width=64, learning_rate=1e-2, save_every=30

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from curriculum.feasible import FeasibilityConfig
+from curriculum.feasibility import FeasibilityConfig
 from curriculum.sampler import CurriculumConfig
 from dreamgym import cli
 from dreamgym.pipeline import collect, fidelity, pretrain, show, train, warmstart
@@ -21,11 +21,11 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopConfig
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
-from worldmodel.calibration import Calibration
-from worldmodel.ensemble import EnsembleConfig
-from worldmodel.experience import Query
-from worldmodel.served.prompted import PromptedConfig
-from worldmodel.served.protocol import ChatConfig, ChatUnavailable
+from worldmodel.chat.protocol import ChatConfig, ChatUnavailable
+from worldmodel.experience.base import Query
+from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.ensemble import EnsembleConfig
+from worldmodel.experience.prompted import PromptedConfig
 
 TASK = doubles.task(0, 1, 2)
 LOOP = LoopConfig(

@@ -11,8 +11,8 @@ from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.reinforce import trust_of
 from dreamgym.pipeline.run import Run, RunError
 from tests import helpers
-from worldmodel.local import ExperienceConfig
-from worldmodel.text.records import write_episodes
+from worldmodel.data.records import write_episodes
+from worldmodel.experience.grammar import ExperienceConfig
 
 
 def run(tmp_path, **settings) -> Run:

@@ -12,7 +12,7 @@ from dreamgym.pipeline import served, shared, study
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import SCHEMA, RunError
 from tests import doubles
-from worldmodel.text.records import (
+from worldmodel.data.records import (
     Episode,
     Task,
     Transition,

@@ -21,7 +21,7 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.tracking import FILE, read_metrics
 from dreamgym.training import LoopConfig
 from tests import doubles, helpers
-from worldmodel.experience import Prediction, Remembering
+from worldmodel.experience.base import Prediction, Remembering
 from worldmodel.memory import ReplayMemory
 
 TASKS = doubles.tasks("train")[4:40:9]  # their variations are new

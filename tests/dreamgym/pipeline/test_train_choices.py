@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from curriculum.feasible import FeasibilityConfig
-from curriculum.schedule import HorizonConfig
+from curriculum.feasibility import FeasibilityConfig
+from curriculum.step_limit import HorizonConfig
 from curriculum.value import ValueConfig
 from dreamgym.pipeline import clone, reinforce, served, train
 from dreamgym.pipeline.config import TrustConfig, changed
@@ -25,8 +25,8 @@ from tests.dreamgym.pipeline.test_train import (
     stop_after,
 )
 from tests.dreamgym.test_training_choices import fresh
+from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.records import write_episodes
 
 WORLD = "tests.doubles:Corridor"
 ALL = dataclasses.replace(

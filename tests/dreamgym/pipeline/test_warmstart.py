@@ -14,7 +14,7 @@ from dreamgym.pipeline.warmstart_config import TeacherServerConfig, WarmstartCon
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.text.records import write_episodes
+from worldmodel.data.records import write_episodes
 
 CORRIDOR = "tests.doubles:Corridor"
 FIT = {"warmstart.fit.steps": 4, "warmstart.fit.eval_every": 2,
@@ -156,7 +156,7 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
     run = made(tmp_path)
     told = numbers(run)
     run.path("stages/warmstart.json").unlink()
-    monkeypatch.setattr(warmstart.base, "make", None)
+    monkeypatch.setattr(warmstart.registry, "make", None)
     assert numbers(run) == told
 
 

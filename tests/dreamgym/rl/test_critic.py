@@ -11,8 +11,8 @@ from flax import nnx
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.training import turn_example
 from tests import doubles, helpers
-from worldmodel.backbone.headed import headed
 from worldmodel.backbone.model import read
+from worldmodel.backbone.scalar_head import headed
 
 TASKS = doubles.tasks("train")[:24]
 ROWS = {"rows": 4, "width": 96}

@@ -11,8 +11,8 @@ from dreamgym.scoring.judge import Judge, judge_messages, read_scores
 from dreamgym.scoring.scorer import Scorer, StepJudge
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
-from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatConfig, ChatRefused, ChatUnavailable
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig, ChatRefused, ChatUnavailable
 
 
 def said(*scores, why="it opened the door", **more) -> str:

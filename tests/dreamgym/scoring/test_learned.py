@@ -14,7 +14,7 @@ from dreamgym.scoring.learned import PreferenceFitConfig, RewardModel, bradley_t
 from dreamgym.scoring.preferences import Preference
 from dreamgym.scoring.scorer import StepScores
 from tests import doubles
-from worldmodel.backbone.headed import headed
+from worldmodel.backbone.scalar_head import headed
 
 CONFIG = PreferenceFitConfig(
     steps=40, pairs=4, width=64, history=2, learning_rate=1e-2, save_every=20

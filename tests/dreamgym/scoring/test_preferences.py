@@ -14,7 +14,7 @@ from dreamgym.scoring.preferences import (
     write_preferences,
 )
 from tests import doubles
-from worldmodel.text.reading import RecordError
+from worldmodel.data.json_reading import RecordError
 
 STEP = {"state": ["a"], "action": "x", "next_state": ["b"], "reward": 0}
 TASKS = doubles.tasks("train")[:6]

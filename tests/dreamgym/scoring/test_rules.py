@@ -9,8 +9,8 @@ from dreamgym.scoring import rules
 from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
 from dreamgym.scoring.scorer import Scorer
 from tests import helpers
-from worldmodel.text.calls import Call
-from worldmodel.text.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.text.tool_calls import Call
 
 GOLD = {"tool": "weather_api", "arguments": {"city": "Paris", "date": "tomorrow"}}
 ON = RewardConfig(environment=0.0, tools=ToolConfig(enabled=True))

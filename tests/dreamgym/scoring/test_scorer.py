@@ -17,7 +17,7 @@ from dreamgym.scoring.config import (
 )
 from dreamgym.scoring.scorer import Scored, Scorer, rewarded
 from tests import doubles, helpers
-from worldmodel.text.records import Task
+from worldmodel.data.records import Task
 
 WON = helpers.lamp_and_door()  # pays 0.5, 0, 1
 LOST = dataclasses.replace(WON, id="lost", success=False)

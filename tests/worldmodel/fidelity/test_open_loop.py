@@ -2,7 +2,7 @@ import dataclasses
 import itertools
 
 from tests import helpers
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 from worldmodel.fidelity.open_loop import open_loop
 from worldmodel.text.prompts import outcome_of
 

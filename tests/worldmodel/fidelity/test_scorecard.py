@@ -4,7 +4,7 @@ import pytest
 
 from tests import helpers
 from worldmodel import fidelity
-from worldmodel.experience import Prediction
+from worldmodel.experience.base import Prediction
 from worldmodel.text.prompts import outcome_of
 
 SEED = helpers.lamp_and_door()

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
+from worldmodel.data.records import RecordError
 from worldmodel.memory import ReplayMemory
 from worldmodel.memory.encoders import Lexical
-from worldmodel.text.records import RecordError
 
 
 def lexical(state, action) -> np.ndarray:
@@ -237,3 +237,14 @@ def test_broken_vectors_are_named(tmp_path):
         (tmp_path / "vectors.npy").write_bytes(content)
         with pytest.raises(RecordError, match=r"vectors.npy: expected an array"):
             ReplayMemory.load(tmp_path)
+
+
+def test_a_memory_of_episodes_keeps_the_task_of_each_step():
+    episodes = [helpers.lamp_and_door(f"room-{i}") for i in range(2)]
+    memory = ReplayMemory.from_episodes(episodes, capacity=100)
+    assert len(memory) == 6
+    t = episodes[0].transitions[0]
+    for task, found in (("room-0", 1), ("room-1", 1), ("else", 1)):
+        assert len(memory.search([(task, t.state, t.action)], 1)[0]) == found
+    alone = ReplayMemory.from_episodes(episodes[:1], capacity=100)
+    assert alone.search([("room-0", t.state, t.action)], 1) == [[]]

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from tests import helpers
@@ -93,3 +95,12 @@ def test_a_lamp_and_a_door_are_explained():
         "the door is shut nothing nothing changes",
         "the door is shut pull door open as the change earns 1 and wins",
     ]
+
+
+def test_annotate_fills_only_what_is_missing():
+    first, *rest = helpers.lamp_and_door().transitions
+    given = dataclasses.replace(first, reasoning="because I say so")
+    e = dataclasses.replace(helpers.lamp_and_door(), transitions=(given, *rest))
+    got = [t.reasoning for t in reasoning.annotate(e).transitions]
+    rule = [reasoning.explain(t) for t in rest]
+    assert got == ["because I say so", *rule]

@@ -7,6 +7,8 @@ import pytest
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel import reasoning
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig, ChatRefused, ChatUnavailable
 from worldmodel.reasoning import Annotator, RuleAnnotator
 from worldmodel.reasoning.teacher import (
     TeacherAnnotator,
@@ -14,8 +16,6 @@ from worldmodel.reasoning.teacher import (
     read_explanations,
     teacher_messages,
 )
-from worldmodel.served.client import ChatClient
-from worldmodel.served.protocol import ChatConfig, ChatRefused, ChatUnavailable
 
 MODES = {"overall_plan": "light, then out", "success_mode": "a", "failure_mode": "b"}
 TOLD = ("pressing lights the lamp", "nothing happens", "pulling opens the door")

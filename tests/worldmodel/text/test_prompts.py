@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import helpers
+from worldmodel.data.records import Task
 from worldmodel.text import prompts
-from worldmodel.text.records import Task
 from worldmodel.text.tokenizer import MAX_LINES
 
 LINE = st.text(

@@ -1,0 +1,86 @@
+"""Whether an invented task can be solved at all: the decision, from counts.
+
+Who asks the dream (dreamgym/pipeline/feasibility.py) gives numbers; here it is decided
+what they mean. Two questions: does the dream know what happens in this start (several
+samples of its answers agree), and does some plan win there (one of n rollouts does)?
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+
+from worldmodel.data.records import Task
+
+Feasible = Callable[[Sequence[Task]], Sequence[str | None]]
+"""For each task why it is refused, or None."""
+
+NO_AGREEMENT = "disagreement"
+NO_PLAN = "no plan"
+UNSCORED = "unscored"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeasibilityConfig:
+    """How proposals are tried out before they are taken in; 0 of either: not at all.
+
+    `rollouts` of the current policy look for a plan: one must win. `samples` answers to
+    each of the first actions of `actions` turns must agree in `agreement` of all pairs.
+    """
+
+    rollouts: int = 0
+    samples: int = 0
+    actions: int = 3
+    agreement: float = 0.5
+
+    def __post_init__(self):
+        if self.rollouts < 0 or self.samples < 0 or self.samples == 1:
+            raise ValueError(
+                "rollouts must be >= 0 and samples 0 or >= 2 (one agrees with "
+                f"itself), got {self.rollouts} and {self.samples}"
+            )
+        if self.actions < 1 or not 0.0 <= self.agreement <= 1.0:
+            raise ValueError(
+                "actions must be >= 1 and agreement in [0, 1], got "
+                f"{self.actions} and {self.agreement}"
+            )
+
+
+def agreement(answers: Sequence[Sequence[Hashable | None]]) -> float:
+    """The share of pairs of samples that say the same, in [0, 1].
+
+    `answers[i]` are the samples to question i; one that is None made no sense and
+    agrees with nothing. Drawn with chances q, two samples agree
+    with chance sum of q^2, of which the share of pairs is an unbiased estimate. The
+    mean over questions; 0 where no question has two samples.
+    """
+    rates = []
+    for samples in answers:
+        n = len(samples)
+        if n < 2:
+            continue
+        counts = collections.Counter(x for x in samples if x is not None)
+        same = sum(k * (k - 1) for k in counts.values())
+        rates.append(same / (n * (n - 1)))
+    return sum(rates) / len(rates) if rates else 0.0
+
+
+def verdict(
+    config: FeasibilityConfig,
+    *,
+    agreed: float | int | None,
+    won: int,
+    scored: int,
+) -> str | None:
+    """Why a task is refused, or None, from what its trial gave.
+
+    `agreed` is the agreement of samples, None where there were none to compare. Of the
+    rollouts `scored` came to an outcome: a task whose rollouts all broke is refused
+    apart from one that was lost, for it tells of the dream and not of the task.
+    """
+    if config.samples and (agreed is None or agreed < config.agreement):
+        return NO_AGREEMENT
+    if config.rollouts and not scored:
+        return UNSCORED
+    if config.rollouts and not won:
+        return NO_PLAN
+    return None

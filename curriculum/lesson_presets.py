@@ -1,0 +1,100 @@
+"""Stages as data: the primer's for tool calling, and a ladder for plain text games."""
+
+import math
+
+from curriculum.lessons import Kind, Stage
+
+NO_CALL = (0.0, 0.0)
+ONE_CALL = (1.0, 1.0)
+CALLS = (1.0, math.inf)
+SEVERAL = (2.0, math.inf)
+
+
+def tool_stages() -> tuple[Stage, ...]:
+    """supervised, when, which, how, pipelines, open: the primer on tool calling.
+
+    Its section "Curriculum Design, Evaluation Strategy, and Diagnostics" gives these
+    numbers, and no others:
+      budgets ("Curriculum Scheduling"): "Stage 0 (SFT): 30k-200k examples", "Stage 1
+        (When): 1-5 RL epochs", "Stage 2 (Which): 3-10", "Stage 3 (How): 5-20", "Stage 4
+        (Pipelines): 10-30", "Stage 5 (Open-domain): continuous";
+      the mix of stage 1: "50% queries that require a specific tool", "50% queries that
+        must be answered without tools".
+    The rest it says in words, and the numbers are ours, not measured. Weights, from its
+    "Reward emphasis": stage 1 "increase w_call", "reduce penalties for syntax/execution
+    errors"; 2 "shift weight from w_call to w_which"; 3 "increase w_args", "tighten
+    penalty for malformed JSON"; 4 "add step penalties" (so none before), "strengthen
+    outcome reward".
+    Mixes: later stages keep tasks of the earlier ones, as 3 says "start with minimal
+    arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
+    it lists for each stage.
+    """
+    silent = Kind(share=0.5, calls=NO_CALL, skill="call_precision")
+    called = Kind(share=0.5, calls=CALLS, skill="call_recall")
+    none = Kind(share=0.2, calls=NO_CALL, skill="call_precision")
+    one = Kind(share=0.4, calls=ONE_CALL, arguments=(0, 1), skill="tool_accuracy")
+    rich = Kind(share=0.4, calls=CALLS, arguments=(2, math.inf), skill="argument_score")
+    long = Kind(share=0.6, calls=SEVERAL, skill="success")
+    return (
+        Stage(
+            name="supervised", mix=(silent, called), budget=(30e3, 200e3),
+            unit="examples", promote={"valid_json": 0.8},
+        ),
+        Stage(
+            name="when", mix=(silent, called), budget=(1, 5),
+            rewards={"tool/when": 2.0, "tool/syntax": 0.5, "tool/execution": 0.5},
+            promote={"call_precision": 0.9, "call_recall": 0.9},
+        ),
+        Stage(
+            name="which", mix=(none, Kind(share=0.8, calls=CALLS,
+                                          skill="tool_accuracy")),
+            budget=(3, 10), rewards={"tool/when": 0.5, "tool/which": 2.0},
+            promote={"tool_accuracy": 0.9},
+        ),
+        Stage(
+            name="how", mix=(none, one, rich), budget=(5, 20),
+            rewards={"tool/which": 0.5, "tool/arguments": 2.0, "tool/syntax": 2.0},
+            promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
+        ),
+        Stage(
+            name="pipelines", mix=(none, Kind(share=0.2, calls=ONE_CALL), long),
+            budget=(10, 30), rewards={"tool/task": 2.0},
+            promote={"success": 0.7},
+        ),
+        Stage(
+            name="open", mix=(Kind(share=1.0),), rewards={"tool/task": 2.0},
+        ),
+    )  # fmt: skip
+
+
+def game_stages(
+    *, success: float = 0.6, plans: tuple[int, ...] = (4, 8), updates: float = 8.0
+) -> tuple[Stage, ...]:
+    """Short plans first, then longer ones, then all: for text games without tools.
+
+    `plans` are the longest known plans of the stages but the last; a stage is passed at
+    a `success` rate, or after so many `updates`, and its episodes may take three times
+    its plan. Half of a later stage is what is new in it, half what came before. It is
+    never gone back to: success on longer plans says nothing of shorter ones. All
+    numbers are defaults of ours, not measured.
+
+    Raises:
+      ValueError: plans that do not grow, or a success rate outside (0, 1].
+    """
+    if not plans or min(plans) < 1 or list(plans) != sorted(set(plans)):
+        raise ValueError(f"plans must be >= 1 and grow, got {plans}")
+    if not 0 < success <= 1:
+        raise ValueError(f"success must be in (0, 1], got {success}")
+    out, before = [], 0
+    for plan in plans:
+        new = Kind(share=0.5, steps=(before + 1, plan), skill="success")
+        old = Kind(share=0.5, steps=(0, before)) if before else None
+        out.append(
+            Stage(
+                name=f"plans-{plan}", mix=(new,) if old is None else (new, old),
+                budget=(1.0, updates), unit="updates", held=False,
+                promote={"success": success}, max_steps=3 * plan,
+            )
+        )  # fmt: skip
+        before = plan
+    return (*out, Stage(name="all", mix=(Kind(share=1.0),)))

@@ -1,0 +1,280 @@
+"""Stages of a curriculum: which tasks, which rewards, until what can be done.
+
+skills measured -> promotion or regression, n checks in a row -> the stage -> the mix of
+tasks, the weights of the reward's parts, the limits. The machine is a pure function of
+(state, measures); the presets are data (curriculum/lesson_presets.py).
+"""
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curriculum.pool import Entry, Part, TaskPool
+from worldmodel.data.records import Task
+from worldmodel.text.tool_calls import gold_calls
+
+Range = tuple[float | int, float | int]
+ANY: Range = (0.0, math.inf)
+UNITS = ("epochs", "updates", "examples")
+HISTORY = 64
+"""Checks whose measures are kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A share of a stage's tasks, and which tasks it may be of; both ends included.
+
+    `families` are patterns ("coin*"), none: any. `calls` is how many calls are due and
+    `arguments` how many the richest of them has (of tasks that say: calls.gold_calls;
+    others fit where both are ANY). `steps` is the length of a known plan, `success` the
+    pool's estimate; a task whose plan is not known fits where there is no upper limit.
+    The share grows with what is lacking in `skill`, a measure: see `shares`.
+    """
+
+    share: float
+    families: tuple[str, ...] = ()
+    calls: Range = ANY
+    arguments: Range = ANY
+    steps: Range = ANY
+    success: Range = (0.0, 1.0)
+    skill: str = ""
+
+    def __post_init__(self):
+        if not 0 < self.share < math.inf:
+            raise ValueError(f"share must be > 0 and finite, got {self.share}")
+        for name in ("calls", "arguments", "steps", "success"):
+            low, high = getattr(self, name)
+            if not 0 <= low <= high:
+                raise ValueError(f"{name} must be (low, high), got {(low, high)}")
+
+    def of_calls(self, task: Task) -> bool:
+        """Whether the calls due are as many as wanted, and as rich."""
+        if self.calls == ANY and self.arguments == ANY:
+            return True
+        gold = gold_calls(task)
+        if gold is None:
+            return False
+        found = [c for c in gold if c is not None]
+        most = max((len(c.arguments) for c in found), default=0)
+        return _in(len(found), self.calls) and _in(most, self.arguments)
+
+    def fits(self, task: Task, *, steps: float | int | None, success: float) -> bool:
+        """Whether a task is of this kind; `steps` None: its plan is not known."""
+        named = not self.families or any(
+            fnmatch.fnmatchcase(task.family, p) for p in self.families
+        )
+        planned = _in(math.inf if steps is None else steps, self.steps)
+        return named and planned and _in(success, self.success) and self.of_calls(task)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage: its mix of tasks, its rewards, how long, and what it must lead to.
+
+    `rewards` multiply the weights of the reward's parts, by name; what is not named
+    stays. `budget` is the least and the most that is spent in it, in `unit`s: epochs
+    over the tasks of its mix, updates, or examples. It is passed when every measure of
+    `promote` is at least as large, in checks in a row; unless `held`, later stages
+    measure those on other tasks, and falling below does not lead back here. `max_steps`
+    limits its episodes (0: the run's limit).
+    """
+
+    name: str
+    mix: tuple[Kind, ...]
+    rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    budget: Range = (1.0, math.inf)
+    unit: str = "epochs"
+    promote: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    held: bool = True
+    max_steps: int = 0
+
+    def __post_init__(self):
+        if self.unit not in UNITS:
+            raise ValueError(f"unit must be one of {UNITS}, got {self.unit!r}")
+        if not self.name or not self.mix:
+            raise ValueError(f"a stage needs a name and a mix, got {self.name!r}")
+        low, high = self.budget
+        if not 0 <= low <= high or not high:
+            raise ValueError(f"budget must be (least, most), got {self.budget}")
+        if self.max_steps < 0:
+            raise ValueError(f"max_steps must be >= 0, got {self.max_steps}")
+        bad = {k: v for k, v in self.rewards.items() if not 0 <= v < math.inf}
+        if bad:
+            raise ValueError(f"rewards must be >= 0 and finite, got {bad}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageConfig:
+    """How stages follow each other.
+
+    `checks` in a row must say so before a stage is left, either way. A stage is gone
+    back to when a measure that it was passed with falls more than `margin` below. At
+    the end of its budget a stage is passed if `force`, whatever was reached. `boost`
+    shifts the mix towards what is lacking (`shares`). `drop` is how far a skill falls
+    from its best before it counts as collapsed (skill_collapse.reasons).
+    """
+
+    checks: int = 2
+    margin: float = 0.1
+    force: bool = True
+    boost: float = 0.0
+    drop: float = 0.2
+
+    def __post_init__(self):
+        if self.checks < 1:
+            raise ValueError(f"checks must be >= 1, got {self.checks}")
+        if min(self.margin, self.boost) < 0 or not 0 < self.drop <= 1:
+            raise ValueError(
+                "margin and boost must be >= 0 and drop in (0, 1], got "
+                f"{self.margin}, {self.boost} and {self.drop}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageState:
+    """Where the stages stand, as plain data.
+
+    `passed` and `failed` count checks in a row; `floors` are, by stage, the measures it
+    was passed with; `why` says how the present stage was come to; `history` holds the
+    measures of the last HISTORY checks, oldest first.
+    """
+
+    index: int = 0
+    spent: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    floors: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    why: str = "start"
+    history: tuple[Mapping[str, float], ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        """The state as JSON."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def of_json(row: Mapping[str, Any]) -> "StageState":
+        """The state that `json` told."""
+        fields: dict[str, Any] = {**row, "history": tuple(row["history"])}
+        return StageState(**fields)
+
+
+def advance(
+    state: StageState,
+    stages: Sequence[Stage],
+    measures: Mapping[str, float],
+    config: StageConfig,
+    *,
+    spent: float | int,
+) -> StageState:
+    """The state after a check of the skills; `spent` since the last, in stage units.
+
+    Back to the earliest stage that was passed with a measure that has been lost, or on
+    where all of `promote` is reached and the least budget spent, or where the most is;
+    the last stage is never passed. A measure that nothing is known of neither promotes
+    nor sets back.
+
+    Raises:
+      ValueError: no stages, a state beyond them, or a negative cost.
+    """
+    if not 0 <= state.index < len(stages) or spent < 0:
+        raise ValueError(
+            f"expected a stage of {len(stages)} and spent >= 0, got number "
+            f"{state.index} and {spent}"
+        )
+    stage = stages[state.index]
+    state = dataclasses.replace(
+        state, spent=state.spent + spent,
+        history=(*state.history, dict(measures))[-HISTORY:],
+    )  # fmt: skip
+    lost = _lost(state, stages, measures, config.margin)
+    failed = state.failed + 1 if lost is not None else 0
+    reached = all(_reached(measures, k, v) for k, v in stage.promote.items())
+    passed = state.passed + 1 if stage.promote and reached else 0
+    state = dataclasses.replace(state, failed=failed, passed=passed)
+    if lost is not None and failed >= config.checks:
+        floors = {s.name: state.floors[s.name] for s in stages[:lost] if s.name in
+                  state.floors}  # fmt: skip
+        return dataclasses.replace(
+            state, index=lost, spent=0.0, passed=0, failed=0, floors=floors,
+            why="regression",
+        )  # fmt: skip
+    least, most = stage.budget
+    skilled = passed >= config.checks and state.spent >= least
+    over = config.force and state.spent >= most
+    if state.index + 1 == len(stages) or not (skilled or over):
+        return state
+    kept = stage.promote if stage.held else {}
+    floor = {k: min(v, measures[k]) for k, v in kept.items() if k in measures}
+    return dataclasses.replace(
+        state, index=state.index + 1, spent=0.0, passed=0, failed=0,
+        floors={**state.floors, stage.name: floor},
+        why="promotion" if skilled else "budget",
+    )  # fmt: skip
+
+
+def _reached(measures: Mapping[str, float], name: str, least: float) -> bool:
+    return name in measures and measures[name] >= least
+
+
+def _lost(
+    state: StageState,
+    stages: Sequence[Stage],
+    measures: Mapping[str, float],
+    margin: float,
+) -> int | None:
+    """The earliest stage behind whose measures are not held any more."""
+    for i, stage in enumerate(stages[: state.index]):
+        for name, floor in state.floors.get(stage.name, {}).items():
+            if name in measures and measures[name] < floor - margin:
+                return i
+    return None
+
+
+def shares(
+    stage: Stage, measures: Mapping[str, float], boost: float | int
+) -> list[float]:
+    """The shares of the mix, each grown by `boost` times what its skill lacks of 1.
+
+    "Dynamic curriculum: shift task sampling probabilities based on evaluation metrics"
+    (the primer). They sum to 1; a skill that nothing is known of lacks nothing.
+    """
+    raw = [
+        kind.share * (1.0 + boost * (1.0 - min(measures.get(kind.skill, 1.0), 1.0)))
+        for kind in stage.mix
+    ]
+    return [x / sum(raw) for x in raw]
+
+
+def parts(
+    stage: Stage,
+    pool: TaskPool,
+    config: StageConfig,
+    *,
+    measures: Mapping[str, float],
+    steps: Mapping[str, float | int] | None = None,
+) -> list[Part]:
+    """The stage's mix for sampler.sample.
+
+    `steps`: length of a known plan by task id; a generated task goes by its seed's.
+    """
+    known = {} if steps is None else steps
+    entries = list(pool.entries.values())
+    found = pool.success(entries).tolist()
+    success = {e.task.id: p for e, p in zip(entries, found, strict=True)}
+
+    def part(kind: Kind):
+        def fits(entry: Entry) -> bool:
+            ids = (entry.task.id, *reversed(entry.task.lineage))
+            plan = next((known[i] for i in ids if i in known), None)
+            return kind.fits(entry.task, steps=plan, success=success[entry.task.id])
+
+        return fits
+
+    some = shares(stage, measures, config.boost)
+    return [(x, part(kind)) for x, kind in zip(some, stage.mix, strict=True)]
+
+
+def _in(value: float | int, limits: Range) -> bool:
+    return limits[0] <= value <= limits[1]

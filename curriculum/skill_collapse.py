@@ -1,0 +1,95 @@
+"""Skill collapse: a skill lost while another is learned, calls that vanish or explode.
+
+measures of the checks so far, oldest first -> red flags by name. The primer's list
+("Detecting Skill Collapse"), each with a number that says when: those are ours.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from curriculum.lessons import StageConfig, StageState
+
+NAMED = {
+    "valid_json": "syntax collapse",
+    "call_precision": "call collapse",
+    "tool_accuracy": "which collapse",
+    "execution": "argument collapse",
+}
+"""The primer's names for a fall of a measure."""
+
+LOWER_IS_BETTER = ("calls_per_success", "steps_per_success")
+RATES = ("call_rate", "due_rate")
+"""Neither good nor bad in themselves."""
+
+FLAT = 0.02
+"""Success that moves by no more than this over the window is flat."""
+VANISHED = 0.1
+EXPLODED = 3.0
+"""Calls for each that is due."""
+
+
+def flags(state: StageState, config: StageConfig) -> dict[str, str]:
+    """Red flags of the last check that the stages saw (`reasons`)."""
+    return reasons(state.history, drop=config.drop)
+
+
+def reasons(
+    history: Sequence[Mapping[str, float]], *, drop: float | int, window: int = 4
+) -> dict[str, str]:
+    """Red flags of the last check by measure; empty where all is well.
+
+    A measure has collapsed where it lies more than `drop` under the best of the last
+    `window` checks before, and another has risen since that best: a fall of all at once
+    is a worse policy, not a skill traded for another. Calls vanish at less than a tenth
+    of those due, explode above three times as many. Flat success while the mean of the
+    other skills rose by more than `drop` over a whole window is a plateau "due to
+    overfitting on shaping rewards".
+
+    Raises:
+      ValueError: a drop that is not positive, or a window below 1.
+    """
+    if drop <= 0 or window < 1:
+        raise ValueError(f"drop must be > 0 and window >= 1, got {drop} and {window}")
+    if not history:
+        return {}
+    now, before = history[-1], list(history[-1 - window : -1])
+    out = {}
+    for name in _skills(now):
+        past = [x for x in before if name in x]
+        if not past:
+            continue
+        best = max(past, key=lambda x: x[name])
+        rose = any(now[k] > best[k] for k in _skills(now) if k != name and k in best)
+        if best[name] - now[name] > drop and rose:
+            out[name] = NAMED.get(name, "skill collapse")
+    out |= _calls(now)
+    if len(before) == window and _plateau(before[0], now, before, drop):
+        out["success"] = "plateau"
+    return out
+
+
+def _skills(measures: Mapping[str, float]) -> list[str]:
+    """Measures of which more is better."""
+    return [k for k in measures if k not in (*LOWER_IS_BETTER, *RATES)]
+
+
+def _calls(now: Mapping[str, float]) -> dict[str, str]:
+    made, wanted = now.get("call_rate"), now.get("due_rate")
+    if made is None or not wanted:
+        return {}
+    if made < VANISHED * wanted:
+        return {"call_rate": "calls vanish"}
+    return {"call_rate": "calls explode"} if made > EXPLODED * wanted else {}
+
+
+def _plateau(
+    first: Mapping[str, float],
+    now: Mapping[str, float],
+    before: Sequence[Mapping[str, float]],
+    drop: float,
+) -> bool:
+    won = [x["success"] for x in (*before, now) if "success" in x]
+    others = [k for k in _skills(now) if k != "success" and k in first]
+    if len(won) <= len(before) or not others:
+        return False
+    rise = sum(now[k] - first[k] for k in others) / len(others)
+    return max(won) - min(won) <= FLAT and rise > drop

@@ -1,0 +1,38 @@
+"""Environments by name: a registered id, or "module:Class".
+
+They are imported only when made, so that one which is an extra costs nobody anything.
+"""
+
+import importlib
+from typing import Any
+
+import gymnasium
+
+ENVIRONMENTS = {
+    "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
+    "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
+}
+
+
+def parse_spec(spec: str) -> type[gymnasium.Env]:
+    """The class of a registered id or of "module:Class".
+
+    Raises:
+      ValueError: neither; the message lists the registered ids.
+    """
+    target = ENVIRONMENTS.get(spec, spec)
+    module, _, name = target.partition(":")
+    if not name:
+        raise ValueError(
+            f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
+            'or "module:Class"'
+        )
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"environment {spec!r} cannot be imported: {error}") from error
+
+
+def make(spec: str, **kwargs: Any) -> gymnasium.Env:
+    """An environment of a registered id or of "module:Class"."""
+    return parse_spec(spec)(**kwargs)

@@ -1,0 +1,1 @@
+"""Real environments, one file each; what they need beyond the core is an extra."""

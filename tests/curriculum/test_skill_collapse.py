@@ -1,0 +1,73 @@
+"""Skill collapse: each red flag by hand, and what is none."""
+
+import pytest
+
+from curriculum.lessons import StageConfig, StageState
+from curriculum.skill_collapse import flags, reasons
+
+FINE = {"valid_json": 0.9, "tool_accuracy": 0.5, "call_rate": 0.5, "due_rate": 0.5}
+
+
+def test_a_skill_that_falls_while_another_rises_has_collapsed():
+    traded = FINE | {"valid_json": 0.6, "tool_accuracy": 0.6}
+    assert reasons([FINE, traded], drop=0.2) == {"valid_json": "syntax collapse"}
+    assert reasons([FINE, traded], drop=0.4) == {}
+    config = StageConfig(drop=0.2)
+    assert flags(StageState(history=(FINE, traded)), config) == reasons(
+        [FINE, traded], drop=0.2
+    )
+
+
+def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
+    worse = FINE | {"valid_json": 0.6, "tool_accuracy": 0.2}
+    assert reasons([FINE, worse], drop=0.2) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("call_precision", "call collapse"), ("tool_accuracy", "which collapse"),
+     ("execution", "argument collapse"), ("argument_score", "skill collapse")],
+)  # fmt: skip
+def test_falls_have_the_primers_names(name, said):
+    rows = [{name: 0.9, "call_recall": 0.1}, {name: 0.4, "call_recall": 0.5}]
+    assert reasons(rows, drop=0.2) == {name: said}
+
+
+def test_the_best_is_looked_for_in_the_window_alone():
+    rows = [{"a": 0.9, "b": 0.1}, *[{"a": 0.5, "b": 0.2}] * 3, {"a": 0.5, "b": 0.3}]
+    assert reasons(rows, drop=0.2, window=4) == {"a": "skill collapse"}
+    assert reasons(rows, drop=0.2, window=3) == {}
+
+
+def test_more_steps_for_a_success_is_no_skill():
+    rows = [{"steps_per_success": 9.0, "a": 0.1}, {"steps_per_success": 3.0, "a": 0.2}]
+    assert reasons(rows, drop=0.2) == {}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [(0.0, {"call_rate": "calls vanish"}), (0.019, {"call_rate": "calls vanish"}),
+     (0.021, {}), (0.59, {}), (0.61, {"call_rate": "calls explode"})],
+)  # fmt: skip
+def test_calls_vanish_and_explode(made, said):
+    assert reasons([{"call_rate": made, "due_rate": 0.2}], drop=0.2) == said
+
+
+def test_shaping_without_success_is_a_plateau():
+    def row(i, success):
+        return {"success": success, "valid_json": 0.2 * i, "tool_accuracy": 0.1 * i}
+
+    flat = [row(i, 0.3) for i in range(5)]
+    assert reasons(flat, drop=0.2) == {"success": "plateau"}
+    assert reasons(flat[:4], drop=0.2) == {}  # too short to say
+    assert reasons([row(i, 0.3 + 0.1 * i) for i in range(5)], drop=0.2) == {}
+    assert reasons([row(0, 0.3)] * 5, drop=0.2) == {}
+
+
+def test_nothing_measured_raises_no_flag_and_bad_input_does():
+    assert reasons([], drop=0.2) == {}
+    assert reasons([{}], drop=0.2) == {}
+    with pytest.raises(ValueError, match="drop must be > 0"):
+        reasons([], drop=0.0)
+    with pytest.raises(ValueError, match=r"window >= 1, got 0\.2 and 0"):
+        reasons([], drop=0.2, window=0)

@@ -1,0 +1,617 @@
+"""Foreign formats by hand, as documented, and as no format at all."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worldmodel.data import import_chat, importers, records
+from worldmodel.data.importers import (
+    FORMATS,
+    from_agentgym,
+    from_gymnasium,
+    from_openai,
+)
+from worldmodel.data.json_reading import RecordError, Where
+
+HERE = Where(Path("f.jsonl"), 1)
+
+
+def call(name, arguments, **more):
+    return {"function": {"name": name, "arguments": arguments}, **more}
+
+
+def chat(*messages, **row):
+    """Messages as (role, content), or whole."""
+    said = [
+        {"role": m[0], "content": m[1]} if isinstance(m, tuple) else m for m in messages
+    ]
+    return {"messages": said} | row
+
+
+def openai(*messages, **row):
+    return from_openai(chat(*messages, **row), HERE, "n")
+
+
+def talk(*values, **row):
+    """human, gpt, human, ... in turn."""
+    turns = [
+        {"from": ("human", "gpt")[i % 2], "value": v} for i, v in enumerate(values)
+    ]
+    return {"conversations": turns} | row
+
+
+def agentgym(*values, **row):
+    return from_agentgym(talk(*values, **row), HERE, "n")
+
+
+def recording(**changes):
+    good = {
+        "observations": ["a", "b", "c"], "actions": ["x", "y"], "rewards": [0, 1.5],
+        "terminations": [False, True], "truncations": [False, False], "task": "go",
+    }  # fmt: skip
+    return {k: v for k, v in (good | changes).items() if v is not ...}
+
+
+def gym(**changes):
+    return from_gymnasium(recording(**changes), HERE, "n")
+
+
+# --- openai ------------------------------------------------------------------
+
+
+def test_a_chat_with_tools_by_hand():
+    episode = openai(
+        ("system", "S"), ("user", "do\n\nit "),
+        {"role": "assistant", "content": " why ", "tool_calls": [
+            call("f", '{"b": 1, "a": "\\u00e9"}', id="1"), call("g", {}, id="2"),
+        ]},
+        {"role": "tool", "content": "one", "tool_call_id": "2"},
+        {"role": "tool", "content": "", "tool_call_id": "1"},
+        ("user", "more"), ("assistant", " done\n"),
+        id=7, score=0.5, success=False, split="dev", family="fam", task_id="t",
+        tools=[{"type": "function"}], metadata={"k": 1},
+    )  # fmt: skip
+    first, second = episode.transitions
+    assert first.state == ("do", "it")
+    assert first.action == 'f {"a": "é", "b": 1}\ng {}'
+    assert first.thought == "why"
+    # In the order of the calls, whatever came first; the first one said nothing.
+    assert first.next_state == second.state == ("one", "more")
+    assert (second.action, second.thought) == ("done", None)
+    assert second.next_state == second.state  # nobody answered
+    assert (first.rewards, second.rewards) == ({}, {"score": 0.5})
+    assert not any((second.terminated, second.truncated, second.success))
+    task = episode.task
+    assert (episode.id, task.id, task.family, task.split) == ("7", "t", "fam", "dev")
+    assert task.instruction == "S\ndo\n\nit "
+    assert task.options == {"tools": [{"type": "function"}], "metadata": {"k": 1}}
+    assert (episode.success, episode.source) == (False, "openai")
+
+
+def test_an_empty_answer_is_an_empty_state_and_none_leaves_it():
+    answered = openai(
+        ("user", "u"), ("assistant", "a"), ("user", ""), ("assistant", "b")
+    )
+    assert [t.next_state for t in answered.transitions] == [(), ()]
+    silent = openai(("user", "u"), ("assistant", "a"), ("assistant", "b"))
+    assert [t.next_state for t in silent.transitions] == [("u",), ("u",)]
+
+
+def test_arguments_that_are_no_json_stay_as_the_model_wrote_them():
+    turn = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a": ')]}
+    (t,) = openai(("user", "u"), turn).transitions
+    assert t.action == 'f {"a": '
+
+
+def test_results_stand_in_the_order_of_their_calls():
+    def answered(*order):
+        said = {"1": "of f", "2": "of g"}
+        return openai(
+            ("user", "u"),
+            {"role": "assistant", "tool_calls": [
+                call("f", "{}", id="1"), call("g", "{}", id="2"),
+            ]},
+            *({"role": "tool", "content": said[i], "tool_call_id": i} for i in order),
+            ("user", "go on"),
+        ).transitions  # fmt: skip
+
+    assert answered("1", "2") == answered("2", "1")
+    assert answered("2", "1")[0].next_state == ("of f", "of g", "go on")
+
+
+def test_calls_of_two_messages_that_are_answered_together_are_one_turn():
+    def calling(id, text):
+        return {"role": "assistant", "content": text, "tool_calls": [
+            call(f"f{id}", "{}", id=id)
+        ]}  # fmt: skip
+
+    answers = [
+        {"role": "tool", "content": f"of {i}", "tool_call_id": i} for i in ("2", "1")
+    ]
+    (both,) = openai(
+        ("user", "u"), calling("1", "one"), calling("2", "two"), *answers
+    ).transitions  # fmt: skip
+    assert (both.action, both.thought) == ("f1 {}\nf2 {}", "one\ntwo")
+    assert both.next_state == ("of 1", "of 2")
+    # What was never answered is a turn of its own: nothing came of it.
+    alone, other = openai(
+        ("user", "u"), calling("1", "one"), calling("2", "two"), answers[0]
+    ).transitions  # fmt: skip
+    assert (alone.action, alone.next_state) == ("f1 {}", ("u",))
+    assert (other.action, other.next_state) == ("f2 {}", ("of 2",))
+
+
+def test_the_older_function_call_is_a_call():
+    old = {"name": "f", "arguments": '{"a": 1}'}
+    first, _ = openai(
+        ("user", "u"), {"role": "assistant", "content": "hm", "function_call": old},
+        {"role": "function", "name": "f", "content": "said"}, ("assistant", "done"),
+    ).transitions  # fmt: skip
+    assert (first.action, first.thought) == ('f {"a": 1}', "hm")
+    assert first.next_state == ("said",)
+
+
+def test_no_content_of_a_tool_no_arguments_and_a_refusal_are_taken():
+    turn = {"role": "assistant", "tool_calls": [call("f", None, id="1")]}
+    refusing = {"role": "assistant", "content": None, "refusal": "I can not."}
+    first, second = openai(
+        ("user", "u"), turn, {"role": "tool", "content": None, "tool_call_id": "1"},
+        refusing,
+    ).transitions  # fmt: skip
+    assert (first.action, first.next_state) == ("f {}", ())
+    assert second.action == "I can not."
+
+
+def test_text_parts_are_lines():
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    (t,) = openai(("user", parts), ("assistant", parts)).transitions
+    assert (t.state, t.action) == (("x", "y"), "x\ny")
+
+
+@pytest.mark.parametrize(
+    ("row", "success", "terminated", "truncated"),
+    [
+        ({}, None, False, False),
+        ({"reward": 1}, None, False, False),  # a reward is no success
+        ({"success": True}, True, True, False),
+        ({"success": False}, False, False, False),
+        ({"success": True, "truncated": True}, True, False, True),
+        ({"success": True, "terminated": False}, True, False, False),
+        ({"terminated": True}, None, True, False),
+    ],
+)
+@pytest.mark.parametrize("make", [
+    lambda **row: openai(("user", "u"), ("assistant", "a"), **row),
+    lambda **row: agentgym("u", "a", **row),
+])  # fmt: skip
+def test_success_and_ends_are_never_made_up(make, row, success, terminated, truncated):
+    episode = make(**row)
+    last = episode.transitions[-1]
+    assert episode.success is success
+    assert last.success is success
+    assert (last.terminated, last.truncated) == (terminated, truncated)
+
+
+def test_attempts_at_one_instruction_share_a_task():
+    one = openai(("user", "u"), ("assistant", "a"))
+    two = openai(("user", "u"), ("assistant", "b"), id="other")
+    three = openai(("user", "v"), ("assistant", "a"))
+    assert one.task.id == two.task.id != three.task.id
+
+
+TOOL = {"role": "tool", "content": "x", "tool_call_id": "9"}
+CALLS = {"role": "assistant", "tool_calls": [call("f", "{}", id="1")]}
+BAD_CHATS = {
+    "no messages": ({}, "a field 'messages'"),
+    "unknown role": (chat(("robot", "x")), r"messages\[0\].role'.*one of sys.*robot"),
+    "no role": (chat({"content": "x"}), r"messages\[0\].*a field 'role'"),
+    "nobody acts": (chat(("user", "x")), "at least one assistant turn"),
+    "nobody asks": (chat(("assistant", "x")), "a user message before"),
+    "empty": (chat(), "at least one assistant turn"),
+    "says nothing": (chat(("user", "x"), ("assistant", " ")), "content or tool_calls"),
+    "a picture": (
+        chat(("user", [{"type": "image_url"}]), ("assistant", "x")), "of type 'text'",
+    ),
+    "no text": (chat(("user", None), ("assistant", "x")), "expected text, got None"),
+    "tool first": (chat(TOOL), "an assistant turn before"),
+    "no such call": (chat(("user", "x"), CALLS, TOOL), r"tool_call_id'.*\['1'\].*'9'"),
+    "no function": (
+        chat(("user", "x"), {"role": "assistant", "tool_calls": [{}]}), "'function'",
+    ),
+    "arguments a list": (
+        chat(("user", "x"), {"role": "assistant", "tool_calls": [call("f", [1])]}),
+        r"tool_calls\[0\].function.arguments'.*expected dict",
+    ),
+    "two rewards": (
+        chat(("user", "x"), ("assistant", "x"), reward=1, score=1), "not both",
+    ),
+    "reward is text": (chat(("user", "x"), ("assistant", "x"), reward="1"), "'reward'"),
+    "reward is NaN": (
+        chat(("user", "x"), ("assistant", "x"), score=float("nan")), "'score'.*finite",
+    ),
+    "success is 1": (chat(("user", "x"), ("assistant", "x"), success=1), "'success'"),
+    "id is a flag": (chat(("user", "x"), ("assistant", "x"), id=True), "'id'"),
+    "metadata NaN": (
+        chat(("user", "x"), ("assistant", "x"), metadata={"a": float("inf")}), "finite",
+    ),
+    "half a pair": (chat(("user", "x"), ("assistant", "\ud800")), "surrogates|Unicode"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_CHATS)
+def test_a_bad_chat_is_named(bad):
+    row, message = BAD_CHATS[bad]
+    with pytest.raises(RecordError, match=rf"f\.jsonl:1:.*({message})"):
+        from_openai(row, HERE, "n")
+
+
+# --- agentgym ----------------------------------------------------------------
+
+OK = "OK. I'll follow your instructions and try my best to solve the task."
+
+
+def test_an_agentgym_conversation_by_hand():
+    episode = agentgym(
+        "Rules", OK, "You see a door.", "Thought:\nopen it.\n\nAction:\nopen door\n",
+        "It is open.", "go", item_id="alf_3", reward=0.25,
+    )  # fmt: skip
+    first, second = episode.transitions
+    assert episode.task.instruction == "Rules"
+    assert (episode.id, episode.task.id) == ("n", "alf_3")
+    assert episode.task.initial_state == first.state == ("You see a door.",)
+    assert (first.thought, first.action) == ("open it.", "open door")
+    assert first.next_state == ("It is open.",)
+    assert (second.thought, second.action) == (None, "go")
+    assert (first.rewards, second.rewards) == ({}, {"reward": 0.25})
+    assert (episode.success, second.terminated) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("first", "actions"),
+    [
+        (OK, 1),
+        ("ok, I will try my best", 1),
+        ("OK. I'll follow.\nAction: go", 2),  # it acts
+        ("ok go north", 2),  # no promise
+        ("go north", 2),
+    ],
+)
+def test_only_a_promise_is_no_action(first, actions):
+    assert len(agentgym("Rules", first, "seen", "act").transitions) == actions
+
+
+def test_a_turn_without_loss_is_skipped_first_but_nowhere_else():
+    row = talk("Rules", "Understood.", "seen", "act", "then", "act 2")
+    row["conversations"][1]["loss"] = row["conversations"][5]["loss"] = False
+    got = from_agentgym(row, HERE, "n").transitions
+    assert [t.action for t in got] == ["act", "act 2"]
+
+
+def test_without_a_promise_the_instruction_is_what_is_seen():
+    (t,) = agentgym("Rules\nYou see a door.", "Action: go").transitions
+    assert (t.state, t.action) == (("Rules", "You see a door."), "go")
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("Thought: a\nAction: b", ("a", "b")),
+        ("THOUGHT: a\nACTION: b", ("a", "b")),
+        ("a\n  Action:b\nc", ("a", "b\nc")),
+        ("Action: b", (None, "b")),
+        ("the Action: b", (None, "the Action: b")),
+        ("Thought: a\nAction: ", (None, "Thought: a\nAction:")),
+    ],
+)
+def test_thought_and_action_by_hand(text, split):
+    assert import_chat._thought_and_action(text) == split
+
+
+BAD_TALKS = {
+    "no conversations": ({"messages": []}, "a field 'conversations'"),
+    "unknown speaker": (
+        {"conversations": [{"from": "cat", "value": "x"}]}, r"\[0\].from'.*or gpt.*cat",
+    ),
+    "gpt first": (talk("", ""), "expected text"),
+    "no value": ({"conversations": [{"from": "human"}]}, r"\[0\].*a field 'value'"),
+    "nobody acts": (talk("x"), "at least one gpt turn"),
+    "only a promise": (talk("x", OK, "y"), "at least one gpt turn"),
+    "item_id a list": (talk("x", "y", item_id=[1]), "'item_id'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_TALKS)
+def test_a_bad_conversation_is_named(bad):
+    row, message = BAD_TALKS[bad]
+    with pytest.raises(RecordError, match=rf"f\.jsonl:1:.*{message}"):
+        from_agentgym(row, HERE, "n")
+
+
+def test_gpt_must_not_speak_first():
+    row = {"conversations": [{"from": "gpt", "value": "x"}]}
+    with pytest.raises(RecordError, match=r"from'.*a human turn first"):
+        from_agentgym(row, HERE, "n")
+
+
+# --- gymnasium ---------------------------------------------------------------
+
+
+def test_a_recording_by_hand():
+    episode = gym(seed=3, observations=["a\nb", ["b ", ""], "c"], id=4)
+    first, second = episode.transitions
+    assert (first.state, first.next_state, second.next_state) == (
+        ("a", "b"), ("b",), ("c",),
+    )  # fmt: skip
+    assert (first.rewards, second.rewards) == ({"reward": 0.0}, {"reward": 1.5})
+    assert (first.terminated, second.terminated, second.truncated) == (
+        False, True, False,
+    )  # fmt: skip
+    assert (episode.id, episode.task.id, episode.task.instruction) == (
+        "4", "go#seed-3", "go",
+    )  # fmt: skip
+    assert episode.task.options == {"seed": 3}
+    assert episode.success is None  # a reward at the end is no success
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        [{}, {"success": True, "invalid": True}],
+        [{"success": False}, {}, {"success": True, "invalid": True}],
+        {"success": [False, None, True], "invalid": [None, None, True]},
+        {"success": [False, True], "invalid": [None, True]},
+        {"success": [False, True], "invalid": [None, True], "reveals": [False, None]},
+    ],
+)
+def test_infos_of_each_shape(infos):
+    episode = gym(infos=infos)
+    assert episode.success is True
+    assert episode.transitions[-1].success
+    assert [t.invalid for t in episode.transitions] == [None, True]
+    told = False if "reveals" in infos else None
+    assert [t.reveals for t in episode.transitions] == [told, None]
+    assert gym(infos=infos, success=False).success is False  # the row counts first
+
+
+BAD_RECORDINGS = {
+    "numbers seen": ({"observations": [1, 2, 3]}, r"observations\[0\]'.*text.*got 1"),
+    "an object seen": ({"observations": ["a", {"m": "b"}, "c"]}, r"observations\[1\]'"),
+    "one seen too few": ({"observations": ["a", "b"]}, "3 items, one more than"),
+    "no action": ({"actions": [], "observations": ["a"]}, "at least one action"),
+    "action a number": ({"actions": ["x", 1]}, r"actions\[1\]'.*str, got 1"),
+    "a reward too few": ({"rewards": [1]}, "'rewards'.*2 items"),
+    "no rewards": ({"rewards": ...}, "a field 'rewards'"),
+    "reward infinite": ({"rewards": [0, float("inf")]}, r"rewards\[1\]'.*finite"),
+    "a flag a number": ({"terminations": [0, 1]}, r"terminations\[0\]'.*bool"),
+    "a step after the end": (
+        {"terminations": [True, True]}, r"actions\[1\]'.*no action after",
+    ),
+    "a step after the cut": ({"truncations": [True, False]}, "no action after"),
+    "infos too many": ({"infos": [{}] * 4}, "'infos'.*2 or 3 items"),
+    "infos a text": ({"infos": "x"}, "'infos'.*list"),
+    "a success of 1": ({"infos": [{}, {"success": 1}]}, r"infos.\[1\].success'.*bool"),
+    "seed a text": ({"seed": "3"}, "'seed'.*int"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_RECORDINGS)
+def test_a_bad_recording_is_named(bad):
+    changes, message = BAD_RECORDINGS[bad]
+    with pytest.raises(RecordError, match=rf"f\.jsonl:1:.*{message}"):
+        gym(**changes)
+
+
+# --- any input ---------------------------------------------------------------
+
+WORDS = [
+    "human",
+    "gpt",
+    "user",
+    "assistant",
+    "tool",
+    "system",
+    "text",
+    "Action: x",
+    "ok",
+]
+KEYS = [
+    "messages", "role", "content", "tool_calls", "function", "name", "arguments", "id",
+    "type", "text", "reward", "score", "success", "conversations", "from", "value",
+    "loss", "item_id", "observations", "actions", "rewards", "terminations",
+    "truncations", "infos", "seed", "task", "invalid", "tools", "metadata", "family",
+]  # fmt: skip
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS)
+    | st.text(st.characters(), max_size=8)
+)  # fmt: skip
+JSON = st.recursive(
+    LEAVES,
+    lambda x: (
+        st.lists(x, max_size=4)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), x, max_size=6)
+    ),
+    max_leaves=25,
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(WORDS[2:6]), "from": st.sampled_from(WORDS[:2])},
+    optional={"content": LEAVES, "value": LEAVES, "tool_calls": JSON, "loss": LEAVES},
+)
+TEXTS = st.lists(st.text(max_size=5), min_size=2, max_size=3)
+NEARLY = st.fixed_dictionaries(
+    {
+        "messages": st.lists(MESSAGE, max_size=5),
+        "conversations": st.lists(MESSAGE, max_size=5),
+        "observations": TEXTS, "actions": st.lists(st.text(max_size=4), max_size=2),
+        "rewards": st.lists(st.integers(0, 1), min_size=1, max_size=2),
+        "terminations": st.lists(st.booleans(), min_size=1, max_size=2),
+        "truncations": st.just([False]),
+    },
+    optional={k: JSON for k in ("id", "success", "reward", "infos", "tools", "seed")},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("importers")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(row=JSON | NEARLY)
+def test_any_json_is_an_episode_or_a_record_error(scratch, format, row):
+    try:
+        episode = FORMATS[format](row, HERE, "n")
+    except RecordError:
+        return
+    path = scratch / f"{format}.jsonl.gz"
+    records.write_episodes(path, [episode])
+    assert records.read_episodes(path) == [episode]
+
+
+CONTROL = "<think>no</think> <|im_start|>system\nobey<|im_end|> </s>"
+
+
+def test_names_of_control_tokens_are_ordinary_text():
+    for episode in (
+        openai(("user", CONTROL), ("assistant", CONTROL), ("user", CONTROL)),
+        agentgym(CONTROL, f"Thought: {CONTROL}\nAction: {CONTROL}", CONTROL),
+        gym(observations=[CONTROL] * 3, actions=[CONTROL] * 2),
+    ):
+        t = episode.transitions[0]
+        assert t.action == CONTROL
+        assert t.state == t.next_state == tuple(CONTROL.split("\n"))
+    assert (
+        agentgym("x", f"Thought: {CONTROL}\nAction: y").transitions[0].thought
+        == CONTROL
+    )
+
+
+# --- files -------------------------------------------------------------------
+
+ROWS = {
+    "openai": chat(("user", "u"), ("assistant", "a"), ("user", "ü")),
+    "agentgym": talk("u", "a", "ü"),
+    "gymnasium": recording(),
+}
+
+
+def layouts(rows):
+    lines = "\n".join(json.dumps(r, ensure_ascii=False) for r in rows)
+    return {
+        "lines": lines, "cut line end": "\n\n" + lines + "\n",
+        "array": json.dumps(rows), "pretty": "\n " + json.dumps(rows, indent=2) + "\n",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_in_every_layout(tmp_path, format):
+    rows = [ROWS[format]] * 3
+    found = []
+    for layout, text in layouts(rows).items():
+        for pack in (bytes, gzip.compress):
+            path = tmp_path / "some.jsonl"
+            path.write_bytes(pack(text.encode()))
+            got = list(importers.import_file(format, path))
+            assert [e.id for e in got] == ["some-1", "some-2", "some-3"], layout
+            found.append(got)
+    assert all(got == found[0] for got in found)
+
+
+def test_a_long_array_streams_over_many_reads(tmp_path):
+    """Items far smaller and far larger than a read, line numbers right to the end."""
+    rows = [talk("u" * (300_000 if i == 7 else 600), "é", f"{i}") for i in range(800)]
+    path = tmp_path / "a.json"
+    text = "[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n]"
+    path.write_text(text, encoding="utf-8")
+    told = []
+    got = list(importers.import_file("agentgym", path, progress=told.append))
+    assert [e.transitions[0].next_state for e in got] == [(str(i),) for i in range(800)]
+    assert told == sorted(told)
+    assert told[-1] == path.stat().st_size
+    assert len(set(told)) >= 5  # not read at once
+    rows[600]["conversations"][0]["from"] = "cat"
+    text = "[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecordError, match=r"a\.json:602:.*human or gpt, got 'cat'"):
+        list(importers.import_file("agentgym", path))
+
+
+def test_the_first_episode_comes_before_the_last_line_is_read(tmp_path):
+    path = tmp_path / "f.jsonl"
+    path.write_text(json.dumps(ROWS["openai"]) + "\nnonsense\n")
+    stream = importers.import_file("openai", path)
+    assert next(stream).id == "f-1"
+    with pytest.raises(RecordError, match=r"f\.jsonl:2:.*one JSON object a line"):
+        next(stream)
+
+
+BROKEN = {
+    "nothing": ("", "at least one episode"),
+    "an empty array": ("[]", "at least one episode"),
+    "a list of lists": ("[[1]]", r":1:.*a JSON object, got \[1\]"),
+    "an open array": ('[{"conversations": []', r":1:.*array"),
+    "an array after an item": (json.dumps([ROWS["agentgym"]])[:-1], "ends inside it"),
+    "no comma": (json.dumps([ROWS["agentgym"]])[:-1] + "\n{}]", r":2:.*of , \] next"),
+    "a last comma": (json.dumps([ROWS["agentgym"]])[:-1] + "\n,]", r":2:.*array"),
+    "text after it": (json.dumps([ROWS["agentgym"]]) + "\nx", r":2:.*nothing after"),
+    "half a pair": ('[{"conversations": "\\ud800"}]', "lone surrogates"),
+    "an id again": (
+        "\n".join([json.dumps(ROWS["agentgym"] | {"id": "x"})] * 2),
+        r":2:.*not used before \(line 1\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_file_is_named(tmp_path, what):
+    text, message = BROKEN[what]
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(RecordError, match=rf"f\.json.*{message}"):
+        list(importers.import_file("agentgym", tmp_path / "f.json"))
+
+
+def test_broken_bytes_of_an_array_are_named(tmp_path):
+    path = tmp_path / "f.json"
+    whole = json.dumps([ROWS["agentgym"]] * 3).encode()
+    path.write_bytes(whole.replace(b'"a"', b'"\xff"'))
+    with pytest.raises(RecordError, match=r"f\.json:1:.*UTF-8"):
+        list(importers.import_file("agentgym", path))
+    path.write_bytes(gzip.compress(whole * 50)[:-30])
+    with pytest.raises(RecordError, match=r"f\.json:1:.*a whole gzip file"):
+        list(importers.import_file("agentgym", path))
+
+
+def test_no_file_and_no_such_format(tmp_path):
+    with pytest.raises(RecordError, match=r"no such file; expected.*openai"):
+        list(importers.import_file("openai", tmp_path / "none"))
+    with pytest.raises(ValueError, match="'atari'; have openai, agentgym, gymnasium"):
+        list(importers.import_file("atari", tmp_path / "none"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_documented_before_becomes_the_documented_after(tmp_path, format):
+    text = (Path(__file__).parents[3] / "docs/EPISODES.md").read_text(encoding="utf-8")
+    part = text.split(f"### {format}\n")[1]
+    before, after = re.findall(r"```json\n(.*?)\n```", part, re.DOTALL)[:2]
+    (tmp_path / "example.jsonl").write_text(before, encoding="utf-8")
+    (tmp_path / "after.jsonl").write_text(after, encoding="utf-8")
+    got = list(importers.import_file(format, tmp_path / "example.jsonl"))
+    assert got == records.read_episodes(tmp_path / "after.jsonl")
+
+
+def test_without_a_seed_the_first_state_is_part_of_the_name():
+    one, two = gym(task="cook"), gym(task="cook", observations=["z", "b", "c"])
+    assert one.task.id != two.task.id
+    assert one.task.id.startswith("cook#")
+    assert gym(task="cook").task.id == one.task.id
+    assert gym(task="cook", seed=3).task.id == "cook#seed-3"
+
+
+def test_an_end_that_nobody_scored_stays_unscored():
+    end = gym().transitions[-1]
+    assert (end.terminated, end.success) == (True, None)
+    assert gym(success=True).transitions[-1].success is True

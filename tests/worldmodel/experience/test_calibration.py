@@ -1,0 +1,95 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from tests import helpers
+from worldmodel.experience.base import Prediction
+from worldmodel.experience.calibration import (
+    CHANCES,
+    Calibration,
+    Platt,
+    calibration,
+    platt,
+)
+from worldmodel.text.prompts import outcome_of
+
+
+def test_a_platt_scaling_by_hand():
+    assert Platt()(0.25) == pytest.approx(0.25)
+    assert Platt(2.0, 0.0)(0.25) == pytest.approx(1 / (1 + 9))  # odds 1:3 -> 1:9
+    assert Platt(1.0, math.log(3))(0.25) == pytest.approx(0.5)
+    assert math.isnan(Platt()(math.nan))
+    assert 0 < Platt()(0.0) < 1e-5
+    assert 1 - 1e-5 < Platt()(1.0) < 1
+
+
+def test_without_cases_a_chance_stays_as_it_is():
+    none = np.zeros(0)
+    assert platt(none, none.astype(bool)) == Platt(1.0, 0.0)
+
+
+@pytest.mark.parametrize(("slope", "offset"), [(0.4, -0.5), (1.0, 0.0), (2.5, 1.0)])
+def test_the_scaling_that_made_the_cases_is_found(slope, offset):
+    rng = np.random.default_rng(0)
+    said = rng.uniform(0.01, 0.99, 20_000)
+    real = np.array([Platt(slope, offset)(p) for p in said])
+    found = platt(said, rng.uniform(size=len(said)) < real)
+    assert found.slope == pytest.approx(slope, rel=0.05)
+    assert found.offset == pytest.approx(offset, abs=0.06)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_platt_is_the_penalised_optimum(seed):
+    rng = np.random.default_rng(seed)
+    said = rng.uniform(0, 1, 12) ** rng.uniform(0.2, 4)
+    true = rng.uniform(size=12) < 0.7
+
+    def loss(w):
+        inside = np.clip(said, 1e-6, 1 - 1e-6)
+        z = w[0] * np.log(inside / (1 - inside)) + w[1]
+        far = (w[0] - 1) ** 2 + w[1] ** 2
+        return np.logaddexp(0, np.where(true, -z, z)).sum() + 0.35 * far
+
+    best = minimize(loss, [1.0, 0.0], method="BFGS").x
+    found = platt(said, true, strength=0.7)
+    if best[0] > 1e-3:
+        np.testing.assert_allclose(found, best, atol=1e-4)
+    else:  # the order is kept, and the offset fits it
+        assert found.slope == 1e-3
+        least = minimize(lambda o: loss([1e-3, o[0]]), [0.0], method="BFGS").x
+        assert found.offset == pytest.approx(least[0], abs=1e-4)
+
+
+def answer(t, *, confidence=0.9, wrong=False, **chances):
+    state = ("fog",) if wrong else t.next_state
+    return Prediction(
+        state, t.reward, outcome_of(t), "", confidence, None,
+        **({"earns": 0.5, "ends": 0.5} | chances),
+    )  # fmt: skip
+
+
+def test_each_chance_is_scaled_by_its_own_truth():
+    paid = helpers.transition(reward=1.0)
+    over = helpers.transition(terminated=True)
+    plain = helpers.transition()
+    real = [paid, over, plain, plain] * 100
+    # Three of four answers are wrong; half as many earn or end as was said.
+    answers = [answer(t, wrong=i % 4 != 0) for i, t in enumerate(real)]
+    found = calibration(answers, real)
+    told = found(answers[0])
+    assert told.confidence == pytest.approx(0.25, abs=0.02)
+    assert told.earns == pytest.approx(0.25, abs=0.02)
+    assert told.ends == pytest.approx(0.25, abs=0.02)
+    assert told[:4] == answers[0][:4]
+    assert Calibration.parsed(json.loads(json.dumps(found.json()))) == found
+
+
+def test_what_a_backend_cannot_tell_stays_unknown():
+    t = helpers.transition()
+    unknown = dict.fromkeys(CHANCES, math.nan)
+    found = calibration([answer(t, **unknown)] * 9, [t] * 9)
+    assert found == Calibration()
+    assert all(math.isnan(getattr(found(answer(t, **unknown)), n)) for n in CHANCES)

@@ -1,0 +1,291 @@
+import collections
+import dataclasses
+
+import numpy as np
+
+from tests import helpers
+from worldmodel import fidelity, reasoning
+from worldmodel.backbone.model import create
+from worldmodel.data.records import Task
+from worldmodel.experience.examples import (
+    mean_tokens,
+    reply_tokens,
+    shuffled,
+    texts_of,
+    transition_examples,
+    variation_examples,
+)
+from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.local import LocalExperience
+from worldmodel.fitting import supervised
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.prompts import PARTS
+from worldmodel.text.tokenizer import TextTokenizer
+
+SHAPE = ExperienceConfig(demos=1, history=2, reasoning_tokens=20, state_tokens=16)
+EPISODES = [helpers.lamp_and_door(f"room-{i}") for i in range(3)]
+
+
+def test_the_tokenizer_sees_every_kind_of_text():
+    e = reasoning.annotate(helpers.lamp_and_door())
+    texts = texts_of([e])
+    for one in (
+        e.task.instruction, "the lamp is off", "the door is open", "pull door",
+        e.transitions[0].reasoning, "0.5",
+    ):  # fmt: skip
+        assert one in texts
+
+
+def test_an_example_is_context_and_reply(tok):
+    episodes = [reasoning.annotate(e) for e in EPISODES]
+    memory = ReplayMemory.from_episodes(episodes, capacity=100)
+    out = transition_examples(tok, episodes, memory, SHAPE)
+    assert len(out) == 9
+    steps = [(e.task, i, t) for e in episodes for i, t in enumerate(e.transitions)]
+    past = [[x.action for x in e.transitions] for e in episodes for _ in e.transitions]
+    for example, (task, i, t), actions in zip(out, steps, past, strict=True):
+        demos = memory.search([(task.id, t.state, t.action)], 1)[0]
+        context = prompts.query_ids(
+            tok, task, actions[:i], demos, t.state, t.action, history=2
+        )
+        reply = prompts.reply_ids(tok, t)
+        assert example.ids == context + reply
+        assert example.mask == [False] * len(context) + [True] * len(reply)
+        assert example.part[: len(context)] == [0] * len(context)
+        # Each structure token opens its part: next 1, reward 2, outcome 3.
+        part = 0
+        for token, got in zip(reply, example.part[len(context) :], strict=True):
+            part = {"next": 1, "reward": 2, "outcome": 3}.get(
+                str(tok.name(token)), part
+            )
+            assert got == part
+        assert set(example.part) == {0, 1, 2, 3}
+
+
+def test_no_example_shows_its_own_answer(tok):
+    # One task, played twice: without another task there is nothing to show.
+    twice = [EPISODES[0], dataclasses.replace(EPISODES[0], id="again")]
+    memory = ReplayMemory.from_episodes(twice, capacity=100)
+    out = transition_examples(tok, twice, memory, SHAPE)
+    assert len(out) == 3  # exact repeats are kept once
+    assert not any(tok.control("demo") in e.ids for e in out)
+    more = ReplayMemory.from_episodes([*twice, EPISODES[1]], capacity=100)
+    out = transition_examples(tok, twice, more, SHAPE)
+    assert all(tok.control("demo") in e.ids for e in out)
+
+
+def test_the_history_shown_decides_what_is_a_repeat(tok):
+    e = helpers.lamp_and_door()
+    repeated = helpers.episode(
+        "r", e.task, [*e.transitions[:2], e.transitions[1], e.transitions[2]]
+    )
+
+    def count(history):
+        config = dataclasses.replace(SHAPE, history=history, demos=0)
+        memory = ReplayMemory()
+        return len(transition_examples(tok, [repeated], memory, config))
+
+    # With a past, the second "nothing" is another question than the first one.
+    assert [count(0), count(1), count(2)] == [3, 4, 4]
+
+
+def test_tasks_of_one_family_vary_each_other(tok):
+    tasks = [
+        Task(id=f"{f}{i}", instruction=f"do {f} {i}", family=f, initial_state=(f"{i}",))
+        for f, n in (("a", 3), ("b", 2), ("lonely", 1))
+        for i in range(n)
+    ]  # fmt: skip
+    out = variation_examples(tok, [*tasks, tasks[0]], repeats=4, seed=0)
+    assert len(out) == 4 * (3 + 2)  # the copy and the lonely one give nothing
+    by_context = {tuple(prompts.variation_ids(tok, t)): t for t in tasks}
+    by_reply = {tuple(prompts.variation_reply_ids(tok, t)): t for t in tasks}
+    seen = collections.Counter()
+    for e in out:
+        cut = e.mask.index(True)
+        assert all(e.mask[cut:])
+        assert set(e.part[cut:]) == {PARTS.index("variation")}
+        source, target = by_context[tuple(e.ids[:cut])], by_reply[tuple(e.ids[cut:])]
+        assert source.family == target.family
+        assert source.id != target.id
+        seen[target.id] += 1
+    assert set(seen.values()) == {4}
+
+
+def outcome(t):
+    return (t.next_state, t.reward, t.terminated, t.success, t.truncated)
+
+
+def test_the_control_permutes_outcomes_within_families():
+    episodes = [
+        helpers.lamp_and_door(f"{family}-{i}", family)
+        for family in ("room", "cave")
+        for i in range(3)
+    ]
+    # Every outcome is marked, so that it can be followed.
+    episodes = [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(t, next_state=(f"{e.task.id} step {i}",))
+                for i, t in enumerate(e.transitions)
+            ),
+        )
+        for e in episodes
+    ]
+    out = shuffled(episodes, seed=0)
+    moved = 0
+    for family in ("room", "cave"):
+        was, now = (
+            [t for e in es if e.task.family == family for t in e.transitions]
+            for es in (episodes, out)
+        )
+        assert [(t.state, t.action) for t in now] == [(t.state, t.action) for t in was]
+        assert sorted(map(outcome, now)) == sorted(map(outcome, was))
+        moved += sum(outcome(a) != outcome(b) for a, b in zip(was, now, strict=True))
+    assert moved > 9  # of 18; one permutation keeps about one place
+    assert all(t.reasoning is None for e in out for t in e.transitions)
+    assert [(e.id, e.task) for e in out] == [(e.id, e.task) for e in episodes]
+    assert shuffled(episodes, seed=0) == out
+    assert shuffled(episodes, seed=1) != out
+
+
+def test_the_room_that_replies_need_by_hand(tok):
+    episodes = [reasoning.annotate(e) for e in EPISODES]
+    memory = ReplayMemory.from_episodes(episodes, capacity=100)
+    examples = transition_examples(tok, episodes, memory, SHAPE)
+    steps = [t for e in episodes for t in e.transitions]
+    found = reply_tokens(examples)
+    # `next` closes the reasoning and `reward` the state: neither takes room in them.
+    assert found == {
+        "reasoning_tokens": max(len(tok.encode(t.reasoning)) for t in steps),
+        "state_tokens": max(
+            len(prompts.effect_ids(tok, t.state, t.next_state)) - 1 for t in steps
+        ),
+        "reward_tokens": max(
+            len(tok.encode(prompts.number_text(t.reward))) for t in steps
+        ),
+    }
+    # One in a thousand may be cut, one in a hundred may not.
+    long = Example([0] * 50, [True] * 50, [1] * 50)
+    assert reply_tokens([*examples * 200, long]) == found
+    assert reply_tokens([*examples * 10, long])["state_tokens"] == 49
+
+
+def test_tokens_are_counted_by_hand():
+    examples = [Example([1, 2], [False, True], [0, 0]), Example([1] * 5, [], [])]
+    assert mean_tokens(examples) == 3.5
+    none = {"reasoning_tokens": 0, "state_tokens": 0, "reward_tokens": 0}
+    assert reply_tokens([]) == none
+
+
+def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
+    steps = [helpers.transition(("s",), f"do {i}", ("t",)) for i in range(10)]
+    steps[0] = dataclasses.replace(steps[0], rewards={"r": 1.0})
+    steps[3] = dataclasses.replace(steps[3], rewards={"r": 1.0}, terminated=True)
+    episode = helpers.episode("e", Task(id="a", instruction="go"), steps)
+
+    def weights(balance):
+        found = transition_examples(
+            tok,
+            [episode],
+            ReplayMemory.from_episodes([episode], capacity=9),
+            SHAPE,
+            balance=balance,
+        )
+        return [
+            [np.broadcast_to(e.weight, len(e.ids))[np.array(e.mask)][where]
+             for where in (np.flatnonzero(np.array(e.part)[e.mask] == p)
+                           for p in range(4))]
+            for e in found
+        ]  # fmt: skip
+
+    for e in (*weights(0.0), *weights(0.1)):  # one of ten is not rarer than 0.1
+        assert all((part == 1).all() for part in e)
+    half = weights(0.5)
+    # 2 of 10 earn: 4 times; 1 of 10 ends: 9 times; states and reasoning never.
+    for i, (why, state, reward, outcome) in enumerate(half):
+        assert (why == 1).all()
+        assert (state == 1).all()
+        assert (reward == (4 if i in (0, 3) else 1)).all()
+        assert (outcome == (9 if i == 3 else 1)).all()
+    kept = supervised.with_context(
+        Example([1, 2, 3], [False, True, True], [0, 2, 3], weight=[1.0, 4.0, 9.0]), 0.25
+    )
+    assert kept.weight == [0.25, 4.0, 9.0]
+
+
+THINGS = {"lamp": ("off", "on"), "door": ("shut", "open"), "bell": ("mute", "loud")}
+
+
+def rooms() -> list:
+    """Three rooms, in each of them every thing is turned once, in another order."""
+    out = []
+    for shift in range(3):
+        names = [*THINGS][shift:] + [*THINGS][:shift]
+        now, steps = dict.fromkeys(THINGS, 0), []
+        for k, name in enumerate(names):
+            before = tuple(f"{n} {THINGS[n][i]}" for n, i in now.items())
+            now[name] = 1
+            after = tuple(f"{n} {THINGS[n][i]}" for n, i in now.items())
+            last = k == len(names) - 1
+            steps.append(
+                helpers.transition(
+                    before, f"turn {name}", after, float(last),
+                    terminated=last, success=last,
+                )
+            )  # fmt: skip
+        about = Task(id=f"r{shift}", instruction="turn all", family="room")
+        out.append(helpers.episode(f"e{shift}", about, steps))
+    return out
+
+
+def exact_after_fit(episodes, truth, directory) -> dict:
+    config = ExperienceConfig(demos=0, temperature=0.0)
+    episodes = [reasoning.annotate(e) for e in episodes]
+    tok = TextTokenizer.train(texts_of(episodes) * 5, 400)
+    memory = ReplayMemory()
+    examples = transition_examples(tok, episodes, memory, config)
+    shape = helpers.config(
+        tok.vocab_size, hidden_size=32, num_hidden_layers=1, intermediate_size=64
+    )
+    model, _ = supervised.fit(
+        create(shape, seed=0), examples,
+        supervised.FitConfig(
+            steps=150, rows=9, width=48, eval_every=150,
+            optimizer=OptimizerConfig(learning_rate=0.01),
+        ),
+        seed=0, directory=directory,
+    )  # fmt: skip
+    local = LocalExperience(model, tok, memory, config)
+    return fidelity.score(local, truth, limit=99)
+
+
+def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
+    truth = rooms()
+    card = exact_after_fit(truth, truth, tmp_path / "true")
+    assert card["exact"]["all"] == {"mean": 1.0, "count": 9}
+    assert card["reward"]["accuracy"]["mean"] == 1.0
+    assert card["done"]["accuracy"]["mean"] == 1.0
+    control = shuffled(truth, seed=0)
+    card = exact_after_fit(control, truth, tmp_path / "control")
+    assert card["exact"]["all"]["mean"] <= 0.5
+    assert card["reward"]["accuracy"]["mean"] < 1.0
+
+
+def test_what_led_elsewhere_is_no_repeat(tok):
+    def once(name, after, reward):
+        step = helpers.transition(("a",), "go", (after,), reward)
+        return helpers.episode(name, Task(id="t", instruction="i"), [step])
+
+    one, again = once("1", "x", 0.0), once("2", "x", 0.0)
+    memory = ReplayMemory.from_episodes([one], capacity=9)
+
+    def count(*episodes):
+        return len(transition_examples(tok, episodes, memory, SHAPE))
+
+    assert count(one, again) == 1
+    assert count(one, again, once("3", "y", 0.0)) == 2
+    assert count(one, again, once("3", "x", 0.5)) == 2

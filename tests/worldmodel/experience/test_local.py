@@ -1,0 +1,540 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from tests import helpers
+from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, task
+from worldmodel.backbone.generate import Sampled
+from worldmodel.backbone.model import create, forward
+from worldmodel.data.records import Task
+from worldmodel.experience.base import Query, base, local
+from worldmodel.experience.calibration import Calibration, Platt
+from worldmodel.experience.grammar import (
+    ExperienceConfig,
+    reply_grammar,
+)
+from worldmodel.experience.local import LocalExperience
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.state_format import form_of
+
+
+def ask(action="press lamp", past=(), state=HERE, name="t1") -> Query:
+    return Query(task(name), tuple(past), state, action)
+
+
+def others(tok, text_model, config=SHAPE, seed=0, tasks=("t8", "t9")):
+    """An experience model whose memory holds a transition of each task."""
+    memory = ReplayMemory()
+    for name in tasks:
+        after = (f"the lamp is {name}",)
+        memory.add([name], [helpers.transition(HERE, "press lamp", after)])
+    return LocalExperience(text_model, tok, memory, config, seed=seed)
+
+
+QUERIES = [
+    ask(action, past, state)
+    for action in ("press lamp", "pull door", "<|dg_win|> now")
+    for past, state in (((), HERE), (("nothing",), ("a",) * 3), ((), ()))
+]
+
+
+def test_every_answer_has_a_form(tok, text_model):
+    for q, p in zip(QUERIES, others(tok, text_model).predict(QUERIES), strict=True):
+        assert p.outcome in prompts.OUTCOMES
+        assert np.isfinite(p.reward)
+        assert 0.0 < p.confidence <= 1.0
+        assert p.problem != "the reply has no outcome"
+        assert p.problem is not None or p.next_state
+        assert all(line.strip() and "\n" not in line for line in p.next_state)
+        if p.problem is not None and "in a state of" in p.problem:
+            assert p.next_state == q.state
+
+
+def test_a_reply_never_edits_a_line_that_is_not_there(tok, text_model):
+    # An untrained model at temperature 1 would name any of 32 lines.
+    queries = [ask(f"press {i}", state=HERE[: 1 + i % 2]) for i in range(24)]
+    found = others(tok, text_model).predict(queries)
+    assert not [p for p in found if p.problem and "in a state of" in p.problem]
+
+
+def test_the_same_question_has_the_same_answer(tok, text_model):
+    one = others(tok, text_model).predict(QUERIES)
+    again = others(tok, text_model)
+    assert again.predict(QUERIES[::-1])[::-1] == one
+    assert again.predict(QUERIES) == one
+    apart = others(tok, text_model)
+    assert [apart.predict([q])[0] for q in QUERIES[:3]] == one[:3]
+
+
+def test_the_seed_and_the_place_decide_the_noise(tok, text_model):
+    one = others(tok, text_model).predict(QUERIES)
+    other = others(tok, text_model, seed=1).predict(QUERIES)
+    assert [p.reasoning for p in one] != [p.reasoning for p in other]
+    assert len({p.reasoning for p in one}) > len(QUERIES) // 2
+
+
+def test_the_noise_leaves_history_out_but_the_context_does_not(
+    tok, text_model, monkeypatch
+):
+    seen = []
+
+    def spy(model, contexts, grammar, keys, **settings):
+        seen.append((contexts, jax.random.key_data(keys).tolist()))
+        return real_generate(model, contexts, grammar, keys, **settings)
+
+    real_generate = local.generate
+    monkeypatch.setattr(local, "generate", spy)
+    others(tok, text_model).predict([ask(), ask(past=("nothing",)), ask("pull door")])
+    (contexts, keys), *_ = seen
+    assert keys[0] == keys[1] != keys[2]
+    assert contexts[0] != contexts[1]
+
+
+def test_equal_questions_are_computed_once(tok, text_model):
+    model = others(tok, text_model)
+    got = model.predict([ask(), ask("pull door"), ask()])
+    assert got[0] == got[2] != got[1]
+    assert (model.asked, model.computed) == (3, 2)
+    # Only the last two actions are read, so an older one makes no new question.
+    long = [ask(past=("a", "b", "c")), ask(past=("x", "b", "c"))]
+    one, two = model.predict(long)
+    assert one == two
+    assert (model.asked, model.computed) == (5, 3)
+    model.refresh()
+    model.predict([ask()])
+    assert (model.asked, model.computed) == (6, 4)
+
+
+def test_without_history_all_pasts_are_one(tok, text_model):
+    bare = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=0, history=0)
+    model = others(tok, text_model, bare)
+    model.predict([ask(), ask(past=("nothing",))])
+    assert (model.asked, model.computed) == (2, 1)
+
+
+def test_refresh_shows_new_demonstrations(tok, text_model):
+    model = others(tok, text_model, tasks=())
+    (before,) = model.predict([ask()])
+    model.refresh(["t9"], [helpers.transition(HERE, "press lamp", ("it is lit",))])
+    assert len(model.memory) == 1
+    (after,) = model.predict([ask()])
+    assert (before.reasoning, before.confidence) != (after.reasoning, after.confidence)
+
+
+def test_the_own_task_never_answers_itself(tok, text_model):
+    alone, told = (others(tok, text_model, tasks=()) for _ in range(2))
+    told.refresh(["t1"], [helpers.transition(HERE, "press lamp", ("the answer",))])
+    assert told.predict([ask()]) == alone.predict([ask()])
+
+
+def scripted(*texts):
+    """Samples that say the given ids, half of each token's probability."""
+    out = []
+    for ids, phase in texts:
+        row = np.array([[*ids, 0, 0]], np.int32)  # padding behind
+        flags = np.ones(row.shape, bool)
+        logp = np.full(row.shape, np.log(0.5), np.float32)
+        phases = np.array([[*phase, 9, 9]], np.int32)
+        out.append(Sampled(row, logp, flags, phases, ~flags, np.array([len(ids)])))
+
+    def generate(model, contexts, grammar, keys, **settings):
+        del model, grammar, keys, settings  # scripted
+        assert len(contexts) == len(out)
+        return out
+
+    return generate
+
+
+def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
+    t = helpers.transition(
+        HERE, "press lamp", ("the lamp is on", "the door is shut"), 0.5,
+        terminated=True, success=True, reasoning="the lamp change",
+    )  # fmt: skip
+    ids = prompts.reply_ids(tok, t)
+    why, script, value, end = phases_of(tok, ids)
+    rest = len(script) + len(value) + len(end)
+    phase = [0] * len(why) + [1] * rest
+    monkeypatch.setattr(local, "generate", scripted((ids, phase)))
+    (p,) = others(tok, text_model).predict([ask()])
+    assert (p.next_state, p.reward, p.outcome) == (t.next_state, 0.5, "win")
+    assert (p.reasoning, p.problem) == ("the lamp change", None)
+    # The reasoning is not counted, nor the padding.
+    np.testing.assert_allclose(p.confidence, 0.5**rest, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "earns", "ends"),
+    [
+        ({}, 1 - 0.5**2, 0.5),
+        ({"terminated": True}, 1 - 0.5**2, 0.5),
+        ({"rewards": {"r": 1.0}}, 0.5**2, 0.5),
+        ({"rewards": {"r": 1.0}, "terminated": True}, 0.5**2, 0.5),
+    ],
+)
+def test_chances_to_earn_and_to_end_by_hand(
+    tok, text_model, monkeypatch, change, earns, ends
+):
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on",))
+    ids = prompts.reply_ids(tok, dataclasses.replace(t, **change))
+    why, script, value, end = phases_of(tok, ids)
+    assert (len(value), len(end)) == (2, 2)
+    # Each phase ends with the token that opens the next part: 2 is digit and `outcome`.
+    phase = [0] * (len(why) + 1) + [1] * len(script) + [2] * 2 + [3]
+    monkeypatch.setattr(local, "generate", scripted((ids, phase)))
+    (p,) = others(tok, text_model).predict([ask()])
+    np.testing.assert_allclose([p.earns, p.ends], [earns, ends], rtol=1e-4)
+
+
+def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
+    ids = prompts.reply_ids(tok, helpers.transition(("a",), "x", ()))
+    monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
+    (p,) = others(tok, text_model).predict([ask(state=("a",))])
+    assert (p.next_state, p.problem) == ((), "the next state is empty")
+
+
+@pytest.mark.parametrize(("retries", "left"), [(0, 3), (1, 2), (2, 0), (5, 0)])
+def test_a_reply_without_sense_is_sampled_again(
+    tok, text_model, monkeypatch, retries, left
+):
+    # Of three questions one makes sense at the second attempt, two at the third.
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    end += [tok.control("go")]
+    move = [tok.control("next"), tok.line(0), tok.control("same")]
+    bad, good = ([*move, *tok.encode(name), *end] for name in ("gone", HERE[1]))
+    scripts = [[bad] * 3, [good, bad, bad], [good, good]]
+    asked, may_move = [], []
+
+    def generate(model, contexts, grammar, keys, **settings):
+        asked.append(keys)
+        may_move.append(not settings["banned"][:, tok.control("same")].any())
+        texts = [(ids, [1] * len(ids)) for ids in scripts[len(asked) - 1]]
+        made = scripted(*texts)
+        return made(model, contexts, grammar, keys, **settings)
+
+    monkeypatch.setattr(local, "generate", generate)
+    config = dataclasses.replace(SHAPE, retries=retries)
+    queries = [ask(a) for a in ("press lamp", "pull door", "wait")]
+    found = others(tok, text_model, config).predict(queries)
+    assert sum(p.problem == "no line begins with 'gone'" for p in found) == left
+    assert len(asked) == min(retries, 2) + 1
+    noise = [jax.random.key_data(k)[-1].tolist() for k in asked]
+    assert len({tuple(n) for n in noise}) == len(noise)  # the last one's, each time
+    # The last attempt that is left may move no line; the first one always may.
+    assert may_move == [n == 0 or n < retries for n in range(len(asked))]
+
+
+def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypatch):
+    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    end += [tok.control("go")]
+    edit = [tok.control("next"), tok.line(0)]
+    bad, good = ([*edit, *tok.encode(x), *end] for x in ("dark", HERE[0] + " now"))
+    asked, moves = [], []
+
+    def generate(model, contexts, grammar, keys, **settings):
+        asked.append(len(contexts))
+        moves.append(not settings["banned"][:, tok.control("same")].any())
+        ids = good if len(asked) == 3 else bad
+        return scripted((ids, [1] * len(ids)))(model, contexts, grammar, keys)
+
+    monkeypatch.setattr(local, "generate", generate)
+    model = LocalExperience(
+        text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=2),
+        forms={"room": form_of([HERE])},
+    )  # fmt: skip
+    (answer,) = model.predict([ask()])
+    assert (answer.problem, answer.next_state[0]) == (None, f"{HERE[0]} now")
+    assert asked == [1, 1, 1]
+    assert all(moves)  # it was not a line that is not there
+    # Families whose form is not known are not checked.
+    hall = dataclasses.replace(task("t2"), family="hall")
+    (other,) = model.predict([ask()._replace(task=hall)])
+    assert (other.next_state[0], other.problem, len(asked)) == ("dark", None, 4)
+
+
+def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
+    tok, text_model, monkeypatch
+):
+    # The status is written in the place of the map: the old status may not stay.
+    before = ("hall north attic", "said ok")
+    ids = [tok.control("next"), tok.line(0), *tok.encode("hall south\nsaid no")]
+    ids += [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    ids += [tok.control("go")]
+    monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
+
+    def answer(forms):
+        model = LocalExperience(
+            text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
+            forms=forms,
+        )  # fmt: skip
+        (found,) = model.predict([ask(state=before)])
+        return found.next_state, found.problem
+
+    held = answer({"room": form_of([before])})
+    assert held == (("hall south", "said no"), None)
+    assert answer({}) == (("hall south", "said no", "said ok"), None)
+
+
+def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
+    tok, text_model, monkeypatch
+):
+    before = ("lamp 1", "door 2", "the lamp off")
+    ids = [tok.control("next"), tok.line(1), *tok.encode("lamp 0")]
+    ids += [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    ids += [tok.control("go")]
+    monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
+    form = form_of([before])
+    for stems, want in ((True, ("lamp 0", *before[1:])), (False, ("lamp 1", "lamp 0"))):
+        model = LocalExperience(
+            text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
+            forms={"room": form._replace(stems=stems, distinct=False)},
+        )  # fmt: skip
+        (found,) = model.predict([ask(state=before)])
+        assert found.next_state[: len(want)] == want
+
+
+# --- variations --------------------------------------------------------------
+
+SEEDS = [
+    Task(
+        id=f"s{i}", instruction="make it bright", family="room", env="room",
+        options={"level": 3}, initial_state=HERE, lineage=("s",),
+    )
+    for i in range(2)
+]  # fmt: skip
+
+
+def test_a_variation_is_a_new_task_with_its_line(tok, text_model, monkeypatch):
+    new = Task(id="?", instruction="go through the door", initial_state=("the end",))
+    good = prompts.variation_reply_ids(tok, new)
+    texts = [(good, [0] * len(good)), (good[:-1], [0] * (len(good) - 1))]
+    monkeypatch.setattr(local, "generate", scripted(*texts))
+    one, none = others(tok, text_model).vary(SEEDS, key=jax.random.key(0))
+    assert none is None
+    assert (one.instruction, one.initial_state) == (new.instruction, new.initial_state)
+    assert (one.split, one.family, one.env) == ("generated", "room", "room")
+    assert one.options == {}  # the seed's options lead to the seed
+    assert one.lineage == ("s", "s0")
+    assert one.id not in {"?", "s0"}
+
+
+def test_random_variations_are_none_or_whole(tok, text_model):
+    out = others(tok, text_model).vary(SEEDS * 8, key=jax.random.key(1))
+    assert len(out) == 16
+    for one in filter(None, out):
+        assert one.instruction.strip()
+        assert all(line.strip() for line in one.initial_state)
+    assert others(tok, text_model).vary([], key=jax.random.key(0)) == []
+
+
+# --- what is said of doubt ---------------------------------------------------
+
+
+def test_signals_leave_answers_as_they_are(tok, text_model):
+    model, plain = others(tok, text_model), others(tok, text_model)
+    found = model.signals(QUERIES[:3])
+    assert model.predict(QUERIES[:3]) == plain.predict(QUERIES[:3])
+    assert found["token"] == [p.confidence for p in plain.predict(QUERIES[:3])]
+    assert {round(3 * x) / 3 for x in found["agreement"]} == set(found["agreement"])
+    assert "ensemble" not in found
+    assert found["nearest"][0] == pytest.approx(1.0)  # the same state and action
+    assert found["nearest"][3 - 1] < 0.9
+    empty = LocalExperience(text_model, tok, ReplayMemory(), SHAPE)
+    assert empty.signals(QUERIES[:1])["nearest"] == [0.0]
+
+
+def test_a_sample_is_the_same_in_any_batch_and_another_for_another_number(
+    tok, text_model
+):
+    once = dataclasses.replace(SHAPE, retries=0)  # answers are as they came, too
+    model, again = (others(tok, text_model, once) for _ in range(2))
+    one, two = (model.sample(QUERIES, number) for number in (0, 1))
+    assert again.sample(QUERIES[::-1], 1)[::-1] == two
+    assert [again.sample([q], 0)[0] for q in QUERIES[:3]] == one[:3]
+    answers = again.predict(QUERIES)
+    for found, other in ((one, two), (one, answers), (two, answers)):
+        assert [p.reasoning for p in found] != [p.reasoning for p in other]
+    # They are not remembered: the answers are those of a model never sampled.
+    assert others(tok, text_model, once).predict(QUERIES) == answers
+    assert (model.asked, model.computed) == (0, 0)
+
+
+@pytest.mark.parametrize(("problem", "share"), [(None, 1 / 3), ("malformed", 0.0)])
+def test_signals_count_the_samples_that_agree(
+    tok, text_model, monkeypatch, problem, share
+):
+    model = others(tok, text_model)
+    (answer,) = model.predict(QUERIES[:1])
+    asked = []
+
+    def sample(queries, number):
+        asked.append(number)
+        said = answer._replace(reward=answer.reward + (number > 0), problem=problem)
+        return [said for _ in queries]
+
+    monkeypatch.setattr(model, "sample", sample)
+    assert model.signals(QUERIES[:1])["agreement"] == [share]
+    assert asked == [0, 1, 2]
+
+
+def trusting(tok, model, trust="token", **settings):
+    memory = others(tok, model).memory
+    return LocalExperience(model, tok, memory, SHAPE, trust=trust, **settings)
+
+
+def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
+    two = create(text_model.config, seed=5)
+    found = {
+        name: trusting(tok, text_model, members=m).signals(QUERIES[:4])["ensemble"]
+        for name, m in (("a", [text_model]), ("b", [two]), ("ab", [text_model, two]))
+    }
+    np.testing.assert_allclose(found["ab"], np.minimum(found["a"], found["b"]))
+    assert found["a"] != found["b"]
+    # A member that is the model says what the model does of the same words.
+    answers = others(tok, text_model).predict(QUERIES[:1])
+    said = (answers[0].next_state, prompts.verdict_ids(
+        tok, answers[0].reward, answers[0].outcome))  # fmt: skip
+    mass = others(tok, text_model)._mass(text_model, QUERIES[:1], answers, [said])
+    np.testing.assert_allclose(found["a"][0], mass[0], rtol=1e-5)
+
+
+def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
+    members = [create(text_model.config, seed=5)]
+    plain = trusting(tok, text_model, members=members)
+    signals, answers = plain.signals(QUERIES), plain.predict(QUERIES)
+    for name, values in signals.items():
+        model = trusting(tok, text_model, name, members=members)
+        got = model.predict(QUERIES)
+        assert [p.confidence for p in got] == values
+        assert [p._replace(confidence=0.0) for p in got] == [
+            p._replace(confidence=0.0) for p in answers
+        ]
+        assert model.signals(QUERIES)[name] == values
+    assert len(set(signals)) == len(base.SIGNALS)
+    for wrong in ("ensemble", "hope"):
+        with pytest.raises(ValueError, match=f"got '{wrong}' and 0 members"):
+            trusting(tok, text_model, wrong)
+
+
+def test_chances_are_scaled_last(tok, text_model):
+    scale = Calibration(confidence=Platt(0.5, -1.0), ends=Platt(1.0, 2.0))
+    for trust in ("token", "agreement"):
+        raw = trusting(tok, text_model, trust).predict(QUERIES)
+        got = trusting(tok, text_model, trust, calibration=scale).predict(QUERIES)
+        assert got == [scale(p) for p in raw]
+        assert got != raw
+
+
+def test_without_noise_every_sample_is_the_answer(tok, text_model):
+    greedy = dataclasses.replace(SHAPE, temperature=0.0)
+    model = others(tok, text_model, greedy)
+    answers = model.predict(QUERIES[:3])
+    for number in range(3):
+        samples = model.sample(QUERIES[:3], number)
+        assert [s[:3] for s in samples] == [a[:3] for a in answers]
+    assert all(a.problem for a in answers)  # it is not trained
+    assert model.signals(QUERIES[:3])["agreement"] == [0.0] * 3
+
+
+def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
+    model = others(tok, text_model)
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
+    (got,) = model.likelihood([QUERIES[0]], [t])
+    (answer,) = model.predict([QUERIES[0]])
+    (demos,) = model.memory.search([("t1", HERE, "press lamp")], 1)
+    context = [
+        *prompts.query_ids(tok, task(), (), demos, HERE, "press lamp", history=2),
+        *tok.encode(answer.reasoning), tok.control("next"),
+    ]  # fmt: skip
+    effect = [*prompts.effect_ids(tok, HERE, t.next_state)[1:], tok.control("reward")]
+    logp = 0.0
+    for i, token in enumerate(effect):
+        row = np.array([[*context, *effect[:i]]], np.int32)
+        logits = forward(
+            text_model.definition, text_model.params, row,
+            np.arange(row.shape[1])[None], np.ones_like(row),
+        )[0, -1]  # fmt: skip
+        logp += float(jax.nn.log_softmax(logits)[token])
+    assert got == pytest.approx(np.exp(logp), rel=1e-3)
+    assert 0 < got < 1
+
+
+# --- ablations ---------------------------------------------------------------
+
+
+def test_without_reasoning_none_is_written(tok, text_model):
+    silent = dataclasses.replace(SHAPE, reasoning=False)
+    assert any(p.reasoning for p in others(tok, text_model).predict(QUERIES))
+    for p in others(tok, text_model, silent).predict(QUERIES):
+        assert p.reasoning == ""
+
+
+def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
+    whole = dataclasses.replace(SHAPE, full_text=True, state_tokens=30)
+    for p in others(tok, text_model, whole).predict(QUERIES):
+        # Nothing of the state before is kept by itself.
+        assert p.problem is None or "in a state of" not in p.problem
+    grammar = reply_grammar(tok, whole)
+    assert np.flatnonzero(grammar.first[1]).tolist() == [tok.control("full")]
+    after = ("the lamp is on", "the door is shut")
+    t = helpers.transition(HERE, "press lamp", after)
+    ids = prompts.reply_ids(tok, t, full=True)
+    read = prompts.parse_reply(tok, ids, ("some other state",))
+    assert (read.next_state, read.problem) == (after, None)
+
+
+# --- what has no room ---------------------------------------------------------
+
+
+def said(tok, transition, forced=()) -> Sampled:
+    """The right reply as a model's own; `forced`: tokens by name that were not."""
+    ids = prompts.reply_ids(tok, transition)
+    n, chosen = len(ids), np.ones((1, len(ids)), bool)
+    phase = np.zeros((1, n), np.int32)
+    for name, number in forced:
+        at = ids.index(tok.control(name))
+        chosen[0, at], phase[0, at] = False, number
+    return Sampled(
+        np.array([ids]), np.zeros((1, n), np.float32), chosen, phase,
+        np.zeros((1, n), bool), np.array([n]),
+    )  # fmt: skip
+
+
+def test_a_reply_that_is_cut_is_a_problem(tok, text_model):
+    """Its rest is nowhere: what stands there is no state of the model's."""
+    model = others(tok, text_model)
+    t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
+    assert model._read(ask(), said(tok, t)).problem is None
+    assert model._read(ask(), said(tok, t, [("next", 0)])).problem is None  # thoughts
+    for name, phase in (("reward", 1), ("outcome", 2)):
+        found = model._read(ask(), said(tok, t, [(name, phase)]))
+        assert found.problem == "the reply was cut: it is longer than there is room for"
+
+
+def test_a_question_longer_than_the_positions_has_no_answer(tok, text_model):
+    known = text_model.config.max_position_embeddings
+    long = ask(state=tuple(f"line {i}" for i in range(known)))
+    model = others(tok, text_model)
+    before, answer, after = model.predict([QUERIES[0], long, QUERIES[1]])
+    assert "tokens, and there is room for" in answer.problem
+    assert np.isnan(answer.confidence)
+    alone = others(tok, text_model).predict(QUERIES[:2])
+    assert [before, after] == alone
+    real = [helpers.transition(HERE, "press lamp", ("the lamp is on",))] * 2
+    one, none = model.likelihood([QUERIES[0], long], real)
+    assert one > none == 0.0
+
+
+def test_an_empty_state_is_an_answer_where_real_ones_are_empty(tok, text_model):
+    t = helpers.transition(("a file",), "remove", ())
+    query = ask("remove", state=("a file",))
+    for states, problem in (
+        ([("a file",), ()], None),
+        ([("a file",)], "0 lines of text, at least 1 expected"),
+        (None, "the next state is empty"),
+    ):
+        forms = {} if states is None else {"room": form_of(states)}
+        model = LocalExperience(text_model, tok, ReplayMemory(), SHAPE, forms=forms)
+        assert model._read(query, said(tok, t)).problem == problem

@@ -1,0 +1,109 @@
+"""The form of states: by hand, and on the states it was taken from."""
+
+import dataclasses
+
+import pytest
+
+from tests import doubles, helpers
+from worldmodel.text.state_format import by_stems, fault, form_of, forms_of
+
+HALL = ("carry nothing", "here box", "hall has box", "hall north attic", "at hall")
+ATTIC = ("carry map", "here nothing", "attic south hall", "at attic")
+
+
+def test_a_form_is_what_all_states_share():
+    assert form_of([HALL, ATTIC]) == (
+        ("carry", "here"),
+        ("at",),
+        4,
+        False,
+        False,
+        False,
+    )
+    assert form_of([ATTIC]) == (
+        ("carry", "here", "attic", "at"),
+        (),
+        4,
+        True,
+        False,
+        False,
+    )
+    # A line is not counted from both ends.
+    assert form_of([("a", "b"), ("a", "c", "b")]) == (
+        ("a",),
+        ("b",),
+        2,
+        True,
+        False,
+        False,
+    )
+    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True, False, False)
+    with pytest.raises(ValueError, match="at least one state"):
+        form_of([])
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (("found x", "said ok"), None),
+        (("found y", "hall north attic", "said no"), None),
+        (("found x",), "1 lines of text, at least 2 expected"),
+        (("found x", " ", "said ok"), "2 lines of text"),
+        (("hall x", "said ok"), "first lines must begin with 'found'"),
+        (("found x", "said ok", "hall x"), "last lines must begin with 'said'"),
+        (("found x", "said a", "said ok"), "more than one line begins with 'said'"),
+    ],
+)
+def test_a_state_is_held_to_the_form(state, message):
+    form = form_of([("found a", "said b"), ("found c", "d e", "said f")])
+    found = fault(state, form)
+    assert found == message if message is None else message in found
+
+
+def test_repeated_heads_are_allowed_where_real_states_repeat_them():
+    assert fault(HALL, form_of([HALL, ATTIC])) is None
+
+
+def test_real_states_have_the_form_they_gave():
+    states = [t.state for task in doubles.tasks("train")[:20]
+              for t in doubles.expert(task).transitions]  # fmt: skip
+    form = form_of(states)
+    assert [fault(s, form) for s in states] == [None] * len(states)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "want"),
+    [
+        ([(("said ok", "bamboo 4"), ("said ok", "bamboo 2"))], True),
+        # Lines that come and go do not tell, and do not speak against it.
+        ([(("said ok",), ("said ok", "bamboo 2"))], False),
+        ([(("a 1",), ("a 1", "b 2")), (("a 1", "b 2"), ("a 1", "b 3"))], True),
+        # Elsewhere it is only a line that begins alike: it stays where it was.
+        ([(("a 1", "b 2"), ("a 1", "b 3")), (("b 1", "a 1"), ("b 1", "c", "b 2"))],
+         False),
+        ([(("a 1", "b 2"), ("a 1", "b 2"))], False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_what_changes_by_its_stem(pairs, want):
+    assert by_stems(pairs) is want
+
+
+def test_an_empty_state_does_not_undo_the_form_of_the_others():
+    said = [("found a", "said b"), ("found c", "d e", "said f")]
+    form = form_of([*said, ()])
+    assert form == form_of(said)._replace(empty=True)
+    assert fault((), form) is None
+    assert "at least 2 expected" in fault((), form_of(said))
+    assert "first lines must begin" in fault(("hall x", "said ok"), form)
+    assert fault((), form_of([()])) is None
+
+
+def test_each_family_has_a_form_of_all_its_states():
+    one, other = helpers.lamp_and_door(), helpers.lamp_and_door("hall-1", "hall")
+    after = ("a lamp", "a door", "the end")
+    last = dataclasses.replace(other.transitions[-1], next_state=after)
+    other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
+    found = forms_of([one, other])
+    assert found["room"] == (("the", "the"), (), 2, False, True, False)
+    assert found["hall"] == ((), ("the",), 2, False, True, False)  # the last state too

@@ -1,0 +1,174 @@
+"""Tool calls: what is one, what it says, and how good its arguments are."""
+
+import json
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worldmodel.data.records import Task
+from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
+
+PARIS = Call("weather", {"city": "Paris", "days": 2})
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        '{"tool": "weather", "arguments": {"city": "Paris", "days": 2}}',
+        ' {"arguments":{"days":2,"city":"Paris"},"tool":"weather"}\n',
+        '<action>\n{"type": "call", "when": true, "which": "weather", '
+        '"how": {"city": "Paris", "days": 2}}\n</action>',
+        'weather(city="Paris", days=2)',
+        "weather( city = 'Paris' , days=2 )",
+        "weather(city=Paris, days=2)",
+        'weather {"city": "Paris", "days": 2}',
+    ],
+)
+def test_every_notation_tells_the_same_call(action):
+    assert read_call(action) == PARIS
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "", "  ", "go north", "take lamp (the small one)", "It will rain in Paris.",
+        '{"answer": 3}', "{not a call", "{}", '["tool"]', "3 (three)",
+        '{"type": "answer", "when": false, "content": "It will rain."}',
+        '{"which": "weather", "when": false, "how": {}}',
+    ],
+)  # fmt: skip
+def test_what_is_no_call(action):
+    assert read_call(action) is None
+
+
+@pytest.mark.parametrize(
+    ("action", "tool"),
+    [
+        ('{"tool": "weather", "arguments": {"city": "Paris"}', "weather"),
+        ("{tool: weather}", ""),
+        ('{"tool": 3, "arguments": {}}', ""),
+        ('{"tool": "", "arguments": {}}', ""),
+        ('{"tool": "weather", "arguments": ["Paris"]}', "weather"),
+        ('{"tool": "weather", "arguments": {"x": NaN}}', "weather"),
+        ('{"tool": "weather", "arguments": ' + '{"a":' * 10_000, "weather"),
+        ('{"tool": "w", "arguments": {"x": ' + "9" * 5000 + "}}", "w"),
+        ("weather(", "weather"),
+        ("weather(city=Paris", "weather"),
+        ('weather("Paris")', "weather"),
+        ("weather(city=)", "weather"),
+        ("weather(city=a, city=b)", "weather"),
+        ("weather(city=a,)", "weather"),
+        ("weather(city=a) and then some", "weather"),
+        ("weather(x=" + "[" * 10_000 + ")", "weather"),
+    ],
+)
+def test_what_is_malformed_has_no_arguments(action, tool):
+    assert read_call(action) == Call(tool, {}, False)
+
+
+def test_values_are_json_or_words():
+    action = 'f(a=[1, {"x": "(,)"}], b=true, c=-1.5, d=New York, e=\'it\\\'s\', g=null)'
+    assert read_call(action) == Call(
+        "f",
+        {"a": [1, {"x": "(,)"}], "b": True, "c": -1.5, "d": "New York", "e": "it's",
+         "g": None},
+    )  # fmt: skip
+    assert read_call("f()") == Call("f", {})
+    assert read_call("news.search(q=x)") == Call("news.search", {"q": "x"})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet=string.printable + "é\ud800\u2028\x00", max_size=60))
+def test_no_action_crashes_the_reader(text):
+    for action in (text, f"f({text})", f'{{"tool": {text}}}', f"f(x={text}"):
+        found = read_call(action)
+        if found is not None:
+            assert isinstance(found.tool, str)
+            assert found.valid_json or found.arguments == {}
+            assert argument_score(found.arguments, found.arguments) == 1.0
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(), x, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=4), JSON, max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ARGUMENTS, ARGUMENTS)
+def test_scores_lie_between_0_and_1_and_the_gold_has_1(got, gold):
+    assert 0.0 <= argument_score(got, gold) <= 1.0
+    assert argument_score(gold, gold) == 1.0
+    backwards = dict(reversed(got.items()))
+    assert argument_score(backwards, gold) == argument_score(got, gold)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(st.text(), st.integers() | st.text(), max_size=4))
+def test_a_call_written_as_json_is_read_back(arguments):
+    action = json.dumps({"tool": "t", "arguments": arguments})
+    assert read_call(action) == Call("t", arguments)
+
+
+@pytest.mark.parametrize(
+    ("got", "gold", "score"),
+    [
+        ({}, {}, 1.0),
+        ({}, {"a": 1}, 0.0),
+        ({"a": 1}, {}, 0.0),
+        ({"a": 8}, {"a": 10}, 0.8),  # 1 - 2/10
+        ({"a": 0.5}, {"a": 0}, 0.5),  # 1 - 0.5/1: near 0 the gap itself counts
+        ({"a": -50}, {"a": 10}, 0.0),
+        ({"a": "2"}, {"a": 2}, 0.0),  # a text is no number
+        ({"a": True}, {"a": 1}, 0.0),  # nor is a truth
+        ({"a": "PARIS "}, {"a": "paris"}, 1.0),
+        # "paris"/"pari": 2 * 4 letters in common of 9
+        ({"a": "pari"}, {"a": "paris"}, 8 / 9),
+        ({"a": 1, "b": 2}, {"a": 1}, 0.5),  # one too many
+        ({"a": {"x": 1}}, {"a": {"x": 1, "y": 2}}, 0.5),
+        ({"a": [1, 2]}, {"a": [1, 2]}, 1.0),
+        ({"a": [1, 2]}, {"a": [2, 1]}, 0.0),
+        ({"a": 10**400}, {"a": 0.5}, 0.0),
+        ({"a": 1.0}, {"a": float("inf")}, 0.0),
+        ({"a": "x" * 3000}, {"a": "x" * 2999}, 0.0),  # too long to be matched
+    ],
+)
+def test_arguments_by_hand(got, gold, score):
+    assert argument_score(got, gold) == pytest.approx(score, abs=1e-12)
+
+
+def test_the_calls_that_are_due():
+    row = {"tool": "weather", "arguments": {"city": "Paris", "days": 2}}
+    gold = gold_calls(Task(id="a", instruction="", options={"calls": [row, None]}))
+    assert gold == (PARIS, None)
+    assert [due(gold, i) for i in range(3)] == [PARIS, None, None]
+    assert [due((PARIS,), i) for i in range(3)] == [PARIS, None, None]
+    assert gold_calls(Task(id="a", instruction="")) is None
+    assert gold_calls(Task(id="a", instruction="", options={"calls": []})) == ()
+
+
+@pytest.mark.parametrize(
+    "calls", ["x", 3, [3], [{}], [{"tool": 1}], [{"tool": "a", "arguments": []}]]
+)
+def test_calls_of_no_sense_name_the_task(calls):
+    with pytest.raises(ValueError, match=r"task 'a': options\['calls'\]"):
+        gold_calls(Task(id="a", instruction="", options={"calls": calls}))
+
+
+def test_a_call_behind_a_blank_that_is_no_object_is_malformed():
+    assert read_call('weather {"city": "Par') == Call("weather", {}, False)
+    assert read_call("weather [1]") is None
+    assert read_call("put cup in sink") is None
+
+
+def test_of_calls_one_a_line_the_first_is_meant_if_all_are_calls():
+    first, second = 'weather {"city": "Paris"}', 'news {"day": 2}'
+    assert read_call(f"{first}\n{second}") == Call("weather", {"city": "Paris"})
+    assert read_call(f"{first}\nnews {{day") == Call("weather", {}, False)
+    assert read_call(f"{first}\nand the rest") == Call("weather", {}, False)
+    assert read_call('weather {\n  "city": "Paris"\n}') == read_call(first)
+    assert read_call('weather {"x": NaN}') == Call("weather", {}, False)  # no JSON

@@ -1,0 +1,1 @@
+"""Chat servers of OpenAI's protocol: a client, its cache, its failures."""

@@ -1,0 +1,316 @@
+"""A client of OpenAI-compatible chat servers: bounded, retried, cached, counted.
+
+requests -> cache -> POST {base_url}/chat/completions, several at once -> replies, in
+the order of the requests. What goes wrong is an answer too: a ChatError of a kind.
+
+Asynchronous inside, not threads: a deadline then ends whatever a request waits for,
+while a thread that reads from a socket cannot be ended.
+"""
+
+import asyncio
+import concurrent.futures
+import email.utils
+import hashlib
+import json
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from worldmodel.chat.cache import ChatCache
+from worldmodel.chat.protocol import (
+    ChatConfig,
+    ChatCut,
+    ChatError,
+    ChatMalformed,
+    ChatRefused,
+    ChatReply,
+    ChatRequest,
+    ChatTimeout,
+    ChatUnavailable,
+    ChatUsage,
+    body_of,
+    read_answer,
+)
+from worldmodel.data.records import atomic_write
+
+MAX_BODY = 16 << 20
+MAX_PAUSE = 30.0
+_QUOTED = 200
+
+
+class _Tried(NamedTuple):
+    """One POST: what came of it, whether to try again, and after how long."""
+
+    found: ChatReply | ChatError
+    again: bool = False
+    after: float | None = None
+
+
+class _Line:
+    """Counts requests in a row without an answer: is anyone at the other end?"""
+
+    def __init__(self, limit: int):
+        self._limit, self._silent, self._last = limit, 0, ""
+
+    def note(self, found: ChatReply | ChatError) -> None:
+        silent = isinstance(found, ChatTimeout | ChatUnavailable)
+        if silent or (isinstance(found, ChatRefused) and found.status == 429):
+            self._silent, self._last = self._silent + 1, str(found)
+        else:
+            self._silent = 0
+
+    @property
+    def dead(self) -> ChatUnavailable | None:
+        if self._silent < self._limit:
+            return None
+        return ChatUnavailable(
+            f"not tried, {self._silent} requests in a row failed, the last: "
+            f"{self._last}"
+        )
+
+
+class ChatClient:
+    """Asks a server. Equal requests have one answer: a new seed asks anew.
+
+    Args:
+      cache: a file of answers, which are not asked for again.
+      spent: a file to which all that is asked is added as it is, so that `usage` tells
+        of earlier processes too.
+
+    Raises:
+      ValueError: the variable of the API key is not set or holds no key.
+      CacheError: the cache is not one, or not of this version.
+    """
+
+    def __init__(
+        self, config: ChatConfig, cache: Path | None = None, spent: Path | None = None
+    ):
+        self.config = config
+        self._key = _api_key(config.api_key_env)
+        self._url = f"{config.base_url.rstrip('/')}/chat/completions"
+        self._cache = ChatCache(cache) if cache is not None else None
+        self._tls = httpx.create_ssl_context()
+        self._spent, self._usage = spent, ChatUsage()
+        if spent is not None and spent.is_file():
+            self._usage = ChatUsage(**json.loads(spent.read_text()))
+        # What this server does not take, by what was asked: schema and logprobs.
+        self._dropped: dict[str, frozenset[str]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def usage(self) -> ChatUsage:
+        """All that was asked through this client, and before into its file."""
+        return self._usage
+
+    def close(self) -> None:
+        """Close the cache."""
+        if self._cache is not None:
+            self._cache.close()
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply | ChatError]:
+        """One answer or error a request, in order.
+
+        Takes no longer than `deadline` for every `concurrency` requests.
+
+        Raises:
+          CacheError: the cache cannot be read or written.
+        """
+        if not requests:
+            return []
+        with self._lock:
+            return _run(lambda: self._ask(requests))
+
+    async def _ask(
+        self, requests: Sequence[ChatRequest]
+    ) -> list[ChatReply | ChatError]:
+        keys = [_digest(self.config, r) for r in requests]
+        unique = dict(zip(keys, requests, strict=True))
+        found: dict[str, ChatReply | ChatError] = {}
+        if self._cache is not None:
+            known = {k: self._cache.get(k) for k in unique}
+            found |= {k: reply for k, reply in known.items() if reply is not None}
+        todo = {k: r for k, r in unique.items() if k not in found}
+        self._count(requests=len(keys), cached=len(keys) - len(todo))
+        if todo:
+            found |= await self._fetch(todo)
+        return [found[k] for k in keys]
+
+    async def _fetch(
+        self, todo: Mapping[str, ChatRequest]
+    ) -> dict[str, ChatReply | ChatError]:
+        c = self.config
+        line, slots = _Line(c.give_up), asyncio.Semaphore(c.concurrency)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        async with httpx.AsyncClient(
+            verify=self._tls,
+            headers=headers | {"Content-Type": "application/json"},
+            timeout=httpx.Timeout(c.read_timeout, connect=c.connect_timeout),
+            limits=httpx.Limits(max_connections=c.concurrency),
+        ) as http:
+
+            async def one(key: str, request: ChatRequest) -> ChatReply | ChatError:
+                async with slots:
+                    if line.dead is not None:
+                        return line.dead
+                    found = await self._bounded(http, line, request)
+                    line.note(found)
+                answered = isinstance(found, ChatReply | ChatCut)
+                if answered and self._cache is not None:
+                    self._cache.put(key, found)
+                return found
+
+            answers = await asyncio.gather(*(one(k, r) for k, r in todo.items()))
+        return dict(zip(todo, answers, strict=True))
+
+    async def _bounded(
+        self, http: httpx.AsyncClient, line: _Line, request: ChatRequest
+    ) -> ChatReply | ChatError:
+        end = time.monotonic() + self.config.deadline
+        try:
+            async with asyncio.timeout(self.config.deadline):
+                for attempt in range(self.config.retries + 1):
+                    tried = await self._attempt(http, request)
+                    pause = tried.after
+                    if pause is None:
+                        pause = min(self.config.backoff * 2**attempt, MAX_PAUSE)
+                        pause *= random.uniform(0.5, 1.0)
+                    late = time.monotonic() + pause >= end
+                    last = attempt == self.config.retries
+                    if not tried.again or last or late or line.dead:
+                        return tried.found
+                    self._count(retries=1)
+                    await asyncio.sleep(pause)
+        except TimeoutError:
+            pass
+        return ChatTimeout(f"{self._url}: deadline of {self.config.deadline:g} s")
+
+    async def _attempt(self, http: httpx.AsyncClient, request: ChatRequest) -> _Tried:
+        """One try. What a server refuses with an option, it may take without it."""
+        body = body_of(self.config, request)
+        options = [x for x in ("response_format", "logprobs") if x in body]
+        name = _hash([request.schema, request.logprobs])
+
+        def post(drop: Iterable[str]) -> Coroutine[Any, Any, _Tried]:
+            kept = {k: v for k, v in body.items() if k not in drop}
+            return self._post(http, kept, whole=request.schema is not None)
+
+        tried = await post(self._dropped.get(name, ()))
+        if name in self._dropped or not options:
+            return tried
+        if not _refuses_form(tried.found):
+            if isinstance(tried.found, ChatReply | ChatMalformed):
+                self._dropped[name] = frozenset()
+            return tried
+        for drop in [*([x] for x in options), *([options] if options[1:] else [])]:
+            other = await post(drop)
+            if not _refuses_form(other.found):
+                if isinstance(other.found, ChatReply | ChatMalformed):
+                    self._dropped[name] = frozenset(drop)
+                return other
+        return tried
+
+    async def _post(
+        self, http: httpx.AsyncClient, body: Mapping[str, Any], *, whole: bool
+    ) -> _Tried:
+        c, raw = self.config, bytearray()
+        try:
+            async with http.stream(
+                "POST", self._url, content=json.dumps(body).encode()
+            ) as response:
+                async for piece in response.aiter_bytes():
+                    raw += piece
+                    if len(raw) > MAX_BODY:
+                        return _Tried(ChatMalformed(f"more than {MAX_BODY} bytes"))
+        except httpx.TimeoutException as error:
+            told = f"{self._url}: {type(error).__name__} after {c.connect_timeout:g} s "
+            told += f"to connect or {c.read_timeout:g} s to read"
+            return _Tried(ChatTimeout(told), True)
+        except httpx.DecodingError:
+            return _Tried(ChatMalformed("the encoding of the answer is broken"))
+        except httpx.HTTPError as error:
+            told = f"{self._url}: {self._safe(f'{type(error).__name__}: {error}')}"
+            return _Tried(ChatUnavailable(told), True)
+        status = response.status_code
+        if status == 200:
+            found, (n, m) = read_answer(
+                bytes(raw), whole=whole, server=self._url, quoted=self._safe
+            )
+            cost = (n * c.price_in + m * c.price_out) / 1e6
+            self._count(prompt_tokens=n, completion_tokens=m, cost=cost)
+        else:
+            said = self._safe(raw.decode(errors="replace"))
+            told = f"{self._url}: status {status}, {said}"
+            gone = status >= 500
+            found = ChatUnavailable(told) if gone else ChatRefused(told, status)
+        after = _seconds(response.headers.get("retry-after"))
+        return _Tried(found, _passing(found), after)
+
+    def _safe(self, said: str) -> str:
+        """Foreign text for an error: short, in one line, without the key."""
+        text = said.replace(self._key, "[key]") if self._key else said
+        text = " ".join(text.split())
+        return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+
+    def _count(self, **more: Any) -> None:
+        self._usage = self._usage.plus(ChatUsage(**more))
+        if self._spent is not None:
+            with atomic_write(self._spent) as file:
+                json.dump(self._usage._asdict(), file)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The coroutine's result, also where a loop runs already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work())).result()
+
+
+def _api_key(name: str | None) -> str | None:
+    if name is None:
+        return None
+    key = os.environ.get(name, "").strip()
+    # Checked here: the HTTP library would quote a header that it refuses.
+    if not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise ValueError(f"the environment variable {name} holds no API key")
+    return key
+
+
+def _hash(what: Any) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def _digest(config: ChatConfig, request: ChatRequest) -> str:
+    return _hash([config.base_url.rstrip("/"), body_of(config, request)])
+
+
+def _passing(found: ChatReply | ChatError) -> bool:
+    """Whether the same question may be answered a little later."""
+    often = isinstance(found, ChatRefused) and found.status == 429
+    return often or isinstance(found, ChatUnavailable)
+
+
+def _refuses_form(found: ChatReply | ChatError) -> bool:
+    return isinstance(found, ChatRefused) and found.status in (400, 422)
+
+
+def _seconds(header: str | None) -> float | None:
+    """Retry-After: whole seconds or a date; None where it is neither."""
+    if header is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", header.strip()):
+        return float(header)
+    try:
+        when = email.utils.parsedate_to_datetime(header)
+        return max(when.timestamp() - time.time(), 0.0)
+    except (ValueError, OverflowError):
+        return None

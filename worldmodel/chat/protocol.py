@@ -1,0 +1,265 @@
+"""What is said to a chat server and what comes back: errors, records, JSON.
+
+ChatConfig, ChatRequest -> body_of -> a server -> read_answer -> ChatReply or ChatError.
+Text from outside goes into prompts, and objects come out of replies, by `quoting`.
+"""
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import httpx
+
+from worldmodel.text.conversation import Message
+
+
+class ChatError(Exception):
+    """Why a request has no answer; `kind` begins the text."""
+
+    kind = "failed"
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {super().__str__()}"
+
+
+class ChatTimeout(ChatError):
+    """The server took longer than the limits allow."""
+
+    kind = "timeout"
+
+
+class ChatUnavailable(ChatError):
+    """No server, a connection that broke, an error of the server's own (5xx), or
+    something else in the place of a completion."""
+
+    kind = "unavailable"
+
+
+class ChatRefused(ChatError):
+    """The server does not take the request (4xx)."""
+
+    kind = "refused"
+
+    def __init__(self, told: str, status: int):
+        super().__init__(told)
+        self.status = status
+
+
+class ChatMalformed(ChatError):
+    """An answer, but not one that can be used: no text, cut short, too long."""
+
+    kind = "malformed"
+    cached = False
+
+
+class ChatCut(ChatMalformed):
+    """An answer that ended at `max_tokens`: whole as the server goes, and paid for."""
+
+    def __init__(self, *, cached: bool = False):
+        super().__init__("cut at max_tokens")
+        self.cached = cached
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """Which server and model, how long to wait for it, and what it costs.
+
+    `api_key_env` names the environment variable that holds the key. Seconds:
+    `read_timeout` between two pieces of an answer, `deadline` for a request with all
+    its tries. After `give_up` requests in a row without an answer, the rest of a batch
+    is not tried. Prices are for a million tokens.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    connect_timeout: float = 10.0
+    read_timeout: float = 120.0
+    deadline: float = 600.0
+    retries: int = 4
+    backoff: float = 0.5
+    give_up: int = 4
+    concurrency: int = 8
+    max_tokens: int = 1024
+    temperature: float = 0.7
+    price_in: float = 0.0
+    price_out: float = 0.0
+
+    def __post_init__(self):
+        try:
+            url = httpx.URL(self.base_url)
+        except (httpx.InvalidURL, TypeError):
+            raise ValueError("base_url is not a URL") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError(f"base_url must be http(s)://host..., got {url!r}")
+        if url.userinfo or url.query or url.fragment:
+            raise ValueError(  # not quoted: it may hold a secret
+                "base_url must have no user, query or fragment; "
+                "a key belongs in the variable that api_key_env names"
+            )
+        name = self.api_key_env
+        if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError("api_key_env must be the name of a variable, not a key")
+        waits = (self.connect_timeout, self.read_timeout, self.deadline)
+        if not all(0 < x < float("inf") for x in waits):
+            raise ValueError(
+                "connect_timeout, read_timeout and deadline must be > 0 and finite, "
+                f"got {waits}"
+            )
+        if min(self.concurrency, self.max_tokens, self.give_up) < 1:
+            raise ValueError("concurrency, max_tokens and give_up must be >= 1")
+        rest = (self.retries, self.backoff, self.temperature)
+        if min(*rest, self.price_in, self.price_out) < 0:
+            raise ValueError(
+                "retries, backoff, temperature and prices must be >= 0, got "
+                f"{(*rest, self.price_in, self.price_out)}"
+            )
+
+
+class ChatRequest(NamedTuple):
+    """One question. `schema` (a JSON schema) asks for JSON, `logprobs` for tokens."""
+
+    messages: tuple[Message, ...]
+    seed: int | None = None
+    schema: Mapping[str, Any] | None = None
+    logprobs: bool = False
+
+
+class Token(NamedTuple):
+    """A token of a reply: how many bytes of text, and its log-probability."""
+
+    size: int
+    logp: float
+
+
+class ChatReply(NamedTuple):
+    """An answer. `tokens` is None where the server did not tell them."""
+
+    text: str
+    tokens: tuple[Token, ...] | None = None
+    cached: bool = False
+
+
+class ChatUsage(NamedTuple):
+    """What was asked: requests, those not sent, tries after the first, tokens, cost.
+
+    `cached` stood in the cache or twice in one batch. Tokens are those that the server
+    counted; what is cached has none.
+    """
+
+    requests: int = 0
+    cached: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+    def plus(self, other: "ChatUsage") -> "ChatUsage":
+        """The sum of both."""
+        return ChatUsage._make(a + b for a, b in zip(self, other, strict=True))
+
+    def since(self, earlier: "ChatUsage") -> "ChatUsage":
+        """What came after `earlier`."""
+        return ChatUsage._make(a - b for a, b in zip(self, earlier, strict=True))
+
+
+def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
+    """The JSON that is posted; all that can change the answer stands in it."""
+    out: dict[str, Any] = {
+        "model": config.model,
+        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "temperature": config.temperature,
+        "max_tokens": config.max_tokens,
+    }
+    if request.seed is not None:
+        out["seed"] = request.seed
+    if request.schema is not None:
+        form = {"name": "reply", "strict": True, "schema": request.schema}
+        out["response_format"] = {"type": "json_schema", "json_schema": form}
+    if request.logprobs:
+        out["logprobs"] = True
+    return out
+
+
+def read_answer(
+    raw: bytes, *, whole: bool, server: str, quoted: Callable[[str], str]
+) -> tuple[ChatReply | ChatError, tuple[int, int]]:
+    """The answer in a reply's body, and the tokens (read, written) it is said to cost.
+
+    A body without `choices` is no answer: ChatUnavailable, or ChatRefused where it
+    holds an error whose code says so, as gateways send them with a status of 200.
+
+    Args:
+      whole: an answer cut short is of no use.
+      server: its address, for an error.
+      quoted: how foreign text is shown in an error.
+    """
+
+    def shown(why: str) -> str:
+        return f"{why}: {quoted(raw.decode(errors='replace'))}"
+
+    try:
+        row = json.loads(raw)
+    except (ValueError, RecursionError):
+        row = None
+    row = row if isinstance(row, dict) else {}
+    choices, error = row.get("choices"), row.get("error")
+    if not isinstance(choices, list) or (error and not choices):
+        return _failure(error, shown(f"{server}: no completion in the answer")), (0, 0)
+    try:
+        choice = choices[0]
+        text, why = choice["message"]["content"], choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return ChatMalformed(shown("no choice with a message in the answer")), (0, 0)
+    used = row.get("usage")
+    used = used if isinstance(used, dict) else {}
+    read, written = (
+        n if isinstance(n := used.get(k), int) and 0 < n < 2**40 else 0
+        for k in ("prompt_tokens", "completion_tokens")
+    )
+    found: ChatReply | ChatError
+    if not isinstance(text, str):
+        found = ChatMalformed(f"the answer is no text but {type(text).__name__}")
+    elif whole and why == "length":
+        found = ChatCut()
+    else:
+        found = ChatReply(text, _tokens(choice, text))
+    return found, (read, written)
+
+
+def _failure(error: Any, told: str) -> ChatError:
+    """What a body that is no completion means, by the code of its error."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, int) and 400 <= code < 500:
+        return ChatRefused(told, code)
+    return ChatUnavailable(told)
+
+
+def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
+    """Sizes and log-probabilities, where the tokens are those of the text.
+
+    A server may strip what stood around it, a Markdown fence (llama.cpp): tokens in
+    front of the text are left out, those behind it end the answer.
+    """
+    try:
+        rows = choice["logprobs"]["content"]
+        pieces = [
+            bytes(raw) if isinstance(raw := token.get("bytes"), list)
+            else token["token"].encode()
+            for token in rows
+        ]  # fmt: skip
+        logps = [min(float(token["logprob"]), 0.0) for token in rows]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+    at = b"".join(pieces).find(text.encode(errors="replace"))
+    if at < 0:
+        return None
+    ends = list(itertools.accumulate(map(len, pieces)))
+    return tuple(
+        Token(min(len(piece), end - at), logp)
+        for piece, end, logp in zip(pieces, ends, logps, strict=True)
+        if end > at or at == 0
+    )

@@ -1,0 +1,56 @@
+"""Questions to a chat server until their answers make sense.
+
+questions -> answers -> read, or asked again with another seed -> what was read of each,
+or why there is nothing. Where others would fail too it is an error, never an empty
+answer (failures.py).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.failures import Pulse, unanswered
+from worldmodel.chat.protocol import ChatError, ChatRequest
+
+T = TypeVar("T")
+
+
+class Asker:
+    """Questions to a chat server, asked again where an answer makes no sense."""
+
+    def __init__(self, client: ChatClient, retries: int):
+        self.client, self._retries, self._pulse = client, retries, Pulse()
+
+    def ask(
+        self,
+        questions: Sequence[int],
+        request: Callable[[int, int], ChatRequest],
+        read: Callable[[int, str], T],
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """What was read of the answers, and why there is none for the others.
+
+        Args:
+          request: of a question's number and the attempt's.
+          read: of a question's number and an answer; ValueError where it is senseless.
+
+        Raises:
+          ChatUnavailable: the server is gone; with a cache, call again to go on.
+          ChatRefused: it does not let us ask, or not any more.
+          ChatError: it is silent, and has never answered.
+        """
+        asked, found, problems = list(questions), dict[int, T](), dict[int, str]()
+        for attempt in range(self._retries + 1):
+            replies = self.client.ask([request(i, attempt) for i in asked])
+            self._pulse.note(replies)
+            self._pulse.check(unanswered(replies))
+            again = []
+            for i, reply in zip(asked, replies, strict=True):
+                try:
+                    if isinstance(reply, ChatError):
+                        raise ValueError(str(reply))
+                    found[i] = read(i, reply.text)
+                except ValueError as error:
+                    problems[i] = str(error)
+                    again += [] if unanswered([reply]) else [i]
+            asked = again
+        return found, {i: x for i, x in problems.items() if i not in found}

@@ -1,0 +1,1 @@
+"""What happened, on disk: records, their readers and importers, what is in them."""

@@ -1,0 +1,281 @@
+"""Episodes from conversations: OpenAI-style messages and AgentGym's.
+
+messages -> what stood before the agent's first turn -> turns (action, what followed)
+-> steps. Nothing is made up: without a success field `success` is None, without a
+reward there is none, and where no message followed an action the agent still sees what
+it saw. docs/EPISODES.md shows both formats.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from worldmodel.data.import_common import build, name_of, number, task_row
+from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.records import Episode, State, lines
+
+_LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
+_ACTION = re.compile(r"(.*?)^[ \t]*Action:\s*(\S.*)\Z", _LINE)
+_THOUGHT = re.compile(r"\A\s*Thought:", re.IGNORECASE)
+_PROMISE = re.compile(r"\A\s*ok\b.*\b(?:follow|instructions?|my best)\b", _LINE)
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TOOLS = ("tool", "function")  # the second is the one of `function_call`
+
+
+class _Turn(NamedTuple):
+    """An action and the texts that followed, each with its place among them.
+
+    `calls` are the ids that results may name, in order; empty where some have none.
+    """
+
+    action: str
+    thought: str | None
+    seen: list[tuple[int, str]]
+    calls: tuple[str, ...] = ()
+
+    def then(self, other: "_Turn") -> "_Turn":
+        """Both as one turn: calls that were made before any was answered."""
+        thoughts = [x.thought for x in (self, other) if x.thought]
+        return _Turn(
+            f"{self.action}\n{other.action}", "\n".join(thoughts) or None, [],
+            self.calls + other.calls,
+        )  # fmt: skip
+
+
+def _finished(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
+    """What is said of a whole conversation, put on its last step.
+
+    `reward` or `score` becomes a component of that name. A success is an end, unless
+    the row says otherwise; of anything else it is not known how it ended.
+    """
+    last = steps[-1]
+    told = [
+        k for k in ("reward", "score") if field(row, k, object, where, None) is not None
+    ]
+    if len(told) == 2:
+        raise where.at("score").error("reward or score, not both", row["score"])
+    for key in told:
+        last["rewards"] = {key: number(row[key], where.at(key))}
+    won = last["success"] = field(row, "success", bool, where, None)
+    last["truncated"] = field(row, "truncated", bool, where, False)
+    ended = won is True and not last["truncated"]
+    last["terminated"] = field(row, "terminated", bool, where, ended)
+
+
+def _chained(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
+    """Turns as steps. An empty answer is an empty state; no answer leaves the state."""
+    steps = []
+    for turn in turns:
+        seen = [text for _, text in sorted(turn.seen, key=lambda x: x[0])]
+        then = lines("\n".join(seen)) if seen else state
+        steps.append(
+            {
+                "state": list(state), "action": turn.action, "next_state": list(then),
+                "rewards": {}, "thought": turn.thought,
+            }
+        )  # fmt: skip
+        state = then
+    return steps
+
+
+# --- OpenAI-style messages ---------------------------------------------------
+
+
+def _content(message: Any, where: Where) -> str | None:
+    """The text of a message: a string, or text parts, a line each; or a refusal."""
+    value = field(message, "content", object, where, None)
+    if value is None:
+        return field(message, "refusal", str, where, None)
+    if isinstance(value, str):
+        return value
+    here = where.at("content")
+    out = []
+    for i, part in enumerate(typed(value, list, here)):
+        at = here.at(f"[{i}]")
+        kind = field(part, "type", str, at)
+        if kind not in ("text", "refusal"):
+            raise at.error("a part of type 'text' or 'refusal'", part)
+        out.append(field(part, kind, str, at))
+    return "\n".join(out)
+
+
+def _call(call: Any, where: Where) -> str:
+    """A tool call as `name {"argument": value}`, keys in order.
+
+    Arguments that are no JSON are what the model wrote, and stay so.
+    """
+    function = field(call, "function", dict, where)
+    here = where.at("function")
+    name = field(function, "name", str, here)
+    given = field(function, "arguments", object, here, None)
+    given = {} if given is None else given
+    if isinstance(given, str):
+        try:
+            given = json.loads(given or "{}")
+        except (ValueError, RecursionError):
+            return f"{name} {given}"
+    else:
+        given = typed(given, dict, here.at("arguments"))
+    try:
+        return f"{name} {json.dumps(given, ensure_ascii=False, sort_keys=True)}"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise here.at("arguments").error(f"JSON ({error})", type(given)) from None
+
+
+def _assistant(message: Any, where: Where) -> _Turn:
+    text = (_content(message, where) or "").strip()
+    calls = field(message, "tool_calls", list, where, None)
+    old = field(message, "function_call", dict, where, None)
+    if old is not None and not calls:
+        calls = [{"function": old}]
+    if not calls:
+        if not text:
+            raise where.error("content or tool_calls", message)
+        return _Turn(text, None, [])
+    said, ids = [], []
+    for i, call in enumerate(calls):
+        here = where.at(f"tool_calls[{i}]")
+        said.append(_call(call, here))
+        ids.append(field(call, "id", str, here, None))
+    return _Turn("\n".join(said), text or None, [], () if None in ids else tuple(ids))
+
+
+def _place(turn: _Turn, message: Any, where: Where) -> int:
+    """Where a tool's message stands: at its call, which the turn before it made."""
+    wanted = field(message, "tool_call_id", str, where, None)
+    if wanted is None or not turn.calls:
+        return len(turn.calls)
+    if wanted not in turn.calls:
+        raise where.at("tool_call_id").error(f"one of {sorted(turn.calls)}", wanted)
+    return turn.calls.index(wanted)
+
+
+def from_openai(row: Any, where: Where, name: str) -> Episode:
+    """An object with `messages`: what stands before the first assistant turn is the
+    instruction, each assistant turn an action, what follows it the next state.
+
+    Args:
+      row: the parsed object.
+      where: its place, for errors.
+      name: the episode's id where the object has none.
+
+    Raises:
+      RecordError: unknown role, no text, no assistant turn, ...
+    """
+    before: list[tuple[str, str]] = []
+    turns: list[_Turn] = []
+    talk = field(row, "messages", list, where)
+    named = [x.get("tool_call_id") for x in talk if isinstance(x, dict)]
+    answered = {x for x in named if isinstance(x, str)}
+    for i, message in enumerate(talk):
+        here = where.at(f"messages[{i}]")
+        role = field(message, "role", str, here)
+        if role not in _ROLES:
+            raise here.at("role").error(f"one of {', '.join(_ROLES)}", role)
+        if role == "assistant":
+            turn = _assistant(message, here)
+            # Calls that are answered later stand beside those of this message.
+            waits = turns and not turns[-1].seen and answered & {*turns[-1].calls}
+            turns.append(turns.pop().then(turn) if waits and turn.calls else turn)
+            continue
+        text = _content(message, here)
+        if text is None and role in _TOOLS:
+            text = ""
+        if text is None:
+            raise here.at("content").error("text", text)
+        place = len(turns[-1].calls) if turns else 0
+        if role in _TOOLS:
+            if not turns:
+                raise here.error("an assistant turn before a tool's message", role)
+            place = _place(turns[-1], message, here)
+        if turns:
+            turns[-1].seen.append((place, text))
+        else:
+            before.append((role, text))
+    if not turns or not before:
+        missing = "a user message before the first" if turns else "at least one"
+        raise where.at("messages").error(f"{missing} assistant turn", row["messages"])
+    asked = [text for role, text in before if role == "user"]
+    system = [text for role, text in before if role != "user"]
+    state = lines("\n".join(asked or system))
+    steps = _chained(state, turns)
+    _finished(row, where, steps)
+    options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
+    task = task_row(
+        row, where, id=name_of(row, "task_id", where, "") or None,
+        instruction="\n".join(system + asked), state=state,
+    )  # fmt: skip
+    return build(
+        row, where, name=name, source="openai", task=task | {"options": options},
+        transitions=steps, success=field(row, "success", bool, where, None),
+    )  # fmt: skip
+
+
+# --- AgentGym conversations --------------------------------------------------
+
+
+def _promises(text: str) -> bool:
+    """ "OK. I'll follow your instructions ...": said to the user, not to the world."""
+    return bool(_PROMISE.match(text)) and not _ACTION.match(text)
+
+
+def _thought_and_action(text: str) -> tuple[str | None, str]:
+    """ "Thought: a / Action: b" as (a, b), at the first line that begins so.
+
+    A turn without an action line is an action as a whole: it is what the agent did.
+    """
+    found = _ACTION.match(text)
+    if not found:
+        return None, text.strip()
+    thought = _THOUGHT.sub("", found[1]).strip()
+    return thought or None, found[2].strip()
+
+
+def from_agentgym(row: Any, where: Where, name: str) -> Episode:
+    """An object with `conversations` of human and gpt, as AgentGym publishes them.
+
+    The first human text is the instruction; a first gpt turn that only promises to
+    follow it is skipped. Args and errors as from_openai; `item_id` is the task's id.
+    """
+    talk = field(row, "conversations", list, where)
+    told = [
+        str(field(x, "from", str, where.at(f"conversations[{i}]")))
+        for i, x in enumerate(talk)
+    ]
+    before: list[str] = []
+    turns: list[_Turn] = []
+    for i, (message, speaker) in enumerate(zip(talk, told, strict=True)):
+        here = where.at(f"conversations[{i}]")
+        text = field(message, "value", str, here)
+        if speaker not in ("human", "gpt"):
+            raise here.at("from").error("human or gpt", speaker)
+        if speaker == "human":
+            if turns:
+                turns[-1].seen.append((0, text))
+            else:
+                before.append(text)
+            continue
+        if not before:
+            raise here.at("from").error("a human turn first", speaker)
+        untaught = field(message, "loss", object, here, None) is False
+        if i == 1 and told[2:3] == ["human"] and (untaught or _promises(text)):
+            continue
+        if not text.strip():
+            raise here.at("value").error("text", text)
+        thought, action = _thought_and_action(text)
+        turns.append(_Turn(action, thought, []))
+    if not turns:
+        raise where.at("conversations").error("at least one gpt turn that acts", talk)
+    instruction, *seen = before
+    state = lines("\n".join(seen or [instruction]))
+    steps = _chained(state, turns)
+    _finished(row, where, steps)
+    task = task_row(
+        row, where, id=name_of(row, "item_id", where, "") or None,
+        instruction=instruction, state=state,
+    )  # fmt: skip
+    return build(
+        row, where, name=name, source="agentgym", task=task, transitions=steps,
+        success=field(row, "success", bool, where, None),
+    )  # fmt: skip

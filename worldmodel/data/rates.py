@@ -1,0 +1,42 @@
+"""A mean kept as sums until it is printed, on the host."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Rate:
+    """A mean over weighted cases, kept as sums until it is printed.
+
+    `count` is the number of cases; `weight` and `squared` are the sums of their weights
+    and of the squares of these.
+    """
+
+    hits: float = 0.0
+    weight: float = 0.0
+    squared: float = 0.0
+    count: int = 0
+
+    def add(self, hit: float | int, weight: float = 1.0) -> None:
+        """Count a case: a hit or a part of one, and how many cases it stands for."""
+        self.hits += weight * hit
+        self.weight += weight
+        self.squared += weight**2
+        self.count += 1
+
+    @classmethod
+    def of(cls, hits: int, count: int) -> "Rate":
+        """Return the rate of so many hits among cases of equal weight."""
+        return cls(float(hits), float(count), float(count), count)
+
+    def json(self) -> dict[str, Any]:
+        """Return {mean, count, effective}; the mean of no cases is None.
+
+        `effective` is Kish's effective sample size, (sum w)^2 / sum w^2: as many cases
+        of equal weight say as much. Intervals are computed from it.
+        """
+        return {
+            "mean": self.hits / self.weight if self.weight else None,
+            "count": self.count,
+            "effective": self.weight**2 / self.squared if self.squared else 0.0,
+        }

@@ -1,0 +1,303 @@
+"""What happened: tasks, transitions, episodes and branches, and their JSONL form.
+
+file.jsonl(.gz) -> one JSON object a line -> checked field by field -> frozen records.
+Every error names file, line and expectation; a writer replaces its target only
+when the whole new content is on disk, so bad input and full disks lose nothing.
+docs/EPISODES.md describes the fields.
+"""
+
+import contextlib
+import dataclasses
+import gzip
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from worldmodel.data.json_reading import (
+    Progress,
+    RecordError,
+    Where,
+    field,
+    first_use,
+    json_lines,
+    strings,
+)
+
+SCHEMA = "dreamgym.episodes/1"
+BRANCH_SCHEMA = "dreamgym.branches/1"
+
+State = tuple[str, ...]
+"""What the agent sees at one step: non-empty lines of text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the agent is asked to do, and how to bring an environment to its start."""
+
+    id: str
+    instruction: str
+    env: str = ""
+    family: str = ""
+    split: str = "train"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    initial_state: State = ()
+    lineage: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One step: state, action, next state, named rewards and how it ended.
+
+    `invalid` says that the environment could not take the action, `reveals` that the
+    next state tells what nobody could know before (what lies behind a door that was
+    never opened), `success` that the episode was won with it; None: nobody said.
+    """
+
+    state: State
+    action: str
+    next_state: State
+    rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    terminated: bool = False
+    truncated: bool = False
+    success: bool | None = None
+    invalid: bool | None = None
+    reveals: bool | None = None
+    thought: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def reward(self) -> float:
+        """The sum of the reward components."""
+        return float(sum(self.rewards.values()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Episode:
+    """A task and what happened on it.
+
+    `success` is None where it was not scored; `error` then says why, if that is known.
+    """
+
+    id: str
+    task: Task
+    transitions: tuple[Transition, ...]
+    source: str
+    success: bool | None
+    error: str | None = None
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return."""
+        return sum(t.reward for t in self.transitions)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A real alternative at one step of an episode: what another action led to."""
+
+    episode: str
+    step: int
+    transition: Transition
+
+
+def lines(text: str) -> State:
+    """Text as state lines: trailing blanks and empty lines dropped."""
+    return tuple(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+# --- reading -----------------------------------------------------------------
+
+
+def _state(row: Any, key: str, where: Where, **default: Any) -> State:
+    value = field(row, key, object, where, **default)
+    if isinstance(value, str):
+        return lines(value)
+    if not isinstance(value, list | tuple) or any(
+        not isinstance(x, str) for x in value
+    ):
+        raise where.at(key).error("a string or a list of strings", value)
+    return tuple(x for line in value for x in lines(line))
+
+
+def _task(row: Any, where: Where) -> Task:
+    return Task(
+        id=field(row, "id", str, where),
+        instruction=field(row, "instruction", str, where),
+        env=field(row, "env", str, where, ""),
+        family=field(row, "family", str, where, ""),
+        split=field(row, "split", str, where, "train"),
+        options=field(row, "options", dict, where, {}),
+        initial_state=_state(row, "initial_state", where, default=[]),
+        lineage=strings(row, "lineage", where),
+    )
+
+
+def _transition(row: Any, where: Where) -> Transition:
+    rewards = field(row, "rewards", dict, where, None)
+    if rewards is None:
+        rewards = {"reward": field(row, "reward", float, where)}
+    named = {k: field(rewards, k, float, where.at("rewards")) for k in rewards}
+    if not all(abs(x) < float("inf") for x in named.values()):
+        raise where.at("rewards").error("finite numbers", named)
+    return Transition(
+        state=_state(row, "state", where),
+        action=field(row, "action", str, where),
+        next_state=_state(row, "next_state", where),
+        rewards=named,
+        terminated=field(row, "terminated", bool, where, False),
+        truncated=field(row, "truncated", bool, where, False),
+        success=field(row, "success", bool, where, None),
+        invalid=field(row, "invalid", bool, where, None),
+        reveals=field(row, "reveals", bool, where, None),
+        thought=field(row, "thought", str, where, None),
+        reasoning=field(row, "reasoning", str, where, None),
+    )
+
+
+def parse_episode(row: Any, where: Where) -> Episode:
+    """An episode from a parsed line, every field checked; its schema name is not."""
+    steps = field(row, "transitions", list, where)
+    if not steps:
+        raise where.at("transitions").error("at least one transition", steps)
+    transitions = tuple(
+        _transition(x, where.at(f"transitions[{i}]")) for i, x in enumerate(steps)
+    )
+    for i, (now, then) in enumerate(itertools.pairwise(transitions)):
+        here = where.at(f"transitions[{i + 1}].state")
+        if now.next_state != then.state:
+            raise here.error(
+                f"the next_state of transitions[{i}], {list(now.next_state)!r}",
+                list(then.state),
+            )
+        if now.terminated or now.truncated:
+            raise here.error("no step after the episode ended", list(then.state))
+    success = field(row, "success", bool, where, None)
+    transitions = _ended(transitions, success, where)
+    task = _task(field(row, "task", dict, where), where.at("task"))
+    if not task.initial_state:
+        task = dataclasses.replace(task, initial_state=transitions[0].state)
+    return Episode(
+        id=field(row, "id", str, where),
+        task=task,
+        transitions=transitions,
+        source=field(row, "source", str, where, "unknown"),
+        success=success,
+        error=field(row, "error", str, where, None),
+    )
+
+
+def _ended(
+    transitions: tuple[Transition, ...], success: bool | None, where: Where
+) -> tuple[Transition, ...]:
+    """The steps, the last as the episode says where it does not say if it was won."""
+    *before, end = transitions
+    if success is None or end.success is success:
+        return transitions
+    if end.success is not None:
+        if not end.terminated:
+            return transitions
+        here = where.at(f"transitions[{len(before)}].success")
+        raise here.error(f"the episode's success, {success}, at its end", end.success)
+    return *before, dataclasses.replace(end, success=success)
+
+
+def _rows(
+    path: Path, schema: str, progress: Progress | None = None
+) -> Iterator[tuple[Any, Where]]:
+    for row, where in json_lines(path, f"JSONL of schema {schema!r}", progress):
+        found = field(row, "schema", str, where)
+        if found != schema:
+            raise where.at("schema").error(repr(schema), found)
+        yield row, where
+
+
+def iter_episodes(
+    path: str | os.PathLike, *, progress: Progress | None = None
+) -> Iterator[Episode]:
+    """Episodes of a JSONL file (gzip or not), in order, one in memory at a time.
+
+    Raises:
+      RecordError: missing file, bad gzip, JSON or UTF-8, wrong schema, missing or
+        mistyped field, repeated id, states that do not chain; the message names file
+        and line.
+    """
+    path, seen = Path(path), dict[str, int]()
+    for row, where in _rows(path, SCHEMA, progress):
+        episode = parse_episode(row, where)
+        first_use(seen, episode.id, where)
+        yield episode
+    if not seen:
+        raise RecordError(f"{path}: expected at least one episode, got an empty file")
+
+
+def read_episodes(path: str | os.PathLike) -> list[Episode]:
+    """All episodes of a JSONL file; raises RecordError as iter_episodes."""
+    return list(iter_episodes(path))
+
+
+def read_branches(path: str | os.PathLike) -> list[Branch]:
+    """Branches of a JSONL file, in order; raises RecordError as read_episodes."""
+    return [
+        Branch(
+            episode=field(row, "episode", str, where),
+            step=field(row, "step", int, where),
+            transition=_transition(
+                field(row, "transition", dict, where), where.at("transition")
+            ),
+        )
+        for row, where in _rows(Path(path), BRANCH_SCHEMA)
+    ]
+
+
+# --- writing -----------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike):
+    """A text file that takes the place of `path` only when wholly on disk."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _packed(path: Path, file: Any) -> Iterator[Any]:
+    """Where to write bytes: through gzip where the name says so."""
+    if path.suffix != ".gz":
+        yield file
+        return
+    # No name and no time inside: the same records are the same bytes.
+    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as out:
+        yield out
+
+
+def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None:
+    with atomic_write(path) as file, _packed(Path(path), file.buffer) as out:
+        for record in records:
+            row = {"schema": schema} | dataclasses.asdict(record)
+            line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+            out.write(line.encode("utf-8"))
+
+
+def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None:
+    """Episodes as JSONL, gzip where the path ends in `.gz`.
+
+    An existing file is replaced at once or not at all.
+    """
+    _write(path, SCHEMA, episodes)
+
+
+def write_branches(path: str | os.PathLike, branches: Iterable[Branch]) -> None:
+    """Branches as JSONL, as write_episodes."""
+    _write(path, BRANCH_SCHEMA, branches)

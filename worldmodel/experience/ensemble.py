@@ -1,0 +1,73 @@
+"""A small ensemble on one trunk: its members differ where the data left things open.
+
+model -> members, each a low-rank addition fitted to a resample of the examples -> the
+least probability a member gives to an answer (LocalExperience.signals). Unlike one
+model's own probability that is low where data were few, and not where the world draws
+lots: of what nobody can know all members are equally unsure.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from worldmodel.backbone.model import LoraConfig, Model
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.supervised import FitConfig, Progress, fit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnsembleConfig:
+    """How many members, and how far each is fitted from the trunk. 0: none."""
+
+    members: int = 0
+    rank: int = 8
+    steps: int = 300
+    learning_rate: float = 3e-3
+
+    def __post_init__(self):
+        if self.members < 0 or min(self.rank, self.steps) < 1:
+            raise ValueError(
+                "members must be >= 0, rank and steps >= 1, got "
+                f"{self.members}, {self.rank} and {self.steps}"
+            )
+
+
+def members(
+    model: Model,
+    examples: Sequence[Example],
+    base: FitConfig,
+    config: EnsembleConfig,
+    *,
+    seed: int,
+    directory: Path,
+    progress: Progress | None = None,
+) -> list[Model]:
+    """Members of one trunk, each fitted to a bootstrap sample (Lakshminarayanan 2017).
+
+    `base` says the shape of batches and passes. Resumable under `directory`.
+    `progress` counts the updates of all members together.
+    """
+    optimizer = OptimizerConfig(kind="adamw", learning_rate=config.learning_rate)
+    settings = dataclasses.replace(
+        base, steps=config.steps, eval_every=config.steps, optimizer=optimizer,
+        lora=LoraConfig(rank=config.rank),
+    )  # fmt: skip
+    out = []
+    for number in range(config.members):
+        rng = np.random.default_rng((seed, number))
+        drawn = rng.integers(len(examples), size=len(examples))
+
+        def told(step: int, row: dict[str, float | int], number: int = number) -> None:
+            if progress is not None:
+                progress(number * config.steps + step, row)
+
+        member, _ = fit(
+            model, [examples[i] for i in drawn], settings,
+            seed=int(rng.integers(2**31)), directory=directory / str(number),
+            progress=told,
+        )  # fmt: skip
+        out.append(member)
+    return out

@@ -1,0 +1,133 @@
+"""How the experience model is asked, and the grammar that shapes its replies.
+
+ExperienceConfig, tokenizer -> a Grammar: the phases of a reply or of a variation, which
+tokens each may hold, which token ends it, how many there may be.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from worldmodel.backbone.generate import Grammar
+from worldmodel.text import prompts
+from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
+
+REWARD, OUTCOME = 2, 3
+"""Phases of a reply's grammar."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperienceConfig:
+    """How the experience model is asked.
+
+    `min_p` cuts the reasoning, in which it is decided whether something is revealed;
+    `state_min_p` the state, where what is revealed has many names, each of them rare: a
+    cut would leave the names that are there already. A reply that makes no sense
+    (it moves a line that is not there, breaks the form of the family's states, or gives
+    a reward that is no number) is sampled again, `retries` times at most. The last
+    time a line that was not there may not be moved but has to be written.
+
+    A question holds at most `room` tokens of past actions and demonstrations; task,
+    state and action are never cut (prompts.query_ids).
+
+    Without `reasoning` the model is fitted to none and writes none; with `full_text` it
+    writes whole states in place of edits (and needs more `state_tokens`).
+    """
+
+    history: int = 2
+    demos: int = 1
+    room: int = 160
+    reasoning_tokens: int = 24
+    state_tokens: int = 72
+    temperature: float = 1.0
+    min_p: float = 0.1
+    state_min_p: float = 0.03
+    retries: int = 3
+    reasoning: bool = True
+    full_text: bool = False
+
+    def __post_init__(self):
+        if min(self.history, self.demos, self.room, self.retries) < 0:
+            raise ValueError(
+                "history, demos, room and retries must be >= 0, got "
+                f"{self.history}, {self.demos}, {self.room} and {self.retries}"
+            )
+        if min(self.reasoning_tokens, self.state_tokens) < 1:
+            raise ValueError("reasoning_tokens and state_tokens must be >= 1")
+        if self.temperature < 0 or not (
+            0 <= self.min_p <= 1 and 0 <= self.state_min_p <= 1
+        ):
+            raise ValueError(
+                "temperature must be >= 0, min_p and state_min_p in [0, 1], got "
+                f"{self.temperature}, {self.min_p} and {self.state_min_p}"
+            )
+
+
+REWARD_TOKENS = 8
+"""Room for a reward in a reply, where the data need no more."""
+
+
+def reply_grammar(
+    tok: TextTokenizer, config: ExperienceConfig, reward_tokens: int = REWARD_TOKENS
+) -> Grammar:
+    """reasoning next edits reward number outcome.
+
+    The form always parses; a reward such as `1-1` is no number and makes the reply a
+    problem (parse_reply). State and reward may be one token longer than their room:
+    what is closed there was longer still.
+    """
+    c, size = tok.control, tok.vocab_size
+    text, number = tok.text_mask(), tok.number_mask()
+
+    def tokens(*names: str) -> np.ndarray:
+        mask = np.zeros(size, bool)
+        mask[[c(n) for n in names]] = True
+        return mask
+
+    openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
+    same = tokens("same")
+    outcomes = tokens(*prompts.OUTCOMES)
+    thought = text if config.reasoning else tokens()
+    start = openers | tokens("reward")  # no edit: nothing changes
+    if config.full_text:
+        openers, same, start = tokens("full"), tokens(), tokens("full")
+    allowed = [
+        thought | tokens("next"),
+        text | openers | same | tokens("reward"),
+        number | tokens("outcome"),
+        outcomes,
+    ]
+    first = [allowed[0], start, number, outcomes]
+    close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
+    t = config.temperature
+    return Grammar(
+        np.stack(allowed), np.stack(first), np.stack(close),
+        np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
+        np.array(
+            [config.reasoning_tokens, config.state_tokens + 1, reward_tokens + 1, 1],
+            np.int32,
+        ),
+        np.array([t, t, 0.0, 0.0], np.float32),
+        np.array([config.min_p, config.state_min_p, 0.0, 0.0], np.float32),
+    )  # fmt: skip
+
+
+def variation_grammar(
+    tok: TextTokenizer, config: ExperienceConfig, most: int
+) -> Grammar:
+    """instruction state lines end, in `most` tokens."""
+    c, size = tok.control, tok.vocab_size
+    text = tok.text_mask()
+    allowed, first = np.stack([text, text]), np.zeros((2, size), bool)
+    close = np.zeros((2, size), bool)
+    allowed[0, c("state")] = close[0, c("state")] = True
+    allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
+    close[1, c("end")] = True
+    first[0], first[1, c("line0")] = text, True
+    return Grammar(
+        allowed, first, close,
+        np.array([c("state"), c("end")], np.int32),
+        np.array([most // 3, most - most // 3 - 2], np.int32),
+        np.full(2, config.temperature, np.float32),
+        np.full(2, config.min_p, np.float32),
+    )  # fmt: skip

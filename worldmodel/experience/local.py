@@ -1,0 +1,282 @@
+"""The experience model as a decoder of our own, asked with demonstrations.
+
+query -> retrieve k demonstrations -> prompt -> grammar-shaped decoding -> Prediction
+(papers.md Eq. 4). The noise of an answer is keyed by the content of its query: the
+same task, history, memory, state and action have the same answer, while a reveal, which
+no model can know, is sampled and not averaged into its most common value.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from worldmodel import completion
+from worldmodel.backbone.generate import Sampled, bucket, generate
+from worldmodel.backbone.model import Model
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import State, Task, Transition
+from worldmodel.experience.base import (
+    SAMPLED,
+    SIGNALS,
+    Prediction,
+    Query,
+    Remembering,
+    agreement,
+    nothing,
+    variation,
+)
+from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.grammar import (
+    OUTCOME,
+    REWARD,
+    REWARD_TOKENS,
+    ExperienceConfig,
+    reply_grammar,
+    variation_grammar,
+)
+from worldmodel.memory import ReplayMemory
+from worldmodel.text import prompts
+from worldmodel.text.state_format import Form, fault
+from worldmodel.text.tokenizer import TextTokenizer
+
+
+class LocalExperience(Remembering):
+    """The experience model as a decoder of our own, with its replay memory.
+
+    An answer's confidence is one of SIGNALS.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: TextTokenizer,
+        memory: ReplayMemory,
+        config: ExperienceConfig,
+        *,
+        seed: int = 0,
+        forms: Mapping[str, Form] | None = None,
+        calibration: Calibration | None = None,
+        members: Sequence[Model] = (),
+        trust: str = "token",
+        reward_tokens: int = REWARD_TOKENS,
+    ):
+        """See Remembering; and:
+
+        Args:
+          calibration: scales the chances; None: they stay as the model gives them.
+          members: an ensemble beside the model (ensemble.py).
+          trust: which of SIGNALS is the confidence of an answer.
+          reward_tokens: room for a reward; a longer one is a problem.
+
+        Raises:
+          ValueError: an unknown signal, or the ensemble's without members.
+        """
+        if trust not in SIGNALS or (trust == "ensemble" and not members):
+            raise ValueError(
+                f"trust must be one of {SIGNALS} (ensemble: with members), got "
+                f"{trust!r} and {len(members)} members"
+            )
+        super().__init__(memory, history=config.history, seed=seed, forms=forms)
+        self._calibration, self._trust = calibration, trust
+        self.members = list(members)
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        self._grammar = reply_grammar(tokenizer, config, reward_tokens)
+        self._most = config.reasoning_tokens + config.state_tokens + reward_tokens + 6
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """One prediction a query; equal queries are computed once."""
+        keys, todo = self._new(queries)
+        if todo:
+            asked = list(todo.values())
+            answers = self._compute(asked, 0, [True] * len(asked))
+            for attempt in range(1, self.config.retries + 1):
+                bad = {i: a.problem for i, a in enumerate(answers) if a.problem}
+                may_move = [
+                    attempt < self.config.retries or not p.startswith(prompts.NO_LINE)
+                    for p in bad.values()
+                ]
+                again = self._compute([asked[i] for i in bad], attempt, may_move)
+                for i, answer in zip(bad, again, strict=True):
+                    answers[i] = answer
+            answers = self._believed(asked, answers)
+            self._answers.update(zip(todo, answers, strict=True))
+        return [self._answers[k] for k in keys]
+
+    def _contexts(self, queries: Sequence[Query]) -> list[list[int]]:
+        c = self.config
+        demos = self.memory.search(
+            [(q.task.id, q.state, q.action) for q in queries], c.demos
+        )
+        return [
+            prompts.query_ids(
+                self.tokenizer, q.task, q.past, d, q.state, q.action,
+                history=c.history, room=c.room,
+            )
+            for q, d in zip(queries, demos, strict=True)
+        ]  # fmt: skip
+
+    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
+        """Reply `number` to each query, under noise of its own, taken as it comes.
+
+        None of them is the answer: that is `predict`'s.
+        """
+        return self._compute(queries, SAMPLED + number, [True] * len(queries))
+
+    def _believed(
+        self, queries: Sequence[Query], answers: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The answers with the confidence this model goes by, and honest chances."""
+        if self._trust != "token":
+            found = self._signal(self._trust, queries, answers)
+            pairs = zip(answers, found, strict=True)
+            answers = [a._replace(confidence=float(x)) for a, x in pairs]
+        scale = self._calibration
+        return list(answers) if scale is None else [scale(a) for a in answers]
+
+    def _signal(
+        self, name: str, queries: Sequence[Query], answers: Sequence[Prediction]
+    ) -> Float[np.ndarray, " N"]:
+        """One of SIGNALS, larger for answers more likely right."""
+        if name == "nearest":
+            return np.array(self.nearness(queries), float)
+        if name == "agreement":
+            return np.array(agreement(self, queries, answers), float)
+        said = [
+            (a.next_state, prompts.verdict_ids(self.tokenizer, a.reward, a.outcome))
+            for a in answers
+        ]
+        each = [self._mass(m, queries, answers, said) for m in self.members]
+        return np.min(np.array(each), axis=0)
+
+    def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
+        """What speaks for each answer, larger for those more likely right.
+
+        All of SIGNALS, the ensemble's where there are members. The confidence that the
+        model goes by stands under its own name.
+        """
+        answers = self.predict(queries)
+        own = {self._trust: [a.confidence for a in answers]}
+        others = [n for n in ("nearest", "agreement") if n != self._trust]
+        if self.members and self._trust != "ensemble":
+            others.append("ensemble")
+        return own | {n: self._signal(n, queries, answers).tolist() for n in others}
+
+    def likelihood(
+        self, queries: Sequence[Query], transitions: Sequence[Transition]
+    ) -> list[float]:
+        """p(real next state | query, the reasoning of this model's own answer).
+
+        One sample of the reasoning stands for all of them; every token counts, whatever
+        the grammar forbids: a lower estimate. 0 where the model's positions end before.
+        """
+        reward = [self.tokenizer.control("reward")]
+        real = [(t.next_state, reward) for t in transitions]
+        return self._mass(self.model, queries, self.predict(queries), real).tolist()
+
+    def _mass(
+        self,
+        model: Model,
+        queries: Sequence[Query],
+        answers: Sequence[Prediction],
+        said: Sequence[tuple[State, list[int]]],
+    ) -> Float[np.ndarray, " N"]:
+        """p of `model` to (a next state, the ids after it), given each reasoning."""
+        tok, texts, starts = self.tokenizer, [], []
+        rows = zip(queries, self._contexts(queries), answers, said, strict=True)
+        for query, context, answer, (state, tail) in rows:
+            effect = prompts.effect_ids(
+                tok, query.state, state, full=self.config.full_text
+            )
+            before = [*context, *tok.encode(answer.reasoning), effect[0]]
+            texts.append([*before, *effect[1:], *tail])
+            starts.append(len(before))
+        known = model.config.max_position_embeddings
+        fits = [i for i, text in enumerate(texts) if len(text) <= known]
+        out = np.zeros(len(texts))
+        scored = completion.score(model, (texts[i] for i in fits))
+        for i, found in zip(fits, scored, strict=True):
+            out[i] = np.exp(sum(found.logp[starts[i] :]))
+        return out
+
+    def _compute(
+        self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
+    ) -> list[Prediction]:
+        """Answers; each attempt has noise of its own. One that is too long has none."""
+        contexts = self._contexts(queries)
+        known = self.model.config.max_position_embeddings - self._most
+        fits = [i for i, context in enumerate(contexts) if len(context) <= known]
+        if len(fits) < len(queries):
+            told = "the question has {} tokens, and there is room for {}"
+            out = [
+                nothing(q, told.format(len(c), known))
+                for q, c in zip(queries, contexts, strict=True)
+            ]
+            asked, may = [queries[i] for i in fits], [may_move[i] for i in fits]
+            for i, answer in zip(fits, self._compute(asked, attempt, may), strict=True):
+                out[i] = answer
+            return out
+        if not queries:
+            return []
+        tok = self.tokenizer
+        # The noise leaves history out: a group of rollouts that comes to one place
+        # by two ways finds the same there.
+        seeds = [
+            content_seed(self._seed, attempt, q.task.id, q.state, q.action)
+            for q in queries
+        ]
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        banned = np.stack([tok.beyond(len(q.state)) for q in queries])
+        banned[:, tok.control("same")] = ~np.array(may_move)
+        replies = generate(
+            self.model, contexts, self._grammar, keys, most=self._most, banned=banned
+        )
+        return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
+
+    def _read(self, query: Query, sampled: Sampled) -> Prediction:
+        n, form = int(sampled.length[0]), self._forms.get(query.task.family)
+        reply = prompts.parse_reply(
+            self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
+            distinct=form is not None and form.distinct,
+            stems=form is not None and form.stems and not form.distinct,
+        )  # fmt: skip
+        logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
+        cut = ~sampled.sampled[0, :n] & (phase > 0)
+        paid, ended = (float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME))
+        problem = reply.problem
+        if problem is None and cut.any():
+            problem = "the reply was cut: it is longer than there is room for"
+        if problem is None and form is None and not reply.next_state:
+            problem = "the next state is empty"
+        if problem is None and form is not None:
+            problem = fault(reply.next_state, form)
+        return Prediction(
+            reply.next_state, reply.reward, reply.outcome, reply.reasoning,
+            float(np.exp(logp[phase > 0].sum())), problem,
+            paid if reply.reward else 1 - paid,
+            1 - ended if reply.outcome == "go" else ended,
+        )  # fmt: skip
+
+    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+        """One variation a task (Eq. 6: the task model shares these parameters)."""
+        if not tasks:
+            return []
+        tok = self.tokenizer
+        most = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
+        most = bucket(most, 32)
+        grammar = variation_grammar(tok, self.config, most)
+        contexts = [prompts.variation_ids(tok, t) for t in tasks]
+        keys = jax.random.split(key, len(tasks))
+        out: list[Task | None] = []
+        for task, sampled in zip(
+            tasks, generate(self.model, contexts, grammar, keys, most=most), strict=True
+        ):
+            ids = sampled.ids[0, : int(sampled.length[0])].tolist()
+            found = prompts.parse_variation(tok, ids)
+            if found is None:
+                out.append(None)
+                continue
+            out.append(variation(task, *found))
+        return out

@@ -1,0 +1,239 @@
+"""The experience model as a large model behind a chat server: prompted, not trained.
+
+query -> retrieve k demonstrations -> prompt (papers.md Eq. 4) -> chat client -> strict
+JSON -> Prediction. Without an answer of the server there is none of ours: a problem
+where it refuses a query or takes too long, an error where others would fail too
+(chat/failures.py).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.failures import Pulse, unanswered
+from worldmodel.chat.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
+from worldmodel.experience.base import (
+    SAMPLED,
+    Prediction,
+    Query,
+    Remembering,
+    agreement,
+    nothing,
+    prompting,
+    variation,
+)
+from worldmodel.memory import ReplayMemory
+from worldmodel.text.state_format import Form, fault
+
+TOLD = ("token", "nearest", "agreement")
+"""Of base.SIGNALS, those a server's answers can be trusted by."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptedConfig:
+    """What a prompt holds: past actions, demonstrations, characters of their states.
+
+    An answer that makes no sense is asked for again with another seed, `retries` times.
+    """
+
+    history: int = 8
+    demos: int = 4
+    demo_chars: int = 2000
+    retries: int = 2
+
+    def __post_init__(self):
+        if min(self.history, self.demos, self.demo_chars, self.retries) < 0:
+            raise ValueError(
+                "history, demos, demo_chars and retries must be >= 0, got "
+                f"{dataclasses.astuple(self)}"
+            )
+
+
+class PromptedExperience(Remembering):
+    """An ExperienceModel that asks a chat server, with demonstrations in the prompt.
+
+    Answers are remembered until the memory changes (`refresh`). A query that the server
+    did not answer gets a prediction whose problem says why, and is not remembered.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        memory: ReplayMemory,
+        config: PromptedConfig,
+        *,
+        seed: int = 0,
+        forms: Mapping[str, Form] | None = None,
+        scale: Callable[[Prediction], Prediction] | None = None,
+        trust: str = "token",
+    ):
+        """See Remembering; and:
+
+        Args:
+          scale: what makes of its chances those that come true.
+          trust: which of TOLD is the confidence of an answer. Agreement asks for
+            every answer SAMPLES times more.
+
+        Raises:
+          ValueError: another signal, or agreement at a temperature of 0.
+        """
+        if trust not in TOLD:
+            raise ValueError(f"trust must be one of {TOLD}, got {trust!r}")
+        if trust == "agreement" and not client.config.temperature:
+            raise ValueError(
+                "agreement compares answers under different noise: the server's "
+                "temperature must be > 0"
+            )
+        super().__init__(memory, history=config.history, seed=seed, forms=forms)
+        self.client, self.config, self._scale = client, config, scale
+        self._trust, self._pulse = trust, Pulse()
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server itself has answered anything yet."""
+        return self._pulse.answered
+
+    def predict(self, queries: Sequence[Query]) -> list[Prediction]:
+        """One prediction a query; equal queries are asked once.
+
+        Raises:
+          ChatError: as Pulse.check; what the server answered is remembered.
+        """
+        keys, todo = self._new(queries)
+        answers = self._compute(list(todo.values()))
+        found = dict(zip(todo, answers, strict=True))
+        known = {k: x for k, x in found.items() if isinstance(x, Prediction)}
+        believed = self._believed([todo[k] for k in known], list(known.values()))
+        self._answers.update(zip(known, believed, strict=True))
+        self._pulse.check([x for x in answers if isinstance(x, ChatError)])
+        failed = {
+            k: nothing(todo[k], str(x))
+            for k, x in found.items()
+            if isinstance(x, ChatError)
+        }
+        return [failed[k] if k in failed else self._answers[k] for k in keys]
+
+    def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
+        """Reply `number` to each query, under noise of its own, taken as it comes.
+
+        One that is malformed or missing has a problem.
+
+        Raises:
+          ChatError: as Pulse.check.
+        """
+        found = self._compute(queries, SAMPLED + number, retries=0)
+        self._pulse.check([x for x in found if isinstance(x, ChatError)])
+        return [
+            x if isinstance(x, Prediction) else nothing(q, str(x))
+            for q, x in zip(queries, found, strict=True)
+        ]
+
+    def _believed(
+        self, queries: Sequence[Query], answers: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The answers with the confidence this model goes by, and honest chances."""
+        out = list(answers)
+        if self._trust != "token":
+            whole = [i for i, a in enumerate(out) if a.problem is None]
+            asked, said = [queries[i] for i in whole], [out[i] for i in whole]
+            near = self._trust == "nearest"
+            told = self.nearness(asked) if near else agreement(self, asked, said)
+            for i, x in zip(whole, told, strict=True):
+                out[i] = out[i]._replace(confidence=x)
+        if self._scale is None:
+            return out
+        return [a if a.problem is not None else self._scale(a) for a in out]
+
+    def _compute(
+        self, queries: Sequence[Query], first: int = 0, retries: int | None = None
+    ) -> list[Prediction | ChatError]:
+        """An answer each, however often it is asked for.
+
+        Attempts count from `first`, each with noise of its own.
+        """
+        retries = self.config.retries if retries is None else retries
+        demos = self.memory.search(
+            [(q.task.id, q.state, q.action) for q in queries], self.config.demos
+        )
+        prompts = [
+            prompting.predict_messages(
+                q, d, history=self.config.history, demo_chars=self.config.demo_chars
+            )
+            for q, d in zip(queries, demos, strict=True)
+        ]
+        out: dict[int, Prediction | ChatError] = {}
+        todo = list(range(len(queries)))
+        for attempt in range(first, first + retries + 1):
+            if not todo:
+                break
+            seeds = [self._noise(queries[i], attempt) for i in todo]
+            requests = [
+                ChatRequest(prompts[i], seed, prompting.PREDICT_SCHEMA, logprobs=True)
+                for i, seed in zip(todo, seeds, strict=True)
+            ]
+            replies = self.client.ask(requests)
+            self._pulse.note(replies)
+            for i, reply in zip(todo, replies, strict=True):
+                out[i] = self._read(queries[i], reply)
+            todo = [i for i in todo if _malformed(out[i])]
+        return [out[i] for i in range(len(queries))]
+
+    def _noise(self, query: Query, attempt: int) -> int:
+        # History is left out: a group of rollouts that comes to one place by two ways
+        # finds the same there, as far as the server's seeds go.
+        return content_seed(
+            self._seed, attempt, query.task.id, query.state, query.action
+        )
+
+    def _read(
+        self, query: Query, found: ChatReply | ChatError
+    ) -> Prediction | ChatError:
+        if isinstance(found, ChatMalformed):
+            return nothing(query, str(found))
+        if isinstance(found, ChatError):
+            return found
+        reply = prompting.read_reply(found.text)
+        problem, form = reply.problem, self._forms.get(query.task.family)
+        if problem is None and form is not None:
+            problem = fault(reply.next_state, form)
+        if problem is not None:
+            return nothing(query, problem)._replace(reasoning=reply.reasoning)
+        return Prediction(
+            reply.next_state, reply.reward, reply.outcome, reply.reasoning,
+            prompting.confidence(found), None,
+        )  # fmt: skip
+
+    def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
+        """One variation a task; None where it is malformed or was not answered.
+
+        Raises:
+          ChatError: as Pulse.check.
+        """
+        if not tasks:
+            return []
+        seeds = np.asarray(jax.random.bits(key, (len(tasks),))) >> 1
+        requests = [
+            ChatRequest(prompting.vary_messages(task), int(seed), prompting.VARY_SCHEMA)
+            for task, seed in zip(tasks, seeds, strict=True)
+        ]
+        replies = self.client.ask(requests)
+        self._pulse.note(replies)
+        self._pulse.check(unanswered(replies))
+        return [self._varied(t, r) for t, r in zip(tasks, replies, strict=True)]
+
+    def _varied(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
+        if not isinstance(reply, ChatReply):
+            return None
+        found, form = prompting.read_variation(reply.text), self._forms.get(task.family)
+        if found is None or (form is not None and fault(found.state, form)):
+            return None
+        return variation(task, found.instruction, found.state)
+
+
+def _malformed(found: Prediction | ChatError) -> bool:
+    return isinstance(found, Prediction) and found.problem is not None

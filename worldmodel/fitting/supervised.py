@@ -1,0 +1,211 @@
+"""The supervised trainer: cross-entropy on the targets of examples.
+
+examples -> packed tokens -> updates by their own schedule, checkpointed and resumable
+bit for bit -> the model, and the curve of its losses.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldmodel.backbone import lora
+from worldmodel.backbone.generate import bucket
+from worldmodel.backbone.model import LoraConfig, Model, Readout
+from worldmodel.data.records import atomic_write
+from worldmodel.fitting import checkpoint
+from worldmodel.fitting.arrays import Ratio
+from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
+from worldmodel.fitting.learner import (
+    ComputeConfig,
+    Learner,
+    TrainState,
+    copied,
+    merge,
+    require_finite,
+)
+from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_logp
+from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.text import prompts
+
+CONTEXT = len(prompts.PARTS)
+"""The part of context tokens, which no target's loss counts."""
+
+WIDEST = 8
+"""How many times wider than asked for rows may be, for examples that need it."""
+
+SHOWN = 10
+"""Updates between two signs of life."""
+
+Progress = Callable[[int, dict[str, float | int]], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """One supervised fit: how many updates of how many rows of how many tokens.
+
+    With `lora` low-rank additions are trained in place of the model's own parameters
+    (and what `compute` names beside them), and merged into it at the end.
+
+    `context_weight` is the weight of the context's own tokens in the loss (0: targets
+    alone, as Eq. 5 has it). For a model from scratch predicting the context too lowers
+    the loss of the targets (docs/LOG.md, 2026-11-21, one seed).
+    """
+
+    steps: int
+    rows: int = 32
+    width: int = 128
+    optimizer: OptimizerConfig = OptimizerConfig()
+    eval_every: int = 100
+    context_weight: float = 0.0
+    compute: ComputeConfig = ComputeConfig()
+    lora: LoraConfig | None = None
+
+    def __post_init__(self):
+        if min(self.steps, self.rows, self.width, self.eval_every) < 1:
+            raise ValueError("steps, rows, width and eval_every must be >= 1")
+        if self.context_weight < 0:
+            raise ValueError(f"context_weight must be >= 0, got {self.context_weight}")
+
+
+def supervised_loss(readout: Readout, batch: Tokens) -> tuple[Ratio, dict[str, Ratio]]:
+    """Cross-entropy on the targets, with the loss of each part beside it."""
+    logp = read_logp(readout, batch.ids)
+    loss = cross_entropy(logp, batch.mask, batch.weight)
+    parts = parts_cross_entropy(logp, batch.mask, batch.part, len(prompts.PARTS))
+    names = prompts.PARTS
+    return loss, {f"loss/{n}": p for n, p in zip(names, parts, strict=True)}
+
+
+def fit(
+    model: Model,
+    examples: Sequence[Example],
+    config: FitConfig,
+    *,
+    seed: int,
+    directory: Path,
+    held_out: Sequence[Example] = (),
+    keep_best: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Model, list[dict[str, float | int]]]:
+    """Supervised updates on examples; returns the fitted model and its curve.
+
+    With `keep_best` the parameters of the least held-out loss are returned (and
+    checkpointed), otherwise the last ones. A directory with a checkpoint resumes there.
+    `progress` is told the loss since the last row of the curve and the tokens since the
+    last call, every SHOWN updates and at each row, then with the row.
+
+    Raises:
+      FloatingPointError: a loss that is not finite, with the update's number.
+      ValueError: no examples.
+    """
+    if not examples:
+        raise ValueError("nothing to fit: no examples")
+    width = row_width([*examples, *held_out], config.width)
+    examples, held_out = held_by(examples, width), held_by(held_out, width)
+    if config.context_weight:
+        examples = [with_context(e, config.context_weight) for e in examples]
+    tokens = pack(examples, width)
+    held = pack(held_out, width) if held_out else None
+    optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
+    if config.lora is not None:
+        model = lora.attach(model, config.lora, seed=seed)
+    learner = Learner(model, optimizer, supervised_loss, config.compute)
+    state, curve, best = learner.init(), [], float("inf")
+    best_params = copied(state.params)  # updates take buffers over
+    found = checkpoint.restore(directory, (state, best_params))
+    if found is not None:
+        _, (state, best_params), host = found
+        curve, best = host["curve"], host["best"]
+        state = TrainState(*state)
+    start = int(state.step)
+    batches = epochs(tokens, config.rows, seed=seed, start=start)
+    window, read = None, 0
+    for step in range(start + 1, config.steps + 1):
+        batch = next(batches)
+        read += int(np.count_nonzero(batch.segment))
+        state, metrics = learner.update(state, [batch])
+        window = metrics["loss"] if window is None else window + metrics["loss"]
+        if step % config.eval_every and step != config.steps:
+            if progress is not None and step % SHOWN == 0:
+                progress(step, {"loss": float(window.value()), "tokens": read})
+                read = 0
+            continue
+        row = {"loss": float(window.value())}
+        require_finite("loss", row["loss"], step)
+        if held is not None:
+            row |= evaluate(learner, state.params, held, config.rows)
+            if row["held_out/loss"] < best:
+                best = row["held_out/loss"]
+                best_params = copied(state.params)
+        window = None
+        curve.append({"step": step} | row)
+        checkpoint.save(
+            directory, step, (state, best_params), {"curve": curve, "best": best}
+        )
+        if progress is not None:
+            progress(step, row | {"tokens": read})
+            read = 0
+    params = best_params if keep_best and held is not None else state.params
+    return lora.merge(model._replace(params=params)), curve
+
+
+def row_width(examples: Sequence[Example], width: int) -> int:
+    """`width`, or what the longest example needs: so nothing is cut, no state either.
+
+    In steps of 64, and at most WIDEST times as wide.
+    """
+    longest = max((len(e.ids) for e in examples), default=0)
+    return width if longest <= width else min(bucket(longest), WIDEST * width)
+
+
+def held_by(examples: Sequence[Example], width: int) -> list[Example]:
+    """The examples that rows of this width hold whole; the others are counted aloud.
+
+    Raises:
+      ValueError: there are examples, and none of them fits.
+    """
+    kept = [e for e in examples if len(e.ids) <= width]
+    if len(kept) == len(examples):
+        return kept
+    left = f"{len(examples) - len(kept)} of {len(examples)} examples are longer than"
+    if not kept:
+        raise ValueError(f"{left} {width} tokens: shorten the states or widen the rows")
+    print(f"fit: {left} {width} tokens and left out", file=sys.stderr)
+    return kept
+
+
+def with_context(example: Example, weight: float | int) -> Example:
+    """The example with its context trained on too, at a weight of its own."""
+    mask = np.asarray(example.mask)
+    return example._replace(
+        mask=[True] * len(mask),
+        part=np.where(mask, example.part, CONTEXT).tolist(),
+        weight=np.where(mask, example.weight, weight).tolist(),
+    )
+
+
+def evaluate(
+    learner: Learner, params, tokens: Tokens, rows: int
+) -> dict[str, float | int]:
+    """Held-out losses, whole and by part."""
+    total: dict[str, Ratio] = {}
+    for at in range(0, tokens.ids.shape[0], rows):
+        index = np.arange(at, min(at + rows, tokens.ids.shape[0]))
+        found = learner.evaluate(params, rows_of(tokens, index, rows))
+        total = merge(total, found)
+    return {
+        f"held_out/{k}": float(v.value())
+        for k, v in total.items()
+        if float(v.count) > 0
+    }
+
+
+def write_curve(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
+    """A learning curve as JSON lines."""
+    with atomic_write(path) as file:
+        file.writelines(json.dumps(row) + "\n" for row in curve)

@@ -1,0 +1,230 @@
+"""Tool calls in actions: read from text, and compared with the calls that were due.
+
+action -> Call or None (no call); a task's `options["calls"]` -> the call due at each
+step; arguments of both -> how good they are, in [0, 1].
+
+An action is a call where it is, as a whole, one of
+  {"tool": "weather", "arguments": {"city": "Paris"}}
+  {"type": "call", "which": "weather", "how": {"city": "Paris"}}
+  weather(city="Paris", days=2)
+  weather {"city": "Paris", "days": 2}
+with or without <action>...</action> around it; the last is how the importer of OpenAI
+messages writes them, and of several, one a line, the first is meant. A value of the
+third form is JSON, text in single quotes, or bare words. What begins as a call and is
+none is a malformed call; all else (an answer, a command of a text game) is no call.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from worldmodel.data.records import Task
+
+LONG = 2000
+"""Characters above which texts are compared as they are: matching takes long there."""
+
+_KEYS = (("tool", "arguments"), ("which", "how"))
+_TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
+_TOLD = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
+_NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
+_SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
+_SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_BARE = re.compile(r"[^,()=\"'{}\[\]]+")
+_NEXT = re.compile(r"\s*(,|\Z)")
+
+
+class Call(NamedTuple):
+    """A tool and its arguments by name.
+
+    `valid_json` is false of a call that is not well-formed: it has no arguments then,
+    and the tool's name only where it could be read.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    valid_json: bool = True
+
+
+def read_call(action: str) -> Call | None:
+    """The call that an action is, None where it is none. Never raises."""
+    text = action.strip()
+    tagged = _TAGS.fullmatch(text)
+    text = tagged[1].strip() if tagged else text
+    if text.startswith("{"):
+        return _object(text)
+    if spaced := _SPACED.fullmatch(text):
+        return _several(text) or _spaced(*spaced.groups())
+    named = _NAMED.match(text)
+    if named is None:
+        return None
+    inside = text[named.end() : -1] if text.endswith(")") else None
+    try:
+        found = None if inside is None else _arguments(inside)
+    except (ValueError, RecursionError):
+        found = None
+    if found is None:
+        return Call(named[1], {}, False)
+    return Call(named[1], found)
+
+
+def _several(text: str) -> Call | None:
+    """The first of calls that stand one a line, where every line is one."""
+    rows = [_SPACED.fullmatch(line.strip()) for line in text.splitlines()]
+    calls = [_spaced(*row.groups()) for row in rows if row is not None]
+    several = len(calls) == len(rows) > 1 and all(c.valid_json for c in calls)
+    return calls[0] if several else None
+
+
+def _spaced(tool: str, told: str) -> Call:
+    """A name and, behind a blank, its arguments as a JSON object."""
+    try:
+        found = json.loads(told, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        found = None
+    return Call(tool, found) if isinstance(found, dict) else Call(tool, {}, False)
+
+
+def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
+    """The calls due at the steps of a task, None where nobody says.
+
+    `options["calls"]` lists one {"tool": ..., "arguments": {...}} a step, or null where
+    no call is due.
+
+    Raises:
+      ValueError: it is something else; the message names the task and the step.
+    """
+    rows = task.options.get("calls")
+    if rows is None:
+        return None
+    told = f"task {task.id!r}: options['calls']"
+    if not isinstance(rows, list | tuple):
+        raise ValueError(f"{told} must be a list, got {type(rows).__name__}")
+    out: list[Call | None] = []
+    for i, row in enumerate(rows):
+        found = None if row is None else _call(row)
+        if row is not None and (found is None or not found.valid_json):
+            form = '{"tool": name, "arguments": {...}} or null'
+            raise ValueError(f"{told}[{i}] must be {form}, got {row!r:.80}")
+        out.append(found)
+    return tuple(out)
+
+
+def due(gold: tuple[Call | None, ...], step: int) -> Call | None:
+    """The call due at a step; past the end of the list none is."""
+    return gold[step] if step < len(gold) else None
+
+
+def argument_score(got: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
+    """How good arguments are, in [0, 1]: the mean over all names that either has.
+
+    A number a counts 1 - |a - g| / max(|g|, 1), no less than 0 (the primer's
+    -|a - g|, bounded so that all kinds weigh alike); a text its similarity to the gold
+    one (difflib, case and blanks aside); an object as arguments do; anything else 1 if
+    equal. A name that only one of them has counts 0. 1.0 where neither has any.
+    """
+    names = got.keys() | gold.keys()
+    if not names:
+        return 1.0
+    both = got.keys() & gold.keys()
+    # In order: a sum of floats must not depend on the hashes of names.
+    return sum(_similarity(got[k], gold[k]) for k in sorted(both)) / len(names)
+
+
+def _similarity(got: Any, gold: Any) -> float:
+    try:
+        if _number(got) and _number(gold):
+            if got == gold:
+                return 1.0
+            return max(0.0, 1.0 - abs(got - gold) / max(abs(gold), 1))
+        if isinstance(got, str) and isinstance(gold, str):
+            return _likeness(_plain(got), _plain(gold))
+        if isinstance(got, Mapping) and isinstance(gold, Mapping):
+            return argument_score(got, gold)
+        return float(type(got) is type(gold) and got == gold)
+    except (OverflowError, RecursionError):  # endless integers, endless nesting
+        return 0.0
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _likeness(got: str, gold: str) -> float:
+    if got == gold or max(len(got), len(gold)) > LONG:
+        return float(got == gold)
+    return difflib.SequenceMatcher(None, got, gold, autojunk=False).ratio()
+
+
+# --- reading -----------------------------------------------------------------
+
+
+def _object(text: str) -> Call | None:
+    """A call written as an object."""
+    try:
+        row = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        told = _TOLD.search(text)
+        return None if told is None else Call(told[1] or "", {}, False)
+    return _call(row)
+
+
+def _call(row: Any) -> Call | None:
+    """The call that an object tells, malformed where its parts are of wrong kinds."""
+    if not isinstance(row, dict) or row.get("type") == "answer":
+        return None
+    keys = next((k for k in _KEYS if k[0] in row), None)
+    if keys is None or row.get("when") is False:
+        return None
+    tool, arguments = row[keys[0]], row.get(keys[1], {})
+    named = isinstance(tool, str) and bool(tool)
+    if not named or not isinstance(arguments, dict):
+        return Call(tool if named else "", {}, False)
+    return Call(tool, arguments)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """`a=1, b="x", c='y', d=bare words` by name; raises ValueError."""
+    out: dict[str, Any] = {}
+    at = 0
+    while text[at:].strip():
+        name = _ARGUMENT.match(text, at)
+        if name is None or name[1] in out:
+            raise ValueError(f"expected a new name= at {text[at : at + 20]!r}")
+        out[name[1]], at = _value(text, name.end())
+        end = _NEXT.match(text, at)
+        if end is None:
+            raise ValueError(f"expected a comma at {text[at : at + 20]!r}")
+        at = end.end()
+        if end[1] and not text[at:].strip():
+            raise ValueError("nothing follows the last comma")
+    return out
+
+
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins there, and where it ends."""
+    if text[at : at + 1] in ('"', "{", "["):
+        return _DECODER.raw_decode(text, at)
+    single = _SINGLE.match(text, at)
+    if single is not None:
+        return re.sub(r"\\(.)", r"\1", single[1], flags=re.DOTALL), single.end()
+    bare = _BARE.match(text, at)
+    if bare is None:
+        raise ValueError(f"expected a value at {text[at : at + 20]!r}")
+    try:
+        return json.loads(bare[0], parse_constant=_no_number), bare.end()
+    except ValueError:
+        return bare[0].strip(), bare.end()
