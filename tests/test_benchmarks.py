@@ -17,7 +17,7 @@ from tests import chat_server
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import read_episodes
-from worldmodel.experience.base import examples
+from worldmodel.experience import examples
 from worldmodel.text.tokenizer import TextTokenizer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

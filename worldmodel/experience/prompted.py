@@ -17,6 +17,7 @@ from worldmodel.chat.failures import Pulse, unanswered
 from worldmodel.chat.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
+from worldmodel.experience import prompting
 from worldmodel.experience.base import (
     SAMPLED,
     Prediction,
@@ -24,7 +25,6 @@ from worldmodel.experience.base import (
     Remembering,
     agreement,
     nothing,
-    prompting,
     variation,
 )
 from worldmodel.memory import ReplayMemory

@@ -266,7 +266,7 @@ def exact_after_fit(episodes, truth, directory) -> dict:
 def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
     truth = rooms()
     card = exact_after_fit(truth, truth, tmp_path / "true")
-    assert card["exact"]["all"] == {"mean": 1.0, "count": 9}
+    assert (card["exact"]["all"]["mean"], card["exact"]["all"]["count"]) == (1.0, 9)
     assert card["reward"]["accuracy"]["mean"] == 1.0
     assert card["done"]["accuracy"]["mean"] == 1.0
     control = shuffled(truth, seed=0)

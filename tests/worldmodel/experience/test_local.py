@@ -9,7 +9,8 @@ from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, tas
 from worldmodel.backbone.generate import Sampled
 from worldmodel.backbone.model import create, forward
 from worldmodel.data.records import Task
-from worldmodel.experience.base import Query, base, local
+from worldmodel.experience import base, local
+from worldmodel.experience.base import Query
 from worldmodel.experience.calibration import Calibration, Platt
 from worldmodel.experience.grammar import (
     ExperienceConfig,

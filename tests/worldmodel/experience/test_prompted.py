@@ -29,7 +29,8 @@ from worldmodel.chat.protocol import (
     Token,
 )
 from worldmodel.data.records import Task
-from worldmodel.experience.base import ExperienceModel, Query, prompting
+from worldmodel.experience import prompting
+from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.prompts import OUTCOMES
