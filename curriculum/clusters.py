@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from curriculum.value import CLUSTERS
 from worldmodel.data.records import Task
-from worldmodel.text.ngrams import Hashed, unit
+from worldmodel.text.ngrams import HashedNgrams, unit
 
 DIMENSIONS = 256
 RESTARTS = 4
@@ -77,7 +77,7 @@ class Lexical:
     """
 
     def __init__(self, tasks: Sequence[Task], count: int, *, seed: int):
-        self._hashed = Hashed(DIMENSIONS)
+        self._hashed = HashedNgrams(DIMENSIONS)
         texts = sorted({_text(t) for t in tasks})
         rows = np.stack([self._hashed.vector(t) for t in texts])
         _, self._centres = spherical_kmeans(rows, count, seed=seed)

@@ -64,10 +64,10 @@ def agreement(answers: Sequence[Sequence[Hashable | None]]) -> float:
     return sum(rates) / len(rates) if rates else 0.0
 
 
-def verdict(
+def refusal_reason(
     config: FeasibilityConfig,
     *,
-    agreed: float | int | None,
+    agreement_rate: float | int | None,
     won: int,
     scored: int,
 ) -> str | None:
@@ -77,7 +77,7 @@ def verdict(
     rollouts `scored` came to an outcome: a task whose rollouts all broke is refused
     apart from one that was lost, for it tells of the dream and not of the task.
     """
-    if config.samples and (agreed is None or agreed < config.agreement):
+    if config.samples and (agreement_rate is None or agreement_rate < config.agreement):
         return NO_AGREEMENT
     if config.rollouts and not scored:
         return UNSCORED

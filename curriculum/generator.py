@@ -16,7 +16,7 @@ from curriculum.feasibility import Feasible
 from curriculum.pool import TaskPool
 from worldmodel.data.records import State, Task
 from worldmodel.text import state_format
-from worldmodel.text.state_format import Form
+from worldmodel.text.state_format import StateFormat
 
 Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
 """A task, or None, for each seed.
@@ -25,29 +25,29 @@ One with an attribute `real` that is true proposes what a real environment has b
 """
 
 
-class Kind(NamedTuple):
+class TaskFormat(NamedTuple):
     """What proposals have in common with the seed tasks of their family.
 
     `form` is of their starts, None where there are too few to tell form from content;
     `told`: all have an instruction; `distinct`: no start has a line twice.
     """
 
-    form: Form | None
-    told: bool
+    state_format: StateFormat | None
+    instructed: bool
     distinct: bool
 
 
-ANY = Kind(None, False, False)
+ANY = TaskFormat(None, False, False)
 """Whatever begins: a real environment's own."""
 
 
-def kind_of(tasks: Sequence[Task]) -> Kind:
+def task_format(tasks: Sequence[Task]) -> TaskFormat:
     """What the seed tasks of a family have in common."""
     starts = {t.initial_state for t in tasks}
     # The form of a single start is all of its heads in their order.
-    form = state_format.form_of(starts) if len(starts) > 1 else None
+    form = state_format.state_format(starts) if len(starts) > 1 else None
     distinct = all(len(set(s)) == len(s) for s in starts)
-    return Kind(form, all(t.instruction for t in tasks), distinct)
+    return TaskFormat(form, all(t.instruction for t in tasks), distinct)
 
 
 def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
@@ -58,18 +58,22 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
     return [entries[i].task for i in order]
 
 
-def fault(task: Task | None, kind: Kind, known: set[tuple[str, State]]) -> str | None:
+def proposal_error(
+    task: Task | None, kind: TaskFormat, known: set[tuple[str, State]]
+) -> str | None:
     """Why a proposal is refused: form, copy, or None where it is good.
 
     A variation is another task of the same kind, with the same slots of state.
     """
     if task is None or not task.initial_state:
         return "form"
-    if kind.told and not task.instruction:
+    if kind.instructed and not task.instruction:
         return "form"
     if kind.distinct and len(set(task.initial_state)) < len(task.initial_state):
         return "form"
-    if kind.form is not None and state_format.fault(task.initial_state, kind.form):
+    if kind.state_format is not None and state_format.format_error(
+        task.initial_state, kind.state_format
+    ):
         return "form"
     if (task.instruction, task.initial_state) in known:
         return "duplicate"
@@ -103,7 +107,7 @@ def extend(
         verdicts[reason or "accepted"] += 1
         if reason is None:
             pool.add_generated(task)
-    pool.tell(name, verdicts)
+    pool.count_proposals(name, verdicts)
     return dict(verdicts)
 
 
@@ -120,11 +124,11 @@ def _filtered(
     for entry in pool.entries.values():
         if not entry.generated:
             families.setdefault(entry.task.family, []).append(entry.task)
-    kinds = {k: ANY if real else kind_of(tasks) for k, tasks in families.items()}
+    kinds = {k: ANY if real else task_format(tasks) for k, tasks in families.items()}
     ids, passed = set(pool.entries), list[Task]()
     verdicts: collections.Counter[str] = collections.Counter()
     for like, task in zip(chosen, proposals, strict=True):
-        reason = fault(task, kinds[like.family], known)
+        reason = proposal_error(task, kinds[like.family], known)
         if reason is None and task is not None and task.id in ids:
             reason = "duplicate"
         if reason is not None or task is None:

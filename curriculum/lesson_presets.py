@@ -2,7 +2,7 @@
 
 import math
 
-from curriculum.lessons import Kind, Stage
+from curriculum.lessons import Lesson, TaskFilter
 
 NO_CALL = (0.0, 0.0)
 ONE_CALL = (1.0, 1.0)
@@ -10,7 +10,7 @@ CALLS = (1.0, math.inf)
 SEVERAL = (2.0, math.inf)
 
 
-def tool_stages() -> tuple[Stage, ...]:
+def tool_lessons() -> tuple[Lesson, ...]:
     """supervised, when, which, how, pipelines, open: the primer on tool calling.
 
     Its section "Curriculum Design, Evaluation Strategy, and Diagnostics" gives these
@@ -29,47 +29,51 @@ def tool_stages() -> tuple[Stage, ...]:
     arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
     it lists for each stage.
     """
-    silent = Kind(share=0.5, calls=NO_CALL, skill="call_precision")
-    called = Kind(share=0.5, calls=CALLS, skill="call_recall")
-    none = Kind(share=0.2, calls=NO_CALL, skill="call_precision")
-    one = Kind(share=0.4, calls=ONE_CALL, arguments=(0, 1), skill="tool_accuracy")
-    rich = Kind(share=0.4, calls=CALLS, arguments=(2, math.inf), skill="argument_score")
-    long = Kind(share=0.6, calls=SEVERAL, skill="success")
+    silent = TaskFilter(share=0.5, calls=NO_CALL, skill="call_precision")
+    called = TaskFilter(share=0.5, calls=CALLS, skill="call_recall")
+    none = TaskFilter(share=0.2, calls=NO_CALL, skill="call_precision")
+    one = TaskFilter(share=0.4, calls=ONE_CALL, arguments=(0, 1), skill="tool_accuracy")
+    rich = TaskFilter(
+        share=0.4, calls=CALLS, arguments=(2, math.inf), skill="argument_score"
+    )
+    long = TaskFilter(share=0.6, calls=SEVERAL, skill="success")
     return (
-        Stage(
-            name="supervised", mix=(silent, called), budget=(30e3, 200e3),
+        Lesson(
+            name="supervised", task_mixture=(silent, called), budget=(30e3, 200e3),
             unit="examples", promote={"valid_json": 0.8},
         ),
-        Stage(
-            name="when", mix=(silent, called), budget=(1, 5),
+        Lesson(
+            name="when", task_mixture=(silent, called), budget=(1, 5),
             rewards={"tool/when": 2.0, "tool/syntax": 0.5, "tool/execution": 0.5},
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
-        Stage(
-            name="which", mix=(none, Kind(share=0.8, calls=CALLS,
+        Lesson(
+            name="which", task_mixture=(none, TaskFilter(share=0.8, calls=CALLS,
                                           skill="tool_accuracy")),
             budget=(3, 10), rewards={"tool/when": 0.5, "tool/which": 2.0},
             promote={"tool_accuracy": 0.9},
         ),
-        Stage(
-            name="how", mix=(none, one, rich), budget=(5, 20),
+        Lesson(
+            name="how", task_mixture=(none, one, rich), budget=(5, 20),
             rewards={"tool/which": 0.5, "tool/arguments": 2.0, "tool/syntax": 2.0},
             promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
         ),
-        Stage(
-            name="pipelines", mix=(none, Kind(share=0.2, calls=ONE_CALL), long),
+        Lesson(
+            name="pipelines",
+            task_mixture=(none, TaskFilter(share=0.2, calls=ONE_CALL), long),
             budget=(10, 30), rewards={"tool/task": 2.0},
             promote={"success": 0.7},
         ),
-        Stage(
-            name="open", mix=(Kind(share=1.0),), rewards={"tool/task": 2.0},
+        Lesson(
+            name="open", task_mixture=(TaskFilter(share=1.0),),
+            rewards={"tool/task": 2.0},
         ),
     )  # fmt: skip
 
 
-def game_stages(
+def game_lessons(
     *, success: float = 0.6, plans: tuple[int, ...] = (4, 8), updates: float = 8.0
-) -> tuple[Stage, ...]:
+) -> tuple[Lesson, ...]:
     """Short plans first, then longer ones, then all: for text games without tools.
 
     `plans` are the longest known plans of the stages but the last; a stage is passed at
@@ -87,14 +91,15 @@ def game_stages(
         raise ValueError(f"success must be in (0, 1], got {success}")
     out, before = [], 0
     for plan in plans:
-        new = Kind(share=0.5, steps=(before + 1, plan), skill="success")
-        old = Kind(share=0.5, steps=(0, before)) if before else None
+        new = TaskFilter(share=0.5, steps=(before + 1, plan), skill="success")
+        old = TaskFilter(share=0.5, steps=(0, before)) if before else None
         out.append(
-            Stage(
-                name=f"plans-{plan}", mix=(new,) if old is None else (new, old),
-                budget=(1.0, updates), unit="updates", held=False,
+            Lesson(
+                name=f"plans-{plan}",
+                task_mixture=(new,) if old is None else (new, old),
+                budget=(1.0, updates), unit="updates", can_regress=False,
                 promote={"success": success}, max_steps=3 * plan,
             )
         )  # fmt: skip
         before = plan
-    return (*out, Stage(name="all", mix=(Kind(share=1.0),)))
+    return (*out, Lesson(name="all", task_mixture=(TaskFilter(share=1.0),)))

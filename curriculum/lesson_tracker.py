@@ -8,31 +8,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from curriculum import lesson_presets, lessons, skill_collapse, skills
-from curriculum.lessons import Stage, StageConfig, StageState
-from curriculum.pool import Part, TaskPool
+from curriculum.lessons import Lesson, LessonConfig, LessonState
+from curriculum.pool import TaskPool, TaskQuota
 from curriculum.sampler import CurriculumConfig
 from curriculum.skills import Skills
-from curriculum.step_limit import horizon
+from curriculum.step_limit import step_limit_schedule
 from worldmodel.data.records import Episode
 
 SCHEMA = "dreamgym.stages/1"
 
 
-class Staged:
+class LessonTracker:
     """Where a run stands in its stages; `seen` is of the turns since the last check."""
 
-    def __init__(self, plan: Sequence[Stage], config: StageConfig):
+    def __init__(self, lessons: Sequence[Lesson], config: LessonConfig):
         """Raises ValueError where there are no stages, or two of one name."""
-        names = [s.name for s in plan]
+        names = [s.name for s in lessons]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"stages must have names of their own, got {names}")
-        self.plan, self._config = tuple(plan), config
-        self.state, self.seen = StageState(), Skills()
+        self.lessons, self._config = tuple(lessons), config
+        self.state, self.seen = LessonState(), Skills()
 
     @property
-    def now(self) -> Stage:
+    def lesson(self) -> Lesson:
         """The present stage."""
-        return self.plan[self.state.index]
+        return self.lessons[self.state.index]
 
     @property
     def _measures(self) -> Mapping[str, float]:
@@ -47,42 +47,42 @@ class Staged:
 
         `epochs` over the tasks of the stage's mix that it took (see `tasks`).
         """
-        spent = 1.0 if self.now.unit == "updates" else epochs
+        spent = 1.0 if self.lesson.unit == "updates" else epochs
         measures = self.seen.measures()
         self.state = lessons.advance(
-            self.state, self.plan, measures, self._config, spent=spent
+            self.state, self.lessons, measures, self._config, spent=spent
         )
         self.seen = Skills()
         return skill_collapse.flags(self.state, self._config)
 
-    def mix(
+    def task_mixture(
         self, pool: TaskPool, steps: Mapping[str, float | int] | None = None
-    ) -> list[Part]:
+    ) -> list[TaskQuota]:
         """The present mix for sampler.sample; `steps` of known plans by task id."""
-        return lessons.parts(
-            self.now, pool, self._config, measures=self._measures, steps=steps
+        return lessons.task_quotas(
+            self.lesson, pool, self._config, measures=self._measures, steps=steps
         )
 
     def tasks(self, pool: TaskPool, steps: Mapping[str, float | int]) -> int:
         """How many seed tasks there are of the present mix, of all where none is."""
         seeds = [e for e in pool.entries.values() if not e.generated]
-        mix = self.mix(pool, steps)
-        wanted = [e for e in seeds if any(fits(e) for _, fits in mix)]
+        task_mixture = self.task_mixture(pool, steps)
+        wanted = [e for e in seeds if any(fits(e) for _, fits in task_mixture)]
         return len(wanted or seeds)
 
     def rewards(self, weights: Mapping[str, float]) -> dict[str, float]:
         """A reward's parts (or their weights), times the present stage's factors."""
-        return {k: w * self.now.rewards.get(k, 1.0) for k, w in weights.items()}
+        return {k: w * self.lesson.rewards.get(k, 1.0) for k, w in weights.items()}
 
     def max_steps(self, last: int) -> int:
         """The step limit of the present stage, never above the run's."""
-        return min(self.now.max_steps, last) if self.now.max_steps else last
+        return min(self.lesson.max_steps, last) if self.lesson.max_steps else last
 
     def to_json(self) -> dict[str, Any]:
         """The state as JSON."""
         return {
             "schema": SCHEMA,
-            "stages": [s.name for s in self.plan],
+            "stages": [s.name for s in self.lessons],
             "state": self.state.json(),
             "seen": self.seen.state(),
         }
@@ -93,32 +93,35 @@ class Staged:
         Raises:
           ValueError: it is of another schema or of other stages.
         """
-        told = {"schema": SCHEMA, "stages": [s.name for s in self.plan]}
+        told = {"schema": SCHEMA, "stages": [s.name for s in self.lessons]}
         got = {k: row.get(k) for k in told}
         if got != told:
             raise ValueError(f"expected stages {told}, got {got}")
-        self.state = StageState.of_json(row["state"])
+        self.state = LessonState.of_json(row["state"])
         self.seen = Skills.of_state(row["seen"])
 
 
 def step_limit(
-    update: int, last: int, config: CurriculumConfig, staged: Staged | None = None
+    update: int,
+    last: int,
+    config: CurriculumConfig,
+    staged: LessonTracker | None = None,
 ) -> int:
     """The step limit of an update: the schedule's, and no more than the stage's.
 
     `last` is the run's own limit.
     """
-    limit = horizon(update, last, config.horizon)
+    limit = step_limit_schedule(update, last, config.horizon)
     return limit if staged is None else staged.max_steps(limit)
 
 
-def staged_of(config: CurriculumConfig) -> Staged | None:
+def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
     """The stages of reinforcement that the settings name, None where they name none.
 
     A stage that is counted in examples is supervised: the warm start was that.
     """
     if config.stages == "none":
         return None
-    known = {"tools": lesson_presets.tool_stages, "games": lesson_presets.game_stages}
+    known = {"tools": lesson_presets.tool_lessons, "games": lesson_presets.game_lessons}
     plan = [s for s in known[config.stages]() if s.unit != "examples"]
-    return Staged(plan, config.stage)
+    return LessonTracker(plan, config.stage)

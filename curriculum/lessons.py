@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curriculum.pool import Entry, Part, TaskPool
+from curriculum.pool import Entry, TaskPool, TaskQuota
 from worldmodel.data.records import Task
 from worldmodel.text.tool_calls import gold_calls
 
@@ -23,7 +23,7 @@ HISTORY = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kind:
+class TaskFilter:
     """A share of a stage's tasks, and which tasks it may be of; both ends included.
 
     `families` are patterns ("coin*"), none: any. `calls` is how many calls are due and
@@ -49,7 +49,7 @@ class Kind:
             if not 0 <= low <= high:
                 raise ValueError(f"{name} must be (low, high), got {(low, high)}")
 
-    def of_calls(self, task: Task) -> bool:
+    def matches_calls(self, task: Task) -> bool:
         """Whether the calls due are as many as wanted, and as rich."""
         if self.calls == ANY and self.arguments == ANY:
             return True
@@ -66,11 +66,16 @@ class Kind:
             fnmatch.fnmatchcase(task.family, p) for p in self.families
         )
         planned = _in(math.inf if steps is None else steps, self.steps)
-        return named and planned and _in(success, self.success) and self.of_calls(task)
+        return (
+            named
+            and planned
+            and _in(success, self.success)
+            and self.matches_calls(task)
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage:
+class Lesson:
     """One stage: its mix of tasks, its rewards, how long, and what it must lead to.
 
     `rewards` multiply the weights of the reward's parts, by name; what is not named
@@ -82,18 +87,18 @@ class Stage:
     """
 
     name: str
-    mix: tuple[Kind, ...]
+    task_mixture: tuple[TaskFilter, ...]
     rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
     budget: Range = (1.0, math.inf)
     unit: str = "epochs"
     promote: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    held: bool = True
+    can_regress: bool = True
     max_steps: int = 0
 
     def __post_init__(self):
         if self.unit not in UNITS:
             raise ValueError(f"unit must be one of {UNITS}, got {self.unit!r}")
-        if not self.name or not self.mix:
+        if not self.name or not self.task_mixture:
             raise ValueError(f"a stage needs a name and a mix, got {self.name!r}")
         low, high = self.budget
         if not 0 <= low <= high or not high:
@@ -106,7 +111,7 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StageConfig:
+class LessonConfig:
     """How stages follow each other.
 
     `checks` in a row must say so before a stage is left, either way. A stage is gone
@@ -133,7 +138,7 @@ class StageConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StageState:
+class LessonState:
     """Where the stages stand, as plain data.
 
     `passed` and `failed` count checks in a row; `floors` are, by stage, the measures it
@@ -154,20 +159,20 @@ class StageState:
         return dataclasses.asdict(self)
 
     @staticmethod
-    def of_json(row: Mapping[str, Any]) -> "StageState":
+    def of_json(row: Mapping[str, Any]) -> "LessonState":
         """The state that `json` told."""
         fields: dict[str, Any] = {**row, "history": tuple(row["history"])}
-        return StageState(**fields)
+        return LessonState(**fields)
 
 
 def advance(
-    state: StageState,
-    stages: Sequence[Stage],
+    state: LessonState,
+    stages: Sequence[Lesson],
     measures: Mapping[str, float],
-    config: StageConfig,
+    config: LessonConfig,
     *,
     spent: float | int,
-) -> StageState:
+) -> LessonState:
     """The state after a check of the skills; `spent` since the last, in stage units.
 
     Back to the earliest stage that was passed with a measure that has been lost, or on
@@ -205,7 +210,7 @@ def advance(
     over = config.force and state.spent >= most
     if state.index + 1 == len(stages) or not (skilled or over):
         return state
-    kept = stage.promote if stage.held else {}
+    kept = stage.promote if stage.can_regress else {}
     floor = {k: min(v, measures[k]) for k, v in kept.items() if k in measures}
     return dataclasses.replace(
         state, index=state.index + 1, spent=0.0, passed=0, failed=0,
@@ -219,8 +224,8 @@ def _reached(measures: Mapping[str, float], name: str, least: float) -> bool:
 
 
 def _lost(
-    state: StageState,
-    stages: Sequence[Stage],
+    state: LessonState,
+    stages: Sequence[Lesson],
     measures: Mapping[str, float],
     margin: float,
 ) -> int | None:
@@ -232,8 +237,8 @@ def _lost(
     return None
 
 
-def shares(
-    stage: Stage, measures: Mapping[str, float], boost: float | int
+def mixture_shares(
+    stage: Lesson, measures: Mapping[str, float], boost: float | int
 ) -> list[float]:
     """The shares of the mix, each grown by `boost` times what its skill lacks of 1.
 
@@ -242,19 +247,19 @@ def shares(
     """
     raw = [
         kind.share * (1.0 + boost * (1.0 - min(measures.get(kind.skill, 1.0), 1.0)))
-        for kind in stage.mix
+        for kind in stage.task_mixture
     ]
     return [x / sum(raw) for x in raw]
 
 
-def parts(
-    stage: Stage,
+def task_quotas(
+    stage: Lesson,
     pool: TaskPool,
-    config: StageConfig,
+    config: LessonConfig,
     *,
     measures: Mapping[str, float],
     steps: Mapping[str, float | int] | None = None,
-) -> list[Part]:
+) -> list[TaskQuota]:
     """The stage's mix for sampler.sample.
 
     `steps`: length of a known plan by task id; a generated task goes by its seed's.
@@ -264,7 +269,7 @@ def parts(
     found = pool.success(entries).tolist()
     success = {e.task.id: p for e, p in zip(entries, found, strict=True)}
 
-    def part(kind: Kind):
+    def part(kind: TaskFilter):
         def fits(entry: Entry) -> bool:
             ids = (entry.task.id, *reversed(entry.task.lineage))
             plan = next((known[i] for i in ids if i in known), None)
@@ -272,8 +277,8 @@ def parts(
 
         return fits
 
-    some = shares(stage, measures, config.boost)
-    return [(x, part(kind)) for x, kind in zip(some, stage.mix, strict=True)]
+    some = mixture_shares(stage, measures, config.boost)
+    return [(x, part(kind)) for x, kind in zip(some, stage.task_mixture, strict=True)]
 
 
 def _in(value: float | int, limits: Range) -> bool:

@@ -16,7 +16,7 @@ from curriculum import clusters
 from curriculum.value import (
     LARGEST,
     ValueConfig,
-    aged,
+    decayed,
     optimistic,
     posterior,
     task_value,
@@ -45,14 +45,14 @@ class Entry:
     won: float = 0.0
     lost: float = 0.0
     value: float | None = None
-    valued: int = -1
-    settled: int = 0
-    silent: int = 0
+    valued_at: int = -1
+    uninformative_groups: int = 0
+    unscored_groups: int = 0
     last_update: int = -1
     retired: bool = False
 
 
-Part = tuple[float, Callable[[Entry], bool]]
+TaskQuota = tuple[float, Callable[[Entry], bool]]
 """A share of a batch, and which tasks it may be filled with."""
 
 
@@ -82,8 +82,8 @@ class TaskPool:
             raise ValueError(f"patience must be >= 1, got {patience}")
         self._patience, self._seed = patience, seed
         self._values = ValueConfig() if values is None else values
-        self.now = self.resets = 0
-        self.verdicts: dict[str, dict[str, int]] = {}
+        self.next_update = self.resets = 0
+        self.proposal_counts: dict[str, dict[str, int]] = {}
         self.entries: dict[str, Entry] = {}
         for task in tasks:
             self._add(Entry(task))
@@ -138,20 +138,22 @@ class TaskPool:
             if successes:
                 pooled[entry.cluster] += successes
                 played[task_id] = None
-                entry.silent = 0
+                entry.unscored_groups = 0
             else:
-                entry.silent += 1
-                entry.retired = entry.retired or entry.silent >= self._patience
+                entry.unscored_groups += 1
+                entry.retired = entry.retired or entry.unscored_groups >= self._patience
         told = {k: task_value(x) for k, x in pooled.items() if len(x) > 1}
         for entry in self.entries.values() if told else ():
             if entry.cluster not in told:
                 continue
             value = told[entry.cluster]
-            entry.value, entry.valued = value, update
+            entry.value, entry.valued_at = value, update
             if entry.task.id in played:
-                entry.settled = entry.settled + 1 if value == 0.0 else 0
-                entry.retired = entry.settled >= self._patience
-        self.now = max(self.now, update + 1)
+                entry.uninformative_groups = (
+                    entry.uninformative_groups + 1 if value == 0.0 else 0
+                )
+                entry.retired = entry.uninformative_groups >= self._patience
+        self.next_update = max(self.next_update, update + 1)
         if not any(not e.retired for e in self.entries.values() if not e.generated):
             self._revive()
 
@@ -174,21 +176,23 @@ class TaskPool:
             if not entry.generated:
                 self._afresh(entry)
 
-    def longer(self) -> None:
+    def readmit_unsolved(self) -> None:
         """Episodes may take more steps from now on: what was only lost may be won."""
         for entry in self.entries.values():
             if entry.retired and not entry.successes:
                 self._afresh(entry)
 
     def _afresh(self, entry: Entry) -> None:
-        entry.retired, entry.settled, entry.silent = False, 0, 0
+        entry.retired, entry.uninformative_groups, entry.unscored_groups = False, 0, 0
         entry.value, entry.won, entry.lost = None, 0.0, 0.0
 
-    def tell(self, generator: str, verdicts: Mapping[str, int]) -> None:
+    def count_proposals(
+        self, generator: str, proposal_counts: Mapping[str, int]
+    ) -> None:
         """Count what became of a generator's proposals."""
-        counts = collections.Counter(self.verdicts.get(generator, {}))
-        counts.update(verdicts)
-        self.verdicts[generator] = dict(counts)
+        counts = collections.Counter(self.proposal_counts.get(generator, {}))
+        counts.update(proposal_counts)
+        self.proposal_counts[generator] = dict(counts)
 
     # --- telling -------------------------------------------------------------
 
@@ -211,7 +215,9 @@ class TaskPool:
             [
                 untried
                 if e.value is None
-                else aged(e.value, untried, self._weight(self.now - e.valued))
+                else decayed(
+                    e.value, untried, self._weight(self.next_update - e.valued_at)
+                )
                 for e in entries
             ],
             float,
@@ -228,7 +234,7 @@ class TaskPool:
         out: dict[str, tuple[float, float]] = {}
         for e in self.entries.values():
             won, lost = out.get(e.cluster, (0.0, 0.0))
-            weight = self._weight(self.now - e.last_update)
+            weight = self._weight(self.next_update - e.last_update)
             out[e.cluster] = (won + e.won * weight, lost + e.lost * weight)
         return out
 
@@ -236,27 +242,40 @@ class TaskPool:
         """The share of a generator's proposals that were taken in, by its name."""
         return {
             name: counts.get("accepted", 0) / max(sum(counts.values()), 1)
-            for name, counts in self.verdicts.items()
+            for name, counts in self.proposal_counts.items()
         }
 
     def state(self) -> dict[str, Any]:
         """The pool as JSON."""
         return {
-            "now": self.now,
+            "now": self.next_update,
             "resets": self.resets,
-            "verdicts": {k: dict(v) for k, v in self.verdicts.items()},
-            "entries": [dataclasses.asdict(e) for e in self.entries.values()],
+            "verdicts": {k: dict(v) for k, v in self.proposal_counts.items()},
+            "entries": [_to_row(e) for e in self.entries.values()],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take the place of all there is with what `state()` told."""
-        self.now, self.resets = state["now"], state["resets"]
-        self.verdicts = {k: dict(v) for k, v in state["verdicts"].items()}
+        self.next_update, self.resets = state["now"], state["resets"]
+        self.proposal_counts = {k: dict(v) for k, v in state["verdicts"].items()}
         self.entries = {}
         for row in state["entries"]:
             task = row["task"] | {
                 "initial_state": tuple(row["task"]["initial_state"]),
                 "lineage": tuple(row["task"]["lineage"]),
             }
-            self._add(Entry(**(row | {"task": Task(**task)})))
+            fields: dict[str, Any] = {_FIELDS.get(k, k): x for k, x in row.items()}
+            self._add(Entry(**(fields | {"task": Task(**task)})))
         self._named()
+
+
+_FIELDS = {
+    "settled": "uninformative_groups", "silent": "unscored_groups",
+    "valued": "valued_at",
+}  # fmt: skip
+"""Fields of an Entry whose key in checkpoints has another name."""
+_KEYS = {field: key for key, field in _FIELDS.items()}
+
+
+def _to_row(entry: Entry) -> dict[str, Any]:
+    return {_KEYS.get(k, k): v for k, v in dataclasses.asdict(entry).items()}

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from curriculum.feasibility import FeasibilityConfig
-from curriculum.lessons import StageConfig
-from curriculum.pool import Entry, Part, TaskPool
-from curriculum.step_limit import HorizonConfig
-from curriculum.value import ValueConfig, closeness
+from curriculum.lessons import LessonConfig
+from curriculum.pool import Entry, TaskPool, TaskQuota
+from curriculum.step_limit import StepLimitConfig
+from curriculum.value import ValueConfig, target_proximity
 from worldmodel.data.records import Task
 
 GENERATORS = ("model", "rule", "none")
@@ -45,9 +45,9 @@ class CurriculumConfig:
     generator: str = "model"
     value: ValueConfig = ValueConfig()
     feasibility: FeasibilityConfig = FeasibilityConfig()
-    horizon: HorizonConfig = HorizonConfig()
+    horizon: StepLimitConfig = StepLimitConfig()
     stages: str = "none"
-    stage: StageConfig = StageConfig()
+    stage: LessonConfig = LessonConfig()
 
     def __post_init__(self):
         for name in ("generated_share", "coverage"):
@@ -79,25 +79,25 @@ def pool_of(
     return TaskPool(tasks, patience=config.patience, values=config.value, seed=seed)
 
 
-def worth(
+def task_weights(
     pool: TaskPool, entries: Sequence[Entry], config: CurriculumConfig
 ) -> Float[np.ndarray, " N"]:
     """How much each task is wanted: its value, or its closeness to the target."""
     if not config.target:
         return pool.values(entries)
     expected = pool.success(entries).tolist()
-    near = [closeness(p, config.target, config.target_width) for p in expected]
+    near = [target_proximity(p, config.target, config.target_width) for p in expected]
     return np.array(near, float)
 
 
 def weights(
-    worth: Float[np.ndarray, " N"], coverage: float | int
+    task_weights: Float[np.ndarray, " N"], coverage: float | int
 ) -> Float[np.ndarray, " N"]:
     """Sampling probabilities: by worth, plus an even share."""
-    even = np.full(len(worth), 1.0 / len(worth))
-    if worth.sum() == 0:
+    even = np.full(len(task_weights), 1.0 / len(task_weights))
+    if task_weights.sum() == 0:
         return even
-    return (1.0 - coverage) * worth / worth.sum() + coverage * even
+    return (1.0 - coverage) * task_weights / task_weights.sum() + coverage * even
 
 
 def sample(
@@ -106,7 +106,7 @@ def sample(
     config: CurriculumConfig,
     rng: np.random.Generator,
     *,
-    mix: Sequence[Part] = (),
+    task_mixture: Sequence[TaskQuota] = (),
     without: Collection[str] = (),
 ) -> list[Task]:
     """`count` tasks, at most lambda of them generated; distinct where the pool allows.
@@ -125,7 +125,9 @@ def sample(
         raise ValueError(f"count must be >= 1, got {count}")
 
     def wanted(entry: Entry) -> bool:
-        return not mix or any(share > 0 and fits(entry) for share, fits in mix)
+        return not task_mixture or any(
+            share > 0 and fits(entry) for share, fits in task_mixture
+        )
 
     def others(entries: list[Entry]) -> list[Entry]:
         return [e for e in entries if e.task.id not in without] or entries
@@ -140,11 +142,11 @@ def sample(
         fresh = [e for e in active if fits(e)]
         return others(fresh or [e for e in seeds if fits(e)])
 
-    kinds = [(share, of(fits)) for share, fits in mix]
+    kinds = [(share, of(fits)) for share, fits in task_mixture]
     kinds = [(share, some) for share, some in kinds if some and share > 0]
     if not kinds:
         kinds = [(1.0, others(active))]
-    counts = shared([share for share, _ in kinds], count - quota)
+    counts = apportion([share for share, _ in kinds], count - quota)
     for number, (_, some) in zip(counts, kinds, strict=True):
         chosen += _families(pool, some, number, config, rng)
     return [e.task for e in chosen]
@@ -155,7 +157,7 @@ def most_generated(config: CurriculumConfig, count: int) -> int:
     return int(config.generated_share * count)
 
 
-def shared(shares: Sequence[float | int], count: int) -> list[int]:
+def apportion(shares: Sequence[float | int], count: int) -> list[int]:
     """Whole numbers in these shares that sum to `count` (largest remainders)."""
     exact = np.asarray(shares, float) / np.sum(shares) * count
     out = np.floor(exact + 1e-9).astype(int)
@@ -192,7 +194,7 @@ def _draw(
 ) -> list[Entry]:
     if count == 0:
         return []
-    p = weights(worth(pool, entries, config), config.coverage)
+    p = weights(task_weights(pool, entries, config), config.coverage)
     positive = int((p > 0).sum())
     index = rng.choice(len(entries), count, p=p, replace=count > positive)
     return [entries[i] for i in index]

@@ -6,7 +6,7 @@ measures of the checks so far, oldest first -> red flags by name. The primer's l
 
 from collections.abc import Mapping, Sequence
 
-from curriculum.lessons import StageConfig, StageState
+from curriculum.lessons import LessonConfig, LessonState
 
 NAMED = {
     "valid_json": "syntax collapse",
@@ -27,7 +27,7 @@ EXPLODED = 3.0
 """Calls for each that is due."""
 
 
-def flags(state: StageState, config: StageConfig) -> dict[str, str]:
+def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
     """Red flags of the last check that the stages saw (`reasons`)."""
     return reasons(state.history, drop=config.drop)
 

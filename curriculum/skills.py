@@ -10,18 +10,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Episode
-from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
+from worldmodel.text.tool_calls import (
+    Call,
+    argument_score,
+    expected_call,
+    gold_calls,
+    read_call,
+)
 
 
-class Share(NamedTuple):
+class SkillRate(NamedTuple):
     """A mean kept as total and count, so that batches add exactly."""
 
-    total: float = 0.0
+    hits: float = 0.0
     count: float = 0.0
 
-    def plus(self, other: "Share") -> "Share":
+    def plus(self, other: "SkillRate") -> "SkillRate":
         """Both together."""
-        return Share(self.total + other.total, self.count + other.count)
+        return SkillRate(self.hits + other.hits, self.count + other.count)
 
 
 class Turn(NamedTuple):
@@ -32,7 +38,7 @@ class Turn(NamedTuple):
     """
 
     called: Call | None
-    due: Call | None
+    expected: Call | None
     executed: bool | None = None
 
 
@@ -44,16 +50,16 @@ class Skills:
     tool was due and one was called.
     """
 
-    shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
+    rates: Mapping[str, SkillRate] = dataclasses.field(default_factory=dict)
     confusion: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def plus(self, other: "Skills") -> "Skills":
         """Both together."""
-        names = sorted(self.shares.keys() | other.shares.keys())
+        names = sorted(self.rates.keys() | other.rates.keys())
         tools = sorted(self.confusion.keys() | other.confusion.keys())
         return Skills(
-            shares={
-                n: self.shares.get(n, Share()).plus(other.shares.get(n, Share()))
+            rates={
+                n: self.rates.get(n, SkillRate()).plus(other.rates.get(n, SkillRate()))
                 for n in names
             },
             confusion={
@@ -76,12 +82,12 @@ class Skills:
         calls_per_success, steps_per_success: calls and steps of won episodes
         valid_action: steps whose action the environment took, of those where it said
         """
-        return {n: s.total / s.count for n, s in self.shares.items() if s.count}
+        return {n: s.hits / s.count for n, s in self.rates.items() if s.count}
 
     def state(self) -> dict[str, Any]:
         """The sums as JSON."""
         return {
-            "shares": {n: list(s) for n, s in self.shares.items()},
+            "shares": {n: list(s) for n, s in self.rates.items()},
             "confusion": {t: dict(row) for t, row in self.confusion.items()},
         }
 
@@ -89,7 +95,7 @@ class Skills:
     def of_state(state: Mapping[str, Any]) -> "Skills":
         """The sums that `state` told."""
         return Skills(
-            shares={n: Share(*s) for n, s in state["shares"].items()},
+            rates={n: SkillRate(*s) for n, s in state["shares"].items()},
             confusion={t: dict(row) for t, row in state["confusion"].items()},
         )
 
@@ -100,30 +106,30 @@ def _added(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
 
 def of_turn(turn: Turn) -> Skills:
     """What one turn shows."""
-    called, wanted = turn.called, turn.due
+    called, wanted = turn.called, turn.expected
     made, needed = called is not None, wanted is not None
     shares = {
-        "call_precision": _share(made and needed, made),
-        "call_recall": _share(made and needed, needed),
-        "call_rate": _share(made),
-        "due_rate": _share(needed),
+        "call_precision": _rate(made and needed, made),
+        "call_recall": _rate(made and needed, needed),
+        "call_rate": _rate(made),
+        "due_rate": _rate(needed),
     }
     if called is not None:
-        shares["valid_json"] = _share(called.valid_json)
+        shares["valid_json"] = _rate(called.valid_json)
         if turn.executed is not None:
-            shares["execution"] = _share(turn.executed)
+            shares["execution"] = _rate(turn.executed)
     if called is None or wanted is None:
-        return Skills(shares=shares)
+        return Skills(rates=shares)
     same = called.tool == wanted.tool
-    shares["tool_accuracy"] = _share(same)
+    shares["tool_accuracy"] = _rate(same)
     if same:
         score = argument_score(called.arguments, wanted.arguments)
-        shares["argument_score"] = _share(score)
-    return Skills(shares=shares, confusion={wanted.tool: {called.tool: 1}})
+        shares["argument_score"] = _rate(score)
+    return Skills(rates=shares, confusion={wanted.tool: {called.tool: 1}})
 
 
-def _share(hit: float | int, of: float | int = 1) -> Share:
-    return Share(float(hit), float(of))
+def _rate(hit: float | int, of: float | int = 1) -> SkillRate:
+    return SkillRate(float(hit), float(of))
 
 
 def of_episode(episode: Episode) -> Skills:
@@ -136,19 +142,19 @@ def of_episode(episode: Episode) -> Skills:
     """
     gold, steps = gold_calls(episode.task), episode.transitions
     said = [x.invalid for x in steps if x.invalid is not None]
-    shares = {"valid_action": _share(said.count(False), len(said))}
+    shares = {"valid_action": _rate(said.count(False), len(said))}
     turns = []
     for i, x in enumerate(steps) if gold is not None else ():
         ran = None if x.invalid is None else not x.invalid
-        turns.append(Turn(read_call(x.action), due(gold or (), i), ran))
+        turns.append(Turn(read_call(x.action), expected_call(gold or (), i), ran))
     if episode.success is not None:
         won = episode.success
-        shares["success"] = _share(won)
-        shares["steps_per_success"] = _share(len(steps) * won, won)
+        shares["success"] = _rate(won)
+        shares["steps_per_success"] = _rate(len(steps) * won, won)
         if gold is not None:
             calls = sum(t.called is not None for t in turns)
-            shares["calls_per_success"] = _share(calls * won, won)
-    return total([Skills(shares=shares), *map(of_turn, turns)])
+            shares["calls_per_success"] = _rate(calls * won, won)
+    return total([Skills(rates=shares), *map(of_turn, turns)])
 
 
 def total(parts: Iterable[Skills]) -> Skills:

@@ -4,7 +4,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HorizonConfig:
+class StepLimitConfig:
     """How many steps an episode may take, from `first` up to the run's own limit.
 
     It rises over the first `updates` updates, in `stages` equal steps, or a little at
@@ -23,7 +23,7 @@ class HorizonConfig:
             )
 
 
-def horizon(update: int, last: int, config: HorizonConfig) -> int:
+def step_limit_schedule(update: int, last: int, config: StepLimitConfig) -> int:
     """The step limit of update number `update` (from 0); `last` is the run's.
 
     Linear from `first` at update 0 to `last` at update `updates`, rounded down; with

@@ -104,12 +104,14 @@ def optimistic(spread: Spread, optimism: float | int) -> float:
     return min(spread.mean + optimism * spread.deviation, LARGEST)
 
 
-def aged(value: float | int, toward: float | int, weight: float | int) -> float:
+def decayed(value: float | int, toward: float | int, weight: float | int) -> float:
     """`value` where its `weight` is 1, `toward` where it is 0."""
     return toward + (value - toward) * weight
 
 
-def closeness(success: float | int, target: float | int, width: float | int) -> float:
+def target_proximity(
+    success: float | int, target: float | int, width: float | int
+) -> float:
     """How near an estimated success is to the target: 1 there, exp(-1/2) `width` away.
 
     The form of GenEnv's reward of a task, exp(-beta (p - alpha)^2) with alpha = 0.5

@@ -20,10 +20,10 @@ from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatConfig, ChatError
 from worldmodel.data.records import Episode, State, Task
 from worldmodel.experience.base import Query
-from worldmodel.experience.local import LocalExperience
-from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
+from worldmodel.experience.local import LocalExperienceModel
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperienceModel
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.state_format import forms_of
+from worldmodel.text.state_format import state_formats
 
 Row = dict[str, Any]
 
@@ -80,7 +80,7 @@ def follow(env: VectorEnv, episodes: Iterable[Episode], batches: int) -> None:
 def dreamed(
     what: str,
     run: Run,
-    experience: LocalExperience,
+    experience: LocalExperienceModel,
     size: int,
     work: Callable[[VectorEnv], Any],
     rounds: int,
@@ -90,7 +90,7 @@ def dreamed(
     """A row, and by how much the first time took longer (it compiles)."""
 
     def dream() -> DreamVectorEnv:
-        experience.refresh()  # no answer is known
+        experience.add_to_memory()  # no answer is known
         return DreamVectorEnv(experience, size, max_steps=run.config.max_steps)
 
     tape = Tape(dream())
@@ -113,7 +113,7 @@ def dreamed(
 def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """The dream at each number of slots, then a whole update's groups."""
     experience = load_experience(run)
-    if not isinstance(experience, LocalExperience):
+    if not isinstance(experience, LocalExperienceModel):
         raise RunError(f"{run.root}: it asks a server; take another run, and --server")
     train, dev = episodes_of(run)
     dev = [e for e in dev if e.transitions and e.task.initial_state]
@@ -172,9 +172,9 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
         max_tokens=args.server_tokens,
     )  # fmt: skip
     client = ChatClient(config)
-    model = PromptedExperience(
+    model = PromptedExperienceModel(
         client, ReplayMemory.from_episodes(train, capacity=50_000), PromptedConfig(),
-        seed=run.config.seed, forms=forms_of(train),
+        seed=run.config.seed, forms=state_formats(train),
     )  # fmt: skip
     rates, bad = [], 0
     try:
@@ -182,7 +182,7 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
             start = time.perf_counter()
             answers = model.predict(every[number * n : (number + 1) * n])
             rates.append(len(answers) / (time.perf_counter() - start))
-            bad += sum(a.problem is not None for a in answers)
+            bad += sum(a.error is not None for a in answers)
     except ChatError as error:
         return {"what": what, "blank": str(error)}, []
     row = {

@@ -101,9 +101,9 @@ class Dreamgym:
         start = time.perf_counter()
         streams = Streams(self.model, batch, prompt + new)
         streams.append(ids, columns=prompt)
-        streams.sample(grammar, keys, most=1)
+        streams.sample(grammar, keys, max_tokens=1)
         first = time.perf_counter() - start
-        streams.sample(grammar, keys, most=new - 1, resume=True)
+        streams.sample(grammar, keys, max_tokens=new - 1, resume=True)
         return {"first": first, "total": time.perf_counter() - start}
 
     def turns(
@@ -120,7 +120,7 @@ class Dreamgym:
             ids = prompts(batch, append, self.vocab, seed=turn).tolist()
             start = time.perf_counter()
             streams.append(ids, columns=append)
-            streams.sample(grammar, keys, most=new)
+            streams.sample(grammar, keys, max_tokens=new)
             out.append(time.perf_counter() - start)
         return {"seconds": out}
 

@@ -23,7 +23,7 @@ from worldmodel.backbone.model import Model, create, forward
 from worldmodel.data.records import Episode, State, Task, Transition, lines
 from worldmodel.experience.base import Prediction, Query
 from worldmodel.experience.grammar import ExperienceConfig
-from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.fitting import supervised
 from worldmodel.fitting.optimizer import OptimizerConfig
 from worldmodel.memory import ReplayMemory
@@ -212,7 +212,7 @@ def expert(task: Task) -> Episode:
     return episode(task, plan(task.initial_state))
 
 
-class Known(LocalExperience):
+class Known(LocalExperienceModel):
     """A local experience model whose answers come from the rules: memory and all."""
 
     def __init__(self, memory: ReplayMemory):

@@ -66,7 +66,7 @@ def test_greedy_text_is_that_of_transformers(ours, theirs):
     prompts = [vocabulary.encode(t) for t in TEXTS]
     grammar = free_grammar(model.config.vocab_size, temperature=0.0)
     keys = jax.random.split(jax.random.key(0), len(prompts))
-    done = complete(model, vocabulary, prompts, grammar, keys, most=24)
+    done = complete(model, vocabulary, prompts, grammar, keys, max_tokens=24)
     for ids, found in zip(prompts, done, strict=True):
         wanted = other.generate(
             torch.tensor([ids]), attention_mask=torch.ones((1, len(ids)), dtype=int),

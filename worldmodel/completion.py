@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from worldmodel.backbone.generate import Grammar, Streams, bucket
 from worldmodel.backbone.mesh import place_rows
-from worldmodel.backbone.model import Model, read
+from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.fitting.losses import read_logp
 from worldmodel.text.tokenizer import Vocabulary
 
@@ -47,7 +47,7 @@ def complete(
     grammar: Grammar,
     keys: Array,
     *,
-    most: int,
+    max_tokens: int,
     stop_strings: Sequence[str] = (),
 ) -> list[Completion]:
     """One Completion a prompt, of at most `most` tokens each; one PRNG key each.
@@ -60,25 +60,25 @@ def complete(
     known = model.config.max_position_embeddings
     if not all(len(p) for p in prompts):
         raise ValueError("a prompt needs at least one token: there is no BOS")
-    if longest + most > known:
+    if longest + max_tokens > known:
         raise ValueError(
-            f"a prompt of {longest} tokens and {most} more exceed the {known} "
+            f"a prompt of {longest} tokens and {max_tokens} more exceed the {known} "
             "positions of this model"
         )
     if any(not s for s in stop_strings):
         raise ValueError("a stop string must not be empty")
     columns = min(bucket(longest), known)
-    step = CHUNK if stop_strings else most
-    room = columns + -(-most // step) * step
+    step = CHUNK if stop_strings else max_tokens
+    room = columns + -(-max_tokens // step) * step
     streams = Streams(model, len(prompts), room)
     streams.append(prompts, columns=columns)
     ids: list[list[int]] = [[] for _ in prompts]
     logp: list[list[float]] = [[] for _ in prompts]
     finish = ["length"] * len(prompts)
     going = np.ones(len(prompts), bool)
-    for start in range(0, most, step):
+    for start in range(0, max_tokens, step):
         done = streams.sample(
-            grammar, keys, most=min(step, most - start), active=going,
+            grammar, keys, max_tokens=min(step, max_tokens - start), active=going,
             resume=start > 0,
         )  # fmt: skip
         for b in np.flatnonzero(going):
@@ -187,4 +187,4 @@ def _logp(
     real: Int[Array, "B T"],
 ) -> Float[Array, "B T"]:
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1])[None], ids.shape)
-    return read_logp(read(definition, params, ids, positions, real), ids)
+    return read_logp(apply_decoder(definition, params, ids, positions, real), ids)

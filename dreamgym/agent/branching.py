@@ -18,7 +18,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy
 from dreamgym.envs.base import begin, take
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.invalid_actions import refused
+from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Branch, Episode, State, Transition
 
 Proposed = Mapping[tuple[str, int], Sequence[str]]
@@ -293,7 +293,7 @@ def capped(
     open action spaces, and IWM falls below imitation (papers.md 2.5). Where there is
     nothing but errors, none stays.
     """
-    wrong = [i for i, b in enumerate(branches) if refused(b.transition)]
+    wrong = [i for i, b in enumerate(branches) if is_invalid(b.transition)]
     good = len(branches) - len(wrong)
     # e <= share (good + e); the small term is for shares no float holds exactly.
     most = len(wrong)

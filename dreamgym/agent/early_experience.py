@@ -26,7 +26,7 @@ def bc_examples(
         past: tuple[str, ...] = ()
         for t in e.transitions:
             thought = t.thought if thoughts else None
-            shown = prompts.last(past, policy.config.history)
+            shown = prompts.last_actions(past, policy.config.history)
             rows.setdefault(
                 (e.task.id, shown, t.state, t.action),
                 turn_example(policy, e.task, past, t.state, t.action, thought),

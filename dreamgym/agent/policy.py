@@ -117,7 +117,9 @@ class Policy:
         out = []
         for context, s in zip(
             contexts,
-            generate(self.model, contexts, self.grammar(temperature), keys, most=most),
+            generate(
+                self.model, contexts, self.grammar(temperature), keys, max_tokens=most
+            ),
             strict=True,
         ):
             n = int(s.length[0])

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from worldmodel.data.invalid_actions import refused
+from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Branch, Episode, Task, Transition
 from worldmodel.reasoning.annotator import Report
 from worldmodel.text.novelty import novel_words
@@ -129,7 +129,7 @@ def _effect(t: Transition) -> int:
         return 4
     if t.terminated:
         return 0
-    if t.state == t.next_state or refused(t):
+    if t.state == t.next_state or is_invalid(t):
         return 1
     return 3 if len(t.next_state) > len(t.state) else 2
 

@@ -16,7 +16,7 @@ from dreamgym.agent.reflection import Moment, leaks_of, no_leaks, tally
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
-from worldmodel.chat.retrying import Asker
+from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Transition
 from worldmodel.fitting.batches import Example
@@ -56,13 +56,13 @@ class TeacherWriter:
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"written": 0})
-        self._asker = Asker(client, config.retries)
+        self._asker = RetryingAsker(client, config.retries)
 
     def write(self, moments: Sequence[Moment]) -> list[str | None]:
         """See Writer.
 
         Raises:
-          ChatError: as Asker.ask.
+          ChatError: as RetryingAsker.ask.
         """
         leaked: Counter[str] = Counter(no_leaks())
 
@@ -188,7 +188,7 @@ def own_context(policy: Policy, moment: Moment) -> list[int]:
     order = np.random.default_rng(
         content_seed(m.task.id, m.past, m.expert.state, [t.action for t in rows])
     ).permutation(len(rows))
-    shown = [x for i in order for x in prompts.demo_ids(tok, rows[i])]
+    shown = [x for i in order for x in prompts.demonstration_ids(tok, rows[i])]
     return [*shown, *policy.context(m.task, m.past, m.expert.state)]
 
 

@@ -106,7 +106,7 @@ def _generate(args: argparse.Namespace) -> None:
     keys = jax.random.split(jax.random.key(args.seed), 1)
     done = complete(
         model, vocabulary, [ids], grammar, keys,
-        most=args.max_tokens, stop_strings=args.stop,
+        max_tokens=args.max_tokens, stop_strings=args.stop,
     )[0]  # fmt: skip
     if not args.json:
         print(done.text)

@@ -12,7 +12,7 @@ from typing import Any
 
 from dreamgym.envs.base import UNTRUSTED, Step, TextEnv
 from dreamgym.envs.vector import Snapshot, VectorEnv
-from worldmodel.data.invalid_actions import unmoved
+from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import State, Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query
 
@@ -128,8 +128,8 @@ class DreamVectorEnv(VectorEnv):
         trust, broken = self._trust, None
         # A backend may not know how sure it is: that is no confidence at all.
         sure = 0.0 if math.isnan(answer.confidence) else answer.confidence
-        if answer.problem is not None:
-            broken = f"dream: {answer.problem}"
+        if answer.error is not None:
+            broken = f"dream: {answer.error}"
         elif sure < trust.threshold:
             broken = f"{UNTRUSTED}: {sure:.3g} is below {trust.threshold:.3g}"
         if broken is not None:
@@ -142,7 +142,7 @@ class DreamVectorEnv(VectorEnv):
         refused = not ended and answer.reward <= 0
         return Step(
             answer.next_state, rewards, ended, late, answer.outcome == "win",
-            invalid=refused and unmoved(query.state, answer.next_state),
+            invalid=refused and error_only_change(query.state, answer.next_state),
         )  # fmt: skip
 
 

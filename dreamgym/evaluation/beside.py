@@ -54,8 +54,8 @@ def _says(moment: Moment) -> list[str]:
     out = [f"because {answer.reasoning}"] if answer.reasoning else []
     known = not math.isnan(answer.confidence)
     out.append(f"confidence {answer.confidence:.3f}" if known else "confidence unknown")
-    if answer.problem is not None:
-        out.append(f"makes no sense: {answer.problem}")
+    if answer.error is not None:
+        out.append(f"makes no sense: {answer.error}")
     for score, t in moment.recalled:
         after = " / ".join(x for x in t.next_state if x not in t.state) or "no change"
         out.append(f"recalls ({score:.2f}) {t.action}: {after}")

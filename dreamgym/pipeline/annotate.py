@@ -21,9 +21,9 @@ from worldmodel import reasoning
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatConfig
 from worldmodel.data.records import Episode, iter_episodes, write_episodes
-from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.reasoning.annotator import Annotator, Report, missing
-from worldmodel.reasoning.self_annotator import OwnAnnotator
+from worldmodel.reasoning.self_annotator import RejectionSamplingAnnotator
 from worldmodel.reasoning.teacher import TeacherAnnotator, TeacherConfig
 
 SCHEMA = "dreamgym.annotation/1"
@@ -79,20 +79,20 @@ def teacher(chat: ChatConfig, out: Path) -> TeacherAnnotator:
     return TeacherAnnotator(ChatClient(chat, answers_of(out)), TeacherConfig())
 
 
-def own(run: Run, samples: int) -> OwnAnnotator:
+def own(run: Run, samples: int) -> RejectionSamplingAnnotator:
     """The annotator that takes the right ones of a run's own samples.
 
     Raises:
       RunError: its experience model writes no reasoning, or always the same.
     """
     experience = load_experience(run)
-    if not isinstance(experience, LocalExperience):
+    if not isinstance(experience, LocalExperienceModel):
         raise RunError(f"{run.root}: --by own samples a fitted model, not a server")
     if not experience.config.reasoning:
         raise RunError(f"{run.root}: its experience model was fitted to no reasoning")
     if experience.config.temperature == 0:
         raise RunError(f"{run.root}: at temperature 0 every sample is the same")
-    return OwnAnnotator(experience, samples=samples)
+    return RejectionSamplingAnnotator(experience, samples=samples)
 
 
 def annotate(

@@ -24,7 +24,7 @@ KEYS = 64
 """Turns are asked for in multiples of it: few compiled shapes, as in rollouts."""
 
 
-class Trial:
+class FeasibilityFilter:
     """A Feasible: tries tasks out in the dream under the policy it was last given."""
 
     def __init__(
@@ -70,8 +70,8 @@ class Trial:
             group = [t for t in found[i * size : (i + 1) * size] if t.error is None]
             won = sum(bool(t.episode.success) for t in group)
             out.append(
-                feasibility.verdict(
-                    self._config, agreed=share, won=won, scored=len(group)
+                feasibility.refusal_reason(
+                    self._config, agreement_rate=share, won=won, scored=len(group)
                 )
             )
         return out
@@ -104,7 +104,7 @@ class Trial:
         for number in range(c.samples):
             answers = experience.sample([known[k] for k in asked], number)
             for k, answer in zip(asked, answers, strict=True):
-                samples[k].append(_gist(known[k], answer))
+                samples[k].append(outcome_signature(known[k], answer))
         self.transitions += c.samples * len(asked)
         out = []
         for i in range(len(tasks)):
@@ -113,7 +113,7 @@ class Trial:
         return out
 
 
-def trial_of(
+def feasibility_filter_for(
     config: CurriculumConfig,
     experience: ExperienceModel,
     policy: Policy,
@@ -122,12 +122,12 @@ def trial_of(
     temperature: float | int,
     seed: int,
     trust: Trust | None = None,
-) -> Trial | None:
+) -> FeasibilityFilter | None:
     """The trial that the settings ask for, None where they ask for none."""
     asked = config.feasibility
     if not asked.rollouts and not asked.samples:
         return None
-    return Trial(
+    return FeasibilityFilter(
         experience, policy, asked, max_steps=max_steps, temperature=temperature,
         seed=seed, trust=trust,
     )  # fmt: skip
@@ -137,13 +137,13 @@ def _question(query: Query) -> tuple[str, str]:
     return query.task.id, query.action
 
 
-def _gist(query: Query, answer: Prediction) -> Hashable | None:
+def outcome_signature(query: Query, answer: Prediction) -> Hashable | None:
     """What samples must agree on: whether anything changes, the reward, the end.
 
     Not the next state itself: behind a door that was never opened there may rightly be
     something else each time. None where the answer made no sense.
     """
-    if answer.problem is not None:
+    if answer.error is not None:
         return None
     changes = answer.next_state != query.state
     return changes, round(answer.reward, 3), answer.outcome

@@ -23,7 +23,7 @@ from worldmodel import fidelity
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines, read_episodes
 from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.experience.prompted import PromptedExperience
+from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.fidelity.cases import Replayed
 
 
@@ -253,7 +253,7 @@ def full_scorecard(
     card["seen_tasks"] = len({e.task.id for e in episodes} & known)
     name = "dev" if path is None else path.name.removesuffix(".gz")
     name = name.removesuffix(".jsonl")
-    if isinstance(experience, PromptedExperience):
+    if isinstance(experience, PromptedExperienceModel):
         name += "-server"
         card["usage"] = experience.client.usage._asdict()
     name = name if path is None else _free(run, name, card["episodes"])

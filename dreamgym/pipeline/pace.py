@@ -22,14 +22,14 @@ from dreamgym.pipeline.collect import collect, games_of
 from dreamgym.pipeline.config import MODELS, RunConfig, ServerConfig
 from dreamgym.pipeline.run import RunError
 from worldmodel.backbone import lora
-from worldmodel.backbone.mesh import spread
+from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatError
 from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode, atomic_write, read_episodes
-from worldmodel.experience.prompted import PromptedExperience
+from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example, pack, rows_of
@@ -109,7 +109,7 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     else:
         model, _ = load_model(config.model)
     if mesh is not None:
-        model = spread(model, mesh)
+        model = shard(model, mesh)
     size = model.config.vocab_size
     count = sum(x.size for x in jax.tree.leaves(model.params))
     if c.lora is not None:
@@ -165,7 +165,7 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     """
     episodes = _episodes(config)
     client = ChatClient(server.chat)
-    experience = PromptedExperience(
+    experience = PromptedExperienceModel(
         client, ReplayMemory.from_episodes(episodes, capacity=1000), server.prompt
     )
     asked = [r.query for r in sample_cases(episodes, server.chat.concurrency)]
@@ -174,7 +174,7 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     seconds, usage = time.monotonic() - start, client.usage
     client.close()
     if asked and not experience.answered:
-        raise ChatError(found[0].problem)
+        raise ChatError(found[0].error)
     count = max(len(asked), 1)
     return {
         "answer": seconds / count, "requests": usage.requests / count,

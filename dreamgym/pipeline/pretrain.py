@@ -12,22 +12,22 @@ from dreamgym.pipeline.config import MODELS, ServerConfig
 from dreamgym.pipeline.policies import room
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel import reasoning
-from worldmodel.backbone.mesh import spread
+from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import Episode, read_episodes
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.examples import (
     mean_tokens,
+    permute_outcomes,
     reply_tokens,
-    shuffled,
     texts_of,
     transition_examples,
     variation_examples,
 )
 from worldmodel.experience.grammar import REWARD_TOKENS, ExperienceConfig
-from worldmodel.experience.local import LocalExperience
-from worldmodel.experience.prompted import PromptedExperience
+from worldmodel.experience.local import LocalExperienceModel
+from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
@@ -62,7 +62,7 @@ def blank_model(run: Run) -> tuple[Model, TextTokenizer]:
     tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)
     model = create(shape, seed=run.config.seed)
-    return model if run.mesh is None else spread(model, run.mesh), tokenizer
+    return model if run.mesh is None else shard(model, run.mesh), tokenizer
 
 
 def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
@@ -74,7 +74,11 @@ def episodes_of(run: Run) -> tuple[list[Episode], list[Episode]]:
 
 def _traced(run: Run, episode: Episode) -> Episode:
     reasoned = run.config.experience.reasoning
-    return reasoning.annotate(episode) if reasoned else reasoning.bare(episode)
+    return (
+        reasoning.annotate(episode)
+        if reasoned
+        else reasoning.without_reasoning(episode)
+    )
 
 
 def _told(run: Run, train: list[Episode]) -> list[Episode]:
@@ -83,7 +87,7 @@ def _told(run: Run, train: list[Episode]) -> list[Episode]:
     told = train[: max(round(c.share * len(train)), 1)]
     if not c.shuffled:
         return told
-    return [_traced(run, e) for e in shuffled(told, seed=c.seed)]
+    return [_traced(run, e) for e in permute_outcomes(told, seed=c.seed)]
 
 
 def remembered(run: Run, told: list[Episode]) -> ReplayMemory:
@@ -217,7 +221,7 @@ def load_experience(
     stage: str | None = None,
     server: ServerConfig | None = None,
     scaled: bool = False,
-) -> LocalExperience | PromptedExperience:
+) -> LocalExperienceModel | PromptedExperienceModel:
     """The run's experience model with its memory of real transitions.
 
     Args:
@@ -228,7 +232,7 @@ def load_experience(
     run.require("pretrain" if server is None else "collect")
     train, _ = episodes_of(run)
     memory = remembered(run, _told(run, train))
-    forms = state_format.forms_of(train)
+    forms = state_format.state_formats(train)
     server = run.config.server if server is None else server
     scale = _calibration(run) if scaled else None
     if server is not None:
@@ -238,7 +242,7 @@ def load_experience(
     if c.ensemble.members:
         run.require("ensemble")
     paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
-    return LocalExperience(
+    return LocalExperienceModel(
         model, tok, memory, _roomy(run), seed=c.seed, forms=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
         trust=c.trust.signal, calibration=scale,

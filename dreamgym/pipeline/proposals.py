@@ -41,7 +41,7 @@ def proposer(
         return None
 
     def number(seeds: Sequence[Task]) -> int:
-        return content_seed(seed, pool.now, *(t.id for t in seeds))
+        return content_seed(seed, pool.next_update, *(t.id for t in seeds))
 
     def by_model(seeds: Sequence[Task]) -> list[Task | None]:
         return experience.vary(seeds, key=jax.random.key(number(seeds)))

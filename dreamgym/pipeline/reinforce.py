@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from curriculum.lesson_tracker import staged_of
+from curriculum.lesson_tracker import lesson_tracker_for
 from curriculum.sampler import most_generated, pool_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
@@ -25,7 +25,7 @@ from dreamgym.envs.dream import Trust
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.pipeline import clone, proposals
 from dreamgym.pipeline.config import RunConfig
-from dreamgym.pipeline.feasibility import trial_of
+from dreamgym.pipeline.feasibility import feasibility_filter_for
 from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.reward import scoring
@@ -36,7 +36,7 @@ from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Parts, Progress, train
 from dreamgym.training.gather import Score
 from worldmodel.data.records import Task, Transition, atomic_write, read_branches
-from worldmodel.experience.base import Query, Remembering
+from worldmodel.experience.base import CachingExperienceModel, Query
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -93,7 +93,7 @@ class _Saver:
     def __init__(
         self,
         directory: Path,
-        experience: Remembering | None,
+        experience: CachingExperienceModel | None,
         config: RunConfig,
         told: Callable[[Progress], None] = lambda _: None,
     ):
@@ -132,7 +132,7 @@ class _Saver:
         chosen = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
         picked = [(query.task.id, x) for query, x in chosen]
         self._kept.add(picked)
-        self._experience.refresh([t for t, _ in picked], [x for _, x in picked])
+        self._experience.add_to_memory([t for t, _ in picked], [x for _, x in picked])
 
     def restore(self, start: Progress) -> Progress:
         """The newest checkpoint, or `start` where there is none."""
@@ -150,7 +150,7 @@ class _Saver:
             kept = [(task, _transition(x)) for task, x in host["fresh"]]
             self._kept.add(kept)
         if self._experience is not None:
-            self._experience.refresh([t for t, _ in kept], [x for _, x in kept])
+            self._experience.add_to_memory([t for t, _ in kept], [x for _, x in kept])
         return Progress(
             number, states["policy"], start.pool, host["transitions"], host["curve"],
             states.get("critic"), tuple(Example(**e) for e in host["replay"]),
@@ -211,7 +211,7 @@ def reinforce(
     tasks: Sequence[Task],
     config: LoopConfig,
     *,
-    experience: Remembering | None = None,
+    experience: CachingExperienceModel | None = None,
     budget: int | None = None,
     probe: Callable[[Policy], dict[str, float]] | None = None,
 ) -> tuple[Policy, Progress]:
@@ -231,7 +231,7 @@ def reinforce(
         0, updater.learner.init(),
         pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
         None if critic is None else critic.init(),
-        stages=staged_of(config.curriculum),
+        stages=lesson_tracker_for(config.curriculum),
         best=updater.learner.init() if keep else None,
     )  # fmt: skip
     total, unit, stage = config.updates, "update", "train"
@@ -277,7 +277,7 @@ def _parts(
     policy: Policy,
     progress: Progress,
     config: LoopConfig,
-    experience: Remembering | None,
+    experience: CachingExperienceModel | None,
 ) -> Parts:
     """What the loop is given by the settings of its curriculum and of imitation."""
     parts = Parts(
@@ -291,7 +291,7 @@ def _parts(
         propose = proposals.proposer(
             progress.pool, c, experience, env=run.config.env, seed=seed
         )
-    trial = trial_of(
+    trial = feasibility_filter_for(
         c, experience, policy, max_steps=run.config.max_steps,
         temperature=config.update.temperature, seed=seed, trust=trust_of(run),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """A chat server as the experience model of a run: nothing is fitted, much is kept.
 
-settings, memory -> PromptedExperience -> answers in answers.sqlite, so that a stage
-that was killed asks nothing again; what a stage asked beside its marker.
+settings, memory -> PromptedExperienceModel -> answers in answers.sqlite, so that a
+stage that was killed asks nothing again; what a stage asked beside its marker.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from worldmodel.chat.protocol import ChatError
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.calibration import Calibration
-from worldmodel.experience.prompted import PromptedExperience
+from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.fidelity.cases import sample_cases
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.state_format import Form
+from worldmodel.text.state_format import StateFormat
 
 ANSWERS = "answers.sqlite"
 PROBES = 4
@@ -45,10 +45,10 @@ def prompted(
     run: Run,
     server: ServerConfig,
     memory: ReplayMemory,
-    forms: Mapping[str, Form],
+    forms: Mapping[str, StateFormat],
     stage: str | None,
     scale: Calibration | None,
-) -> PromptedExperience:
+) -> PromptedExperienceModel:
     """A chat server in the place of the run's model, with the run's memory.
 
     Its answers are kept in answers.sqlite: asked again, they cost nothing. What a
@@ -56,7 +56,7 @@ def prompted(
     """
     spent = None if stage is None else run.path(f"stages/{stage}.usage")
     client = ChatClient(server.chat, run.path(ANSWERS), spent)
-    return PromptedExperience(
+    return PromptedExperienceModel(
         client, memory, server.prompt, seed=run.config.seed, forms=forms, scale=scale,
         trust=run.config.trust.signal,
     )  # fmt: skip
@@ -69,7 +69,9 @@ def asking(experience: ExperienceModel) -> Iterator[None]:
     Raises:
       ServerLost: a server that gave no answer, and what to do, in one line.
     """
-    client = experience.client if isinstance(experience, PromptedExperience) else None
+    client = (
+        experience.client if isinstance(experience, PromptedExperienceModel) else None
+    )
     with answering(client):
         yield
 
@@ -98,7 +100,7 @@ def spent(experience: ExperienceModel) -> dict[str, Any]:
 
     Requests are those that were sent; tokens are as the server counts them.
     """
-    if not isinstance(experience, PromptedExperience):
+    if not isinstance(experience, PromptedExperienceModel):
         return {}
     return asked(experience.client, "server")
 
@@ -130,11 +132,11 @@ def check_trust(
     """
     trust = run.config.trust
     doubting = trust.gate > 0 or trust.pessimism > 0
-    if not doubting or not isinstance(experience, PromptedExperience):
+    if not doubting or not isinstance(experience, PromptedExperienceModel):
         return
     asked = sample_cases(episodes, PROBES)
     answers = experience.predict([r.query for r in asked])
-    sure = [a.confidence for a in answers if a.problem is None]
+    sure = [a.confidence for a in answers if a.error is None]
     if sure and all(math.isnan(x) for x in sure):
         raise RunError(
             f"trust: gate {trust.gate:g} and pessimism {trust.pessimism:g} need to "

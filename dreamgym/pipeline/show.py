@@ -9,8 +9,8 @@ from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import Query
-from worldmodel.experience.local import LocalExperience
-from worldmodel.experience.prompted import PromptedExperience
+from worldmodel.experience.local import LocalExperienceModel
+from worldmodel.experience.prompted import PromptedExperienceModel
 
 
 def shown(run: Run, name: str | None) -> tuple[str, Path]:
@@ -35,7 +35,7 @@ def shown(run: Run, name: str | None) -> tuple[str, Path]:
 
 
 def dreamed(
-    experience: LocalExperience | PromptedExperience, episode: Episode
+    experience: LocalExperienceModel | PromptedExperienceModel, episode: Episode
 ) -> list[Moment]:
     """Every step of the episode, the dream going on from its own states."""
     state, out, over = episode.transitions[0].state, [], False
@@ -48,6 +48,6 @@ def dreamed(
         query = (episode.task.id, state, t.action)
         (near,) = experience.memory.nearest([query], experience.config.demos)
         out.append(Moment(t, state, answer, tuple(near[::-1])))
-        over = answer.problem is not None or answer.outcome != "go"
+        over = answer.error is not None or answer.outcome != "go"
         state = answer.next_state
     return out

@@ -23,7 +23,7 @@ from dreamgym.training import Progress
 from dreamgym.training.metrics import training_note
 from worldmodel import fidelity
 from worldmodel.data.records import Episode, Task
-from worldmodel.experience.base import Remembering
+from worldmodel.experience.base import CachingExperienceModel
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
@@ -45,7 +45,7 @@ def _share(curve: Sequence[dict[str, Any]], name: str) -> float:
 
 def _promised(
     run: Run,
-    experience: Remembering,
+    experience: CachingExperienceModel,
     dev: Sequence[Episode],
     curve: Sequence[dict[str, Any]],
 ) -> dict[str, Any] | None:
@@ -105,7 +105,7 @@ def _played(run: Run) -> dict[str, Any]:
     return _numbers(progress) | {"real_transitions": spent}
 
 
-def _dreamed(run: Run, experience: Remembering) -> dict[str, Any]:
+def _dreamed(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
     train_episodes, dev = episodes_of(run)
     served.check_trust(run, experience, dev)
     warm = load_policy(run, "warmstart")

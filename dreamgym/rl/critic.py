@@ -17,8 +17,8 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
-from worldmodel.backbone.model import Model, read
-from worldmodel.backbone.scalar_head import HEAD, headed
+from worldmodel.backbone.model import Model, apply_decoder
+from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
 from worldmodel.fitting.learner import (
@@ -81,7 +81,7 @@ class Critic:
     def __init__(self, model: Model, config: CriticConfig, *, rows: int, width: int):
         """`rows` of `width` tokens make a batch, as in the policy's updates."""
         self.config, self._rows, self._width = config, rows, width
-        self._model = headed(model)
+        self._model = with_scalar_head(model)
         shared = config.trunk == "shared"
         top = {str(path[0]) for path, _ in nnx.to_flat_state(self._model.params)}
         optimizer = OptimizerConfig(
@@ -96,7 +96,7 @@ class Critic:
 
         def values(params: nnx.State, batch: Tokens) -> jax.Array:
             rows = (batch.ids, batch.position, batch.segment)
-            found = read(definition, params, *rows).logits()[:, :-1, 0]
+            found = apply_decoder(definition, params, *rows).logits()[:, :-1, 0]
             return jnp.pad(found, ((0, 0), (1, 0)))  # to the column it is asked for
 
         self._values = jax.jit(values)
@@ -125,7 +125,9 @@ class Critic:
             return batch, np.asarray(self._values(params, batch))
 
         count, width = tokens.ids.shape
-        for batch, found in self._learner.micro.over(count, self._rows, width, told):
+        for batch, found in self._learner.microbatches.over(
+            count, self._rows, width, told
+        ):
             out[batch.adv[batch.mask].astype(int)] = found[batch.mask]
         return out
 

@@ -20,9 +20,9 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.trust_region import Distance, backtracked
 from dreamgym.rl.watch import Weights
 from worldmodel.backbone.generate import Grammar
-from worldmodel.backbone.model import Model, Readout, forward
+from worldmodel.backbone.model import DecoderOutput, Model, forward
 from worldmodel.backbone.sampling import shaped_logits
-from worldmodel.fitting.arrays import Ratio, counted, masked_ratio
+from worldmodel.fitting.arrays import Ratio, masked_ratio, safe_count
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
 from worldmodel.fitting.learner import (
     ComputeConfig,
@@ -274,7 +274,7 @@ class Updater:
             return compute(rows_of(tokens, chosen, size), chosen)
 
         most, width = self.config.rows, tokens.ids.shape[1]
-        return self.learner.micro.over(len(rows), most, width, of)
+        return self.learner.microbatches.over(len(rows), most, width, of)
 
     def _over(
         self, tokens: Tokens, fn: Callable[[Tokens], jax.Array]
@@ -329,11 +329,11 @@ class Updater:
         ):
             more = one if more is None else self._beside.added(more, one)
             told = merge(told, found)
-        share = weight * total["loss"].count / counted(told["loss"].count)
+        share = weight * total["loss"].count / safe_count(told["loss"].count)
         return _plus(grads, more, share), told["loss"]
 
 
-def _imitation(readout: Readout, batch: Tokens):
+def _imitation(readout: DecoderOutput, batch: Tokens):
     logp = read_logp(readout, batch.ids)
     return cross_entropy(logp, batch.mask, batch.weight), {}
 

@@ -12,7 +12,7 @@ from dreamgym.scoring.config import JudgeConfig
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
-from worldmodel.chat.retrying import Asker
+from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode
 from worldmodel.text.conversation import Message
@@ -40,7 +40,7 @@ class Judge:
 
     def __init__(self, client: ChatClient, config: JudgeConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
-        self._asker = Asker(client, config.retries)
+        self._asker = RetryingAsker(client, config.retries)
 
     def scores(
         self,

@@ -22,8 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from dreamgym.scoring.preferences import Preference
 from worldmodel.backbone.generate import bucket
-from worldmodel.backbone.model import Model, read
-from worldmodel.backbone.scalar_head import HEAD, headed
+from worldmodel.backbone.model import Model, apply_decoder
+from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint
@@ -147,7 +147,7 @@ class RewardModel:
 
         def scores(params: nnx.State, batch: Tokens) -> jax.Array:
             rows = (batch.ids, batch.position, batch.segment)
-            return read(definition, params, *rows).logits()[..., 0]
+            return apply_decoder(definition, params, *rows).logits()[..., 0]
 
         self._scores = jax.jit(scores)
 
@@ -218,7 +218,7 @@ class RewardModel:
             got = told.get("schema")
             raise ValueError(f"{path}: schema must be {SCHEMA!r}, got {got!r}")
         trunk, tok = load_model(directory)
-        model = headed(trunk)
+        model = with_scalar_head(trunk)
         model = model._replace(params=_with_head(model.params, told["head"]))
         return cls(
             model, tok, history=told["history"], width=told["width"],
@@ -266,7 +266,7 @@ def fit(
     ]
     width = _width([e for pair in sides for x in pair for e in x], c.width)
     batches = _Batches(sides, c.pairs, width, seed)
-    start = headed(model)
+    start = with_scalar_head(model)
     optimizer = OptimizerConfig(
         learning_rate=c.learning_rate, steps=c.steps, warmup=min(20, c.steps)
     )

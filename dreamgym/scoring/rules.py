@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
 from worldmodel.data.records import Episode, Transition
-from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
+from worldmodel.text.tool_calls import (
+    Call,
+    argument_score,
+    expected_call,
+    gold_calls,
+    read_call,
+)
 
 Components = dict[str, float]
 """Named parts of a step's reward, which is their sum."""
@@ -112,7 +118,7 @@ def tool_rewards(
     for i, t in enumerate(episode.transitions):
         step = len(past) + i
         told = call_rewards(
-            read_call(t.action), due(gold, step), t.invalid, config,
+            read_call(t.action), expected_call(gold, step), t.invalid, config,
             named=step < len(gold),
         )  # fmt: skip
         out[i] = {f"tool/{name}": value for name, value in told.items()}

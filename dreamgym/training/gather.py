@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from curriculum import sampler
-from curriculum.pool import Part, TaskPool
+from curriculum.pool import TaskPool, TaskQuota
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED
@@ -48,7 +48,7 @@ def gather(
     key: jax.Array,
     rng: np.random.Generator,
     source: str,
-    mix: Sequence[Part] = (),
+    mix: Sequence[TaskQuota] = (),
     show: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Roll out a group of every task chosen, then what the config asks for beyond.
@@ -70,7 +70,7 @@ def gather(
             break
         played = {t.episode.task.id for t in found}
         more = sampler.sample(
-            pool, silent, config.curriculum, rng, mix=mix, without=played
+            pool, silent, config.curriculum, rng, task_mixture=mix, without=played
         )
         wave = roll(more, f"-more{number}", jax.random.fold_in(key, number))
         found = [*found, *wave]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from curriculum.lesson_tracker import Staged
+from curriculum.lesson_tracker import LessonTracker
 from dreamgym.agent.policy import Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED
@@ -109,7 +109,7 @@ class _Batch:
         )
 
     def rewards(
-        self, weights: Weights, updater: Updater, stages: Staged | None
+        self, weights: Weights, updater: Updater, stages: LessonTracker | None
     ) -> Flat:
         """Of each turn; less the way to the reference, where that is paid here.
 
@@ -205,7 +205,7 @@ def first_weights(config: LoopConfig) -> Weights:
 
 
 def _compared(
-    batch: _Batch, updater: Updater, weights: Weights, stages: Staged | None
+    batch: _Batch, updater: Updater, weights: Weights, stages: LessonTracker | None
 ) -> tuple[Flat, np.ndarray]:
     """(advantage, whether it counts) of each turn, without a critic."""
     c, size, grid = batch.config.update, batch.config.group_size, batch.grid()

@@ -15,7 +15,7 @@ import numpy as np
 
 from curriculum import generator, sampler
 from curriculum.lesson_tracker import step_limit
-from curriculum.pool import Part
+from curriculum.pool import TaskQuota
 from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
@@ -122,7 +122,7 @@ def train(
         envs.max_steps = _limit(progress, limit, config)
         mix = _mix(progress, parts)
         chosen = sampler.sample(
-            progress.pool, config.tasks, config.curriculum, rng, mix=mix
+            progress.pool, config.tasks, config.curriculum, rng, task_mixture=mix
         )
         found = gather(
             acting, envs, progress.pool, chosen, config, key=key, rng=rng,
@@ -192,11 +192,11 @@ def _beside(
     return own_iwm_examples(acting, found.started, most=most, seed=seed)
 
 
-def _mix(progress: Progress, parts: Parts) -> Sequence[Part]:
+def _mix(progress: Progress, parts: Parts) -> Sequence[TaskQuota]:
     """The present stage's, where there are stages."""
     if progress.stages is None:
         return ()
-    return progress.stages.mix(progress.pool, parts.plans)
+    return progress.stages.task_mixture(progress.pool, parts.plans)
 
 
 def _limit(progress: Progress, last: int, config: LoopConfig) -> int:
@@ -207,7 +207,7 @@ def _limit(progress: Progress, last: int, config: LoopConfig) -> int:
     found = step_limit(progress.update, last, config.curriculum, progress.stages)
     before = progress.curve[-1].get("step_limit") if progress.curve else None
     if before is not None and found > before:
-        progress.pool.longer()
+        progress.pool.readmit_unsolved()
     return found
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from curriculum.lesson_tracker import Staged
+from curriculum.lesson_tracker import LessonTracker
 from curriculum.pool import TaskPool
 from dreamgym.rl import watch
 from worldmodel.fitting.batches import Example
@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     curve: list[dict[str, Any]]
     critic: TrainState | None = None
     replay: tuple[Example, ...] = ()
-    stages: Staged | None = None
+    stages: LessonTracker | None = None
     halted: str = ""
     best: TrainState | None = None
 

@@ -9,7 +9,7 @@ import pytest
 from curriculum import clusters
 from curriculum.clusters import spherical_kmeans
 from tests import doubles
-from worldmodel.text.ngrams import Hashed, grams, unit
+from worldmodel.text.ngrams import HashedNgrams, ngrams, unit
 
 
 def fit(rows, labels, count):
@@ -89,11 +89,11 @@ def test_tasks_of_one_wording_share_a_cluster_in_any_order():
 
 
 def test_hashed_trigrams_by_hand():
-    assert grams("ab") == [" ab", "ab "]
-    assert grams("") == ["  "]
-    hashed = Hashed(32)
+    assert ngrams("ab") == [" ab", "ab "]
+    assert ngrams("") == ["  "]
+    hashed = HashedNgrams(32)
     np.testing.assert_allclose(hashed.vector("Coin"), hashed.vector("coin"), rtol=1e-12)
     assert np.linalg.norm(hashed.vector("coin")) == pytest.approx(1.0)
     assert not np.allclose(hashed.vector("coin", "s"), hashed.vector("coin", "a"))
     with pytest.raises(ValueError, match="dimensions must be >= 1, got 0"):
-        Hashed(0)
+        HashedNgrams(0)

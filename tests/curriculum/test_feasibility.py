@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from curriculum.feasibility import FeasibilityConfig, agreement, verdict
+from curriculum.feasibility import FeasibilityConfig, agreement, refusal_reason
 
 
 def test_agreement_by_hand():
@@ -38,15 +38,18 @@ BOTH = FeasibilityConfig(rollouts=4, samples=3, agreement=0.5)
      (1.0, 0, 4, "no plan"), (1.0, 0, 0, "unscored"), (1.0, 4, 4, None)],
 )  # fmt: skip
 def test_verdicts(agreed, won, scored, reason):
-    assert verdict(BOTH, agreed=agreed, won=won, scored=scored) == reason
+    assert refusal_reason(BOTH, agreement_rate=agreed, won=won, scored=scored) == reason
 
 
 def test_what_is_not_asked_for_refuses_nothing():
-    assert verdict(FeasibilityConfig(), agreed=None, won=0, scored=0) is None
+    assert (
+        refusal_reason(FeasibilityConfig(), agreement_rate=None, won=0, scored=0)
+        is None
+    )
     plans = FeasibilityConfig(rollouts=2)
-    assert verdict(plans, agreed=None, won=1, scored=1) is None
+    assert refusal_reason(plans, agreement_rate=None, won=1, scored=1) is None
     samples = FeasibilityConfig(samples=2)
-    assert verdict(samples, agreed=0.9, won=0, scored=0) is None
+    assert refusal_reason(samples, agreement_rate=0.9, won=0, scored=0) is None
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_seeds_are_never_generated_tasks_and_ties_fall_at_random():
     assert "new" not in first
 
 
-KIND = generator.kind_of([SEED, doubles.task(3, 1, 3)])
+KIND = generator.task_format([SEED, doubles.task(3, 1, 3)])
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ KIND = generator.kind_of([SEED, doubles.task(3, 1, 3)])
 )
 def test_a_variation_opens_and_closes_as_its_family_does(state, fault):
     states = [("carry map", "hall north attic", "at hall"), ("carry x", "b c", "at d")]
-    kind = generator.kind_of([variant(initial_state=s) for s in states])
-    assert generator.fault(variant(initial_state=state), kind, set()) == fault
+    kind = generator.task_format([variant(initial_state=s) for s in states])
+    assert generator.proposal_error(variant(initial_state=state), kind, set()) == fault
 
 
 def test_a_good_variation_has_no_fault():
-    assert generator.fault(variant(), KIND, set()) is None
+    assert generator.proposal_error(variant(), KIND, set()) is None
 
 
 LINES = doubles.start_state(1, 0, 3)
@@ -78,17 +78,17 @@ LINES = doubles.start_state(1, 0, 3)
     ids=["empty", "a line twice", "order", "another word", "one line", "cut short"],
 )
 def test_a_state_of_another_form_is_refused(state):
-    assert generator.fault(variant(initial_state=state), KIND, set()) == "form"
+    assert generator.proposal_error(variant(initial_state=state), KIND, set()) == "form"
 
 
 def test_a_variation_may_have_more_lines_than_its_seed():
     longer = variant(initial_state=(*LINES, "lamp on"))
-    assert generator.fault(longer, KIND, set()) is None
+    assert generator.proposal_error(longer, KIND, set()) is None
 
 
 def test_no_task_and_no_instruction_are_refused():
-    assert generator.fault(None, KIND, set()) == "form"
-    assert generator.fault(variant(instruction=""), KIND, set()) == "form"
+    assert generator.proposal_error(None, KIND, set()) == "form"
+    assert generator.proposal_error(variant(instruction=""), KIND, set()) == "form"
 
 
 GRIDS = [("#####", "#@.$#", "#...#", "#...#", "#####"),
@@ -154,9 +154,9 @@ def test_what_a_real_environment_has_begun_is_of_good_form():
 def test_a_copy_is_refused_by_its_text_not_its_name():
     known = {(SEED.instruction, SEED.initial_state)}
     copy = variant(initial_state=SEED.initial_state)
-    assert generator.fault(copy, KIND, known) == "duplicate"
+    assert generator.proposal_error(copy, KIND, known) == "duplicate"
     other = dataclasses.replace(copy, instruction="drop the coin")
-    assert generator.fault(other, KIND, known) is None
+    assert generator.proposal_error(other, KIND, known) is None
 
 
 def test_extend_takes_in_the_good_and_counts_the_rest():
@@ -217,7 +217,7 @@ def test_what_cannot_be_solved_stays_out_with_its_reason():
     assert got == {"accepted": 2, "no plan": 2}
     assert [e.task for e in pool.active(generated=True)] == tried[::2]
     generator.extend(pool, propose, 4, np.random.default_rng(0), name="model")
-    assert pool.verdicts == {
+    assert pool.proposal_counts == {
         "rule": got, "model": {"accepted": 2, "duplicate": 2}
     }  # fmt: skip
     assert pool.acceptance() == {"rule": 0.5, "model": 0.5}

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from curriculum.sampler import CurriculumConfig, pool_of, weights, worth
+from curriculum.sampler import CurriculumConfig, pool_of, task_weights, weights
 from curriculum.value import ValueConfig
 from tests import doubles
 
@@ -73,7 +73,7 @@ def rollouts_until_learned(seed, how, *, updates=1500):
     for update in range(updates):
         if learner.learned() >= WON:
             return update * TASKS * GROUP
-        value = worth(pool, entries, config)
+        value = task_weights(pool, entries, config)
         if how == "shuffled":
             value = rng.permutation(value)
         p = weights(np.ones(COUNT) if how == "uniform" else value, config.coverage)
@@ -104,7 +104,7 @@ def single_rollouts_until_learned(seed, cluster, *, updates=400, batch=64):
     for update in range(updates):
         if learner.learned() >= WON:
             return update * batch
-        p = weights(worth(pool, entries, config), config.coverage)
+        p = weights(task_weights(pool, entries, config), config.coverage)
         rows = []
         for i in rng.choice(COUNT, batch, p=p):
             result = learner.play(i, 1, baseline=won[i] / played[i])

@@ -8,19 +8,19 @@ from curriculum import lesson_presets
 
 
 def test_the_primers_numbers():
-    plan = {s.name: s for s in lesson_presets.tool_stages()}
+    plan = {s.name: s for s in lesson_presets.tool_lessons()}
     assert list(plan) == ["supervised", "when", "which", "how", "pipelines", "open"]
     budgets = [(30e3, 200e3), (1, 5), (3, 10), (5, 20), (10, 30), (1, math.inf)]
     assert [s.budget for s in plan.values()] == budgets
-    assert [k.share for k in plan["when"].mix] == [0.5, 0.5]
+    assert [k.share for k in plan["when"].task_mixture] == [0.5, 0.5]
     assert plan["when"].rewards["tool/when"] > 1 > plan["which"].rewards["tool/when"]
     assert plan["when"].rewards["tool/syntax"] < 1 < plan["how"].rewards["tool/syntax"]
     for stage in plan.values():
-        assert sum(k.share for k in stage.mix) == pytest.approx(1.0)
+        assert sum(k.share for k in stage.task_mixture) == pytest.approx(1.0)
 
 
 def test_games_of_no_order_or_no_success_are_refused():
     with pytest.raises(ValueError, match="plans must be"):
-        lesson_presets.game_stages(plans=(4, 4))
+        lesson_presets.game_lessons(plans=(4, 4))
     with pytest.raises(ValueError, match="success must be"):
-        lesson_presets.game_stages(success=0.0)
+        lesson_presets.game_lessons(success=0.0)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from curriculum import lesson_presets
-from curriculum.lesson_tracker import Staged, staged_of, step_limit
-from curriculum.lessons import StageConfig, StageState
+from curriculum.lesson_tracker import LessonTracker, lesson_tracker_for, step_limit
+from curriculum.lessons import LessonConfig, LessonState
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig, sample
-from curriculum.step_limit import HorizonConfig
+from curriculum.step_limit import StepLimitConfig
 from tests import doubles
 from tests.curriculum.test_lessons import (
     CONFIG,
@@ -29,11 +29,13 @@ def test_the_when_stage_draws_half_and_half():
     tasks = [tool_task(f"no{i}") for i in range(30)]
     tasks += [tool_task(f"call{i}", 1) for i in range(5)]
     pool = TaskPool(tasks)
-    staged = Staged(lesson_presets.tool_stages(), StageConfig())
-    staged.state = StageState(index=1)
-    assert staged.now.name == "when"
+    staged = LessonTracker(lesson_presets.tool_lessons(), LessonConfig())
+    staged.state = LessonState(index=1)
+    assert staged.lesson.name == "when"
     rng = np.random.default_rng(0)
-    got = sample(pool, 8, CurriculumConfig(), rng, mix=staged.mix(pool))
+    got = sample(
+        pool, 8, CurriculumConfig(), rng, task_mixture=staged.task_mixture(pool)
+    )
     count = collections.Counter(t.id.rstrip("0123456789") for t in got)
     assert count == {"no": 4, "call": 4}
 
@@ -44,25 +46,28 @@ def test_games_go_by_the_length_of_their_plans_and_variations_by_their_seeds():
     pool = TaskPool(tasks)
     (made,) = doubles.RuleModel().vary([tasks[6]], key=None)
     pool.add_generated(made)
-    staged = Staged(lesson_presets.game_stages(plans=(2, 5)), StageConfig())
+    staged = LessonTracker(lesson_presets.game_lessons(plans=(2, 5)), LessonConfig())
 
     def drawn(index):
-        staged.state = StageState(index=index)
+        staged.state = LessonState(index=index)
         rng, config = np.random.default_rng(0), CurriculumConfig(generated_share=1.0)
-        mix = staged.mix(pool, plans)
-        return {t.id for t in sample(pool, 4, config, rng, mix=mix)}
+        mix = staged.task_mixture(pool, plans)
+        return {t.id for t in sample(pool, 4, config, rng, task_mixture=mix)}
 
     short = {t.id for t in tasks if plans[t.id] <= 2}
     assert drawn(0) <= short
     assert drawn(1) <= {t.id for t in tasks if plans[t.id] <= 5}
     assert made.id in drawn(2)
-    assert [s.max_steps for s in staged.plan] == [6, 15, 0]
-    assert (staged.max_steps(14), Staged(staged.plan, CONFIG).max_steps(14)) == (14, 6)
+    assert [s.max_steps for s in staged.lessons] == [6, 15, 0]
+    assert (
+        staged.max_steps(14),
+        LessonTracker(staged.lessons, CONFIG).max_steps(14),
+    ) == (14, 6)
 
 
 def test_rewards_are_scaled_by_the_stage_and_the_rest_stays():
-    staged = Staged(lesson_presets.tool_stages(), StageConfig())
-    staged.state = StageState(index=2)
+    staged = LessonTracker(lesson_presets.tool_lessons(), LessonConfig())
+    staged.state = LessonState(index=2)
     paid = {"tool/when": 1.0, "tool/which": 0.5, "tool/task": 10.0}
     want = {"tool/when": 0.5, "tool/which": 1.0, "tool/task": 10.0}
     assert staged.rewards(paid) == want
@@ -70,7 +75,7 @@ def test_rewards_are_scaled_by_the_stage_and_the_rest_stays():
 
 def test_games_are_passed_in_updates_however_many_tasks_there_are():
     """1,180 tasks, 16 a batch: a run of 30 updates sees all stages, and never less."""
-    staged = Staged(lesson_presets.game_stages(), StageConfig())
+    staged = LessonTracker(lesson_presets.game_lessons(), LessonConfig())
     won, lost = (
         doubles.expert(doubles.task(0, 2, 3)),
         doubles.expert(doubles.task(0, 2, 3)),
@@ -80,33 +85,35 @@ def test_games_are_passed_in_updates_however_many_tasks_there_are():
     for _ in range(4):
         staged.observe([won])
         staged.check(16 / 1180)
-        seen.append(staged.now.name)
+        seen.append(staged.lesson.name)
     assert seen == ["plans-4", "plans-8", "plans-8", "all"]
     for _ in range(6):  # worse on what is harder: no way back
         staged.observe([lost])
         staged.check(16 / 1180)
-    assert staged.now.name == "all"
-    never = Staged(lesson_presets.game_stages(updates=3.0), StageConfig())
+    assert staged.lesson.name == "all"
+    never = LessonTracker(lesson_presets.game_lessons(updates=3.0), LessonConfig())
     for _ in range(6):
         never.observe([lost])
         never.check(16 / 1180)
-    assert never.now.name == "all"
+    assert never.lesson.name == "all"
     assert never.state.why == "budget"
 
 
 def test_an_epoch_is_over_the_tasks_of_the_mix():
     tasks = [SILENT, ONE, RICH, LONG]
     pool = TaskPool(tasks)
-    staged = Staged(lesson_presets.tool_stages()[1:], StageConfig())
+    staged = LessonTracker(lesson_presets.tool_lessons()[1:], LessonConfig())
     assert staged.tasks(pool, {}) == 4
-    games = Staged(lesson_presets.game_stages(plans=(2,)), StageConfig())
+    games = LessonTracker(lesson_presets.game_lessons(plans=(2,)), LessonConfig())
     assert games.tasks(pool, {"no": 1, "one": 2, "rich": 3}) == 2
     assert games.tasks(pool, {}) == 4  # none fits: every task may be drawn
 
 
 def test_stages_that_were_saved_go_on_as_ones_that_were_not():
     def fresh():
-        return Staged(lesson_presets.game_stages(success=0.5, plans=(4,)), CONFIG)
+        return LessonTracker(
+            lesson_presets.game_lessons(success=0.5, plans=(4,)), CONFIG
+        )
 
     won = doubles.expert(doubles.task(0, 2, 3))
     first = fresh()
@@ -119,26 +126,30 @@ def test_stages_that_were_saved_go_on_as_ones_that_were_not():
         staged.observe([won])
         staged.check(0.5)
     assert second.to_json() == first.to_json()
-    assert first.now.name == "all"
+    assert first.lesson.name == "all"
     with pytest.raises(ValueError, match="plans-4"):
-        Staged(lesson_presets.game_stages(plans=(5,)), CONFIG).load(first.to_json())
+        LessonTracker(lesson_presets.game_lessons(plans=(5,)), CONFIG).load(
+            first.to_json()
+        )
 
 
 def test_settings_name_the_stages():
-    assert staged_of(CurriculumConfig()) is None
+    assert lesson_tracker_for(CurriculumConfig()) is None
     for name, first in (("tools", "when"), ("games", "plans-4")):
-        staged = staged_of(CurriculumConfig(stages=name))
+        staged = lesson_tracker_for(CurriculumConfig(stages=name))
         assert staged is not None
-        assert staged.now.name == first
+        assert staged.lesson.name == first
 
 
 def test_the_step_limit_is_the_smaller_of_schedule_and_stage():
-    config = CurriculumConfig(horizon=HorizonConfig(first=2, updates=4))
+    config = CurriculumConfig(horizon=StepLimitConfig(first=2, updates=4))
     assert [step_limit(u, 10, config) for u in range(6)] == [2, 4, 6, 8, 10, 10]
-    staged = Staged(lesson_presets.game_stages(plans=(2,)), CONFIG)  # at most 6 steps
+    staged = LessonTracker(
+        lesson_presets.game_lessons(plans=(2,)), CONFIG
+    )  # at most 6 steps
     assert [step_limit(u, 10, config, staged) for u in range(6)] == [2, 4, 6, 6, 6, 6]
 
 
 def test_stages_of_one_name_are_refused():
     with pytest.raises(ValueError, match="names of their own"):
-        Staged((PLAN[0], PLAN[0]), CONFIG)
+        LessonTracker((PLAN[0], PLAN[0]), CONFIG)

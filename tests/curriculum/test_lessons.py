@@ -6,22 +6,29 @@ import numpy as np
 import pytest
 
 from curriculum import lessons
-from curriculum.lessons import Kind, Stage, StageConfig, StageState, advance, shares
+from curriculum.lessons import (
+    Lesson,
+    LessonConfig,
+    LessonState,
+    TaskFilter,
+    advance,
+    mixture_shares,
+)
 from tests import doubles
 from worldmodel.data.records import Task
 
-MIX = (Kind(share=1.0),)
+MIX = (TaskFilter(share=1.0),)
 PLAN = (
-    Stage(name="a", mix=MIX, budget=(2, 6), promote={"x": 0.8}),
-    Stage(name="b", mix=MIX, budget=(1, 4), promote={"y": 0.5}),
-    Stage(name="c", mix=MIX, promote={"y": 0.9}),
+    Lesson(name="a", task_mixture=MIX, budget=(2, 6), promote={"x": 0.8}),
+    Lesson(name="b", task_mixture=MIX, budget=(1, 4), promote={"y": 0.5}),
+    Lesson(name="c", task_mixture=MIX, promote={"y": 0.9}),
 )
-CONFIG = StageConfig(checks=2, margin=0.1)
+CONFIG = LessonConfig(checks=2, margin=0.1)
 
 
 def went(rows, *, config=CONFIG, state=None, spent=1):
     """Indices after each check, and the last state."""
-    state, out = StageState() if state is None else state, []
+    state, out = LessonState() if state is None else state, []
     for row in rows:
         state = advance(state, PLAN, row, config, spent=spent)
         out.append(state.index)
@@ -47,7 +54,7 @@ def test_at_the_end_of_its_budget_a_stage_is_passed_or_not_as_told():
     got, state = went(bad)
     assert got == [0, 0, 0, 0, 0, 1, 1]
     assert state.why == "budget"
-    assert went(bad, config=StageConfig(force=False))[0] == [0] * 7
+    assert went(bad, config=LessonConfig(force=False))[0] == [0] * 7
 
 
 def test_what_was_never_reached_is_not_lost():
@@ -82,21 +89,27 @@ def test_the_last_stage_stays():
 
 
 def test_a_check_is_a_pure_function_and_history_is_bounded():
-    state = StageState()
+    state = LessonState()
     advance(state, PLAN, GOOD, CONFIG, spent=1)
-    assert state == StageState()
+    assert state == LessonState()
     _, state = went([{"z": 1.0}] * 100)
     assert len(state.history) == lessons.HISTORY
 
 
 def test_shares_shift_to_what_is_lacking():
-    stage = Stage(
-        name="s", mix=(Kind(share=0.5, skill="x"), Kind(share=0.5, skill="y"))
+    stage = Lesson(
+        name="s",
+        task_mixture=(
+            TaskFilter(share=0.5, skill="x"),
+            TaskFilter(share=0.5, skill="y"),
+        ),
     )
-    assert shares(stage, {"x": 1.0, "y": 0.0}, 0.0) == [0.5, 0.5]
+    assert mixture_shares(stage, {"x": 1.0, "y": 0.0}, 0.0) == [0.5, 0.5]
     # 0.5 and 0.5 * (1 + 1): a third and two.
-    np.testing.assert_allclose(shares(stage, {"x": 1.0, "y": 0.0}, 1.0), [1 / 3, 2 / 3])
-    assert shares(stage, {}, 1.0) == [0.5, 0.5]
+    np.testing.assert_allclose(
+        mixture_shares(stage, {"x": 1.0, "y": 0.0}, 1.0), [1 / 3, 2 / 3]
+    )
+    assert mixture_shares(stage, {}, 1.0) == [0.5, 0.5]
 
 
 def tool_task(name, *calls):
@@ -114,15 +127,15 @@ LONG = tool_task("long", 1, 1)
 @pytest.mark.parametrize(
     ("kind", "fitting"),
     [
-        (Kind(share=1.0), {"no", "one", "rich", "long", "game"}),
-        (Kind(share=1.0, calls=(0, 0)), {"no"}),
-        (Kind(share=1.0, calls=(1, 1)), {"one", "rich"}),
-        (Kind(share=1.0, calls=(2, math.inf)), {"long"}),
-        (Kind(share=1.0, arguments=(2, 5)), {"rich"}),
-        (Kind(share=1.0, families=("too*",)), {"no", "one", "rich", "long"}),
-        (Kind(share=1.0, steps=(3, 4)), {"long"}),  # of the game none is known
-        (Kind(share=1.0, steps=(3, math.inf)), {"long", "game"}),
-        (Kind(share=1.0, success=(0.5, 1.0)), {"one", "long"}),
+        (TaskFilter(share=1.0), {"no", "one", "rich", "long", "game"}),
+        (TaskFilter(share=1.0, calls=(0, 0)), {"no"}),
+        (TaskFilter(share=1.0, calls=(1, 1)), {"one", "rich"}),
+        (TaskFilter(share=1.0, calls=(2, math.inf)), {"long"}),
+        (TaskFilter(share=1.0, arguments=(2, 5)), {"rich"}),
+        (TaskFilter(share=1.0, families=("too*",)), {"no", "one", "rich", "long"}),
+        (TaskFilter(share=1.0, steps=(3, 4)), {"long"}),  # of the game none is known
+        (TaskFilter(share=1.0, steps=(3, math.inf)), {"long", "game"}),
+        (TaskFilter(share=1.0, success=(0.5, 1.0)), {"one", "long"}),
     ],
 )
 def test_kinds_by_hand(kind, fitting):
@@ -140,26 +153,26 @@ def test_kinds_by_hand(kind, fitting):
 
 def test_a_unit_that_nobody_counts_is_refused():
     with pytest.raises(ValueError, match="unit must be one of"):
-        Stage(name="x", mix=(Kind(share=1.0),), unit="hours")
+        Lesson(name="x", task_mixture=(TaskFilter(share=1.0),), unit="hours")
 
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="share must be > 0"):
-        Kind(share=0.0)
+        TaskFilter(share=0.0)
     with pytest.raises(ValueError, match=r"calls must be .*\(2, 1\)"):
-        Kind(share=1.0, calls=(2, 1))
+        TaskFilter(share=1.0, calls=(2, 1))
     with pytest.raises(ValueError, match="a mix"):
-        Stage(name="x", mix=())
+        Lesson(name="x", task_mixture=())
     with pytest.raises(ValueError, match="budget"):
-        Stage(name="x", mix=MIX, budget=(3, 2))
+        Lesson(name="x", task_mixture=MIX, budget=(3, 2))
     with pytest.raises(ValueError, match=r"rewards.*-1"):
-        Stage(name="x", mix=MIX, rewards={"call": -1.0})
+        Lesson(name="x", task_mixture=MIX, rewards={"call": -1.0})
     with pytest.raises(ValueError, match="max_steps must be >= 0, got -1"):
-        Stage(name="x", mix=MIX, max_steps=-1)
+        Lesson(name="x", task_mixture=MIX, max_steps=-1)
     for bad in ({"checks": 0}, {"margin": -1.0}, {"boost": -1.0}, {"drop": 0.0}):
         with pytest.raises(ValueError, match=next(iter(bad))):
-            StageConfig(**bad)
+            LessonConfig(**bad)
     with pytest.raises(ValueError, match="number 3 and 1"):
-        advance(StageState(index=3), PLAN, {}, CONFIG, spent=1)
+        advance(LessonState(index=3), PLAN, {}, CONFIG, spent=1)
     with pytest.raises(ValueError, match="spent >= 0"):
-        advance(StageState(), PLAN, {}, CONFIG, spent=-1)
+        advance(LessonState(), PLAN, {}, CONFIG, spent=-1)

@@ -64,7 +64,7 @@ def test_a_task_that_is_never_scored_is_retired_and_scored_groups_begin_anew():
     assert pool.entries[name].retired
     again = TaskPool(tasks[:1])
     again.load(pool.state())
-    assert again.entries[name].silent == 2
+    assert again.entries[name].unscored_groups == 2
 
 
 def test_where_episodes_may_be_longer_what_was_only_lost_is_tried_again():
@@ -73,7 +73,7 @@ def test_where_episodes_may_be_longer_what_was_only_lost_is_tried_again():
     for task, group in ((lost, [False]), (won, [True]), (mixed, [True, False])):
         pool.record(task.id, group * 2, 0)
     assert [e.retired for e in pool.entries.values()] == [True, True, False, False]
-    pool.longer()
+    pool.readmit_unsolved()
     assert [e.retired for e in pool.entries.values()] == [False, True, False, False]
     assert pool.entries[lost.id].value is None
     assert pool.entries[mixed.id].value == 0.25
@@ -90,7 +90,7 @@ def test_when_every_seed_is_retired_all_seeds_are_looked_at_again():
     pool.record(tasks[1].id, [True, True], 0)
     seeds = pool.active(generated=False)
     assert [e.task.id for e in seeds] == [t.id for t in tasks]
-    assert all(e.value is None and e.settled == 0 for e in seeds)
+    assert all(e.value is None and e.uninformative_groups == 0 for e in seeds)
     assert pool.entries["made"].retired  # generated ones do not come back
 
 
@@ -170,7 +170,7 @@ def test_a_group_without_a_scored_member_ages_and_does_not_refresh():
     for pool in (seen, unseen):
         pool.record(tasks[0].id, [True, True], 0)
     seen.record(tasks[0].id, [], 3)
-    unseen.now = 4
+    unseen.next_update = 4
     np.testing.assert_allclose(values(seen), values(unseen), rtol=1e-12)
 
 
@@ -182,7 +182,7 @@ def test_single_rollouts_get_the_value_of_their_family():
     pool.record_batch([(a.id, [True]), (b.id, [False]), (c.id, [True])], 0)
     got = [e.value for e in pool.entries.values()]
     assert got == [0.25, 0.25, None]  # one outcome says nothing of a variance
-    assert not any(e.retired or e.settled for e in pool.entries.values())
+    assert not any(e.retired or e.uninformative_groups for e in pool.entries.values())
 
 
 def test_single_rollouts_alone_are_never_settled():
@@ -191,7 +191,7 @@ def test_single_rollouts_alone_are_never_settled():
     for update in range(5):
         pool.record(tasks[0].id, [False], update)
     (entry,) = pool.entries.values()
-    assert (entry.value, entry.settled, entry.retired) == (None, 0, False)
+    assert (entry.value, entry.uninformative_groups, entry.retired) == (None, 0, False)
     assert (entry.rollouts, entry.successes) == (5, 0)
 
 
@@ -222,14 +222,14 @@ def test_a_pool_that_was_saved_goes_on_as_one_that_was_not():
     config = ValueConfig(cluster="lexical", clusters=2, estimate="posterior", decay=0.9)
     pool = TaskPool(tasks, values=config, seed=4)
     pool.record_batch([(t.id, [i % 2 == 0]) for i, t in enumerate(tasks)], 0)
-    pool.tell("rule", {"accepted": 1, "form": 3})
+    pool.count_proposals("rule", {"accepted": 1, "form": 3})
     pool.resets = 4
     other = TaskPool(tasks, values=config, seed=4)
     other.load(json.loads(json.dumps(pool.state())))
     for p in (pool, other):
         p.add_generated(dataclasses.replace(tasks[0], id="made", instruction="x"))
         p.record_batch([("made", [True]), (tasks[1].id, [False])], 3)
-        p.tell("rule", {"accepted": 1})
+        p.count_proposals("rule", {"accepted": 1})
     assert other.state() == pool.state()
     assert other.acceptance() == {"rule": 2 / 5}
     assert other.resets == 4

@@ -9,13 +9,13 @@ import pytest
 from curriculum.pool import TaskPool
 from curriculum.sampler import (
     CurriculumConfig,
+    apportion,
     pool_of,
     sample,
-    shared,
+    task_weights,
     weights,
-    worth,
 )
-from curriculum.value import ValueConfig, closeness
+from curriculum.value import ValueConfig, target_proximity
 from tests import doubles
 
 
@@ -33,7 +33,7 @@ def test_weights_by_hand():
     pool = TaskPool(named(3))
     pool.record("t0", [True, False], 0)
     pool.record("t2", [True, True], 0)
-    found = worth(pool, pool.active(), CurriculumConfig())
+    found = task_weights(pool, pool.active(), CurriculumConfig())
     np.testing.assert_allclose(found, [0.25, 0.25, 0.0], rtol=1e-12)
     got = weights(found, 0.2)
     np.testing.assert_allclose(got, [0.4 + 1 / 15, 0.4 + 1 / 15, 1 / 15], rtol=1e-12)
@@ -146,17 +146,17 @@ def test_a_target_weighs_by_closeness_and_not_by_variance():
     pool.record("t0", [True] * 9 + [False], 0)
     pool.record("t1", [True, False], 0)
     pool.record("t2", [False] * 9 + [True], 0)
-    got = worth(pool, pool.active(), config)
-    want = [closeness(p, 0.9, config.target_width) for p in (0.9, 0.5, 0.1)]
+    got = task_weights(pool, pool.active(), config)
+    want = [target_proximity(p, 0.9, config.target_width) for p in (0.9, 0.5, 0.1)]
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    assert np.argmax(worth(pool, pool.active(), CurriculumConfig())) == 1
+    assert np.argmax(task_weights(pool, pool.active(), CurriculumConfig())) == 1
 
 
 def test_an_untried_task_is_taken_for_half_won():
     config = CurriculumConfig(target=0.5)
     pool = pool_of(named(2), config)
     pool.record("t0", [False] * 20, 0)
-    assert worth(pool, pool.active(), config)[1] == 1.0
+    assert task_weights(pool, pool.active(), config)[1] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_untried_task_is_taken_for_half_won():
      ([1, 1, 1], 2, [1, 1, 0]), ([3.0], 7, [7]), ([0.1, 0.9], 0, [0, 0])],
 )  # fmt: skip
 def test_shares_become_whole_numbers(shares, count, want):
-    assert shared(shares, count) == want
+    assert apportion(shares, count) == want
 
 
 def test_a_mix_fills_its_shares_and_leaves_what_nothing_fits_to_the_others():
@@ -176,7 +176,7 @@ def test_a_mix_fills_its_shares_and_leaves_what_nothing_fits_to_the_others():
 
     def count(mix):
         rng = np.random.default_rng(0)
-        got = sample(pool, 8, CurriculumConfig(), rng, mix=mix)
+        got = sample(pool, 8, CurriculumConfig(), rng, task_mixture=mix)
         return collections.Counter(t.id[0] for t in got)
 
     assert count([(0.75, begins("a")), (0.25, begins("b"))]) == {"a": 6, "b": 2}
@@ -189,7 +189,9 @@ def test_what_was_played_is_left_out_while_there_are_others():
     rng = np.random.default_rng(0)
 
     def ids(without, mix=()):
-        some = sample(pool, 4, CurriculumConfig(), rng, mix=mix, without=without)
+        some = sample(
+            pool, 4, CurriculumConfig(), rng, task_mixture=mix, without=without
+        )
         return {t.id for t in some}
 
     for _ in range(10):
@@ -204,7 +206,7 @@ def test_generated_tasks_outside_the_mix_are_not_drawn():
         pool.add_generated(task)
     config = CurriculumConfig(generated_share=0.5)
     mix = [(1.0, lambda e: e.task.id in ("g0", *(f"t{i}" for i in range(8))))]
-    got = sample(pool, 8, config, np.random.default_rng(0), mix=mix)
+    got = sample(pool, 8, config, np.random.default_rng(0), task_mixture=mix)
     assert collections.Counter(t.id[0] for t in got) == {"g": 1, "t": 7}
 
 
@@ -229,9 +231,11 @@ def test_a_part_whose_tasks_are_all_retired_goes_on_being_drawn():
     assert {e.task.id for e in pool.active()} == {f"call{i}" for i in range(4)}
     mix = [(0.5, lambda e: "call" in e.task.id), (0.5, lambda e: "none" in e.task.id)]
     rng = np.random.default_rng(0)
-    found = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, mix=mix)]
+    found = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, task_mixture=mix)]
     assert sum("none" in x for x in found) == 4
     # One that no task fits leaves its share to the others.
     nobody = [(0.5, mix[0][1]), (0.5, lambda e: e.generated)]
-    found = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, mix=nobody)]
+    found = [
+        t.id for t in sample(pool, 8, CurriculumConfig(), rng, task_mixture=nobody)
+    ]
     assert sum("call" in x for x in found) == 8

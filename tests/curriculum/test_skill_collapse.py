@@ -2,7 +2,7 @@
 
 import pytest
 
-from curriculum.lessons import StageConfig, StageState
+from curriculum.lessons import LessonConfig, LessonState
 from curriculum.skill_collapse import flags, reasons
 
 FINE = {"valid_json": 0.9, "tool_accuracy": 0.5, "call_rate": 0.5, "due_rate": 0.5}
@@ -12,8 +12,8 @@ def test_a_skill_that_falls_while_another_rises_has_collapsed():
     traded = FINE | {"valid_json": 0.6, "tool_accuracy": 0.6}
     assert reasons([FINE, traded], drop=0.2) == {"valid_json": "syntax collapse"}
     assert reasons([FINE, traded], drop=0.4) == {}
-    config = StageConfig(drop=0.2)
-    assert flags(StageState(history=(FINE, traded)), config) == reasons(
+    config = LessonConfig(drop=0.2)
+    assert flags(LessonState(history=(FINE, traded)), config) == reasons(
         [FINE, traded], drop=0.2
     )
 

@@ -7,10 +7,10 @@ import pytest
 
 from curriculum.value import (
     ValueConfig,
-    aged,
-    closeness,
+    decayed,
     optimistic,
     posterior,
+    target_proximity,
     task_value,
 )
 
@@ -91,12 +91,14 @@ def test_optimism_adds_deviations_up_to_the_largest_variance():
 
 
 def test_ageing_and_closeness_by_hand():
-    assert aged(0.0, 0.25, 0.5**2) == pytest.approx(0.25 * 3 / 4)
-    assert aged(0.1, 0.25, 1.0) == pytest.approx(0.1)
-    assert closeness(0.5, 0.5, 0.2) == 1.0
+    assert decayed(0.0, 0.25, 0.5**2) == pytest.approx(0.25 * 3 / 4)
+    assert decayed(0.1, 0.25, 1.0) == pytest.approx(0.1)
+    assert target_proximity(0.5, 0.5, 0.2) == 1.0
     # GenEnv's exp(-beta (p - alpha)^2) with beta = 2 is a width of 1/2.
-    assert closeness(0.9, 0.5, 0.5) == pytest.approx(np.exp(-2 * 0.4**2))
-    assert closeness(0.3, 0.5, 0.2) == pytest.approx(closeness(0.7, 0.5, 0.2))
+    assert target_proximity(0.9, 0.5, 0.5) == pytest.approx(np.exp(-2 * 0.4**2))
+    assert target_proximity(0.3, 0.5, 0.2) == pytest.approx(
+        target_proximity(0.7, 0.5, 0.2)
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from curriculum.lesson_presets import tool_stages
-from curriculum.lesson_tracker import Staged, staged_of
-from curriculum.lessons import StageConfig
+from curriculum.lesson_presets import tool_lessons
+from curriculum.lesson_tracker import LessonTracker, lesson_tracker_for
+from curriculum.lessons import LessonConfig
 from curriculum.sampler import CurriculumConfig, pool_of
-from curriculum.step_limit import HorizonConfig
+from curriculum.step_limit import StepLimitConfig
 from curriculum.value import ValueConfig
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
@@ -27,7 +27,7 @@ def loop(config, *, tasks=None, policy=SLOW, stages=None, limit=9, **parts):
     tasks = doubles.tasks("train")[:8] if tasks is None else tasks
     envs, hooks = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=limit), Hooks()
     start = fresh(tasks, config)._replace(
-        stages=staged_of(config.curriculum) if stages is None else stages,
+        stages=lesson_tracker_for(config.curriculum) if stages is None else stages,
         pool=pool_of(tasks, config.curriculum),
     )
     end = training.train(
@@ -44,7 +44,7 @@ def curriculum(**settings):
 
 @pytest.mark.usefixtures("told")
 def test_episodes_grow_longer_by_the_schedule():
-    config = curriculum(horizon=HorizonConfig(first=3, updates=2))
+    config = curriculum(horizon=StepLimitConfig(first=3, updates=2))
     _, hooks, envs = loop(config)
     lengths = [{len(t.turns) for t in found} for _, found in hooks.seen]
     assert lengths == [{3}, {6}, {9}]  # 3 + (9 - 3) / 2 a update
@@ -57,8 +57,8 @@ def test_episodes_grow_longer_by_the_schedule():
 def test_what_was_lost_under_a_shorter_limit_is_tried_again():
     """All is lost: what is retired in the end is what the last limit has seen."""
     for horizon, updates in (
-        (HorizonConfig(first=3, updates=2), 1),
-        (HorizonConfig(), 3),
+        (StepLimitConfig(first=3, updates=2), 1),
+        (StepLimitConfig(), 3),
     ):
         end, _, _ = loop(curriculum(horizon=horizon, patience=1))
         gone = [e for e in end.pool.entries.values() if e.retired]
@@ -69,7 +69,7 @@ def test_what_was_lost_under_a_shorter_limit_is_tried_again():
 def test_a_stage_chooses_tasks_limits_and_promotes():
     tasks = doubles.tasks("train")[:30]
     plans = {t.id: len(doubles.plan(t.initial_state)) for t in tasks}
-    config = curriculum(stages="games", stage=StageConfig(checks=1, force=False))
+    config = curriculum(stages="games", stage=LessonConfig(checks=1, force=False))
     config = dataclasses.replace(config, updates=40, tasks=4)
     expert = doubles.Scripted(doubles.expert_rule)
     end, hooks, _ = loop(config, tasks=tasks, policy=expert, plans=plans, limit=14)
@@ -88,8 +88,8 @@ def test_a_stage_chooses_tasks_limits_and_promotes():
 
 
 def test_a_stage_weighs_the_parts_of_rewards(told):
-    stages = Staged(
-        [s for s in tool_stages() if s.name == "which"], StageConfig()
+    stages = LessonTracker(
+        [s for s in tool_lessons() if s.name == "which"], LessonConfig()
     )  # `tool/which` counts twice
     task = doubles.task(0, 1, 2)
     rows = [
@@ -137,7 +137,7 @@ def test_proposals_are_tried_with_the_policy_of_now_and_counted():
     played = sum(len(t.turns) for _, found in hooks.seen for t in found)
     assert envs.transitions == played
     assert end.transitions == played + trial.transitions
-    assert end.pool.verdicts["model"]["no plan"] == refused
+    assert end.pool.proposal_counts["model"]["no plan"] == refused
 
 
 @pytest.mark.usefixtures("told")

@@ -76,10 +76,10 @@ def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
     streams = Streams(model, 8, 40)
     streams.append(PROMPTS, columns=8)
     keys = jax.random.split(jax.random.key(0), 8)
-    greedy = streams.sample(free_grammar(32, temperature=0.0), keys, most=12)
+    greedy = streams.sample(free_grammar(32, temperature=0.0), keys, max_tokens=12)
     streams.rewind([len(p) for p in PROMPTS])
     streams.append([[7]] * 8, columns=8)
-    drawn = streams.sample(free_grammar(32, temperature=1.0), keys, most=12)
+    drawn = streams.sample(free_grammar(32, temperature=1.0), keys, max_tokens=12)
     return {
         "loss": np.asarray(metrics["loss"].value()), "grads": whole(grads),
         "params": whole(state.params), "greedy": greedy.ids, "logp": greedy.logp,
@@ -95,7 +95,7 @@ def main() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(sys.argv[4], 2, int(sys.argv[3]))
     from tests import helpers
-    from worldmodel.backbone.mesh import make_mesh, parse_mesh, spread
+    from worldmodel.backbone.mesh import make_mesh, parse_mesh, shard
 
     found = {}
     for family, changes in list(SHAPES.items())[: 1 if quick else None]:
@@ -106,7 +106,7 @@ def main() -> None:
         before = None
         for text in QUICK if quick else MESHES:
             mesh = make_mesh(parse_mesh(text))
-            placed = spread(model, mesh)
+            placed = shard(model, mesh)
             everywhere = {
                 path[-1]: leaf[...].sharding.is_fully_replicated
                 for path, leaf in nnx.to_flat_state(placed.params)

@@ -22,7 +22,9 @@ def run(model, vocabulary, texts, *, temperature=1.0, seed=0, most=40, **options
     grammar = free_grammar(vocabulary.vocab_size, stop=stop, temperature=temperature)
     prompts = [vocabulary.encode(t) for t in texts]
     keys = jax.random.split(jax.random.key(seed), len(texts))
-    return complete(model, vocabulary, prompts, grammar, keys, most=most, **options)
+    return complete(
+        model, vocabulary, prompts, grammar, keys, max_tokens=most, **options
+    )
 
 
 def test_log_probabilities_are_those_of_a_score(text_model, vocabulary):

@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.layers import WHOLE, LayerCache, Place
-from worldmodel.backbone.mesh import ROWS, TENSOR, fitting, put
+from worldmodel.backbone.layers import WHOLE, LayerCache, Placement
+from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, fitting
 from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
 
@@ -41,9 +41,9 @@ class Grammar(NamedTuple):
 
     allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
     first: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
-    close: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
-    closing: Int[Array, " P"] | Int[np.ndarray, " P"]
-    limit: Int[Array, " P"] | Int[np.ndarray, " P"]
+    closing_tokens: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
+    forced_token: Int[Array, " P"] | Int[np.ndarray, " P"]
+    max_tokens: Int[Array, " P"] | Int[np.ndarray, " P"]
     temperature: Float[Array, " P"] | Float[np.ndarray, " P"]
     min_p: Float[Array, " P"] | Float[np.ndarray, " P"]
     top_k: Int[Array, " P"] | Int[np.ndarray, " P"] | None = None
@@ -144,7 +144,7 @@ def _append(
 ) -> StreamState:
     positions = state.length[:, None] + jnp.arange(ids.shape[1])[None]
     decoder = nnx.merge(definition, params)
-    hidden, cache = decoder(ids, Place(positions, count=count), state.cache)
+    hidden, cache = decoder(ids, Placement(positions, count=count), state.cache)
     last = jnp.take_along_axis(
         hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1
     )[:, 0]
@@ -172,8 +172,8 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
     token = jnp.where(temperature > 0, draw(shaped, uniform), greedy)
     logp = jnp.take_along_axis(shaped, token[:, None], axis=1)[:, 0]
     logp -= jax.nn.logsumexp(shaped, axis=-1)
-    forced = state.count >= jnp.asarray(grammar.limit)[phase]
-    token = jnp.where(forced, jnp.asarray(grammar.closing)[phase], token)
+    forced = state.count >= jnp.asarray(grammar.max_tokens)[phase]
+    token = jnp.where(forced, jnp.asarray(grammar.forced_token)[phase], token)
     return token, jnp.where(forced, 0.0, logp), ~forced
 
 
@@ -184,7 +184,7 @@ def _sample(
     state: StreamState,
     grammar: Grammar,
     keys: Array,
-    most: Int[Array, ""] | int,
+    max_tokens: Int[Array, ""] | int,
     width: int,
     active: Bool[Array, " B"],
     banned: Bool[Array, "B V"] | None,
@@ -193,7 +193,7 @@ def _sample(
     decoder = nnx.merge(definition, params)
     batch = state.logits.shape[0]
     grammar = jax.tree.map(jnp.asarray, grammar)
-    last_phase = grammar.limit.shape[0] - 1
+    last_phase = grammar.max_tokens.shape[0] - 1
     put_column = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
 
     def body(carry):
@@ -205,8 +205,8 @@ def _sample(
             for o, r in zip(out[:-1], rows, strict=True)
         )
         out = (*written, out[-1] + live)
-        closed = grammar.close[state.phase, token]
-        place = Place(state.length[:, None], count=live.astype(jnp.int32))
+        closed = grammar.closing_tokens[state.phase, token]
+        place = Placement(state.length[:, None], count=live.astype(jnp.int32))
         hidden, cache = decoder(token[:, None], place, state.cache)
         logits = jnp.where(live[:, None], decoder.logits(hidden[:, 0]), state.logits)
         ended = closed & (state.phase == last_phase)
@@ -223,7 +223,7 @@ def _sample(
         zeros.astype(bool), jnp.zeros(batch, jnp.int32),
     )  # fmt: skip
     _, state, live, out = jax.lax.while_loop(
-        lambda c: (c[0] < most) & c[2].any(), body, (0, state, active, out)
+        lambda c: (c[0] < max_tokens) & c[2].any(), body, (0, state, active, out)
     )
     if mesh is not None:  # every process reads all of it
         whole = NamedSharding(mesh, P())
@@ -265,7 +265,7 @@ class Streams:
     def _placed(self, x: np.ndarray) -> np.ndarray | Array:
         if self._mesh is None:
             return x
-        return put(x, _layout(x.shape, self._mesh))
+        return device_put_global(x, _layout(x.shape, self._mesh))
 
     def append(self, runs: Sequence[Sequence[int]], *, columns: int | None = None):
         """Append one run of ids to each stream (an empty run leaves it as it is).
@@ -301,7 +301,7 @@ class Streams:
         grammar: Grammar,
         keys: Array,
         *,
-        most: int,
+        max_tokens: int,
         active: np.ndarray | None = None,
         banned: np.ndarray | None = None,
         resume: bool = False,
@@ -317,7 +317,7 @@ class Streams:
         if (active & ~self._ready).any():
             b = int(np.argmax(active & ~self._ready))
             raise ValueError(f"stream {b} has nothing to continue from: append first")
-        self._require_room(np.where(active, most, 0))
+        self._require_room(np.where(active, max_tokens, 0))
         if not resume:
             none = np.zeros(self.batch, np.int32)
             self._state = self._state._replace(
@@ -327,11 +327,11 @@ class Streams:
         m = self._model
         taken = None if banned is None else self._placed(banned)
         self._state, live, out = _sample(
-            m.definition, m.params, self._state, grammar, keys, most,
-            bucket(most, SAMPLE_BUCKET), self._placed(active), taken, self._mesh,
+            m.definition, m.params, self._state, grammar, keys, max_tokens,
+            bucket(max_tokens, SAMPLE_BUCKET), self._placed(active), taken, self._mesh,
         )  # fmt: skip
         written = Sampled(*(np.asarray(x) for x in out))
-        cut = {n: x[:, :most] for n, x in written._asdict().items() if x.ndim > 1}
+        cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
         done = written._replace(**cut)
         self._length = self._length + done.length
         self.live = np.asarray(live)
@@ -361,7 +361,7 @@ def generate(
     grammar: Grammar,
     keys: Array,
     *,
-    most: int,
+    max_tokens: int,
     banned: np.ndarray | None = None,
 ) -> list[Sampled]:
     """One Sampled (B = 1) for each prompt, in a handful of compiled shapes.
@@ -377,11 +377,11 @@ def generate(
         index = np.minimum(start + np.arange(batch), len(prompts) - 1)
         columns = bucket(max(len(p) for p in chunk))
         active = np.arange(batch) < len(chunk)
-        streams = Streams(model, batch, columns + most)
+        streams = Streams(model, batch, columns + max_tokens)
         padded = chunk + [chunk[-1]] * (batch - len(chunk))
         streams.append(padded, columns=columns)
         done = streams.sample(
-            grammar, keys[index], most=most, active=active,
+            grammar, keys[index], max_tokens=max_tokens, active=active,
             banned=None if banned is None else banned[index],
         )  # fmt: skip
         for b in range(len(chunk)):

@@ -26,23 +26,23 @@ BLOCK, FEW = 256, 16
 its products are too small to be many."""
 
 
-class KeyValues(NamedTuple):
+class KVCache(NamedTuple):
     """What an attention layer keeps of each column."""
 
     k: Float[Array, "B K C H"]
     v: Float[Array, "B K C H"]
 
 
-class Inputs(NamedTuple):
+class ConvCache(NamedTuple):
     """What a convolution keeps of each column: its gated input."""
 
     x: Float[Array, "B C D"]
 
 
-LayerCache = KeyValues | Inputs
+LayerCache = KVCache | ConvCache
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a run of T tokens stands, and what it may read.
 
     In training positions restart with each of `segments`, and a token reads its own
@@ -125,8 +125,8 @@ def _scores(q: Array, k: Array, mask: Array) -> Float[Array, "B K G T C"]:
 
 def attend_used(
     q: Float[Array, "B T N H"],
-    cache: KeyValues,
-    place: Place,
+    cache: KVCache,
+    place: Placement,
     window: int | None,
 ) -> Float[Array, "B T N H"]:
     """`attend` over the used columns of a cache.
@@ -270,10 +270,10 @@ class Attention(nnx.Module):
     def __call__(
         self,
         h: Float[Array, "B T D"],
-        place: Place,
+        place: Placement,
         by: Rotation,
-        cache: KeyValues | None,
-    ) -> tuple[Float[Array, "B T D"], KeyValues | None]:
+        cache: KVCache | None,
+    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """What the run reads, and the cache with the run in it."""
         c = self.config
         batch, steps = place.positions.shape
@@ -285,7 +285,7 @@ class Attention(nnx.Module):
         q, k = rotate(q, by), rotate(k, by).swapaxes(1, 2)
         v = v.swapaxes(1, 2)
         if cache is not None:
-            cache = KeyValues(
+            cache = KVCache(
                 _written(cache.k, k, place, 2), _written(cache.v, v, place, 2)
             )
             out = attend_used(q, cache, place, self.window)
@@ -295,7 +295,7 @@ class Attention(nnx.Module):
         return self.o(out.reshape(batch, steps, -1)), cache
 
 
-def run_mask(place: Place, window: int | None = None) -> Bool[Array, "B T T"]:
+def run_mask(place: Placement, window: int | None = None) -> Bool[Array, "B T T"]:
     """Causal attention within segments; segment 0 is padding and attends to itself."""
     assert place.segments is not None, "without a cache a place needs segments"
     steps = place.segments.shape[1]
@@ -326,17 +326,17 @@ class ShortConv(nnx.Module):
     def __call__(
         self,
         h: Float[Array, "B T D"],
-        place: Place,
+        place: Placement,
         by: Rotation,
-        cache: Inputs | None,
-    ) -> tuple[Float[Array, "B T D"], Inputs | None]:
+        cache: ConvCache | None,
+    ) -> tuple[Float[Array, "B T D"], ConvCache | None]:
         """What the run reads, and the cache with the run in it."""
         del by  # a convolution tells places apart by their order
         before, after, x = jnp.split(self.into(h), 3, axis=-1)
         x = before * x
         row = jnp.concatenate([self._past(x, place, cache), x], axis=1)
         if cache is not None:
-            cache = Inputs(_written(cache.x, x, place, 1))
+            cache = ConvCache(_written(cache.x, x, place, 1))
         mixed = jnp.zeros_like(x)
         for back in range(self.size):
             start = self.size - 1 - back
@@ -346,7 +346,7 @@ class ShortConv(nnx.Module):
         return self.out(after * mixed), cache
 
     def _past(
-        self, x: Float[Array, "B T D"], place: Place, cache: Inputs | None
+        self, x: Float[Array, "B T D"], place: Placement, cache: ConvCache | None
     ) -> Float[Array, "B P D"]:
         """The inputs just before the run, oldest first, found by their positions."""
         back = jnp.arange(self.size - 1, 0, -1)
@@ -356,7 +356,7 @@ class ShortConv(nnx.Module):
         return jnp.take_along_axis(cache.x, at[..., None], axis=1)
 
 
-def _written(cached: Array, run: Array, place: Place, axis: int) -> Array:
+def _written(cached: Array, run: Array, place: Placement, axis: int) -> Array:
     """The cache with the real tokens of a run in the columns of their positions."""
     assert place.count is not None, "with a cache a place needs counts"
     steps, capacity = run.shape[axis], cached.shape[axis]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worldmodel.backbone.model import LoraConfig, Model, blueprint
+from worldmodel.backbone.model import LoraConfig, Model, abstract_model
 
 
 def is_adapter(path: tuple[Any, ...]) -> bool:
@@ -22,7 +22,7 @@ def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
     """
     if model.lora is not None:
         raise ValueError("the model has LoRA already: merge it first")
-    definition, shapes = blueprint(model.config, lora)
+    definition, shapes = abstract_model(model.config, lora)
     held = dict(nnx.to_flat_state(model.params))
     flat, key = [], jax.random.key(seed)
     for number, (path, leaf) in enumerate(nnx.to_flat_state(shapes)):
@@ -56,6 +56,6 @@ def merge(model: Model) -> Model:
             added = a[...].astype(jnp.float32) @ b[...].astype(jnp.float32) * scale
             kept = leaf.replace((leaf[...] + added).astype(leaf[...].dtype))
         flat.append((path, kept))
-    definition, _ = blueprint(model.config)
+    definition, _ = abstract_model(model.config)
     params = nnx.from_flat_state(flat)
     return model._replace(definition=definition, params=params, lora=None)

@@ -115,10 +115,15 @@ def parameter_sharding(
     return fitting(parameter_spec(path), shape, mesh)
 
 
-def spread(model: Model, mesh: Mesh) -> Model:
+def shard(model: Model, mesh: Mesh) -> Model:
     """The model with its parameters laid out on a mesh."""
     flat = [
-        (path, leaf.replace(put(leaf[...], parameter_sharding(path, leaf.shape, mesh))))
+        (
+            path,
+            leaf.replace(
+                device_put_global(leaf[...], parameter_sharding(path, leaf.shape, mesh))
+            ),
+        )
         for path, leaf in nnx.to_flat_state(model.params)
     ]
     return model._replace(params=nnx.from_flat_state(flat), mesh=mesh)
@@ -126,10 +131,12 @@ def spread(model: Model, mesh: Mesh) -> Model:
 
 def place_rows(tree: Any, mesh: Mesh) -> Any:
     """Arrays whose first axis is the batch, spread over the data axes."""
-    return jax.tree.map(lambda x: put(x, fitting(P(ROWS), jnp.shape(x), mesh)), tree)
+    return jax.tree.map(
+        lambda x: device_put_global(x, fitting(P(ROWS), jnp.shape(x), mesh)), tree
+    )
 
 
-def put(value: Any, sharding: NamedSharding) -> jax.Array:
+def device_put_global(value: Any, sharding: NamedSharding) -> jax.Array:
     """The array, the same in every process, laid out over all their devices."""
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
         # Laid out already: moved between devices.

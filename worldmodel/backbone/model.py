@@ -18,12 +18,12 @@ from worldmodel.backbone.config import CONVOLUTION, ModelConfig
 from worldmodel.backbone.layers import (
     OUTPUT_SCALE,
     Attention,
-    Inputs,
-    KeyValues,
+    ConvCache,
+    KVCache,
     LayerCache,
     Linear,
     Norm,
-    Place,
+    Placement,
     Rotation,
     ShortConv,
     matmul,
@@ -77,7 +77,7 @@ class Layer(nnx.Module):
         self.down = linear("down", inner, width, rngs, gain=OUTPUT_SCALE, bias=biased)
 
     def __call__(
-        self, x: Float[Array, "B T D"], place: Place, by: Rotation, cache: Any
+        self, x: Float[Array, "B T D"], place: Placement, by: Rotation, cache: Any
     ) -> tuple[Float[Array, "B T D"], Any]:
         """The layer's output, and its cache with the run in it."""
         mixed, cache = self.mixer(self.input_norm(x), place, by, cache)
@@ -106,7 +106,7 @@ class Decoder(nnx.Module):
     def __call__(
         self,
         ids: Int[Array, "B T"],
-        place: Place,
+        place: Placement,
         cache: tuple[LayerCache, ...] | None = None,
         *,
         remat: bool = False,
@@ -138,7 +138,7 @@ class Decoder(nnx.Module):
         return matmul(hidden, self.table.T, True)
 
 
-def _again(layer: Layer, x: Array, place: Place, by: Rotation) -> Array:
+def _again(layer: Layer, x: Array, place: Placement, by: Rotation) -> Array:
     definition, params = nnx.split(layer)
 
     @jax.checkpoint
@@ -172,9 +172,9 @@ def empty_cache(
         return jnp.zeros((batch, *shape), dtype)
 
     return tuple(
-        Inputs(zeros(capacity, config.hidden_size))
+        ConvCache(zeros(capacity, config.hidden_size))
         if kind == CONVOLUTION
-        else KeyValues(zeros(kv, capacity, size), zeros(kv, capacity, size))
+        else KVCache(zeros(kv, capacity, size), zeros(kv, capacity, size))
         for kind in config.mixers
     )
 
@@ -185,7 +185,7 @@ def create(config: ModelConfig, *, seed: int) -> Model:
     return Model(definition, params, config)
 
 
-def blueprint(
+def abstract_model(
     config: ModelConfig, lora: LoraConfig | None = None
 ) -> tuple[nnx.GraphDef, nnx.State]:
     """A decoder's definition and the shapes of its parameters, nothing allocated."""
@@ -194,7 +194,7 @@ def blueprint(
     )
 
 
-class Readout(NamedTuple):
+class DecoderOutput(NamedTuple):
     """Hidden states of packed rows, and what scores them: logits on demand."""
 
     hidden: Float[Array, "B T D"]
@@ -205,7 +205,7 @@ class Readout(NamedTuple):
         return matmul(self.hidden, self.table.T, True)
 
 
-def read(
+def apply_decoder(
     definition: nnx.GraphDef,
     params: nnx.State,
     ids: Int[Array | np.ndarray, "B T"],
@@ -213,12 +213,12 @@ def read(
     segments: Int[Array | np.ndarray, "B T"],
     *,
     remat: bool = False,
-) -> Readout:
+) -> DecoderOutput:
     """The training path: packed rows to what a loss reads from."""
     decoder = nnx.merge(definition, params)
-    place = Place(jnp.asarray(positions), jnp.asarray(segments))
+    place = Placement(jnp.asarray(positions), jnp.asarray(segments))
     hidden, _ = decoder(jnp.asarray(ids), place, remat=remat)
-    return Readout(hidden, decoder.table)
+    return DecoderOutput(hidden, decoder.table)
 
 
 def forward(
@@ -229,4 +229,4 @@ def forward(
     segments: Int[Array | np.ndarray, "B T"],
 ) -> Float[Array, "B T V"]:
     """Logits of packed rows."""
-    return read(definition, params, ids, positions, segments).logits()
+    return apply_decoder(definition, params, ids, positions, segments).logits()

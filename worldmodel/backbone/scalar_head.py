@@ -14,7 +14,7 @@ HEAD = "head"
 """The parameter that scores, by the start of its path."""
 
 
-def headed(model: Model) -> Model:
+def with_scalar_head(model: Model) -> Model:
     """The model with one score in the place of the vocabulary's, 0 of everything."""
     decoder = nnx.merge(model.definition, model.params)
     config = dataclasses.replace(model.config, tie_word_embeddings=False)

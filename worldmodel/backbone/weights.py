@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from worldmodel.backbone import families, lora
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.mesh import parameter_sharding
-from worldmodel.backbone.model import Model, blueprint
+from worldmodel.backbone.model import Model, abstract_model
 from worldmodel.data.records import atomic_write
 from worldmodel.text.tokenizer import TextTokenizer, Vocabulary
 
@@ -123,7 +123,7 @@ def load_decoder(
     root, config = Path(directory), load_config(directory)
     files, known = _Files(root), config.vocab_size
     config = dataclasses.replace(config, vocab_size=max(known, vocab_size))
-    definition, shapes = blueprint(config)
+    definition, shapes = abstract_model(config)
     flat, used = [], set()
     if config.tie_word_embeddings:
         used.add("lm_head.weight")

@@ -53,25 +53,30 @@ class _Tried(NamedTuple):
     after: float | None = None
 
 
-class _Line:
-    """Counts requests in a row without an answer: is anyone at the other end?"""
+class CircuitBreaker:
+    """Stops a batch of requests after `limit` in a row have failed.
+
+    Failures are time-outs, an unavailable server and status 429.
+    """
 
     def __init__(self, limit: int):
-        self._limit, self._silent, self._last = limit, 0, ""
+        self._limit, self._failures, self._last = limit, 0, ""
 
-    def note(self, found: ChatReply | ChatError) -> None:
-        silent = isinstance(found, ChatTimeout | ChatUnavailable)
-        if silent or (isinstance(found, ChatRefused) and found.status == 429):
-            self._silent, self._last = self._silent + 1, str(found)
+    def note(self, reply: ChatReply | ChatError) -> None:
+        """Count what came of a request."""
+        failed = isinstance(reply, ChatTimeout | ChatUnavailable)
+        if failed or (isinstance(reply, ChatRefused) and reply.status == 429):
+            self._failures, self._last = self._failures + 1, str(reply)
         else:
-            self._silent = 0
+            self._failures = 0
 
     @property
-    def dead(self) -> ChatUnavailable | None:
-        if self._silent < self._limit:
+    def tripped(self) -> ChatUnavailable | None:
+        """The error of a request that is not tried, or None while requests go on."""
+        if self._failures < self._limit:
             return None
         return ChatUnavailable(
-            f"not tried, {self._silent} requests in a row failed, the last: "
+            f"not tried, {self._failures} requests in a row failed, the last: "
             f"{self._last}"
         )
 
@@ -146,7 +151,7 @@ class ChatClient:
         self, todo: Mapping[str, ChatRequest]
     ) -> dict[str, ChatReply | ChatError]:
         c = self.config
-        line, slots = _Line(c.give_up), asyncio.Semaphore(c.concurrency)
+        breaker, slots = CircuitBreaker(c.give_up), asyncio.Semaphore(c.concurrency)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         async with httpx.AsyncClient(
             verify=self._tls,
@@ -157,10 +162,10 @@ class ChatClient:
 
             async def one(key: str, request: ChatRequest) -> ChatReply | ChatError:
                 async with slots:
-                    if line.dead is not None:
-                        return line.dead
-                    found = await self._bounded(http, line, request)
-                    line.note(found)
+                    if breaker.tripped is not None:
+                        return breaker.tripped
+                    found = await self._bounded(http, breaker, request)
+                    breaker.note(found)
                 answered = isinstance(found, ChatReply | ChatCut)
                 if answered and self._cache is not None:
                     self._cache.put(key, found)
@@ -170,7 +175,7 @@ class ChatClient:
         return dict(zip(todo, answers, strict=True))
 
     async def _bounded(
-        self, http: httpx.AsyncClient, line: _Line, request: ChatRequest
+        self, http: httpx.AsyncClient, breaker: CircuitBreaker, request: ChatRequest
     ) -> ChatReply | ChatError:
         end = time.monotonic() + self.config.deadline
         try:
@@ -183,7 +188,7 @@ class ChatClient:
                         pause *= random.uniform(0.5, 1.0)
                     late = time.monotonic() + pause >= end
                     last = attempt == self.config.retries
-                    if not tried.again or last or late or line.dead:
+                    if not tried.again or last or late or breaker.tripped:
                         return tried.found
                     self._count(retries=1)
                     await asyncio.sleep(pause)
@@ -240,7 +245,7 @@ class ChatClient:
         status = response.status_code
         if status == 200:
             found, (n, m) = read_answer(
-                bytes(raw), whole=whole, server=self._url, quoted=self._safe
+                bytes(raw), must_be_complete=whole, server=self._url, quoted=self._safe
             )
             cost = (n * c.price_in + m * c.price_out) / 1e6
             self._count(prompt_tokens=n, completion_tokens=m, cost=cost)

@@ -1,7 +1,7 @@
-"""Failures of a chat server: which are of one question, and which end the work.
+"""Failures of a chat server: those of one question, and those that end the work.
 
-replies -> Pulse -> an error where other questions would fail too; what is left is a
-problem of the question that has no answer, and nobody else's.
+replies -> ServerHealth -> an error where other questions would fail too; every other
+failure concerns only the question that has no answer.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _MOST = 3
 """Refused questions of a server that never took one, before that is why."""
 
 
-class Pulse:
+class ServerHealth:
     """What a server has shown of itself to one who asks; a cache is not the server."""
 
     def __init__(self):

@@ -185,7 +185,7 @@ def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
 
 
 def read_answer(
-    raw: bytes, *, whole: bool, server: str, quoted: Callable[[str], str]
+    raw: bytes, *, must_be_complete: bool, server: str, quoted: Callable[[str], str]
 ) -> tuple[ChatReply | ChatError, tuple[int, int]]:
     """The answer in a reply's body, and the tokens (read, written) it is said to cost.
 
@@ -223,7 +223,7 @@ def read_answer(
     found: ChatReply | ChatError
     if not isinstance(text, str):
         found = ChatMalformed(f"the answer is no text but {type(text).__name__}")
-    elif whole and why == "length":
+    elif must_be_complete and why == "length":
         found = ChatCut()
     else:
         found = ChatReply(text, _tokens(choice, text))

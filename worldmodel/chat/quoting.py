@@ -36,9 +36,9 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-def numbered(state: State, most: int | None = None) -> str:
+def numbered(state: State, max_chars: int | None = None) -> str:
     """A state's lines, numbered and quoted, up to `most` characters of them."""
-    rows, room = [], math.inf if most is None else most
+    rows, room = [], math.inf if max_chars is None else max_chars
     for i, line in enumerate(state):
         room -= len(line)
         if room < 0:

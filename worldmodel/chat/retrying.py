@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.failures import Pulse, unanswered
+from worldmodel.chat.failures import ServerHealth, unanswered
 from worldmodel.chat.protocol import ChatError, ChatRequest
 
 T = TypeVar("T")
 
 
-class Asker:
+class RetryingAsker:
     """Questions to a chat server, asked again where an answer makes no sense."""
 
     def __init__(self, client: ChatClient, retries: int):
-        self.client, self._retries, self._pulse = client, retries, Pulse()
+        self.client, self._retries, self._pulse = client, retries, ServerHealth()
 
     def ask(
         self,

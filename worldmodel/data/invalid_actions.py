@@ -11,19 +11,19 @@ _ERROR = re.compile(
 )
 
 
-def refused(t: Transition) -> bool:
+def is_invalid(t: Transition) -> bool:
     """Whether the environment could not take the action.
 
-    As it says itself; where it says nothing, as `unmoved` has it.
+    As it says itself; where it says nothing, as `error_only_change` has it.
     """
     if t.invalid is not None:
         return t.invalid
     # What it cannot take may cost something; what pays was taken.
     idle = not t.terminated and t.reward <= 0
-    return idle and unmoved(t.state, t.next_state)
+    return idle and error_only_change(t.state, t.next_state)
 
 
-def unmoved(state: State, next_state: State) -> bool:
+def error_only_change(state: State, next_state: State) -> bool:
     """Whether a state stayed as it was, one line aside that speaks of an error."""
     new = [line for line in next_state if line not in state]
     gone = [line for line in state if line not in next_state]

@@ -16,7 +16,7 @@ from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.state_format import Form
+from worldmodel.text.state_format import StateFormat
 
 SIGNALS = ("token", "nearest", "agreement", "ensemble")
 """What an answer may be trusted by: the probability of what was written; the similarity
@@ -50,9 +50,9 @@ class Prediction(NamedTuple):
     outcome: str
     reasoning: str
     confidence: float
-    problem: str | None
-    earns: float = math.nan
-    ends: float = math.nan
+    error: str | None
+    p_reward: float = math.nan
+    p_terminal: float = math.nan
 
 
 @runtime_checkable
@@ -88,28 +88,28 @@ def agreement(
     for number in range(SAMPLES):
         again = model.sample(queries, number)
         same = [
-            n + (b.problem is None and a[:3] == b[:3])
+            n + (b.error is None and a[:3] == b[:3])
             for n, a, b in zip(same, answers, again, strict=True)
         ]
     return [n / SAMPLES for n in same]
 
 
-def rewarded_as(told: float, real: float) -> bool:
+def same_reward(told: float, real: float) -> bool:
     """Whether a reward is told to the digits that replies write."""
     return prompts.number_text(told) == prompts.number_text(real)
 
 
-def right(answer: Prediction, transition: Transition) -> bool:
+def is_correct(answer: Prediction, transition: Transition) -> bool:
     """Next state, reward and outcome are the real ones."""
     return (
-        answer.problem is None
+        answer.error is None
         and answer.next_state == transition.next_state
-        and rewarded_as(answer.reward, transition.reward)
+        and same_reward(answer.reward, transition.reward)
         and answer.outcome == prompts.outcome_of(transition)
     )
 
 
-def nothing(query: Query, problem: str) -> Prediction:
+def failed_prediction(query: Query, problem: str) -> Prediction:
     """No answer, and why; its state and reward mean nothing."""
     return Prediction(query.state, 0.0, "go", "", math.nan, problem)
 
@@ -123,7 +123,7 @@ def variation(task: Task, instruction: str, state: State) -> Task:
     )  # fmt: skip
 
 
-class Remembering(ExperienceModel):
+class CachingExperienceModel(ExperienceModel):
     """What backends share: a replay memory, and answers remembered until it changes.
 
     So a group of rollouts that walks the same way pays once, and whoever comes back to
@@ -136,7 +136,7 @@ class Remembering(ExperienceModel):
         *,
         history: int,
         seed: int = 0,
-        forms: Mapping[str, Form] | None = None,
+        forms: Mapping[str, StateFormat] | None = None,
     ):
         """`history`: how many past actions are read.
 
@@ -147,14 +147,14 @@ class Remembering(ExperienceModel):
         self._answers: dict[tuple, Prediction] = {}
         self.asked = self.computed = 0
 
-    def refresh(
+    def add_to_memory(
         self, task_ids: Sequence[str] = (), fresh: Sequence[Transition] = ()
     ) -> None:
         """Enrich the memory between rollouts; earlier answers are forgotten."""
         self.memory.add(task_ids, fresh)
         self._answers.clear()
 
-    def nearness(self, queries: Sequence[Query]) -> list[float]:
+    def neighbor_similarity(self, queries: Sequence[Query]) -> list[float]:
         """The similarity of the nearest transition of another task; 0 without one."""
         asked = [(q.task.id, q.state, q.action) for q in queries]
         near = self.memory.nearest(asked, 1)
@@ -162,7 +162,7 @@ class Remembering(ExperienceModel):
 
     def _content(self, query: Query) -> tuple:
         """The part of a query that the model reads."""
-        past = prompts.last(query.past, self._history)
+        past = prompts.last_actions(query.past, self._history)
         return (
             query.task.id, query.task.instruction, past, query.state, query.action,
         )  # fmt: skip

@@ -12,12 +12,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from worldmodel.data.records import Transition
-from worldmodel.experience.base import Prediction, right
+from worldmodel.experience.base import Prediction, is_correct
 
-CHANCES = ("confidence", "earns", "ends")
-LEAST = 1e-3
+PROBABILITIES = {"confidence": "confidence", "earns": "p_reward", "ends": "p_terminal"}
+"""The fields of a Prediction that are probabilities, by their key in run files."""
+MIN_SLOPE = 1e-3
 EDGE = 1e-6
-"""Chances are read as if they lay this far inside (0, 1)."""
+"""Probabilities are clipped to [EDGE, 1 - EDGE] before their logit is taken."""
 
 
 class Platt(NamedTuple):
@@ -49,14 +50,15 @@ def platt(
     """Penalised logistic regression of what came true on the logit of p (Platt 1999).
 
     A Gaussian prior of precision `strength` holds slope and offset at (1, 0): without
-    cases that is the answer, and a few do not move it far. The order of chances is
-    kept: where the best slope is not positive it is LEAST, and the offset fits that.
+    cases that is the answer, and a few do not move it far. The order of the
+    probabilities is kept: a slope below MIN_SLOPE becomes MIN_SLOPE, and the offset is
+    fitted to that.
     """
     x, one = _logit(p), np.ones(len(p))
     slope, offset = _fitted(np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength)
-    if slope < LEAST:
-        (offset,) = _fitted(one[:, None], true, LEAST * x, (0.0,), strength)
-        slope = LEAST
+    if slope < MIN_SLOPE:
+        (offset,) = _fitted(one[:, None], true, MIN_SLOPE * x, (0.0,), strength)
+        slope = MIN_SLOPE
     return Platt(float(slope), float(offset))
 
 
@@ -91,44 +93,45 @@ class Calibration:
     """A scaling for each chance of an answer."""
 
     confidence: Platt = AS_GIVEN
-    earns: Platt = AS_GIVEN
-    ends: Platt = AS_GIVEN
+    p_reward: Platt = AS_GIVEN
+    p_terminal: Platt = AS_GIVEN
 
     def __call__(self, answer: Prediction) -> Prediction:
         """The answer with its chances as they come true."""
-        found = {n: getattr(self, n)(getattr(answer, n)) for n in CHANCES}
-        return answer._replace(**found)
+        names = PROBABILITIES.values()
+        scaled = {n: getattr(self, n)(getattr(answer, n)) for n in names}
+        return answer._replace(**scaled)
 
     def json(self) -> dict[str, list[float]]:
         """Plain data."""
-        return {n: list(getattr(self, n)) for n in CHANCES}
+        return {key: list(getattr(self, n)) for key, n in PROBABILITIES.items()}
 
     @classmethod
-    def parsed(cls, told: dict[str, Any]) -> "Calibration":
+    def parsed(cls, row: dict[str, Any]) -> "Calibration":
         """What `json` wrote."""
-        return cls(**{n: Platt(*told[n]) for n in CHANCES})
+        return cls(**{n: Platt(*row[key]) for key, n in PROBABILITIES.items()})
 
 
-def came_true(
+def labels(
     answers: Sequence[Prediction], real: Sequence[Transition]
 ) -> dict[str, Bool[np.ndarray, " N"]]:
     """What each chance is the chance of, as it really was."""
     pairs = list(zip(answers, real, strict=True))
-    found = {
-        "confidence": [right(a, t) for a, t in pairs],
+    out = {
+        "confidence": [is_correct(a, t) for a, t in pairs],
         "earns": [t.reward != 0 for t in real],
         "ends": [t.terminated for t in real],
     }
-    return {n: np.array(x, bool) for n, x in found.items()}
+    return {key: np.array(x, bool) for key, x in out.items()}
 
 
 def calibration(
     answers: Sequence[Prediction], real: Sequence[Transition]
 ) -> Calibration:
     """Fitted to held-out answers; a chance that is not known is left as it is."""
-    true, parts = came_true(answers, real), {}
-    for name in CHANCES:
-        said = np.array([getattr(a, name) for a in answers], float)
-        known = np.isfinite(said)
-        parts[name] = platt(said[known], true[name][known])
+    true, parts = labels(answers, real), {}
+    for key, name in PROBABILITIES.items():
+        p = np.array([getattr(a, name) for a in answers], float)
+        finite = np.isfinite(p)
+        parts[name] = platt(p[finite], true[key][finite])
     return Calibration(**parts)

@@ -1,7 +1,7 @@
 """A small ensemble on one trunk: its members differ where the data left things open.
 
 model -> members, each a low-rank addition fitted to a resample of the examples -> the
-least probability a member gives to an answer (LocalExperience.signals). Unlike one
+least probability a member gives to an answer (LocalExperienceModel.signals). Unlike one
 model's own probability that is low where data were few, and not where the world draws
 lots: of what nobody can know all members are equally unsure.
 """

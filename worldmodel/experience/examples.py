@@ -30,7 +30,7 @@ def texts_of(episodes: Sequence[Episode]) -> list[str]:
     return out
 
 
-def _marked(ids: list[int], reply: list[int], parts: list[int]) -> Example:
+def _reply_example(ids: list[int], reply: list[int], parts: list[int]) -> Example:
     context = len(ids)
     return Example(
         ids + reply,
@@ -68,15 +68,15 @@ def transition_examples(
     for e in episodes:
         past: tuple[str, ...] = ()
         for t in e.transitions:
-            shown = prompts.last(past, config.history)
+            shown = prompts.last_actions(past, config.history)
             what = t.next_state, t.reward, prompts.outcome_of(t)
             key = (e.task.id, shown, t.state, t.action, what)
             where.setdefault(key, (e.task, shown, t))
             past = (*past, t.action)
     rows = list(where.values())
     demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
-    paid = _boost([t.reward != 0 for _, _, t in rows], balance)
-    ended = _boost([t.terminated for _, _, t in rows], balance)
+    paid = _rare_event_weight([t.reward != 0 for _, _, t in rows], balance)
+    ended = _rare_event_weight([t.terminated for _, _, t in rows], balance)
     out = []
     for (task, past, t), shown in zip(rows, demos, strict=True):
         context = prompts.query_ids(
@@ -84,7 +84,7 @@ def transition_examples(
             history=config.history, room=config.room,
         )  # fmt: skip
         reply = prompts.reply_ids(tok, t, full=config.full_text)
-        example = _marked(context, reply, _reply_parts(tok, reply))
+        example = _reply_example(context, reply, _reply_parts(tok, reply))
         weigh = {2: paid if t.reward else 1.0, 3: ended if t.terminated else 1.0}
         if set(weigh.values()) != {1.0}:
             part = np.where(example.mask, example.part, CONTEXT)
@@ -94,7 +94,7 @@ def transition_examples(
     return out
 
 
-def _boost(rare: Sequence[bool], share: float) -> float:
+def _rare_event_weight(rare: Sequence[bool], share: float) -> float:
     """The weight under which the rare ones make up `share` of all; never below 1."""
     count = sum(rare)
     if not 0 < count < share * len(rare):
@@ -117,7 +117,7 @@ def variation_examples(
             for i, j in zip(order, np.roll(order, 1), strict=True):
                 reply = prompts.variation_reply_ids(tok, family[i])
                 out.append(
-                    _marked(
+                    _reply_example(
                         prompts.variation_ids(tok, family[j]), reply, [4] * len(reply)
                     )
                 )
@@ -146,7 +146,7 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     return longest
 
 
-def shuffled(episodes: Sequence[Episode], *, seed: int) -> list[Episode]:
+def permute_outcomes(episodes: Sequence[Episode], *, seed: int) -> list[Episode]:
     """The control: (next state, reward, done) permuted within each family.
 
     States no longer chain, so the result is only good for fitting.

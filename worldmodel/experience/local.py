@@ -21,11 +21,11 @@ from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import (
     SAMPLED,
     SIGNALS,
+    CachingExperienceModel,
     Prediction,
     Query,
-    Remembering,
     agreement,
-    nothing,
+    failed_prediction,
     variation,
 )
 from worldmodel.experience.calibration import Calibration
@@ -39,11 +39,11 @@ from worldmodel.experience.grammar import (
 )
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.state_format import Form, fault
+from worldmodel.text.state_format import StateFormat, format_error
 from worldmodel.text.tokenizer import TextTokenizer
 
 
-class LocalExperience(Remembering):
+class LocalExperienceModel(CachingExperienceModel):
     """The experience model as a decoder of our own, with its replay memory.
 
     An answer's confidence is one of SIGNALS.
@@ -57,13 +57,13 @@ class LocalExperience(Remembering):
         config: ExperienceConfig,
         *,
         seed: int = 0,
-        forms: Mapping[str, Form] | None = None,
+        forms: Mapping[str, StateFormat] | None = None,
         calibration: Calibration | None = None,
         members: Sequence[Model] = (),
         trust: str = "token",
         reward_tokens: int = REWARD_TOKENS,
     ):
-        """See Remembering; and:
+        """See CachingExperienceModel; and:
 
         Args:
           calibration: scales the chances; None: they stay as the model gives them.
@@ -93,7 +93,7 @@ class LocalExperience(Remembering):
             asked = list(todo.values())
             answers = self._compute(asked, 0, [True] * len(asked))
             for attempt in range(1, self.config.retries + 1):
-                bad = {i: a.problem for i, a in enumerate(answers) if a.problem}
+                bad = {i: a.error for i, a in enumerate(answers) if a.error}
                 may_move = [
                     attempt < self.config.retries or not p.startswith(prompts.NO_LINE)
                     for p in bad.values()
@@ -141,14 +141,19 @@ class LocalExperience(Remembering):
     ) -> Float[np.ndarray, " N"]:
         """One of SIGNALS, larger for answers more likely right."""
         if name == "nearest":
-            return np.array(self.nearness(queries), float)
+            return np.array(self.neighbor_similarity(queries), float)
         if name == "agreement":
             return np.array(agreement(self, queries, answers), float)
         said = [
-            (a.next_state, prompts.verdict_ids(self.tokenizer, a.reward, a.outcome))
+            (
+                a.next_state,
+                prompts.reward_and_outcome_ids(self.tokenizer, a.reward, a.outcome),
+            )
             for a in answers
         ]
-        each = [self._mass(m, queries, answers, said) for m in self.members]
+        each = [
+            self._sequence_probability(m, queries, answers, said) for m in self.members
+        ]
         return np.min(np.array(each), axis=0)
 
     def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
@@ -164,7 +169,7 @@ class LocalExperience(Remembering):
             others.append("ensemble")
         return own | {n: self._signal(n, queries, answers).tolist() for n in others}
 
-    def likelihood(
+    def next_state_probability(
         self, queries: Sequence[Query], transitions: Sequence[Transition]
     ) -> list[float]:
         """p(real next state | query, the reasoning of this model's own answer).
@@ -174,9 +179,11 @@ class LocalExperience(Remembering):
         """
         reward = [self.tokenizer.control("reward")]
         real = [(t.next_state, reward) for t in transitions]
-        return self._mass(self.model, queries, self.predict(queries), real).tolist()
+        return self._sequence_probability(
+            self.model, queries, self.predict(queries), real
+        ).tolist()
 
-    def _mass(
+    def _sequence_probability(
         self,
         model: Model,
         queries: Sequence[Query],
@@ -211,7 +218,7 @@ class LocalExperience(Remembering):
         if len(fits) < len(queries):
             told = "the question has {} tokens, and there is room for {}"
             out = [
-                nothing(q, told.format(len(c), known))
+                failed_prediction(q, told.format(len(c), known))
                 for q, c in zip(queries, contexts, strict=True)
             ]
             asked, may = [queries[i] for i in fits], [may_move[i] for i in fits]
@@ -228,10 +235,15 @@ class LocalExperience(Remembering):
             for q in queries
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        banned = np.stack([tok.beyond(len(q.state)) for q in queries])
+        banned = np.stack([tok.unused_line_mask(len(q.state)) for q in queries])
         banned[:, tok.control("same")] = ~np.array(may_move)
         replies = generate(
-            self.model, contexts, self._grammar, keys, most=self._most, banned=banned
+            self.model,
+            contexts,
+            self._grammar,
+            keys,
+            max_tokens=self._most,
+            banned=banned,
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
@@ -240,18 +252,19 @@ class LocalExperience(Remembering):
         reply = prompts.parse_reply(
             self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
             distinct=form is not None and form.distinct,
-            stems=form is not None and form.stems and not form.distinct,
+            keyed_by_prefix=form is not None
+            and form.keyed_by_prefix and not form.distinct,
         )  # fmt: skip
         logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
         cut = ~sampled.sampled[0, :n] & (phase > 0)
         paid, ended = (float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME))
-        problem = reply.problem
+        problem = reply.error
         if problem is None and cut.any():
             problem = "the reply was cut: it is longer than there is room for"
         if problem is None and form is None and not reply.next_state:
             problem = "the next state is empty"
         if problem is None and form is not None:
-            problem = fault(reply.next_state, form)
+            problem = format_error(reply.next_state, form)
         return Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
             float(np.exp(logp[phase > 0].sum())), problem,
@@ -271,7 +284,9 @@ class LocalExperience(Remembering):
         keys = jax.random.split(key, len(tasks))
         out: list[Task | None] = []
         for task, sampled in zip(
-            tasks, generate(self.model, contexts, grammar, keys, most=most), strict=True
+            tasks,
+            generate(self.model, contexts, grammar, keys, max_tokens=most),
+            strict=True,
         ):
             ids = sampled.ids[0, : int(sampled.length[0])].tolist()
             found = prompts.parse_variation(tok, ids)

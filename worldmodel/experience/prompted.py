@@ -13,22 +13,22 @@ import jax
 import numpy as np
 
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.failures import Pulse, unanswered
+from worldmodel.chat.failures import ServerHealth, unanswered
 from worldmodel.chat.protocol import ChatError, ChatMalformed, ChatReply, ChatRequest
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 from worldmodel.experience import prompting
 from worldmodel.experience.base import (
     SAMPLED,
+    CachingExperienceModel,
     Prediction,
     Query,
-    Remembering,
     agreement,
-    nothing,
+    failed_prediction,
     variation,
 )
 from worldmodel.memory import ReplayMemory
-from worldmodel.text.state_format import Form, fault
+from worldmodel.text.state_format import StateFormat, format_error
 
 TOLD = ("token", "nearest", "agreement")
 """Of base.SIGNALS, those a server's answers can be trusted by."""
@@ -54,7 +54,7 @@ class PromptedConfig:
             )
 
 
-class PromptedExperience(Remembering):
+class PromptedExperienceModel(CachingExperienceModel):
     """An ExperienceModel that asks a chat server, with demonstrations in the prompt.
 
     Answers are remembered until the memory changes (`refresh`). A query that the server
@@ -68,11 +68,11 @@ class PromptedExperience(Remembering):
         config: PromptedConfig,
         *,
         seed: int = 0,
-        forms: Mapping[str, Form] | None = None,
+        forms: Mapping[str, StateFormat] | None = None,
         scale: Callable[[Prediction], Prediction] | None = None,
         trust: str = "token",
     ):
-        """See Remembering; and:
+        """See CachingExperienceModel; and:
 
         Args:
           scale: what makes of its chances those that come true.
@@ -91,7 +91,7 @@ class PromptedExperience(Remembering):
             )
         super().__init__(memory, history=config.history, seed=seed, forms=forms)
         self.client, self.config, self._scale = client, config, scale
-        self._trust, self._pulse = trust, Pulse()
+        self._trust, self._pulse = trust, ServerHealth()
 
     @property
     def answered(self) -> bool:
@@ -102,7 +102,7 @@ class PromptedExperience(Remembering):
         """One prediction a query; equal queries are asked once.
 
         Raises:
-          ChatError: as Pulse.check; what the server answered is remembered.
+          ChatError: as ServerHealth.check; what the server answered is remembered.
         """
         keys, todo = self._new(queries)
         answers = self._compute(list(todo.values()))
@@ -112,7 +112,7 @@ class PromptedExperience(Remembering):
         self._answers.update(zip(known, believed, strict=True))
         self._pulse.check([x for x in answers if isinstance(x, ChatError)])
         failed = {
-            k: nothing(todo[k], str(x))
+            k: failed_prediction(todo[k], str(x))
             for k, x in found.items()
             if isinstance(x, ChatError)
         }
@@ -124,12 +124,12 @@ class PromptedExperience(Remembering):
         One that is malformed or missing has a problem.
 
         Raises:
-          ChatError: as Pulse.check.
+          ChatError: as ServerHealth.check.
         """
         found = self._compute(queries, SAMPLED + number, retries=0)
         self._pulse.check([x for x in found if isinstance(x, ChatError)])
         return [
-            x if isinstance(x, Prediction) else nothing(q, str(x))
+            x if isinstance(x, Prediction) else failed_prediction(q, str(x))
             for q, x in zip(queries, found, strict=True)
         ]
 
@@ -139,15 +139,19 @@ class PromptedExperience(Remembering):
         """The answers with the confidence this model goes by, and honest chances."""
         out = list(answers)
         if self._trust != "token":
-            whole = [i for i, a in enumerate(out) if a.problem is None]
+            whole = [i for i, a in enumerate(out) if a.error is None]
             asked, said = [queries[i] for i in whole], [out[i] for i in whole]
             near = self._trust == "nearest"
-            told = self.nearness(asked) if near else agreement(self, asked, said)
+            told = (
+                self.neighbor_similarity(asked)
+                if near
+                else agreement(self, asked, said)
+            )
             for i, x in zip(whole, told, strict=True):
                 out[i] = out[i]._replace(confidence=x)
         if self._scale is None:
             return out
-        return [a if a.problem is not None else self._scale(a) for a in out]
+        return [a if a.error is not None else self._scale(a) for a in out]
 
     def _compute(
         self, queries: Sequence[Query], first: int = 0, retries: int | None = None
@@ -194,15 +198,15 @@ class PromptedExperience(Remembering):
         self, query: Query, found: ChatReply | ChatError
     ) -> Prediction | ChatError:
         if isinstance(found, ChatMalformed):
-            return nothing(query, str(found))
+            return failed_prediction(query, str(found))
         if isinstance(found, ChatError):
             return found
         reply = prompting.read_reply(found.text)
-        problem, form = reply.problem, self._forms.get(query.task.family)
+        problem, form = reply.error, self._forms.get(query.task.family)
         if problem is None and form is not None:
-            problem = fault(reply.next_state, form)
+            problem = format_error(reply.next_state, form)
         if problem is not None:
-            return nothing(query, problem)._replace(reasoning=reply.reasoning)
+            return failed_prediction(query, problem)._replace(reasoning=reply.reasoning)
         return Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
             prompting.confidence(found), None,
@@ -212,7 +216,7 @@ class PromptedExperience(Remembering):
         """One variation a task; None where it is malformed or was not answered.
 
         Raises:
-          ChatError: as Pulse.check.
+          ChatError: as ServerHealth.check.
         """
         if not tasks:
             return []
@@ -230,10 +234,10 @@ class PromptedExperience(Remembering):
         if not isinstance(reply, ChatReply):
             return None
         found, form = prompting.read_variation(reply.text), self._forms.get(task.family)
-        if found is None or (form is not None and fault(found.state, form)):
+        if found is None or (form is not None and format_error(found.state, form)):
             return None
         return variation(task, found.instruction, found.state)
 
 
 def _malformed(found: Prediction | ChatError) -> bool:
-    return isinstance(found, Prediction) and found.problem is not None
+    return isinstance(found, Prediction) and found.error is not None

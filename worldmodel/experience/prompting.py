@@ -15,7 +15,13 @@ from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schem
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import Query
 from worldmodel.text.conversation import Message
-from worldmodel.text.prompts import OUTCOMES, Reply, last, number_text, outcome_of
+from worldmodel.text.prompts import (
+    OUTCOMES,
+    Reply,
+    last_actions,
+    number_text,
+    outcome_of,
+)
 
 _FIELDS = ("reasoning", "next_state", "reward", "outcome")
 _LINES = {"type": "array", "items": {"type": "string"}}
@@ -73,7 +79,7 @@ def predict_messages(
 ) -> tuple[Message, ...]:
     """The question of Eq. 4: demonstrations, task, past actions, state, action."""
     parts = [_demo(i + 1, d, demo_chars) for i, d in enumerate(demos)]
-    past = [quote(a) for a in last(query.past, history)]
+    past = [quote(a) for a in last_actions(query.past, history)]
     parts += [
         f"TASK\n{quote(query.task.instruction)}",
         "\n".join(["EARLIER ACTIONS, oldest first", *(past or ["none"])]),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from worldmodel.experience.base import Prediction
-from worldmodel.experience.calibration import CHANCES, calibration, came_true
+from worldmodel.experience.calibration import PROBABILITIES, calibration, labels
 from worldmodel.fidelity import metrics
 from worldmodel.fidelity.cases import Case
 
@@ -27,28 +27,29 @@ def probability_calibration(
     judged = [i for i, c in enumerate(asked) if c.kind != "reveal"]
     cases, given = [asked[i] for i in judged], [answers[i] for i in judged]
     scaled = _cross_fitted(cases, given)
-    labels = came_true(given, [c.transition for c in cases])
-    return {name: _judged(name, given, scaled, labels[name]) for name in CHANCES}
+    true = labels(given, [c.transition for c in cases])
+    return {
+        key: _judged(name, given, scaled, true[key])
+        for key, name in PROBABILITIES.items()
+    }
 
 
 def _judged(
     name: str,
     given: Sequence[Prediction],
     scaled: Sequence[Prediction],
-    labels: np.ndarray,
+    true: np.ndarray,
 ) -> dict[str, Any]:
     p = np.array([getattr(a, name) for a in given], float)
     known = np.isfinite(p)
     fair = np.array([getattr(a, name) for a in scaled], float)[known]
-    p, labels = p[known], labels[known]
+    p, true = p[known], true[known]
     return {
         "count": int(known.sum()),
-        "positive": float(labels.mean()) if len(labels) else None,
-        "auroc": metrics.auroc(p, labels),
-        "calibration_error": metrics.calibration_error(metrics.reliability(p, labels)),
-        "calibrated_error": metrics.calibration_error(
-            metrics.reliability(fair, labels)
-        ),
+        "positive": float(true.mean()) if len(true) else None,
+        "auroc": metrics.auroc(p, true),
+        "calibration_error": metrics.calibration_error(metrics.reliability(p, true)),
+        "calibrated_error": metrics.calibration_error(metrics.reliability(fair, true)),
     }
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from worldmodel.data.invalid_actions import refused
+from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed
 from worldmodel.text.novelty import novel_words
@@ -108,7 +108,7 @@ def sample_cases(
     for key, (e, step) in population.items():
         t = e.transitions[step]
         stratum = (
-            t.terminated, number_text(t.reward) != usual, refused(t), step > late,
+            t.terminated, number_text(t.reward) != usual, is_invalid(t), step > late,
         )  # fmt: skip
         strata.setdefault(stratum, []).append(key)
     names = sorted(strata)

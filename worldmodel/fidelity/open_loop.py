@@ -88,7 +88,7 @@ def _dreamed(
             queries.append(Query(e.task, past, state, e.transitions[step].action))
         answers = model.predict(queries) if order else []
         for i, answer in zip(order, answers, strict=True):
-            if answer.problem is not None:
+            if answer.error is not None:
                 live.discard(i)
                 continue
             states[i].append(answer.next_state)

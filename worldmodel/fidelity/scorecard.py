@@ -19,8 +19,8 @@ from worldmodel.experience.base import (
     Prediction,
     Query,
     content_seed,
-    rewarded_as,
-    right,
+    is_correct,
+    same_reward,
 )
 from worldmodel.experience.calibration import Calibration, calibration
 from worldmodel.fidelity import cases, metrics
@@ -30,7 +30,7 @@ from worldmodel.fidelity.facts import keeps, known_facts
 from worldmodel.fidelity.open_loop import open_loop
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import outcome_of
-from worldmodel.text.state_format import Form, fault, form_of
+from worldmodel.text.state_format import StateFormat, format_error, state_format
 
 GROUPS = ("all", "predictable", "unchanged", "changed", *KINDS[1:])
 """Kinds of transitions and what they make up: `predictable` is all but reveals,
@@ -45,7 +45,7 @@ class HasConfidenceSignals(Protocol):
         """Signals of confidence by name, larger for answers more likely right."""
         ...
 
-    def likelihood(
+    def next_state_probability(
         self, queries: Sequence[Query], transitions: Sequence[Transition]
     ) -> list[float]:
         """The probability it gives to the real next states."""
@@ -106,9 +106,7 @@ def score(
         "reward": _rewards(asked, answers, usual)
         | {"near_misses": _near_misses(model, near)},
         "done": _ends(asked, answers),
-        "malformed": _rate(
-            (a.problem is not None, c) for c, a in _pairs(asked, answers)
-        ),
+        "malformed": _rate((a.error is not None, c) for c, a in _pairs(asked, answers)),
         "confidence": _confidence(asked, answers),
         "probabilities": probability_calibration(asked, answers),
         **_content(asked, answers, _formats(episodes)),
@@ -149,7 +147,7 @@ def threshold(
     acceptable = [
         a.confidence
         for c, a in _pairs(asked, answers)
-        if (c.kind == "reveal" and a.problem is None) or right(a, c.transition)
+        if (c.kind == "reveal" and a.error is None) or is_correct(a, c.transition)
     ]
     if acceptable and np.isnan(acceptable).all():
         raise ValueError(
@@ -196,7 +194,7 @@ def _states(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, A
     exact, copy, kept, share = ({k: Rate() for k in GROUPS} for _ in range(4))
     precision, recall = [0, 0], [0, 0]
     for c, answer in _pairs(asked, answers):
-        t, sound = c.transition, answer.problem is None
+        t, sound = c.transition, answer.error is None
         facts = known_facts(t.state, t.next_state)
         groups = _groups(c.kind)
         for group in GROUPS:
@@ -230,10 +228,10 @@ def _rewards(
 ) -> dict[str, Any]:
     accuracy, false_positive, recall = Rate(), Rate(), Rate()
     for c, answer in _pairs(asked, answers):
-        sound = answer.problem is None
-        hit = sound and rewarded_as(answer.reward, c.transition.reward)
+        sound = answer.error is None
+        hit = sound and same_reward(answer.reward, c.transition.reward)
         accuracy.add(hit, c.weight)
-        if not rewarded_as(c.transition.reward, usual):
+        if not same_reward(c.transition.reward, usual):
             recall.add(hit, c.weight)
         elif sound:
             false_positive.add(not hit, c.weight)
@@ -251,7 +249,7 @@ def _near_misses(
     """Return how often a winning action is rewarded one step too early."""
     answers = model.predict([c.query for c in queries]) if queries else []
     wrong = Rate()
-    for answer in (a for a in answers if a.problem is None):
+    for answer in (a for a in answers if a.error is None):
         wrong.add(answer.reward > 0 or answer.outcome == "win")
     return wrong.json() | {"known": sum(c.known for c in queries)}
 
@@ -259,7 +257,7 @@ def _near_misses(
 def _ends(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
     accuracy, recall, false_positive = Rate(), Rate(), Rate()
     for c, answer in _pairs(asked, answers):
-        sound = answer.problem is None
+        sound = answer.error is None
         hit = sound and answer.outcome == outcome_of(c.transition)
         accuracy.add(hit, c.weight)
         if c.transition.terminated:
@@ -276,7 +274,7 @@ def _ends(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any
 def _confidence(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
     """Score confidences of answers that can be right: reveals left out, unknown too."""
     judged = [
-        (a.confidence, right(a, c.transition))
+        (a.confidence, is_correct(a, c.transition))
         for c, a in _pairs(asked, answers)
         if c.kind != "reveal" and np.isfinite(a.confidence)
     ]
@@ -292,17 +290,19 @@ def _confidence(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[st
     }
 
 
-def _formats(episodes: Sequence[Episode]) -> Mapping[str, Form]:
+def _formats(episodes: Sequence[Episode]) -> Mapping[str, StateFormat]:
     """Return what all real states of a family share."""
     states: dict[str, list] = {}
     for e in episodes:
         rows = states.setdefault(e.task.family, [])
         rows += [e.transitions[0].state, *(t.next_state for t in e.transitions)]
-    return {family: form_of(rows) for family, rows in states.items()}
+    return {family: state_format(rows) for family, rows in states.items()}
 
 
 def _content(
-    asked: Sequence[Case], answers: Sequence[Prediction], formats: Mapping[str, Form]
+    asked: Sequence[Case],
+    answers: Sequence[Prediction],
+    formats: Mapping[str, StateFormat],
 ) -> dict[str, Any]:
     """Score what is said: words named nowhere, richness and form of reveals.
 
@@ -317,10 +317,10 @@ def _content(
         q, t = c.query, c.transition
         history = (*q.past, *q.task.initial_state)
         if c.kind == "reveal":
-            fits = a.problem is None
-            fits = fits and fault(a.next_state, formats[q.task.family]) is None
+            fits = a.error is None
+            fits = fits and format_error(a.next_state, formats[q.task.family]) is None
             form.add(fits, c.weight)
-        if a.problem is not None:
+        if a.error is not None:
             continue
 
         def new(state, q=q, history=history):
@@ -352,10 +352,14 @@ def _signals(
     apart.
     """
     predictable = [i for i, c in enumerate(asked) if c.kind != "reveal"]
-    hits = np.array([right(answers[i], asked[i].transition) for i in predictable], bool)
+    hits = np.array(
+        [is_correct(answers[i], asked[i].transition) for i in predictable], bool
+    )
     queries = [asked[i].query for i in predictable]
     signals = model.signals(queries) if queries else {}
-    mass = model.likelihood([c.query for c in asked], [c.transition for c in asked])
+    mass = model.next_state_probability(
+        [c.query for c in asked], [c.transition for c in asked]
+    )
 
     def missing(chosen: Callable[[Case], bool]) -> dict[str, Any]:
         rate = Rate()

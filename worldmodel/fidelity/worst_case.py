@@ -37,7 +37,7 @@ def largest_errors(
     queries, real = [c.query for c in asked], [c.transition for c in asked]
     answers = model.predict(queries)
     missed = [abs(a.reward - t.reward) for a, t in zip(answers, real, strict=True)]
-    mass = model.likelihood(queries, real)
+    mass = model.next_state_probability(queries, real)
     rewards = [t.reward for e in episodes for t in e.transitions]
     rewards += [a.reward for a in answers]
     return Errors(

@@ -21,10 +21,10 @@ class Ratio(NamedTuple):
 
     def value(self) -> Float[Array, ""]:
         """The mean, 0 of an empty set."""
-        return self.total / counted(self.count)
+        return self.total / safe_count(self.count)
 
 
-def counted(count: Float[AnyArray, ""]) -> Float[Array, ""]:
+def safe_count(count: Float[AnyArray, ""]) -> Float[Array, ""]:
     """What to divide a sum by: its weights, which may add up to less than 1, or 1 where
     there are none."""
     return jnp.where(count > 0, count, 1.0)

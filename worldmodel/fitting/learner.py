@@ -1,10 +1,10 @@
 """The jitted update: tokens -> loss -> gradient -> parameters.
 
-A loss is a pure function (Readout, Tokens) -> (Ratio, metrics of Ratios); gradients of
-its total are summed over microbatches and divided once by its count, so a batch of 8
-equals two of 4 to float tolerance. Parameters, optimiser and gradients are float32
-whatever the precision of the passes; an update takes over the buffers of the state it
-is given.
+A loss is a pure function (DecoderOutput, Tokens) -> (Ratio, metrics of Ratios).
+Gradients of its total are summed over microbatches and divided once by its count, so a
+batch of 8 equals two of 4 to float tolerance. Parameters, optimiser state and gradients
+are float32 whatever the precision of the passes. An update donates the buffers of the
+state that it is given.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from worldmodel.backbone.lora import is_adapter
-from worldmodel.backbone.mesh import ROWS, place_rows, put
-from worldmodel.backbone.model import Model, Readout, read
-from worldmodel.fitting.arrays import Ratio, counted
+from worldmodel.backbone.mesh import ROWS, device_put_global, place_rows
+from worldmodel.backbone.model import DecoderOutput, Model, apply_decoder
+from worldmodel.fitting.arrays import Ratio, safe_count
 from worldmodel.fitting.batches import Tokens, rows_of
 from worldmodel.fitting.microbatches import MicroBatches
 from worldmodel.fitting.optimizer import OptimizerConfig, optimizer
@@ -32,9 +32,9 @@ Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
 
 def on_logits(loss: Callable[..., tuple[Ratio, dict[str, Ratio]]]) -> Loss:
-    """A loss (logits, Tokens), which needs whole distributions, as one of a Readout."""
+    """Turn a loss of (logits, Tokens) into one of (DecoderOutput, Tokens)."""
 
-    def of(readout: Readout, batch: Tokens, **args: Any):
+    def of(readout: DecoderOutput, batch: Tokens, **args: Any):
         return loss(readout.logits(), batch, **args)
 
     return of
@@ -79,8 +79,11 @@ class ComputeConfig:
             raise ValueError(f"ema must be in [0, 1), got {self.ema}")
 
 
-def trained(
-    params: nnx.State, model: Model, frozen: Sequence[str], beside: Sequence[str] = ()
+def split_trainable(
+    params: nnx.State,
+    model: Model,
+    frozen: Sequence[str],
+    extra_trainable: Sequence[str] = (),
 ) -> tuple[nnx.State, nnx.State]:
     """(trained, fixed) parameters, as ComputeConfig says.
 
@@ -88,7 +91,7 @@ def trained(
       ValueError: a name that fits no parameter, or nothing left to train.
     """
     names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
-    for said, starts in (("frozen", frozen), ("beside", beside)):
+    for said, starts in (("frozen", frozen), ("beside", extra_trainable)):
         for start in starts:
             if not any(_under(name, start) for name in names):
                 raise ValueError(f"{said}: no parameter begins with {start!r}")
@@ -98,7 +101,7 @@ def trained(
         name = ".".join(map(str, path))
         if any(_under(name, start) for start in frozen):
             return False
-        kept = any(_under(name, start) for start in beside)
+        kept = any(_under(name, start) for start in extra_trainable)
         return model.lora is None or is_adapter(path) or kept
 
     mine, fixed = nnx.split_state(params, trains, ...)
@@ -129,22 +132,25 @@ class Learner:
         self._averages = compute.ema > 0
         self.model, self._tx, self._mesh = model, optimizer(config), model.mesh
         self._split = functools.partial(
-            trained, model=model, frozen=compute.frozen, beside=compute.beside
+            split_trainable,
+            model=model,
+            frozen=compute.frozen,
+            extra_trainable=compute.beside,
         )
         passes = functools.partial(_metrics, model.definition, loss, compute)
         self._grad = jax.jit(
             functools.partial(_gradient, passes, self._split),
-            compiler_options=_sparing(),
+            compiler_options=_memory_saving_options(),
         )
         self._value = jax.jit(lambda *args, **kw: passes(*args, **kw)[1])
         self._apply = jax.jit(
             functools.partial(_apply, self._tx, self._split, compute.ema),
-            compiler_options=_sparing(),
+            compiler_options=_memory_saving_options(),
             donate_argnums=0,
         )
         self._add = jax.jit(_added, donate_argnums=0)
         shares = [] if model.mesh is None else [model.mesh.shape[a] for a in ROWS]
-        self.micro = MicroBatches(least=math.prod(shares))
+        self.microbatches = MicroBatches(least=math.prod(shares))
 
     def init(self, params: nnx.State | None = None, *, copy: bool = True) -> TrainState:
         """A fresh optimiser around the model's (or the given) parameters.
@@ -158,7 +164,9 @@ class Learner:
         opt = jax.jit(self._tx.init, out_shardings=self._layouts(mine))(mine)
         step = jnp.zeros((), jnp.int32)
         if self._mesh is not None:
-            step = put(np.asarray(step), NamedSharding(self._mesh, PartitionSpec()))
+            step = device_put_global(
+                np.asarray(step), NamedSharding(self._mesh, PartitionSpec())
+            )
         average = copied(params) if self._averages else None
         return TrainState(params, opt, step, average)
 
@@ -210,7 +218,7 @@ class Learner:
                 return compute(batch)
             return compute(rows_of(batch, np.arange(start, stop), size))
 
-        return self.micro.over(rows, rows, width, of)
+        return self.microbatches.over(rows, rows, width, of)
 
     def gradient(
         self, params: nnx.State, batch: Tokens, **loss_args: Any
@@ -280,7 +288,7 @@ def ema(average: Any, params: Any, decay: float) -> Any:
 
 
 @functools.cache
-def _sparing() -> dict[str, str]:
+def _memory_saving_options() -> dict[str, str]:
     """Compiler options by which a program frees buffers early.
 
     A CPU's compiler orders a program for many cores, which keeps the inputs of all
@@ -300,7 +308,7 @@ def _sparing() -> dict[str, str]:
 def _metrics(definition, loss, compute, params, batch, **loss_args):
     params = cast(params, compute.dtype)
     rows = (batch.ids, batch.position, batch.segment)
-    readout = read(definition, params, *rows, remat=compute.remat)
+    readout = apply_decoder(definition, params, *rows, remat=compute.remat)
     ratio, metrics = loss(readout, batch, **loss_args)
     return ratio.total, metrics | {"loss": ratio}
 
@@ -321,7 +329,7 @@ def _added(grads, more):
 
 def _apply(tx, split, decay, state, grads, count):
     mine, fixed = split(state.params)
-    grads = jax.tree.map(lambda g: g / counted(count), grads)
+    grads = jax.tree.map(lambda g: g / safe_count(count), grads)
     norm = optax.tree.norm(grads)
     updates, opt = tx.update(grads, state.opt, mine)
     mine: Any = optax.apply_updates(mine, updates)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.layers import matmul
-from worldmodel.backbone.model import Readout
+from worldmodel.backbone.model import DecoderOutput
 from worldmodel.fitting.arrays import AnyArray, Ratio, masked_ratio
 
 
@@ -36,7 +36,7 @@ PIECE = 1 << 24
 """Logits in a piece above that: 64 MiB of float32."""
 
 
-def read_logp(readout: Readout, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"]:
+def read_logp(readout: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"]:
     """`token_logp` of a readout, never holding more than a piece of large logits.
 
     A backward pass computes the pieces again.

@@ -15,7 +15,7 @@ import numpy as np
 
 from worldmodel.backbone import lora
 from worldmodel.backbone.generate import bucket
-from worldmodel.backbone.model import LoraConfig, Model, Readout
+from worldmodel.backbone.model import DecoderOutput, LoraConfig, Model
 from worldmodel.data.records import atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
@@ -72,7 +72,9 @@ class FitConfig:
             raise ValueError(f"context_weight must be >= 0, got {self.context_weight}")
 
 
-def supervised_loss(readout: Readout, batch: Tokens) -> tuple[Ratio, dict[str, Ratio]]:
+def supervised_loss(
+    readout: DecoderOutput, batch: Tokens
+) -> tuple[Ratio, dict[str, Ratio]]:
     """Cross-entropy on the targets, with the loss of each part beside it."""
     logp = read_logp(readout, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
@@ -105,10 +107,10 @@ def fit(
     """
     if not examples:
         raise ValueError("nothing to fit: no examples")
-    width = row_width([*examples, *held_out], config.width)
-    examples, held_out = held_by(examples, width), held_by(held_out, width)
+    width = row_tokens_for([*examples, *held_out], config.width)
+    examples, held_out = drop_too_long(examples, width), drop_too_long(held_out, width)
     if config.context_weight:
-        examples = [with_context(e, config.context_weight) for e in examples]
+        examples = [with_context_loss(e, config.context_weight) for e in examples]
     tokens = pack(examples, width)
     held = pack(held_out, width) if held_out else None
     optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
@@ -154,7 +156,7 @@ def fit(
     return lora.merge(model._replace(params=params)), curve
 
 
-def row_width(examples: Sequence[Example], width: int) -> int:
+def row_tokens_for(examples: Sequence[Example], width: int) -> int:
     """`width`, or what the longest example needs: so nothing is cut, no state either.
 
     In steps of 64, and at most WIDEST times as wide.
@@ -163,7 +165,7 @@ def row_width(examples: Sequence[Example], width: int) -> int:
     return width if longest <= width else min(bucket(longest), WIDEST * width)
 
 
-def held_by(examples: Sequence[Example], width: int) -> list[Example]:
+def drop_too_long(examples: Sequence[Example], width: int) -> list[Example]:
     """The examples that rows of this width hold whole; the others are counted aloud.
 
     Raises:
@@ -179,7 +181,7 @@ def held_by(examples: Sequence[Example], width: int) -> list[Example]:
     return kept
 
 
-def with_context(example: Example, weight: float | int) -> Example:
+def with_context_loss(example: Example, weight: float | int) -> Example:
     """The example with its context trained on too, at a weight of its own."""
     mask = np.asarray(example.mask)
     return example._replace(

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from worldmodel.backbone.generate import bucket
-from worldmodel.backbone.model import Model, read
+from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.data.records import State
 from worldmodel.text import prompts
-from worldmodel.text.ngrams import Hashed, unit
+from worldmodel.text.ngrams import HashedNgrams, unit
 from worldmodel.text.tokenizer import TextTokenizer
 
 DIMENSIONS = 256
@@ -42,7 +42,7 @@ class Lexical:
     name = "lexical"
 
     def __init__(self, dimensions: int = DIMENSIONS):
-        self.dimensions, self._hashed = dimensions, Hashed(dimensions)
+        self.dimensions, self._hashed = dimensions, HashedNgrams(dimensions)
         self._states: dict[State, np.ndarray] = {}
 
     def encode(self, pairs: Sequence[tuple[State, str]]) -> Float[np.ndarray, "N D"]:
@@ -71,7 +71,7 @@ class Hidden:
         def last(params, ids: Int[Array, "B T"], length: Int[Array, " B"]):
             at = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
             inside = (at < length[:, None]).astype(jnp.int32)
-            hidden = read(model.definition, params, ids, at, inside).hidden
+            hidden = apply_decoder(model.definition, params, ids, at, inside).hidden
             place = jnp.maximum(length - 1, 0)[:, None, None]
             return jnp.take_along_axis(hidden, place, axis=1)[:, 0]
 

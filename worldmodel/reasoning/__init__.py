@@ -1,6 +1,13 @@
 """Reasoning traces: why this action in this state leads to the next one."""
 
 from worldmodel.reasoning.annotator import Annotator, Report, RuleAnnotator
-from worldmodel.reasoning.rule import annotate, bare, explain
+from worldmodel.reasoning.rule import annotate, explain, without_reasoning
 
-__all__ = ["Annotator", "Report", "RuleAnnotator", "annotate", "bare", "explain"]
+__all__ = [
+    "Annotator",
+    "Report",
+    "RuleAnnotator",
+    "annotate",
+    "explain",
+    "without_reasoning",
+]

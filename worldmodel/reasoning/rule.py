@@ -22,7 +22,7 @@ def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
     return dataclasses.replace(episode, transitions=steps)
 
 
-def bare(episode: Episode) -> Episode:
+def without_reasoning(episode: Episode) -> Episode:
     """The episode without any reasoning trace: an ablation."""
     steps = tuple(dataclasses.replace(t, reasoning="") for t in episode.transitions)
     return dataclasses.replace(episode, transitions=steps)

@@ -9,12 +9,12 @@ given that what follows it is right. Where no reply is right the trace is the ru
 from collections.abc import Sequence
 
 from worldmodel.data.records import Episode
-from worldmodel.experience.base import Query, Sampling, right
+from worldmodel.experience.base import Query, Sampling, is_correct
 from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.rule import annotate, explain
 
 
-class OwnAnnotator:
+class RejectionSamplingAnnotator:
     """Traces by the model that will learn from them, at most `samples` tries each.
 
     Reports `kept` and `fallbacks` (traces of the model's own and of the rule),
@@ -47,7 +47,7 @@ class OwnAnnotator:
             for (i, j), reply in zip(left, replies, strict=True):
                 # A reply may have no reasoning at all: right, but no trace.
                 said = reply.reasoning.strip()
-                if said and right(reply, episodes[i].transitions[j]):
+                if said and is_correct(reply, episodes[i].transitions[j]):
                     found[i, j] = reply.reasoning
                     tries += number + 1
         self.report = Report(

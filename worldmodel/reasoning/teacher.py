@@ -14,7 +14,7 @@ from typing import Any
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
-from worldmodel.chat.retrying import Asker
+from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Transition
 from worldmodel.reasoning.annotator import Report, missing
@@ -71,13 +71,13 @@ class TeacherAnnotator:
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"annotated": 0, "fallbacks": 0})
-        self._asker = Asker(client, config.retries)
+        self._asker = RetryingAsker(client, config.retries)
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator.
 
         Raises:
-          ChatError: as Asker.ask.
+          ChatError: as RetryingAsker.ask.
         """
         todo = [i for i, e in enumerate(episodes) if missing(e)]
         found, problems = self._asker.ask(
@@ -101,7 +101,7 @@ class TeacherAnnotator:
 
     def _read(self, episode: Episode, text: str) -> tuple[str, ...]:
         most = self.config.trace_chars
-        found = read_explanations(text, len(episode.transitions), most=most)
+        found = read_explanations(text, len(episode.transitions), max_chars=most)
         if isinstance(found, str):
             raise ValueError(found)
         return found
@@ -133,7 +133,9 @@ def _outcome(t: Transition) -> str:
     return "end" if t.terminated and t.success is None else outcome_of(t)
 
 
-def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | str:
+def read_explanations(
+    text: str, count: int, *, max_chars: int
+) -> tuple[str, ...] | str:
     """As many one-line traces of at most `most` characters, or what is wrong.
 
     Never raises.
@@ -147,12 +149,12 @@ def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | 
         if not isinstance(told, list) or len(told) != count:
             got = len(told) if isinstance(told, list) else type(told).__name__
             raise ValueError(f"{count} explanations were asked for, got {got}")
-        return tuple(one_line(x, most) for x in told)
+        return tuple(one_line(x, max_chars) for x in told)
     except (ValueError, RecursionError) as error:
         return f"malformed: {error}"
 
 
-def one_line(value: object, most: int) -> str:
+def one_line(value: object, max_chars: int) -> str:
     """Text in one line, cut between words where there is a place to cut.
 
     Raises:
@@ -162,7 +164,7 @@ def one_line(value: object, most: int) -> str:
         raise ValueError("an explanation must be text")  # not the prompt's "..."
     value.encode()  # half a surrogate pair is a ValueError
     text = " ".join(value.split())
-    if len(text) <= most:
+    if len(text) <= max_chars:
         return text
-    head = text[: most + 1].rpartition(" ")[0]
-    return head or text[:most]
+    head = text[: max_chars + 1].rpartition(" ")[0]
+    return head or text[:max_chars]

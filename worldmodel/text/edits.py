@@ -99,7 +99,7 @@ def apply(
     script: tuple[Edit, ...],
     *,
     distinct: bool = False,
-    stems: bool = False,
+    keyed_by_prefix: bool = False,
 ) -> State:
     """The state after the script.
 
@@ -114,7 +114,7 @@ def apply(
     changed: dict[int, State] = {}
     tail: State = ()
     moved: set[int] = set()
-    if stems:
+    if keyed_by_prefix:
         script = _at_stems(before, script)
 
     def known(index: int) -> int:

@@ -18,13 +18,13 @@ def unit(x: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N D"]:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-9)
 
 
-def grams(text: str, size: int = 3) -> list[str]:
+def ngrams(text: str, size: int = 3) -> list[str]:
     """Runs of `size` characters, a blank before and after the text."""
     padded = f" {text.lower()} "
     return [padded[i : i + size] for i in range(max(len(padded) - size + 1, 1))]
 
 
-class Hashed:
+class HashedNgrams:
     """Unit vectors of signed counts of trigrams; hashes are remembered."""
 
     def __init__(self, dimensions: int):
@@ -35,7 +35,7 @@ class Hashed:
 
     def vector(self, text: str, salt: str = "") -> Float[np.ndarray, " D"]:
         """The text's vector; other salts put the same trigrams elsewhere."""
-        codes = np.array([self._code(salt, gram) for gram in grams(text)], np.int64)
+        codes = np.array([self._code(salt, gram) for gram in ngrams(text)], np.int64)
         signs = np.where(codes & 0x40000000, 1.0, -1.0)
         counts = np.bincount(codes % self.dimensions, signs, self.dimensions)
         return unit(counts.astype(np.float32))

@@ -33,7 +33,7 @@ class Reply(NamedTuple):
     next_state: State
     reward: float
     outcome: str
-    problem: str | None
+    error: str | None
 
 
 def outcome_of(transition: Transition) -> str:
@@ -69,13 +69,15 @@ def _part(tok: TextTokenizer, name: str, text: str) -> list[int]:
     return [tok.control(name), *tok.encode(text)]
 
 
-def last(past: Sequence[str], most: int) -> tuple[str, ...]:
+def last_actions(past: Sequence[str], limit: int) -> tuple[str, ...]:
     """The last `most` actions."""
-    return tuple(past[-most:]) if most else ()
+    return tuple(past[-limit:]) if limit else ()
 
 
 def _past(tok: TextTokenizer, past: Sequence[str], limit: int) -> list[int]:
-    return [i for action in last(past, limit) for i in _part(tok, "past", action)]
+    return [
+        i for action in last_actions(past, limit) for i in _part(tok, "past", action)
+    ]
 
 
 def effect_ids(
@@ -103,7 +105,7 @@ def _said(tok: TextTokenizer, said: Sequence[str]) -> list[int]:
     return tok.encode("\n".join(said)) if said else []
 
 
-def demo_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
+def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
     """A demonstration as action, effect and reward."""
     return [
         *_part(tok, "demo", demo.action),
@@ -142,8 +144,8 @@ def query_ids(
     and action are never cut.
     """
     left = math.inf if room is None else room
-    acted = _newest([_part(tok, "past", a) for a in last(past, history)], left)
-    shown = _newest([demo_ids(tok, d) for d in demos], left - len(acted))
+    acted = _newest([_part(tok, "past", a) for a in last_actions(past, history)], left)
+    shown = _newest([demonstration_ids(tok, d) for d in demos], left - len(acted))
     return [
         *shown,
         *_part(tok, "task", task.instruction),
@@ -154,7 +156,9 @@ def query_ids(
     ]
 
 
-def verdict_ids(tok: TextTokenizer, reward: float, outcome: str) -> list[int]:
+def reward_and_outcome_ids(
+    tok: TextTokenizer, reward: float, outcome: str
+) -> list[int]:
     """What a reply says after the state: the reward, and how it goes on."""
     told = _part(tok, "reward", number_text(reward))
     return [*told, tok.control("outcome"), tok.control(outcome)]
@@ -167,7 +171,7 @@ def reply_ids(
     return [
         *tok.encode(transition.reasoning or ""),
         *effect_ids(tok, transition.state, transition.next_state, full=full),
-        *verdict_ids(tok, transition.reward, outcome_of(transition)),
+        *reward_and_outcome_ids(tok, transition.reward, outcome_of(transition)),
     ]
 
 
@@ -232,7 +236,7 @@ def parse_reply(
     before: State,
     *,
     distinct: bool = False,
-    stems: bool = False,
+    keyed_by_prefix: bool = False,
 ) -> Reply:
     """The reply after `think`. Never raises: what is wrong stands in `problem`.
 
@@ -271,7 +275,12 @@ def parse_reply(
     try:
         after = full
         if after is None:
-            after = edits.apply(before, tuple(script), distinct=distinct, stems=stems)
+            after = edits.apply(
+                before,
+                tuple(script),
+                distinct=distinct,
+                keyed_by_prefix=keyed_by_prefix,
+            )
     except IndexError as error:
         after, problem = before, str(error)
     if parts[-1][0] not in OUTCOMES:

@@ -1,6 +1,6 @@
 """The form of states: what all real states of a family share, and a dreamed one must.
 
-real states (form_of), or those of episodes by family (forms_of) -> Form ->
+real states (state_format), or those of episodes by family (state_formats) -> Form ->
 fault(state, form): what is wrong with it, or None. The first word of a line is its
 head, all words but the last are its stem.
 """
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from worldmodel.data.records import Episode, State
 from worldmodel.text import edits
 
-LOOKED_AT = 2000
+MAX_TRANSITIONS = 2000
 """Transitions of a family, at most, from which is told how its lines change."""
 
 
-class Form(NamedTuple):
+class StateFormat(NamedTuple):
     """Heads of the first and last lines, the least number of lines, heads apart.
 
     `distinct`: no two lines of one state have the same head. `stems`: what changes in
@@ -28,11 +28,11 @@ class Form(NamedTuple):
     last: tuple[str, ...]
     lines: int
     distinct: bool
-    stems: bool = False
+    keyed_by_prefix: bool = False
     empty: bool = False
 
 
-def form_of(states: Iterable[State]) -> Form:
+def state_format(states: Iterable[State]) -> StateFormat:
     """What these states share. Raises ValueError where there are none."""
     known = dict.fromkeys(states)
     if not known:
@@ -42,20 +42,22 @@ def form_of(states: Iterable[State]) -> Form:
     lines, first = min(map(len, heads)), _shared(heads)
     last = _shared([x[::-1] for x in heads])[: lines - len(first)]
     distinct = all(len(set(x)) == len(x) for x in heads)
-    return Form(first, last[::-1], lines, distinct, empty=() in known)
+    return StateFormat(first, last[::-1], lines, distinct, empty=() in known)
 
 
-def by_stems(pairs: Iterable[tuple[State, State]]) -> bool:
+def keyed_by_prefix(pairs: Iterable[tuple[State, State]]) -> bool:
     """Whether lines that are written stand where their stem stood, in all (before,
     after) of these, and in some of them do."""
     some = False
     for before, after in pairs:
         script = edits.diff(before, after)
-        if edits.apply(before, script, stems=True) != after:
+        if edits.apply(before, script, keyed_by_prefix=True) != after:
             return False
         # Of a script that names no line, stems alone find some.
         lost = tuple(edits.Edit(None, e.lines) for e in script if e.lines)
-        some |= script != lost and edits.apply(before, lost, stems=True) == after
+        some |= (
+            script != lost and edits.apply(before, lost, keyed_by_prefix=True) == after
+        )
     return some
 
 
@@ -65,7 +67,7 @@ def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
 
 
-def fault(state: State, form: Form) -> str | None:
+def format_error(state: State, form: StateFormat) -> str | None:
     """How a state breaks the form, or None."""
     if form.empty and not state:
         return None
@@ -82,15 +84,15 @@ def fault(state: State, form: Form) -> str | None:
     return None
 
 
-def forms_of(episodes: Sequence[Episode]) -> dict[str, Form]:
+def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
     """The form of each family's states, by its name."""
     pairs: dict[str, list[tuple[State, State]]] = {}
     for e in episodes:
         found = pairs.setdefault(e.task.family, [])
         found += [(t.state, t.next_state) for t in e.transitions]
     return {
-        family: form_of(x for pair in found for x in pair)._replace(
-            stems=by_stems(found[:: -(-len(found) // LOOKED_AT)])
+        family: state_format(x for pair in found for x in pair)._replace(
+            keyed_by_prefix=keyed_by_prefix(found[:: -(-len(found) // MAX_TRANSITIONS)])
         )
         for family, found in pairs.items()
         if found

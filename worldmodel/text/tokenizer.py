@@ -212,7 +212,7 @@ class TextTokenizer:
         """The control token that opens line `index`; the last one is shared."""
         return self._control[f"line{min(index, MAX_LINES - 1)}"]
 
-    def beyond(self, lines: int) -> np.ndarray:
+    def unused_line_mask(self, lines: int) -> np.ndarray:
         """bool [V], true for the tokens of lines that a state of `lines` lacks."""
         mask = np.zeros(self.vocab_size, bool)
         mask[[self._control[f"line{i}"] for i in range(lines, MAX_LINES)]] = True

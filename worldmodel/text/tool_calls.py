@@ -112,7 +112,7 @@ def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
     return tuple(out)
 
 
-def due(gold: tuple[Call | None, ...], step: int) -> Call | None:
+def expected_call(gold: tuple[Call | None, ...], step: int) -> Call | None:
     """The call due at a step; past the end of the list none is."""
     return gold[step] if step < len(gold) else None
 

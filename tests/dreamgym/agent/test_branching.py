@@ -7,7 +7,7 @@ import pytest
 from dreamgym.agent.branching import branch, capped, proposals
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles, helpers
-from worldmodel.data.invalid_actions import refused
+from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Branch
 
 TASK = doubles.task(0, 2, 3)
@@ -365,9 +365,9 @@ def test_branching_caps_errors_and_counts_them():
 
     free, bound = of(), of(errors=0.25)
     # Three words at each of three steps, beside two or three sensible actions.
-    assert sum(refused(b.transition) for b in free.branches) == 9
+    assert sum(is_invalid(b.transition) for b in free.branches) == 9
     good = len(free.branches) - 9
-    assert sum(refused(b.transition) for b in bound.branches) == good // 3
+    assert sum(is_invalid(b.transition) for b in bound.branches) == good // 3
     assert bound.errors == 9 - good // 3
     assert (free.errors, bound.transitions) == (0, free.transitions)
 

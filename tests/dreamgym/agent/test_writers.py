@@ -184,7 +184,7 @@ def test_it_reads_what_the_actions_led_to_in_front_of_its_own_context():
         ids = own_context(POLICY, m)
         plain = POLICY.context(TASK, m.past, m.expert.state)
         assert ids[-len(plain) :] == plain
-        one, other = (prompts.demo_ids(TOK, t) for t in (m.expert, *m.others))
+        one, other = (prompts.demonstration_ids(TOK, t) for t in (m.expert, *m.others))
         assert ids[: -len(plain)] in (one + other, other + one)
     # Which stands first tells nothing: over many moments each does.
     some = [
@@ -193,8 +193,8 @@ def test_it_reads_what_the_actions_led_to_in_front_of_its_own_context():
         for m in MOMENTS
     ]
     firsts = {
-        own_context(POLICY, m)[: len(prompts.demo_ids(TOK, m.expert))]
-        == prompts.demo_ids(TOK, m.expert)
+        own_context(POLICY, m)[: len(prompts.demonstration_ids(TOK, m.expert))]
+        == prompts.demonstration_ids(TOK, m.expert)
         for m in some
     }
     assert firsts == {True, False}

@@ -9,7 +9,7 @@ from curriculum import generator
 from curriculum.feasibility import FeasibilityConfig
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
-from dreamgym.pipeline.feasibility import Trial, trial_of
+from dreamgym.pipeline.feasibility import FeasibilityFilter, feasibility_filter_for
 from tests import doubles
 from worldmodel.experience.base import Prediction
 
@@ -35,7 +35,7 @@ class Sampled(doubles.RuleModel):
 
 
 def trial(model, rule=doubles.expert_rule, *, max_steps=4, **settings):
-    return Trial(
+    return FeasibilityFilter(
         model, doubles.Scripted(rule), FeasibilityConfig(**settings),
         max_steps=max_steps, temperature=1.0, seed=0,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_model_that_cannot_be_asked_again_is_refused():
 def test_the_settings_ask_for_a_trial_or_not():
     def made(**settings):
         config = CurriculumConfig(feasibility=FeasibilityConfig(**settings))
-        return trial_of(
+        return feasibility_filter_for(
             config, doubles.RuleModel(), doubles.Scripted(doubles.expert_rule),
             max_steps=4, temperature=1.0, seed=0,
         )  # fmt: skip
@@ -149,7 +149,7 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
 
 def test_a_neural_policy_tries_with_its_own_turns():
     actor = doubles.cloned(doubles.ACTIONS, [doubles.task(1, 1, 6)])
-    asked = Trial(
+    asked = FeasibilityFilter(
         Sampled(), actor, FeasibilityConfig(rollouts=8, samples=2), max_steps=3,
         temperature=1.0, seed=0,
     )  # fmt: skip

@@ -99,7 +99,7 @@ def test_without_an_environment_that_varies_texts_are_renamed(env):
 def test_proposals_are_a_function_of_the_update_and_the_tasks():
     def asked(now):
         pool = TaskPool(doubles.tasks("train"))
-        pool.now = now
+        pool.next_update = now
         config = CurriculumConfig(generator="rule")
         propose = proposals.proposer(pool, config, doubles.RuleModel(), env="", seed=0)
         assert propose is not None

@@ -21,7 +21,7 @@ from dreamgym.rl.config import UpdateConfig
 from dreamgym.tracking import FILE, read_metrics
 from dreamgym.training import LoopConfig
 from tests import doubles, helpers
-from worldmodel.experience.base import Prediction, Remembering
+from worldmodel.experience.base import CachingExperienceModel, Prediction
 from worldmodel.memory import ReplayMemory
 
 TASKS = doubles.tasks("train")[4:40:9]  # their variations are new
@@ -107,7 +107,7 @@ def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
     config = dataclasses.replace(LOOP, updates=1, curriculum=rule)
     *_, go = start(tmp_path / "rule", config, env="")
     _, progress = go()
-    (told,) = progress.pool.verdicts.values()
+    (told,) = progress.pool.proposal_counts.values()
     assert sum(told.values()) == 2
     made = [e.task for e in progress.pool.entries.values() if e.generated]
     assert len(made) == told["accepted"] > 0
@@ -116,7 +116,7 @@ def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
         config, curriculum=dataclasses.replace(rule, generator="none")
     )
     *_, go = start(tmp_path / "none", nobody)
-    assert go()[1].pool.verdicts == {}
+    assert go()[1].pool.proposal_counts == {}
 
 
 def stop_after(at, go, monkeypatch):
@@ -208,7 +208,7 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
     sure = {"a": 0.9, "b": math.nan, "c": 0.5}
     asked, entered = [], []
 
-    class Known(Remembering):
+    class Known(CachingExperienceModel):
         def __init__(self):
             super().__init__(ReplayMemory(), history=2)
 
@@ -221,7 +221,7 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
             return [Prediction(q.state, 0.0, "go", "", c, None)
                     for q, c in zip(queries, told, strict=True)]  # fmt: skip
 
-        def refresh(self, tasks, fresh):
+        def add_to_memory(self, tasks, fresh):
             entered.extend(zip(tasks, (t.action for t in fresh), strict=True))
 
     steps = [helpers.transition(("s",), x, ("s",)) for x in ("a", "b", "c")]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from curriculum.feasibility import FeasibilityConfig
-from curriculum.step_limit import HorizonConfig
+from curriculum.step_limit import StepLimitConfig
 from curriculum.value import ValueConfig
 from dreamgym.pipeline import clone, reinforce, served, train
 from dreamgym.pipeline.config import TrustConfig, changed
@@ -37,7 +37,7 @@ ALL = dataclasses.replace(
     curriculum=dataclasses.replace(
         LOOP.curriculum, value=ValueConfig(estimate="posterior", decay=0.9),
         feasibility=FeasibilityConfig(rollouts=2), stages="games",
-        horizon=HorizonConfig(first=2, updates=2),
+        horizon=StepLimitConfig(first=2, updates=2),
     ),
 )  # fmt: skip
 

@@ -11,8 +11,8 @@ from flax import nnx
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.training import turn_example
 from tests import doubles, helpers
-from worldmodel.backbone.model import read
-from worldmodel.backbone.scalar_head import headed
+from worldmodel.backbone.model import apply_decoder
+from worldmodel.backbone.scalar_head import with_scalar_head
 
 TASKS = doubles.tasks("train")[:24]
 ROWS = {"rows": 4, "width": 96}
@@ -52,7 +52,7 @@ def test_a_value_is_read_where_the_turn_begins(trunk):
         # Up to the forced opener; what the policy wrote is not read.
         before = list(e.ids[: list(e.mask).index(True)])
         ids = np.array([before])
-        hidden = read(
+        hidden = apply_decoder(
             m.definition, m.params, ids, np.arange(len(before))[None],
             np.ones_like(ids),
         ).hidden[0, -1]  # fmt: skip
@@ -72,7 +72,7 @@ def test_a_shared_trunk_is_the_policys_of_now():
     state, _ = with_head(judge.init())
     other = doubles.model(7).params
     found = judge.values(state, other, given)
-    whole = headed(doubles.model(7)).params
+    whole = with_scalar_head(doubles.model(7)).params
     assert helpers.distance(whole, state.params) > 0
     assert (
         np.abs(found - judge.values(state, doubles.model().params, given)).max() > 0.01

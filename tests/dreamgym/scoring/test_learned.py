@@ -14,7 +14,7 @@ from dreamgym.scoring.learned import PreferenceFitConfig, RewardModel, bradley_t
 from dreamgym.scoring.preferences import Preference
 from dreamgym.scoring.scorer import StepScores
 from tests import doubles
-from worldmodel.backbone.scalar_head import headed
+from worldmodel.backbone.scalar_head import with_scalar_head
 
 CONFIG = PreferenceFitConfig(
     steps=40, pairs=4, width=64, history=2, learning_rate=1e-2, save_every=20
@@ -147,7 +147,9 @@ def test_scores_do_not_depend_on_what_is_scored_beside(told):
 
 
 def test_a_model_of_no_fit_says_nothing():
-    raw = RewardModel(headed(doubles.model()), doubles.tokenizer(), history=2, width=64)
+    raw = RewardModel(
+        with_scalar_head(doubles.model()), doubles.tokenizer(), history=2, width=64
+    )
     np.testing.assert_array_equal(raw.gaps(UNSEEN[:2]), 0.0)
 
 

@@ -52,7 +52,7 @@ def streams(model, runs=RAGGED) -> Streams:
 
 
 def greedy(stream: Streams):
-    return stream.sample(anything(0.0), keys(), most=MOST)
+    return stream.sample(anything(0.0), keys(), max_tokens=MOST)
 
 
 def assert_same(a, b):
@@ -68,8 +68,8 @@ def replay(model, g: Grammar, prompt, out, b) -> None:
     logits = helpers.full_pass(model, [*prompt, *written])[len(prompt) - 1 :]
     for t, token in enumerate(written):
         assert (out.phase[b, t], out.first[b, t]) == (phase, count == 0)
-        if count >= g.limit[phase]:
-            assert (token, out.sampled[b, t]) == (g.closing[phase], False)
+        if count >= g.max_tokens[phase]:
+            assert (token, out.sampled[b, t]) == (g.forced_token[phase], False)
             assert out.logp[b, t] == 0.0
         else:
             allowed = (g.first if count == 0 else g.allowed)[phase]
@@ -80,7 +80,7 @@ def replay(model, g: Grammar, prompt, out, b) -> None:
             np.testing.assert_allclose(
                 out.logp[b, t], np.log(p[token] / p.sum()), atol=2e-4
             )
-        closed = bool(g.close[phase, token])
+        closed = bool(g.closing_tokens[phase, token])
         assert (t == n - 1) == (closed and phase == 1)
         phase, count = (phase + 1, 0) if closed else (phase, count + 1)
     assert not out.ids[b, n:].any()
@@ -93,7 +93,7 @@ def test_samples_are_those_of_the_full_forward_pass(family_model):
     s, g = streams(family_model), grammar()
     texts = [list(r) for r in RAGGED]
     for turn in range(2):
-        out = s.sample(g, keys(turn), most=MOST)
+        out = s.sample(g, keys(turn), max_tokens=MOST)
         for b, text in enumerate(texts):
             replay(family_model, g, text, out, b)
             text.extend(out.ids[b, : out.length[b]].tolist())
@@ -105,7 +105,7 @@ def test_samples_are_those_of_the_full_forward_pass(family_model):
 
 
 def test_some_streams_are_forced_to_close(family_model):
-    out = streams(family_model).sample(grammar(limits=(1, 1)), keys(), most=MOST)
+    out = streams(family_model).sample(grammar(limits=(1, 1)), keys(), max_tokens=MOST)
     for b, prompt in enumerate(RAGGED):
         replay(family_model, grammar(limits=(1, 1)), prompt, out, b)
     # One free token a phase, neither closing (first excludes it): both closings forced.
@@ -116,7 +116,7 @@ def test_some_streams_are_forced_to_close(family_model):
 
 def test_greedy_takes_the_most_probable_token_whatever_the_key(family_model):
     out = greedy(streams(family_model))
-    other = streams(family_model).sample(anything(0.0), keys(7), most=MOST)
+    other = streams(family_model).sample(anything(0.0), keys(7), max_tokens=MOST)
     assert_same(out, other)
     assert len(set(out.ids.ravel().tolist())) > 3  # no single repeated token
     for b, prompt in enumerate(RAGGED):
@@ -129,7 +129,9 @@ def test_banned_tokens_are_taken_from_one_stream_alone(family_model):
     free = greedy(streams(family_model))
     banned = np.zeros((3, V), bool)
     banned[1, free.ids[1, 0]] = True
-    out = streams(family_model).sample(anything(0.0), keys(), most=MOST, banned=banned)
+    out = streams(family_model).sample(
+        anything(0.0), keys(), max_tokens=MOST, banned=banned
+    )
     np.testing.assert_array_equal(out.ids[[0, 2]], free.ids[[0, 2]])
     assert free.ids[1, 0] not in out.ids[1]
     logits = helpers.full_pass(family_model, RAGGED[1])[-1].copy()
@@ -141,7 +143,7 @@ def test_banned_tokens_are_taken_from_one_stream_alone(family_model):
 
 def test_the_key_decides_a_sample(family_model):
     one, same, other = (
-        streams(family_model).sample(anything(1.5), keys(s), most=MOST)
+        streams(family_model).sample(anything(1.5), keys(s), max_tokens=MOST)
         for s in (0, 0, 1)
     )
     assert_same(one, same)
@@ -150,7 +152,7 @@ def test_the_key_decides_a_sample(family_model):
 
 def test_every_token_of_a_stream_has_noise_of_its_own(family_model):
     # So hot that noise alone decides: one noise for all steps would repeat one token.
-    out = streams(family_model).sample(anything(1e6), keys(6), most=MOST)
+    out = streams(family_model).sample(anything(1e6), keys(6), max_tokens=MOST)
     assert all(len(set(row.tolist())) > 2 for row in out.ids)
     assert len({tuple(row.tolist()) for row in out.ids}) == 3
 
@@ -160,7 +162,7 @@ def test_tokens_come_as_often_as_their_probability(family_model):
     n = 256
     s = Streams(family_model, n, 8)
     s.append([[4]] * n, columns=1)
-    out = s.sample(anything(2.0), keys(3, n), most=1)
+    out = s.sample(anything(2.0), keys(3, n), max_tokens=1)
     p = np.exp(helpers.log_softmax(helpers.full_pass(family_model, [4])[0] / 2.0))
     count = np.bincount(out.ids[:, 0], minlength=V)
     assert (np.abs(count - n * p) <= 4.5 * np.sqrt(n * p * (1 - p)) + 0.5).all()
@@ -187,7 +189,7 @@ def test_an_empty_run_leaves_a_stream_as_it_is(family_model):
 
 def test_rewind_then_append_is_a_fresh_start(family_model):
     s = streams(family_model)
-    s.sample(anything(), keys(5), most=MOST)
+    s.sample(anything(), keys(5), max_tokens=MOST)
     s.rewind([2, 1, 0])
     assert s.lengths.tolist() == [2, 1, 0]
     s.append([[9, 9, 9], [3], [4, 4]], columns=WIDTH)
@@ -198,7 +200,7 @@ def test_rewind_then_append_is_a_fresh_start(family_model):
 def test_rewind_gives_the_columns_back(family_model):
     s = streams(family_model)
     for _ in range(5):  # 6 + 8 columns a turn would not fit 32 twice
-        s.sample(anything(), keys(), most=MOST)
+        s.sample(anything(), keys(), max_tokens=MOST)
         s.rewind([1, 1, 1])
         s.append([[2, 3, 4, 5], [2], [3]], columns=WIDTH)
     assert s.lengths.tolist() == [5, 2, 2]
@@ -207,13 +209,13 @@ def test_rewind_gives_the_columns_back(family_model):
 def test_inactive_streams_write_nothing_and_go_on_later(family_model):
     s = streams(family_model)
     active = np.array([False, True, True])
-    out = s.sample(anything(0.0), keys(), most=MOST, active=active)
+    out = s.sample(anything(0.0), keys(), max_tokens=MOST, active=active)
     want = greedy(streams(family_model))
     assert out.length.tolist() == [0, MOST, MOST]
     assert not out.ids[0].any()
     np.testing.assert_array_equal(out.ids[1:], want.ids[1:])
     assert s.lengths.tolist() == [5, 1 + MOST, 3 + MOST]
-    later = s.sample(anything(0.0), keys(), most=MOST, active=~active)
+    later = s.sample(anything(0.0), keys(), max_tokens=MOST, active=~active)
     assert len(set(want.ids[0].tolist())) > 2
     np.testing.assert_array_equal(later.ids[0], want.ids[0])
     np.testing.assert_allclose(later.logp[0], want.logp[0], atol=1e-5)
@@ -222,10 +224,14 @@ def test_inactive_streams_write_nothing_and_go_on_later(family_model):
 def test_a_text_does_not_depend_on_the_batch_around_it(family_model):
     prompts = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
     k, g = keys(2, 4), grammar()
-    there = gen.generate(family_model, prompts, g, k, most=MOST)
+    there = gen.generate(family_model, prompts, g, k, max_tokens=MOST)
     order = [3, 0]
     here = gen.generate(
-        family_model, [prompts[i] for i in order], g, k[np.array(order)], most=MOST
+        family_model,
+        [prompts[i] for i in order],
+        g,
+        k[np.array(order)],
+        max_tokens=MOST,
     )
     for got, i in zip(here, order, strict=True):
         np.testing.assert_array_equal(got.ids, there[i].ids)
@@ -238,11 +244,11 @@ def test_more_prompts_than_a_batch_are_all_answered(family_model):
     last = gen.BATCHES[-1]
     prompts = [[1 + i % 9, 1 + i % 7] for i in range(last + 3)]
     k, g = keys(4, len(prompts)), grammar()
-    out = gen.generate(family_model, prompts, g, k, most=MOST)
+    out = gen.generate(family_model, prompts, g, k, max_tokens=MOST)
     assert len(out) == len(prompts)
     for i in (0, last - 1, last, last + 2):
         replay(family_model, g, prompts[i], out[i], 0)
-    alone = gen.generate(family_model, prompts[last:], g, k[last:], most=MOST)
+    alone = gen.generate(family_model, prompts[last:], g, k[last:], max_tokens=MOST)
     for a, b in zip(out[last:], alone, strict=True):
         np.testing.assert_array_equal(a.ids, b.ids)
 
@@ -268,10 +274,10 @@ def test_errors_say_what_does_not_fit(family_model):
     with pytest.raises(
         ValueError, match="stream 0 has nothing to continue from: append"
     ):
-        s.sample(anything(), keys(), most=1)
+        s.sample(anything(), keys(), max_tokens=1)
     s.append([[1], [], [2]], columns=WIDTH)
     with pytest.raises(ValueError, match="stream 1 has nothing to continue from"):
-        s.sample(anything(), keys(), most=1)
+        s.sample(anything(), keys(), max_tokens=1)
     s = streams(family_model)
     with pytest.raises(ValueError, match="expected 3 runs, got 1"):
         s.append([[1]])
@@ -280,7 +286,7 @@ def test_errors_say_what_does_not_fit(family_model):
     with pytest.raises(
         ValueError, match=r"stream \d: 32 more tokens do not fit, \d of 32"
     ):
-        s.sample(anything(), keys(), most=32)
+        s.sample(anything(), keys(), max_tokens=32)
     for bad in ([6, 1, 1], [1, 1], [-1, 1, 1]):
         with pytest.raises(ValueError, match="lengths must be"):
             s.rewind(bad)
@@ -312,10 +318,10 @@ def test_an_empty_run_leaves_a_stream_where_it_was(family_model):
 
 
 def test_a_text_in_pieces_is_the_whole_text(family_model):
-    whole = streams(family_model).sample(anything(1.0), keys(), most=9)
+    whole = streams(family_model).sample(anything(1.0), keys(), max_tokens=9)
     s = streams(family_model)
     parts = [
-        s.sample(anything(1.0), keys(), most=n, resume=i > 0)
+        s.sample(anything(1.0), keys(), max_tokens=n, resume=i > 0)
         for i, n in enumerate((2, 4, 3))
     ]
     got = np.concatenate([p.ids for p in parts], axis=1)
@@ -335,9 +341,9 @@ def test_a_phase_goes_on_in_the_next_piece(family_model):
         np.ones(2, np.float32), np.zeros(2, np.float32),
     )  # fmt: skip
     s = streams(family_model)
-    one = s.sample(grammar, keys(), most=2)
+    one = s.sample(grammar, keys(), max_tokens=2)
     assert s.live.all()
-    two = s.sample(grammar, keys(), most=4, resume=True)
+    two = s.sample(grammar, keys(), max_tokens=4, resume=True)
     assert one.phase.max() == 0
     np.testing.assert_array_equal(two.ids[:, 1], [5, 5, 5])
     np.testing.assert_array_equal(two.sampled[:, 1], [False] * 3)
@@ -364,7 +370,7 @@ def test_long_caches_are_read_in_blocks(small_model):
     blocks.append([run[0][100:]])
     np.testing.assert_allclose(blocks._state.logits, whole._state.logits, atol=1e-5)
     a, b = (
-        s.sample(anything(0.0), keys(batch=1), most=5) for s in (whole, blocks)
+        s.sample(anything(0.0), keys(batch=1), max_tokens=5) for s in (whole, blocks)
     )  # token by token, in whole blocks
     np.testing.assert_allclose(a.logp, b.logp, atol=1e-5)
 
@@ -379,7 +385,9 @@ def test_a_long_run_compiles_a_handful_of_times(small_model):
     for n, m in sizes:
         prompts = [[1 + i % 9] * n for i in range(int(rng.integers(1, 16)))]
         most = gen.bucket(m, 32)
-        gen.generate(small_model, prompts, grammar, keys(batch=len(prompts)), most=most)
+        gen.generate(
+            small_model, prompts, grammar, keys(batch=len(prompts)), max_tokens=most
+        )
         seen.append(compiled() - start)
     # One prompt bucket, two lengths of reply: two programs each, whatever the prompts.
     assert seen[-1] <= 4

@@ -9,9 +9,9 @@ from tests import helpers
 from worldmodel.backbone import layers
 from worldmodel.backbone.config import ModelConfig, RopeScaling
 from worldmodel.backbone.layers import (
-    KeyValues,
+    KVCache,
     Linear,
-    Place,
+    Placement,
     ShortConv,
     attend,
     attend_used,
@@ -90,7 +90,7 @@ def test_a_convolution_by_hand():
     conv.out.kernel[...] = jnp.eye(2)
     x = jnp.array([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0], [13.0, 17.0]])[None]
     positions = jnp.array([[0, 1, 2, 0]])
-    place = Place(positions, jnp.ones((1, 4), int))
+    place = Placement(positions, jnp.ones((1, 4), int))
     want = [2 * 100, 5 * (900 + 10), 11 * (4900 + 90 + 1), 17 * 16900]
     got = conv(x, place, rotation(shape, positions), None)[0]
     np.testing.assert_allclose(got[0, :, 0], want)
@@ -99,7 +99,7 @@ def test_a_convolution_by_hand():
 
 def test_run_mask_by_hand():
     segments = jnp.array([[1, 1, 1, 2, 0]])
-    place = Place(jnp.array([[0, 1, 2, 0, 0]]), segments)
+    place = Placement(jnp.array([[0, 1, 2, 0, 0]]), segments)
     want = [
         [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0],
         [0, 0, 0, 0, 1],
@@ -125,13 +125,13 @@ def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window, few):
     k, v = (jnp.asarray(rng.normal(size=(2, 2, 32, 6)), jnp.float32) for _ in "kv")
     # The last block is never used: what it holds may not matter.
     k, v = k.at[:, :, 24:].set(1e4), v.at[:, :, 24:].set(jnp.nan)
-    place = Place(jnp.array([[9, 10, 11], [17, 18, 19]]))
+    place = Placement(jnp.array([[9, 10, 11], [17, 18, 19]]))
     mask = readable(place.positions, 0, 24, window)
     want = attend(q, k[:, :, :24], v[:, :, :24], mask)
     monkeypatch.setattr(layers, "BLOCK", 4)
     monkeypatch.setattr(layers, "WHOLE", 8)
     monkeypatch.setattr(layers, "FEW", few)  # runs of three: in blocks of 4, or of 8
-    got = attend_used(q, KeyValues(k, v), place, window)
+    got = attend_used(q, KVCache(k, v), place, window)
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
@@ -141,7 +141,7 @@ def test_a_run_is_written_where_its_stream_stands():
     cached = jnp.zeros((3, 5, 1))
     run = jnp.arange(1.0, 10.0).reshape(3, 3, 1)
     positions = jnp.array([[1, 2, 3], [4, 5, 6], [3, 4, 5]])
-    place = Place(positions, count=jnp.array([2, 0, 2]))
+    place = Placement(positions, count=jnp.array([2, 0, 2]))
     got = layers._written(cached, run, place, 1)[..., 0]
     want = [[0, 1, 2, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 7, 8]]
     np.testing.assert_array_equal(got, want)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from worldmodel.chat.failures import Pulse, lasting, unanswered
+from worldmodel.chat.failures import ServerHealth, lasting, unanswered
 from worldmodel.chat.protocol import (
     ChatCut,
     ChatError,
@@ -20,7 +20,7 @@ KEPT = (ChatReply("a", cached=True), ChatCut(cached=True))
 
 
 def stopped(failures, *replies) -> ChatError | None:
-    pulse = Pulse()
+    pulse = ServerHealth()
     pulse.note(replies)
     try:
         pulse.check(failures)
@@ -42,7 +42,7 @@ def test_a_refused_question_never_stops():
 
 @pytest.mark.parametrize("reply", [*ALIVE, *KEPT])
 def test_refusals_alone_stop_where_nothing_was_ever_taken(reply):
-    pulse = Pulse()
+    pulse = ServerHealth()
     for _ in range(2):
         pulse.note([LONG])
         pulse.check([LONG])
@@ -59,7 +59,7 @@ def test_silence_stops_until_the_server_itself_has_answered(reply):
     assert stopped([LONG, SLOW]) is SLOW
     assert stopped([SLOW], *KEPT) is SLOW
     assert stopped([SLOW], reply) is None
-    pulse = Pulse()
+    pulse = ServerHealth()
     pulse.note([reply])
     pulse.note([LONG, SLOW])
     pulse.check([LONG, SLOW])  # it answered before

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers import transition
-from worldmodel.data.invalid_actions import refused, unmoved
+from worldmodel.data.invalid_actions import error_only_change, is_invalid
 
 HERE = ("at kitchen", "said nothing")
 
@@ -20,7 +20,7 @@ HERE = ("at kitchen", "said nothing")
     ],
 )
 def test_a_state_that_stayed_but_for_an_error(after, found):
-    assert unmoved(HERE, after) == found
+    assert error_only_change(HERE, after) == found
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_a_state_that_stayed_but_for_an_error(after, found):
     ],
 )
 def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
-    assert refused(transition(("a", "said b"), "x", after, **told)) == wrong
+    assert is_invalid(transition(("a", "said b"), "x", after, **told)) == wrong

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from tests import helpers
 from worldmodel.experience.base import Prediction
 from worldmodel.experience.calibration import (
-    CHANCES,
+    PROBABILITIES,
     Calibration,
     Platt,
     calibration,
@@ -67,7 +67,7 @@ def answer(t, *, confidence=0.9, wrong=False, **chances):
     state = ("fog",) if wrong else t.next_state
     return Prediction(
         state, t.reward, outcome_of(t), "", confidence, None,
-        **({"earns": 0.5, "ends": 0.5} | chances),
+        **({"p_reward": 0.5, "p_terminal": 0.5} | chances),
     )  # fmt: skip
 
 
@@ -81,15 +81,18 @@ def test_each_chance_is_scaled_by_its_own_truth():
     found = calibration(answers, real)
     told = found(answers[0])
     assert told.confidence == pytest.approx(0.25, abs=0.02)
-    assert told.earns == pytest.approx(0.25, abs=0.02)
-    assert told.ends == pytest.approx(0.25, abs=0.02)
+    assert told.p_reward == pytest.approx(0.25, abs=0.02)
+    assert told.p_terminal == pytest.approx(0.25, abs=0.02)
     assert told[:4] == answers[0][:4]
     assert Calibration.parsed(json.loads(json.dumps(found.json()))) == found
 
 
 def test_what_a_backend_cannot_tell_stays_unknown():
     t = helpers.transition()
-    unknown = dict.fromkeys(CHANCES, math.nan)
+    unknown = dict.fromkeys(PROBABILITIES.values(), math.nan)
     found = calibration([answer(t, **unknown)] * 9, [t] * 9)
     assert found == Calibration()
-    assert all(math.isnan(getattr(found(answer(t, **unknown)), n)) for n in CHANCES)
+    assert all(
+        math.isnan(getattr(found(answer(t, **unknown)), n))
+        for n in PROBABILITIES.values()
+    )

@@ -9,14 +9,14 @@ from worldmodel.backbone.model import create
 from worldmodel.data.records import Task
 from worldmodel.experience.examples import (
     mean_tokens,
+    permute_outcomes,
     reply_tokens,
-    shuffled,
     texts_of,
     transition_examples,
     variation_examples,
 )
 from worldmodel.experience.grammar import ExperienceConfig
-from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.optimizer import OptimizerConfig
@@ -135,7 +135,7 @@ def test_the_control_permutes_outcomes_within_families():
         )
         for e in episodes
     ]
-    out = shuffled(episodes, seed=0)
+    out = permute_outcomes(episodes, seed=0)
     moved = 0
     for family in ("room", "cave"):
         was, now = (
@@ -148,8 +148,8 @@ def test_the_control_permutes_outcomes_within_families():
     assert moved > 9  # of 18; one permutation keeps about one place
     assert all(t.reasoning is None for e in out for t in e.transitions)
     assert [(e.id, e.task) for e in out] == [(e.id, e.task) for e in episodes]
-    assert shuffled(episodes, seed=0) == out
-    assert shuffled(episodes, seed=1) != out
+    assert permute_outcomes(episodes, seed=0) == out
+    assert permute_outcomes(episodes, seed=1) != out
 
 
 def test_the_room_that_replies_need_by_hand(tok):
@@ -211,7 +211,7 @@ def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
         assert (state == 1).all()
         assert (reward == (4 if i in (0, 3) else 1)).all()
         assert (outcome == (9 if i == 3 else 1)).all()
-    kept = supervised.with_context(
+    kept = supervised.with_context_loss(
         Example([1, 2, 3], [False, True, True], [0, 2, 3], weight=[1.0, 4.0, 9.0]), 0.25
     )
     assert kept.weight == [0.25, 4.0, 9.0]
@@ -259,7 +259,7 @@ def exact_after_fit(episodes, truth, directory) -> dict:
         ),
         seed=0, directory=directory,
     )  # fmt: skip
-    local = LocalExperience(model, tok, memory, config)
+    local = LocalExperienceModel(model, tok, memory, config)
     return fidelity.score(local, truth, limit=99)
 
 
@@ -269,7 +269,7 @@ def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
     assert (card["exact"]["all"]["mean"], card["exact"]["all"]["count"]) == (1.0, 9)
     assert card["reward"]["accuracy"]["mean"] == 1.0
     assert card["done"]["accuracy"]["mean"] == 1.0
-    control = shuffled(truth, seed=0)
+    control = permute_outcomes(truth, seed=0)
     card = exact_after_fit(control, truth, tmp_path / "control")
     assert card["exact"]["all"]["mean"] <= 0.5
     assert card["reward"]["accuracy"]["mean"] < 1.0

@@ -42,11 +42,11 @@ def test_a_reward_that_is_no_number_is_a_problem_and_earns_nothing(tok):
             try:
                 value = float(tok.decode([one, *two]))
             except ValueError:
-                assert answer.problem is not None
+                assert answer.error is not None
                 assert answer.reward == 0.0
                 read[False] += 1
             else:
-                assert answer.problem is None
+                assert answer.error is None
                 assert answer.reward == value
                 read[True] += 1
     assert min(read.values()) > 0
@@ -69,7 +69,7 @@ def test_replies_keep_to_the_grammar(tok, text_model):
         tok.control("full"),
     }
     same = {tok.control("same")}
-    for out in generate(text_model, [context] * n, grammar, keys, most=30):
+    for out in generate(text_model, [context] * n, grammar, keys, max_tokens=30):
         ids = out.ids[0, : out.length[0]].tolist()
         why, script, value, end = phases_of(tok, ids)
         assert 1 <= len(why) <= SHAPE.reasoning_tokens
@@ -90,7 +90,7 @@ def test_variations_keep_to_the_grammar(tok, text_model):
     )
     context = prompts.variation_ids(tok, about)
     keys = jax.random.split(jax.random.key(2), 16)
-    for out in generate(text_model, [context] * 16, grammar, keys, most=most):
+    for out in generate(text_model, [context] * 16, grammar, keys, max_tokens=most):
         names = [tok.name(i) for i in out.ids[0, : out.length[0]].tolist()]
         assert names[0] is None
         at = names.index("state")
@@ -121,7 +121,7 @@ def test_a_reply_as_long_as_its_room_is_whole(tok, text_model):
     grammar = reply_grammar(tok, SHAPE)
     context = prompts.query_ids(tok, task(), (), [], HERE, "press lamp", history=2)
     keys = jax.random.split(jax.random.key(0), 16)
-    for out in generate(text_model, [context] * 16, grammar, keys, most=30):
+    for out in generate(text_model, [context] * 16, grammar, keys, max_tokens=30):
         n = out.length[0]
         forced = out.phase[0, :n][~out.sampled[0, :n]]
         for phase, room in ((1, SHAPE.state_tokens), (2, REWARD_TOKENS)):
@@ -134,4 +134,7 @@ def test_rewards_have_the_room_that_the_data_need(tok):
     assert len(ids) > REWARD_TOKENS
     wide = reply_grammar(tok, SHAPE, len(ids))
     usual = reply_grammar(tok, SHAPE)
-    assert (wide.limit[2], usual.limit[2]) == (len(ids) + 1, REWARD_TOKENS + 1)
+    assert (wide.max_tokens[2], usual.max_tokens[2]) == (
+        len(ids) + 1,
+        REWARD_TOKENS + 1,
+    )

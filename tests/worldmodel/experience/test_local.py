@@ -16,10 +16,10 @@ from worldmodel.experience.grammar import (
     ExperienceConfig,
     reply_grammar,
 )
-from worldmodel.experience.local import LocalExperience
+from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
-from worldmodel.text.state_format import form_of
+from worldmodel.text.state_format import state_format
 
 
 def ask(action="press lamp", past=(), state=HERE, name="t1") -> Query:
@@ -32,7 +32,7 @@ def others(tok, text_model, config=SHAPE, seed=0, tasks=("t8", "t9")):
     for name in tasks:
         after = (f"the lamp is {name}",)
         memory.add([name], [helpers.transition(HERE, "press lamp", after)])
-    return LocalExperience(text_model, tok, memory, config, seed=seed)
+    return LocalExperienceModel(text_model, tok, memory, config, seed=seed)
 
 
 QUERIES = [
@@ -47,10 +47,10 @@ def test_every_answer_has_a_form(tok, text_model):
         assert p.outcome in prompts.OUTCOMES
         assert np.isfinite(p.reward)
         assert 0.0 < p.confidence <= 1.0
-        assert p.problem != "the reply has no outcome"
-        assert p.problem is not None or p.next_state
+        assert p.error != "the reply has no outcome"
+        assert p.error is not None or p.next_state
         assert all(line.strip() and "\n" not in line for line in p.next_state)
-        if p.problem is not None and "in a state of" in p.problem:
+        if p.error is not None and "in a state of" in p.error:
             assert p.next_state == q.state
 
 
@@ -58,7 +58,7 @@ def test_a_reply_never_edits_a_line_that_is_not_there(tok, text_model):
     # An untrained model at temperature 1 would name any of 32 lines.
     queries = [ask(f"press {i}", state=HERE[: 1 + i % 2]) for i in range(24)]
     found = others(tok, text_model).predict(queries)
-    assert not [p for p in found if p.problem and "in a state of" in p.problem]
+    assert not [p for p in found if p.error and "in a state of" in p.error]
 
 
 def test_the_same_question_has_the_same_answer(tok, text_model):
@@ -104,7 +104,7 @@ def test_equal_questions_are_computed_once(tok, text_model):
     one, two = model.predict(long)
     assert one == two
     assert (model.asked, model.computed) == (5, 3)
-    model.refresh()
+    model.add_to_memory()
     model.predict([ask()])
     assert (model.asked, model.computed) == (6, 4)
 
@@ -119,7 +119,9 @@ def test_without_history_all_pasts_are_one(tok, text_model):
 def test_refresh_shows_new_demonstrations(tok, text_model):
     model = others(tok, text_model, tasks=())
     (before,) = model.predict([ask()])
-    model.refresh(["t9"], [helpers.transition(HERE, "press lamp", ("it is lit",))])
+    model.add_to_memory(
+        ["t9"], [helpers.transition(HERE, "press lamp", ("it is lit",))]
+    )
     assert len(model.memory) == 1
     (after,) = model.predict([ask()])
     assert (before.reasoning, before.confidence) != (after.reasoning, after.confidence)
@@ -127,7 +129,9 @@ def test_refresh_shows_new_demonstrations(tok, text_model):
 
 def test_the_own_task_never_answers_itself(tok, text_model):
     alone, told = (others(tok, text_model, tasks=()) for _ in range(2))
-    told.refresh(["t1"], [helpers.transition(HERE, "press lamp", ("the answer",))])
+    told.add_to_memory(
+        ["t1"], [helpers.transition(HERE, "press lamp", ("the answer",))]
+    )
     assert told.predict([ask()]) == alone.predict([ask()])
 
 
@@ -161,7 +165,7 @@ def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
     monkeypatch.setattr(local, "generate", scripted((ids, phase)))
     (p,) = others(tok, text_model).predict([ask()])
     assert (p.next_state, p.reward, p.outcome) == (t.next_state, 0.5, "win")
-    assert (p.reasoning, p.problem) == ("the lamp change", None)
+    assert (p.reasoning, p.error) == ("the lamp change", None)
     # The reasoning is not counted, nor the padding.
     np.testing.assert_allclose(p.confidence, 0.5**rest, rtol=1e-4)
 
@@ -186,14 +190,14 @@ def test_chances_to_earn_and_to_end_by_hand(
     phase = [0] * (len(why) + 1) + [1] * len(script) + [2] * 2 + [3]
     monkeypatch.setattr(local, "generate", scripted((ids, phase)))
     (p,) = others(tok, text_model).predict([ask()])
-    np.testing.assert_allclose([p.earns, p.ends], [earns, ends], rtol=1e-4)
+    np.testing.assert_allclose([p.p_reward, p.p_terminal], [earns, ends], rtol=1e-4)
 
 
 def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
     ids = prompts.reply_ids(tok, helpers.transition(("a",), "x", ()))
     monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
     (p,) = others(tok, text_model).predict([ask(state=("a",))])
-    assert (p.next_state, p.problem) == ((), "the next state is empty")
+    assert (p.next_state, p.error) == ((), "the next state is empty")
 
 
 @pytest.mark.parametrize(("retries", "left"), [(0, 3), (1, 2), (2, 0), (5, 0)])
@@ -219,7 +223,7 @@ def test_a_reply_without_sense_is_sampled_again(
     config = dataclasses.replace(SHAPE, retries=retries)
     queries = [ask(a) for a in ("press lamp", "pull door", "wait")]
     found = others(tok, text_model, config).predict(queries)
-    assert sum(p.problem == "no line begins with 'gone'" for p in found) == left
+    assert sum(p.error == "no line begins with 'gone'" for p in found) == left
     assert len(asked) == min(retries, 2) + 1
     noise = [jax.random.key_data(k)[-1].tolist() for k in asked]
     assert len({tuple(n) for n in noise}) == len(noise)  # the last one's, each time
@@ -241,18 +245,18 @@ def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypa
         return scripted((ids, [1] * len(ids)))(model, contexts, grammar, keys)
 
     monkeypatch.setattr(local, "generate", generate)
-    model = LocalExperience(
+    model = LocalExperienceModel(
         text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=2),
-        forms={"room": form_of([HERE])},
+        forms={"room": state_format([HERE])},
     )  # fmt: skip
     (answer,) = model.predict([ask()])
-    assert (answer.problem, answer.next_state[0]) == (None, f"{HERE[0]} now")
+    assert (answer.error, answer.next_state[0]) == (None, f"{HERE[0]} now")
     assert asked == [1, 1, 1]
     assert all(moves)  # it was not a line that is not there
     # Families whose form is not known are not checked.
     hall = dataclasses.replace(task("t2"), family="hall")
     (other,) = model.predict([ask()._replace(task=hall)])
-    assert (other.next_state[0], other.problem, len(asked)) == ("dark", None, 4)
+    assert (other.next_state[0], other.error, len(asked)) == ("dark", None, 4)
 
 
 def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
@@ -266,14 +270,14 @@ def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
     monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
 
     def answer(forms):
-        model = LocalExperience(
+        model = LocalExperienceModel(
             text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
             forms=forms,
         )  # fmt: skip
         (found,) = model.predict([ask(state=before)])
-        return found.next_state, found.problem
+        return found.next_state, found.error
 
-    held = answer({"room": form_of([before])})
+    held = answer({"room": state_format([before])})
     assert held == (("hall south", "said no"), None)
     assert answer({}) == (("hall south", "said no", "said ok"), None)
 
@@ -286,11 +290,11 @@ def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
     ids += [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     ids += [tok.control("go")]
     monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
-    form = form_of([before])
+    form = state_format([before])
     for stems, want in ((True, ("lamp 0", *before[1:])), (False, ("lamp 1", "lamp 0"))):
-        model = LocalExperience(
+        model = LocalExperienceModel(
             text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
-            forms={"room": form._replace(stems=stems, distinct=False)},
+            forms={"room": form._replace(keyed_by_prefix=stems, distinct=False)},
         )  # fmt: skip
         (found,) = model.predict([ask(state=before)])
         assert found.next_state[: len(want)] == want
@@ -342,7 +346,7 @@ def test_signals_leave_answers_as_they_are(tok, text_model):
     assert "ensemble" not in found
     assert found["nearest"][0] == pytest.approx(1.0)  # the same state and action
     assert found["nearest"][3 - 1] < 0.9
-    empty = LocalExperience(text_model, tok, ReplayMemory(), SHAPE)
+    empty = LocalExperienceModel(text_model, tok, ReplayMemory(), SHAPE)
     assert empty.signals(QUERIES[:1])["nearest"] == [0.0]
 
 
@@ -372,7 +376,7 @@ def test_signals_count_the_samples_that_agree(
 
     def sample(queries, number):
         asked.append(number)
-        said = answer._replace(reward=answer.reward + (number > 0), problem=problem)
+        said = answer._replace(reward=answer.reward + (number > 0), error=problem)
         return [said for _ in queries]
 
     monkeypatch.setattr(model, "sample", sample)
@@ -382,7 +386,7 @@ def test_signals_count_the_samples_that_agree(
 
 def trusting(tok, model, trust="token", **settings):
     memory = others(tok, model).memory
-    return LocalExperience(model, tok, memory, SHAPE, trust=trust, **settings)
+    return LocalExperienceModel(model, tok, memory, SHAPE, trust=trust, **settings)
 
 
 def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
@@ -395,9 +399,11 @@ def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
     assert found["a"] != found["b"]
     # A member that is the model says what the model does of the same words.
     answers = others(tok, text_model).predict(QUERIES[:1])
-    said = (answers[0].next_state, prompts.verdict_ids(
+    said = (answers[0].next_state, prompts.reward_and_outcome_ids(
         tok, answers[0].reward, answers[0].outcome))  # fmt: skip
-    mass = others(tok, text_model)._mass(text_model, QUERIES[:1], answers, [said])
+    mass = others(tok, text_model)._sequence_probability(
+        text_model, QUERIES[:1], answers, [said]
+    )
     np.testing.assert_allclose(found["a"][0], mass[0], rtol=1e-5)
 
 
@@ -420,7 +426,7 @@ def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
 
 
 def test_chances_are_scaled_last(tok, text_model):
-    scale = Calibration(confidence=Platt(0.5, -1.0), ends=Platt(1.0, 2.0))
+    scale = Calibration(confidence=Platt(0.5, -1.0), p_terminal=Platt(1.0, 2.0))
     for trust in ("token", "agreement"):
         raw = trusting(tok, text_model, trust).predict(QUERIES)
         got = trusting(tok, text_model, trust, calibration=scale).predict(QUERIES)
@@ -435,14 +441,14 @@ def test_without_noise_every_sample_is_the_answer(tok, text_model):
     for number in range(3):
         samples = model.sample(QUERIES[:3], number)
         assert [s[:3] for s in samples] == [a[:3] for a in answers]
-    assert all(a.problem for a in answers)  # it is not trained
+    assert all(a.error for a in answers)  # it is not trained
     assert model.signals(QUERIES[:3])["agreement"] == [0.0] * 3
 
 
 def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
     model = others(tok, text_model)
     t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
-    (got,) = model.likelihood([QUERIES[0]], [t])
+    (got,) = model.next_state_probability([QUERIES[0]], [t])
     (answer,) = model.predict([QUERIES[0]])
     (demos,) = model.memory.search([("t1", HERE, "press lamp")], 1)
     context = [
@@ -476,14 +482,14 @@ def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
     whole = dataclasses.replace(SHAPE, full_text=True, state_tokens=30)
     for p in others(tok, text_model, whole).predict(QUERIES):
         # Nothing of the state before is kept by itself.
-        assert p.problem is None or "in a state of" not in p.problem
+        assert p.error is None or "in a state of" not in p.error
     grammar = reply_grammar(tok, whole)
     assert np.flatnonzero(grammar.first[1]).tolist() == [tok.control("full")]
     after = ("the lamp is on", "the door is shut")
     t = helpers.transition(HERE, "press lamp", after)
     ids = prompts.reply_ids(tok, t, full=True)
     read = prompts.parse_reply(tok, ids, ("some other state",))
-    assert (read.next_state, read.problem) == (after, None)
+    assert (read.next_state, read.error) == (after, None)
 
 
 # --- what has no room ---------------------------------------------------------
@@ -507,11 +513,11 @@ def test_a_reply_that_is_cut_is_a_problem(tok, text_model):
     """Its rest is nowhere: what stands there is no state of the model's."""
     model = others(tok, text_model)
     t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
-    assert model._read(ask(), said(tok, t)).problem is None
-    assert model._read(ask(), said(tok, t, [("next", 0)])).problem is None  # thoughts
+    assert model._read(ask(), said(tok, t)).error is None
+    assert model._read(ask(), said(tok, t, [("next", 0)])).error is None  # thoughts
     for name, phase in (("reward", 1), ("outcome", 2)):
         found = model._read(ask(), said(tok, t, [(name, phase)]))
-        assert found.problem == "the reply was cut: it is longer than there is room for"
+        assert found.error == "the reply was cut: it is longer than there is room for"
 
 
 def test_a_question_longer_than_the_positions_has_no_answer(tok, text_model):
@@ -519,12 +525,12 @@ def test_a_question_longer_than_the_positions_has_no_answer(tok, text_model):
     long = ask(state=tuple(f"line {i}" for i in range(known)))
     model = others(tok, text_model)
     before, answer, after = model.predict([QUERIES[0], long, QUERIES[1]])
-    assert "tokens, and there is room for" in answer.problem
+    assert "tokens, and there is room for" in answer.error
     assert np.isnan(answer.confidence)
     alone = others(tok, text_model).predict(QUERIES[:2])
     assert [before, after] == alone
     real = [helpers.transition(HERE, "press lamp", ("the lamp is on",))] * 2
-    one, none = model.likelihood([QUERIES[0], long], real)
+    one, none = model.next_state_probability([QUERIES[0], long], real)
     assert one > none == 0.0
 
 
@@ -536,6 +542,8 @@ def test_an_empty_state_is_an_answer_where_real_ones_are_empty(tok, text_model):
         ([("a file",)], "0 lines of text, at least 1 expected"),
         (None, "the next state is empty"),
     ):
-        forms = {} if states is None else {"room": form_of(states)}
-        model = LocalExperience(text_model, tok, ReplayMemory(), SHAPE, forms=forms)
-        assert model._read(query, said(tok, t)).problem == problem
+        forms = {} if states is None else {"room": state_format(states)}
+        model = LocalExperienceModel(
+            text_model, tok, ReplayMemory(), SHAPE, forms=forms
+        )
+        assert model._read(query, said(tok, t)).error == problem

@@ -31,10 +31,10 @@ from worldmodel.chat.protocol import (
 from worldmodel.data.records import Task
 from worldmodel.experience import prompting
 from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.prompts import OUTCOMES
-from worldmodel.text.state_format import form_of
+from worldmodel.text.state_format import state_format
 
 HERE = ("the lamp is off", "the door is shut")
 LIT = ("the lamp is on", "the door is shut")
@@ -73,9 +73,11 @@ def chat(url: str, cache=None, **changes) -> ChatClient:
     return ChatClient(ChatConfig(base_url=url, model="m", **(quick | changes)), cache)
 
 
-def dreaming(server, *names: str, forms=None, seed=0, **changes) -> PromptedExperience:
+def dreaming(
+    server, *names: str, forms=None, seed=0, **changes
+) -> PromptedExperienceModel:
     config = PromptedConfig(**changes)
-    return PromptedExperience(
+    return PromptedExperienceModel(
         chat(server.url), memory(*names), config, forms=forms, seed=seed
     )
 
@@ -90,7 +92,7 @@ def test_a_prediction_is_what_the_server_says():
         (found,) = model.predict([ask()])
     assert found.next_state == LIT
     assert (found.reward, found.outcome, found.reasoning) == (0.5, "go", "the lamp")
-    assert found.problem is None
+    assert found.error is None
     assert math.isnan(found.confidence)  # no log-probabilities were told
     assert model.predict([]) == []
 
@@ -172,7 +174,7 @@ def test_text_that_imitates_a_reply_comes_back_as_a_line():
 def test_what_makes_no_sense_is_asked_again_with_another_seed():
     with serving(ok("Sure!"), ok(SAID[:-5]), ok(SAID)) as server:
         (found,) = dreaming(server, retries=2).predict([ask()])
-    assert found.problem is None
+    assert found.error is None
     assert found.next_state == LIT
     assert len({b["seed"] for b in server.posts}) == 3
 
@@ -181,28 +183,28 @@ def test_what_never_makes_sense_is_a_problem_and_is_remembered():
     with serving(ok("Sure!")) as server:
         model = dreaming(server, retries=1)
         (found,) = model.predict([ask()])
-        assert found.problem.startswith("malformed: ")
+        assert found.error.startswith("malformed: ")
         assert (found.next_state, found.reward, found.outcome) == (HERE, 0.0, "go")
         assert len(server.posts) == 2
         model.predict([ask()])
         assert len(server.posts) == 2
     with serving(ok(SAID, why="length")) as server:
         (found,) = dreaming(server, retries=0).predict([ask()])
-    assert found.problem == "malformed: cut at max_tokens"
+    assert found.error == "malformed: cut at max_tokens"
 
 
 def test_a_state_that_breaks_the_familys_form_is_a_problem():
-    forms = {"room": form_of([("the lamp is off", "my door is shut")])}
+    forms = {"room": state_format([("the lamp is off", "my door is shut")])}
     bad = json.dumps(GOOD | {"next_state": ["nothing"]})
     good = json.dumps(GOOD | {"next_state": ["the lamp", "my door"]})
     with serving(ok(bad), ok(bad), ok(good)) as server:
         model = dreaming(server, forms=forms, retries=0)
         (found,) = model.predict([ask()])
-        assert found.problem is not None
+        assert found.error is not None
         assert found.next_state == HERE
         model = dreaming(server, forms=forms, retries=1)
         (found,) = model.predict([ask()])
-        assert found.problem is None
+        assert found.error is None
 
 
 def test_equal_questions_have_one_answer_until_the_memory_changes():
@@ -217,7 +219,7 @@ def test_equal_questions_have_one_answer_until_the_memory_changes():
         assert (model.asked, model.computed, len(server.posts)) == (4, 2, 2)
         # One place by two ways: the noise is the same.
         assert server.posts[0]["seed"] == server.posts[1]["seed"]
-        model.refresh(["t9"], [helpers.transition(HERE, "press lamp", ("new",))])
+        model.add_to_memory(["t9"], [helpers.transition(HERE, "press lamp", ("new",))])
         (fresh,) = model.predict([ask()])
         assert fresh != a
         assert '"new"' in chat_server.user_text(server.posts[-1])
@@ -236,11 +238,11 @@ def test_a_query_without_an_answer_is_a_problem_and_not_remembered():
     with serving(answering(rule)) as server:
         model = dreaming(server)
         good, bad = model.predict([ask(), ask("pull door")])
-        assert good.problem is None
-        assert bad.problem.startswith("refused: ")
+        assert good.error is None
+        assert bad.error.startswith("refused: ")
         assert (bad.next_state, bad.reward, bad.outcome) == (HERE, 0.0, "go")
         refuse.clear()
-        assert model.predict([ask("pull door")])[0].problem is None
+        assert model.predict([ask("pull door")])[0].error is None
 
 
 def test_without_any_answer_the_run_stops():
@@ -249,7 +251,7 @@ def test_without_any_answer_the_run_stops():
             dreaming(server).predict([ask(), ask("pull door")])
         with pytest.raises(ChatRefused):
             dreaming(server).vary([task()], key=jax.random.key(0))
-    model = PromptedExperience(
+    model = PromptedExperienceModel(
         chat(chat_server.closed_port()), memory(), PromptedConfig()
     )
     queries = [ask(f"press {i}") for i in range(100)]
@@ -272,7 +274,7 @@ def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
 
     def model(**changes):
         client = chat(server.url, tmp_path / "cache.db", retries=0, **changes)
-        return PromptedExperience(client, memory(), PromptedConfig(retries=0))
+        return PromptedExperienceModel(client, memory(), PromptedConfig(retries=0))
 
     with serving(behave) as server:
         first = model()
@@ -281,8 +283,8 @@ def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
         silent[0] = True
         again = model()
         good, cut = again.predict([ask(), ask("cut it")])
-        assert good.problem is None
-        assert cut.problem == "malformed: cut at max_tokens"
+        assert good.error is None
+        assert cut.error == "malformed: cut at max_tokens"
         (kept,) = again.vary([task()], key=jax.random.key(0))
         assert kept.initial_state == ("a",)
         for other in (ask(), ask("cut it")):
@@ -296,20 +298,20 @@ def test_a_question_that_is_refused_is_a_problem_wherever_a_run_goes_on(code, tm
 
     def model():
         client = chat(server.url, tmp_path / "cache.db", retries=0)
-        return PromptedExperience(client, memory(), PromptedConfig())
+        return PromptedExperienceModel(client, memory(), PromptedConfig())
 
     rule = answering(lambda b: code if "door" in _action(b) else SAID)
     queries = [*map(ask, ("press lamp", "look", "wait")), ask("pull door")]
     with serving(rule) as server:
         first = model().predict(queries)
-        assert [a.problem for a in first[:3]] == [None] * 3
-        assert first[3].problem.startswith("refused: ")
+        assert [a.error for a in first[:3]] == [None] * 3
+        assert first[3].error.startswith("refused: ")
         # NaN confidences are not equal to themselves.
         assert [a[:4] for a in model().predict(queries)] == [a[:4] for a in first]
         (lone,) = model().predict(queries[3:])  # the last one that lives
-        assert lone.problem == first[3].problem
+        assert lone.error == first[3].error
         (lone,) = model().sample(queries[3:], 0)
-        assert lone.problem == first[3].problem
+        assert lone.error == first[3].error
     with serving(chat_server.status(code)) as server:
         assert model().vary([task()], key=jax.random.key(0)) == [None]
 
@@ -322,7 +324,7 @@ def test_a_refusal_of_who_asks_stops_the_run_whoever_else_was_answered(code):
         with pytest.raises(ChatRefused, match=f"status {code}"):
             model.predict([ask(), ask("pull door")])
         posts = len(server.posts)
-        assert model.predict([ask()])[0].problem is None
+        assert model.predict([ask()])[0].error is None
         assert len(server.posts) == posts  # what was answered is remembered
 
 
@@ -333,11 +335,11 @@ def test_a_question_that_takes_too_long_is_a_problem_where_others_were_answered(
 
     with serving(behave) as server:
         client = chat(server.url, retries=0, deadline=2.0)
-        model = PromptedExperience(client, memory(), PromptedConfig())
+        model = PromptedExperienceModel(client, memory(), PromptedConfig())
         good, slow = model.predict([ask(), ask("pull door")])
-        assert good.problem is None
-        assert slow.problem.startswith("timeout: ")
-        assert model.predict([ask("pull door")])[0].problem == slow.problem
+        assert good.error is None
+        assert slow.error.startswith("timeout: ")
+        assert model.predict([ask("pull door")])[0].error == slow.error
 
 
 def _varies(body) -> bool:
@@ -359,9 +361,7 @@ def test_a_server_that_goes_in_the_middle_stops_the_run_and_what_it_said_is_kept
         with pytest.raises(ChatUnavailable, match="503"):  # `door` is in its state
             model.vary([task()], key=jax.random.key(0))
         gone[0], posts = False, len(server.posts)
-        assert [a.problem for a in model.predict([ask(), ask("pull door")])] == [
-            None
-        ] * 2
+        assert [a.error for a in model.predict([ask(), ask("pull door")])] == [None] * 2
         assert len(server.posts) == posts + 1
 
 
@@ -405,7 +405,7 @@ def test_a_reply_is_read(changes, want):
     said = json.dumps(GOOD | changes)
     for text in (said, f" {said}\n", f"```json\n{said}\n```"):
         found = prompting.read_reply(text)
-        assert found.problem is None
+        assert found.error is None
         assert (found.next_state, found.reward, found.outcome) == want
 
 
@@ -424,10 +424,10 @@ def test_a_reply_is_read(changes, want):
 )  # fmt: skip
 def test_a_reply_of_no_sense_is_a_problem(changes):
     found = prompting.read_reply(json.dumps(GOOD | changes))
-    assert found.problem is not None
-    found.problem.encode()
+    assert found.error is not None
+    found.error.encode()
     assert (found.next_state, found.reward, found.outcome) == ((), 0.0, "go")
-    assert prompting.read_reply(SAID.replace("0.5", "1e999")).problem is not None
+    assert prompting.read_reply(SAID.replace("0.5", "1e999")).error is not None
 
 
 PIECES = (
@@ -460,16 +460,16 @@ def test_reading_never_raises_and_keeps_its_promises():
         if number % 4 == 0:
             text = "".join(rng.choices(PIECES, k=rng.randint(0, 30)))
         found = prompting.read_reply(text)
-        good[found.problem is None] += 1
+        good[found.error is None] += 1
         assert math.isfinite(found.reward)
         assert found.outcome in OUTCOMES
-        if found.problem is None:
+        if found.error is None:
             assert found.next_state
             assert all(x.strip() and len(x.splitlines()) == 1 for x in found.next_state)
             "".join((*found.next_state, found.reasoning)).encode()
         else:
             assert found.next_state == ()
-            found.problem.encode()
+            found.error.encode()
         tokens = tuple(Token(3, -0.1) for _ in range(5))
         assert not prompting.confidence(ChatReply(text, tokens)) > 1.0
         drawn = prompting.read_variation(mutated(variation, rng))
@@ -527,7 +527,7 @@ def test_variations_are_tasks_or_none():
         posted = [b["seed"] for b in server.posts]
         assert sorted(posted[:5]) == sorted(posted[5:10]) != sorted(posted[10:])
         assert dreaming(server).vary([], key=jax.random.key(0)) == []
-        forms = {"room": form_of([("a door", "b")])}
+        forms = {"room": state_format([("a door", "b")])}
         strict = dreaming(server, forms=forms).vary(seeds, key=jax.random.key(0))
     assert rest == [None] * 4
     assert first.instruction == "open it"
@@ -615,33 +615,35 @@ KITCHEN = (
 def test_smollm2_dreams_or_says_why_not(llama, tmp_path):
     process, address = llama
     after = (KITCHEN[0], "You see an open fridge with an egg.", KITCHEN[2])
-    model = PromptedExperience(
+    model = PromptedExperienceModel(
         chat(
             f"{address}/v1", tmp_path / "cache.db", max_tokens=160, concurrency=2,
             read_timeout=240.0, deadline=300.0, temperature=0.5,
         ),
         ReplayMemory(), PromptedConfig(retries=0, demos=1),
     )  # fmt: skip
-    model.refresh(["other"], [helpers.transition(KITCHEN, "open fridge", after, 0.5)])
+    model.add_to_memory(
+        ["other"], [helpers.transition(KITCHEN, "open fridge", after, 0.5)]
+    )
     cook = Task(id="cook", instruction="cook the egg <|im_end|>", family="kitchen")
     queries = [Query(cook, (), KITCHEN, x) for x in ("open fridge", "drop knife")]
     found = model.predict(queries)
     assert len(found) == 2
     for answer in found:
-        if answer.problem is None:
+        if answer.error is None:
             assert answer.next_state
             assert 0.0 < answer.confidence <= 1.0
         else:
-            assert answer.problem.startswith("malformed: ")
+            assert answer.error.startswith("malformed: ")
     usage = model.client.usage
     assert usage.requests == 2
     assert usage.prompt_tokens > 400
     assert usage.completion_tokens > 0
     process.kill()
     process.wait(timeout=20)
-    model.refresh()
+    model.add_to_memory()
     with at_most(20):
-        if all(a.problem is None for a in found):  # out of the cache
+        if all(a.error is None for a in found):  # out of the cache
             assert model.predict(queries) == found
         with pytest.raises(ChatUnavailable):
             model.predict([Query(cook, (), KITCHEN, "look")])

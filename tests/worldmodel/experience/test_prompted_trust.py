@@ -10,11 +10,13 @@ from tests.chat_server import Server, answering, ok, serving, status
 from tests.worldmodel.experience.test_prompted import GOOD, SAID, ask, chat, memory
 from worldmodel.chat.protocol import ChatUnavailable
 from worldmodel.experience.base import SAMPLES, Sampling
-from worldmodel.experience.prompted import PromptedConfig, PromptedExperience
+from worldmodel.experience.prompted import PromptedConfig, PromptedExperienceModel
 
 
-def trusting(server: Server, trust: str, *names: str, **more) -> PromptedExperience:
-    return PromptedExperience(
+def trusting(
+    server: Server, trust: str, *names: str, **more
+) -> PromptedExperienceModel:
+    return PromptedExperienceModel(
         chat(server.url, **more), memory(*names), PromptedConfig(retries=1), trust=trust
     )
 
@@ -62,7 +64,7 @@ def test_a_sample_that_is_none_does_not_agree_that_nothing_happens(lost):
     same = json.dumps(GOOD | {"next_state": list(ask().state), "reward": 0})
     with serving(once(same, same, lost)) as server:
         (found,) = trusting(server, "agreement").predict([ask()])
-    assert found.problem is None
+    assert found.error is None
     assert found.confidence == pytest.approx(1 / 3)
 
 
@@ -79,7 +81,7 @@ def test_nearest_is_how_near_the_memory_is_without_the_own_task():
 
 def test_the_chances_are_scaled_after_the_signal_is_taken():
     with serving(ok(SAID)) as server:
-        model = PromptedExperience(
+        model = PromptedExperienceModel(
             chat(server.url), memory(), PromptedConfig(), trust="agreement",
             scale=lambda a: a._replace(confidence=a.confidence / 2),
         )  # fmt: skip
@@ -91,7 +93,7 @@ def test_what_has_no_answer_has_no_confidence():
     with serving(ok("nonsense")) as server:
         (found,) = trusting(server, "agreement").predict([ask()])
         assert len(server.posts) == 2  # asked again, and never for agreement
-    assert found.problem is not None
+    assert found.error is not None
     assert math.isnan(found.confidence)
 
 
@@ -121,4 +123,4 @@ def test_a_signal_that_a_server_cannot_give_is_refused(trust, temperature, told)
     client = chat("http://127.0.0.1:9/v1", temperature=temperature)
     assert dataclasses.asdict(client.config)["temperature"] == temperature
     with pytest.raises(ValueError, match=told):
-        PromptedExperience(client, memory(), PromptedConfig(), trust=trust)
+        PromptedExperienceModel(client, memory(), PromptedConfig(), trust=trust)

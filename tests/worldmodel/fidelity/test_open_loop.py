@@ -90,7 +90,7 @@ def test_a_dream_that_wins_early_is_over_optimistic():
 
 
 def test_nonsense_ends_an_episode_lost():
-    model = Scripted([LONG], lambda p, _: p._replace(problem="odd", outcome="win"))
+    model = Scripted([LONG], lambda p, _: p._replace(error="odd", outcome="win"))
     found = open_loop(model, [LONG])
     assert found["exact"][0]["mean"] == 0.0
     assert found["outcomes"]["cells"]["win_loss"] == 1

@@ -119,7 +119,7 @@ def test_a_model_that_copies_scores_as_the_baseline():
 def test_an_answer_with_a_problem_is_never_right_and_no_reward():
     """Even where what stands in it is what really happened."""
     card = fidelity.score(
-        Truth([SEED], lambda p, _: p._replace(problem="odd")), [SEED], limit=99
+        Truth([SEED], lambda p, _: p._replace(error="odd")), [SEED], limit=99
     )
     assert card["malformed"]["mean"] == 1.0
     assert {x["mean"] for x in card["exact"].values() if x["count"]} == {0.0}
@@ -280,7 +280,7 @@ class Doubt(Truth):
         return {"oracle": [float(q.past == ()) for q in queries], "agreement": [
             0.5 for _ in queries]}  # fmt: skip
 
-    def likelihood(self, queries, transitions):
+    def next_state_probability(self, queries, transitions):
         assert len(queries) == len(transitions)
         return [0.25 if q.past else 1.0 for q in queries]
 

@@ -8,7 +8,7 @@ from flax import nnx
 
 from tests import helpers
 from worldmodel.backbone import lora
-from worldmodel.backbone.model import LoraConfig, create, read
+from worldmodel.backbone.model import LoraConfig, apply_decoder, create
 from worldmodel.fitting import batches, learner
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example
@@ -196,7 +196,7 @@ def test_biases_and_additions_keep_a_bfloat16_pass_in_bfloat16(packed):
     model = lora.attach(helpers.lively_model(shape), LoraConfig(rank=2), seed=0)
     rows = (packed.ids, packed.position, packed.segment)
     half = learner.cast(model.params, "bfloat16")
-    assert read(model.definition, half, *rows).hidden.dtype == jnp.bfloat16
+    assert apply_decoder(model.definition, half, *rows).hidden.dtype == jnp.bfloat16
     subject = learner_of(model, dtype="bfloat16")
     grads, _ = subject.gradient(subject.init().params, packed)
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(grads))
@@ -205,7 +205,7 @@ def test_biases_and_additions_keep_a_bfloat16_pass_in_bfloat16(packed):
     mixed = jax.tree_util.tree_map_with_path(
         lambda path, x: x.astype("float32") if "lora" in str(path) else x, base.params
     )
-    assert read(model.definition, mixed, *rows).hidden.dtype == jnp.bfloat16
+    assert apply_decoder(model.definition, mixed, *rows).hidden.dtype == jnp.bfloat16
 
 
 def test_what_is_frozen_stays(small_model, packed):

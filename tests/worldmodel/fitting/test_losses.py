@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests import helpers
-from worldmodel.backbone.model import Readout
+from worldmodel.backbone.model import DecoderOutput
 from worldmodel.fitting import losses
 from worldmodel.fitting.arrays import Ratio, masked_ratio
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, token_logp
@@ -110,7 +110,7 @@ def test_pieces_of_logits_are_all_of_them(monkeypatch, rows):
     ids = rng.integers(0, 11, (rows, 7))
 
     def total(hidden, table):
-        logp = losses.read_logp(Readout(hidden, table), ids)
+        logp = losses.read_logp(DecoderOutput(hidden, table), ids)
         return (logp * jnp.cos(jnp.arange(7.0))[None]).sum(), logp
 
     run = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)

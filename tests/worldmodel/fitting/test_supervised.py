@@ -92,7 +92,7 @@ def test_a_killed_fit_goes_on_bit_for_bit(
 
 def test_the_context_is_trained_on_at_its_own_weight():
     example = Example([5, 6, 7, 8], [False, False, True, True], [0, 0, 1, 2])
-    got = supervised.with_context(example, 0.25)
+    got = supervised.with_context_loss(example, 0.25)
     assert got.ids == [5, 6, 7, 8]
     assert got.part == [supervised.CONTEXT, supervised.CONTEXT, 1, 2]
     row = supervised.pack([got], WIDTH)
@@ -116,8 +116,8 @@ def of_length(*lengths):
     ],
 )
 def test_rows_are_as_wide_as_the_longest_example_needs(lengths, wide, kept, capsys):
-    assert supervised.row_width(of_length(*lengths), WIDTH) == wide
-    held = supervised.held_by(of_length(*lengths), wide)
+    assert supervised.row_tokens_for(of_length(*lengths), WIDTH) == wide
+    held = supervised.drop_too_long(of_length(*lengths), wide)
     assert held == of_length(*lengths)[:kept]
     said = f"1 of {len(lengths)} examples are longer than {wide} tokens"
     assert (said in capsys.readouterr().err) == (kept < len(lengths))

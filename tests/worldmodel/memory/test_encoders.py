@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from worldmodel.backbone.model import read
+from worldmodel.backbone.model import apply_decoder
 from worldmodel.memory.encoders import Hidden, Lexical
 from worldmodel.text import prompts
 
@@ -28,7 +28,7 @@ def test_a_hidden_vector_is_the_last_state_of_the_text_alone(text_model, tok):
             *prompts.state_ids(tok, state), tok.control("action"), *tok.encode(action)
         ]  # fmt: skip
         row, at = jnp.asarray([ids]), jnp.arange(len(ids))[None]
-        hidden = read(
+        hidden = apply_decoder(
             text_model.definition, text_model.params, row, at, jnp.ones_like(row)
         ).hidden[0, -1]
         want = np.asarray(hidden) / np.linalg.norm(hidden)

@@ -8,7 +8,7 @@ from tests import doubles, helpers
 from worldmodel import reasoning
 from worldmodel.experience.base import Prediction, Query
 from worldmodel.reasoning import Annotator
-from worldmodel.reasoning.self_annotator import OwnAnnotator
+from worldmodel.reasoning.self_annotator import RejectionSamplingAnnotator
 from worldmodel.text.prompts import outcome_of
 
 
@@ -39,7 +39,7 @@ class Script:
             "state": {"next_state": (*t.next_state, "a cat")},
             "reward": {"reward": t.reward + 0.25},
             "outcome": {"outcome": "lose"},
-            "problem": {"problem": "no line begins with 'cat'"},
+            "problem": {"error": "no line begins with 'cat'"},
             "silent": {"reasoning": " "},
         }
         return found._replace(**changes[wrong])
@@ -49,7 +49,7 @@ EPISODES = [helpers.lamp_and_door("a"), helpers.lamp_and_door("b")]
 
 
 def own(table, samples=4, episodes=EPISODES):
-    return OwnAnnotator(Script(episodes, table), samples=samples)
+    return RejectionSamplingAnnotator(Script(episodes, table), samples=samples)
 
 
 def traces(episode):
@@ -120,8 +120,8 @@ def test_the_batch_is_of_no_consequence():
     alone = own(table, episodes=some)
     assert [alone.annotate([e])[0] for e in some] == whole
     # Nothing but the traces is touched.
-    bare = [reasoning.bare(e) for e in whole]
-    assert bare == [reasoning.bare(e) for e in some]
+    bare = [reasoning.without_reasoning(e) for e in whole]
+    assert bare == [reasoning.without_reasoning(e) for e in some]
 
 
 def test_at_least_one_reply_has_to_be_drawn():

@@ -205,11 +205,11 @@ def test_a_server_that_goes_stops_the_work_and_it_resumes(tmp_path):
 
 def test_a_trace_is_one_line_and_short():
     told = [" two\n lines\u2028here ", "x" * 30, "ends between words"]
-    got = read_explanations(said(told), 3, most=12)
+    got = read_explanations(said(told), 3, max_chars=12)
     assert got == ("two lines", "x" * 12, "ends between")
-    assert read_explanations(said(["ends between words"]), 1, most=11) == ("ends",)
+    assert read_explanations(said(["ends between words"]), 1, max_chars=11) == ("ends",)
     fenced = f"```json\n{said()}\n```"
-    assert read_explanations(fenced, 3, most=240) == TOLD
+    assert read_explanations(fenced, 3, max_chars=240) == TOLD
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_trace_is_one_line_and_short():
     ],
 )  # fmt: skip
 def test_explanations_of_no_sense_are_told(text):
-    got = read_explanations(text, 3, most=240)
+    got = read_explanations(text, 3, max_chars=240)
     assert isinstance(got, str)
     assert got.startswith("malformed: ")
 
@@ -235,7 +235,9 @@ def test_reading_explanations_never_raises():
     for _ in range(10_000):
         i = rng.randrange(len(text))
         j = i + rng.randint(0, 3)
-        got = read_explanations(text[:i] + rng.choice(parts) + text[j:], 3, most=20)
+        got = read_explanations(
+            text[:i] + rng.choice(parts) + text[j:], 3, max_chars=20
+        )
         read[isinstance(got, str)] += 1
         if not isinstance(got, str):
             assert len(got) == 3

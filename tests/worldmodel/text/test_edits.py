@@ -146,12 +146,12 @@ HELD = ("craft 1 stick using 2 bamboo", "said ok", "bamboo 4", "oak planks 2")
     ],
 )
 def test_where_lines_change_in_their_last_word_a_line_finds_its_stem(script, want):
-    assert edits.apply(HELD, script, stems=True) == want
+    assert edits.apply(HELD, script, keyed_by_prefix=True) == want
 
 
 def test_a_stem_that_two_lines_share_finds_neither():
     twice = ("bamboo 4", "bamboo 5")
-    assert edits.apply(twice, (Edit(1, ("bamboo 6",)),), stems=True) == (
+    assert edits.apply(twice, (Edit(1, ("bamboo 6",)),), keyed_by_prefix=True) == (
         "bamboo 4", "bamboo 6",
     )  # fmt: skip
 
@@ -162,5 +162,5 @@ def test_a_stem_that_two_lines_share_finds_neither():
 ))  # fmt: skip
 def test_stems_lose_no_line_that_was_written(script):
     edits_ = tuple(Edit(i, tuple(x)) for i, x in dict(script).items())
-    found = edits.apply(HELD, edits_, stems=True)
+    found = edits.apply(HELD, edits_, keyed_by_prefix=True)
     assert {x for _, lines in edits_ for x in lines} <= set(found)

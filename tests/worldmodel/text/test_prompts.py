@@ -105,7 +105,7 @@ def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
     extra = len(whole) - len(core)
     assert asked(extra) == whole
     one = asked(extra - 1)  # the demonstration least like the query stands first
-    assert one == whole[len(prompts.demo_ids(tok, demos[0])) :]
+    assert one == whole[len(prompts.demonstration_ids(tok, demos[0])) :]
     past = len(prompts.query_ids(tok, e.task, ("b",), [], ("x", "y"), "do", history=1))
     last = named(tok, asked(past - len(core)))
     assert last.count("<past>") == 1
@@ -135,7 +135,7 @@ def test_a_reply_names_the_lines_that_move(tok):
     ]  # fmt: skip
     told = [*ids, tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     reply = prompts.parse_reply(tok, [*told, tok.control("go")], before)
-    assert (reply.next_state, reply.problem) == (after, None)
+    assert (reply.next_state, reply.error) == (after, None)
 
 
 def test_new_lines_stand_behind_a_moved_one(tok):
@@ -154,7 +154,7 @@ def test_new_lines_stand_behind_a_moved_one(tok):
     ]
     end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     reply = prompts.parse_reply(tok, [*ids, *end, tok.control("go")], before)
-    assert (reply.next_state, reply.problem) == ((*after, "hall has box"), None)
+    assert (reply.next_state, reply.error) == ((*after, "hall has box"), None)
 
 
 def test_a_moved_line_that_is_not_there_or_has_no_edit(tok):
@@ -163,7 +163,7 @@ def test_a_moved_line_that_is_not_there_or_has_no_edit(tok):
     start = [tok.control("next"), tok.line(0), tok.control("same")]
     for name, told in (([], ""), (tok.encode("z"), "z")):
         out = prompts.parse_reply(tok, [*start, *name, *end], ("a", "b"))
-        assert out.problem == f"no line begins with {told!r}"
+        assert out.error == f"no line begins with {told!r}"
     # Without an edit to stand in it says nothing.
     loose = [tok.control("next"), tok.control("same"), *tok.encode("b"), *end]
     assert prompts.parse_reply(tok, loose, ("a", "b")).next_state == ("a", "b")
@@ -208,7 +208,7 @@ def test_states_with_more_lines_than_tokens_are_read_back(tok, size):
     ids = prompts.reply_ids(tok, helpers.transition(before, "do", after))
     assert (tok.control("full") in ids) == (size > MAX_LINES)
     got = prompts.parse_reply(tok, ids, before)
-    assert (got.next_state, got.problem) == (after, None)
+    assert (got.next_state, got.error) == (after, None)
 
 
 @given(data=st.data())
@@ -246,14 +246,14 @@ def test_what_is_wrong_with_a_reply(tok, number, outcome, reward, problem):
     ]  # fmt: skip
     got = prompts.parse_reply(tok, ids, ("a",))
     assert (got.next_state, got.reward) == (("a",), reward)
-    assert got.problem is None if problem is None else problem in str(got.problem)
+    assert got.error is None if problem is None else problem in str(got.error)
 
 
 def test_an_edit_of_a_line_that_is_not_there_keeps_the_state(tok):
     ids = [tok.control("next"), tok.line(3), *tok.encode("x"), tok.control("go")]
     got = prompts.parse_reply(tok, ids, ("a",))
     assert got.next_state == ("a",)
-    assert "line 3 in a state of 1 lines" in str(got.problem)
+    assert "line 3 in a state of 1 lines" in str(got.error)
 
 
 # --- variations --------------------------------------------------------------
@@ -313,9 +313,9 @@ def test_ten_thousand_replies_of_any_tokens_are_read(tok):
         ids = np.where(rng.random(size) < 0.5, rng.choice(controls, size), free)
         reply = prompts.parse_reply(
             tok, ids.tolist(), before,
-            distinct=bool(rng.integers(2)), stems=bool(rng.integers(2)),
+            distinct=bool(rng.integers(2)), keyed_by_prefix=bool(rng.integers(2)),
         )  # fmt: skip
-        problems += reply.problem is not None
+        problems += reply.error is not None
         assert math.isfinite(reply.reward)
         assert reply.outcome in prompts.OUTCOMES
         assert all(isinstance(x, str) and x.strip() for x in reply.next_state)

@@ -5,14 +5,19 @@ import dataclasses
 import pytest
 
 from tests import doubles, helpers
-from worldmodel.text.state_format import by_stems, fault, form_of, forms_of
+from worldmodel.text.state_format import (
+    format_error,
+    keyed_by_prefix,
+    state_format,
+    state_formats,
+)
 
 HALL = ("carry nothing", "here box", "hall has box", "hall north attic", "at hall")
 ATTIC = ("carry map", "here nothing", "attic south hall", "at attic")
 
 
 def test_a_form_is_what_all_states_share():
-    assert form_of([HALL, ATTIC]) == (
+    assert state_format([HALL, ATTIC]) == (
         ("carry", "here"),
         ("at",),
         4,
@@ -20,7 +25,7 @@ def test_a_form_is_what_all_states_share():
         False,
         False,
     )
-    assert form_of([ATTIC]) == (
+    assert state_format([ATTIC]) == (
         ("carry", "here", "attic", "at"),
         (),
         4,
@@ -29,7 +34,7 @@ def test_a_form_is_what_all_states_share():
         False,
     )
     # A line is not counted from both ends.
-    assert form_of([("a", "b"), ("a", "c", "b")]) == (
+    assert state_format([("a", "b"), ("a", "c", "b")]) == (
         ("a",),
         ("b",),
         2,
@@ -37,9 +42,16 @@ def test_a_form_is_what_all_states_share():
         False,
         False,
     )
-    assert form_of([("a", "b"), ("a", "b")]) == (("a", "b"), (), 2, True, False, False)
+    assert state_format([("a", "b"), ("a", "b")]) == (
+        ("a", "b"),
+        (),
+        2,
+        True,
+        False,
+        False,
+    )
     with pytest.raises(ValueError, match="at least one state"):
-        form_of([])
+        state_format([])
 
 
 @pytest.mark.parametrize(
@@ -55,20 +67,20 @@ def test_a_form_is_what_all_states_share():
     ],
 )
 def test_a_state_is_held_to_the_form(state, message):
-    form = form_of([("found a", "said b"), ("found c", "d e", "said f")])
-    found = fault(state, form)
+    form = state_format([("found a", "said b"), ("found c", "d e", "said f")])
+    found = format_error(state, form)
     assert found == message if message is None else message in found
 
 
 def test_repeated_heads_are_allowed_where_real_states_repeat_them():
-    assert fault(HALL, form_of([HALL, ATTIC])) is None
+    assert format_error(HALL, state_format([HALL, ATTIC])) is None
 
 
 def test_real_states_have_the_form_they_gave():
     states = [t.state for task in doubles.tasks("train")[:20]
               for t in doubles.expert(task).transitions]  # fmt: skip
-    form = form_of(states)
-    assert [fault(s, form) for s in states] == [None] * len(states)
+    form = state_format(states)
+    assert [format_error(s, form) for s in states] == [None] * len(states)
 
 
 @pytest.mark.parametrize(
@@ -86,17 +98,17 @@ def test_real_states_have_the_form_they_gave():
     ],
 )  # fmt: skip
 def test_what_changes_by_its_stem(pairs, want):
-    assert by_stems(pairs) is want
+    assert keyed_by_prefix(pairs) is want
 
 
 def test_an_empty_state_does_not_undo_the_form_of_the_others():
     said = [("found a", "said b"), ("found c", "d e", "said f")]
-    form = form_of([*said, ()])
-    assert form == form_of(said)._replace(empty=True)
-    assert fault((), form) is None
-    assert "at least 2 expected" in fault((), form_of(said))
-    assert "first lines must begin" in fault(("hall x", "said ok"), form)
-    assert fault((), form_of([()])) is None
+    form = state_format([*said, ()])
+    assert form == state_format(said)._replace(empty=True)
+    assert format_error((), form) is None
+    assert "at least 2 expected" in format_error((), state_format(said))
+    assert "first lines must begin" in format_error(("hall x", "said ok"), form)
+    assert format_error((), state_format([()])) is None
 
 
 def test_each_family_has_a_form_of_all_its_states():
@@ -104,6 +116,6 @@ def test_each_family_has_a_form_of_all_its_states():
     after = ("a lamp", "a door", "the end")
     last = dataclasses.replace(other.transitions[-1], next_state=after)
     other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
-    found = forms_of([one, other])
+    found = state_formats([one, other])
     assert found["room"] == (("the", "the"), (), 2, False, True, False)
     assert found["hall"] == ((), ("the",), 2, False, True, False)  # the last state too

@@ -64,10 +64,10 @@ def test_line_tokens_are_counted_and_the_last_one_is_shared(tok):
 
 
 def test_beyond_are_the_lines_that_a_state_lacks(tok):
-    names = {tok.name(int(i)) for i in tok.beyond(30).nonzero()[0]}
+    names = {tok.name(int(i)) for i in tok.unused_line_mask(30).nonzero()[0]}
     assert names == {"line30", "line31"}
-    assert not tok.beyond(MAX_LINES).any()
-    assert not tok.beyond(MAX_LINES + 3).any()
+    assert not tok.unused_line_mask(MAX_LINES).any()
+    assert not tok.unused_line_mask(MAX_LINES + 3).any()
 
 
 def test_number_mask_covers_numbers_only(tok):

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call, argument_score, due, gold_calls, read_call
+from worldmodel.text.tool_calls import (
+    Call,
+    argument_score,
+    expected_call,
+    gold_calls,
+    read_call,
+)
 
 PARIS = Call("weather", {"city": "Paris", "days": 2})
 
@@ -145,8 +151,8 @@ def test_the_calls_that_are_due():
     row = {"tool": "weather", "arguments": {"city": "Paris", "days": 2}}
     gold = gold_calls(Task(id="a", instruction="", options={"calls": [row, None]}))
     assert gold == (PARIS, None)
-    assert [due(gold, i) for i in range(3)] == [PARIS, None, None]
-    assert [due((PARIS,), i) for i in range(3)] == [PARIS, None, None]
+    assert [expected_call(gold, i) for i in range(3)] == [PARIS, None, None]
+    assert [expected_call((PARIS,), i) for i in range(3)] == [PARIS, None, None]
     assert gold_calls(Task(id="a", instruction="")) is None
     assert gold_calls(Task(id="a", instruction="", options={"calls": []})) == ()
 
