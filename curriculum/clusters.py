@@ -46,12 +46,12 @@ def _spread(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     """At most `count` starts, each drawn by its distance 1 - cos to the nearest."""
     chosen = [int(rng.integers(len(rows)))]
     while len(chosen) < count:
-        far = np.maximum(1.0 - (rows @ rows[chosen].T).max(axis=1), 0.0)
-        far[chosen] = 0.0
-        far = far.astype(np.float64)
-        if not far.sum():  # rows that differ, but by less than a cosine can tell
+        distance = np.maximum(1.0 - (rows @ rows[chosen].T).max(axis=1), 0.0)
+        distance[chosen] = 0.0
+        distance = distance.astype(np.float64)
+        if not distance.sum():  # rows that differ, but by less than a cosine can tell
             break
-        chosen.append(int(rng.choice(len(rows), p=far / far.sum())))
+        chosen.append(int(rng.choice(len(rows), p=distance / distance.sum())))
     return rows[chosen]
 
 
@@ -63,10 +63,10 @@ def _lloyd(rows: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarra
         # One that lost all its rows keeps its place.
         empty = np.bincount(labels, minlength=len(centres)) == 0
         centres = np.where(empty[:, None], centres, unit(sums))
-        following = np.argmax(rows @ centres.T, axis=1)
-        if np.array_equal(following, labels):
+        new_labels = np.argmax(rows @ centres.T, axis=1)
+        if np.array_equal(new_labels, labels):
             break
-        labels = following
+        labels = new_labels
     return labels, centres
 
 
@@ -84,8 +84,8 @@ class Lexical:
 
     def __call__(self, task: Task) -> str:
         """The name of a task's cluster."""
-        near = self._centres @ self._hashed.vector(_text(task))
-        return f"lexical-{int(np.argmax(near))}"
+        cosines = self._centres @ self._hashed.vector(_text(task))
+        return f"lexical-{int(np.argmax(cosines))}"
 
 
 def _text(task: Task) -> str:

@@ -59,7 +59,7 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
 
 
 def proposal_error(
-    task: Task | None, kind: TaskFormat, known: set[tuple[str, State]]
+    task: Task | None, task_format: TaskFormat, seen: set[tuple[str, State]]
 ) -> str | None:
     """Why a proposal is refused: form, copy, or None where it is good.
 
@@ -67,15 +67,15 @@ def proposal_error(
     """
     if task is None or not task.initial_state:
         return "form"
-    if kind.instructed and not task.instruction:
+    if task_format.instructed and not task.instruction:
         return "form"
-    if kind.distinct and len(set(task.initial_state)) < len(task.initial_state):
+    if task_format.distinct and len(set(task.initial_state)) < len(task.initial_state):
         return "form"
-    if kind.state_format is not None and state_format.format_error(
-        task.initial_state, kind.state_format
+    if task_format.state_format is not None and state_format.format_error(
+        task.initial_state, task_format.state_format
     ):
         return "form"
-    if (task.instruction, task.initial_state) in known:
+    if (task.instruction, task.initial_state) in seen:
         return "duplicate"
     return None
 
@@ -99,16 +99,16 @@ def extend(
         return {}
     chosen = seeds(pool, count, rng)
     real = getattr(propose, "real", False)
-    passed, verdicts = _filtered(pool, chosen, propose(chosen), real=real)
+    passed, counts = _filtered(pool, chosen, propose(chosen), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:
         reasons = feasible(passed)
     for task, reason in zip(passed, reasons, strict=True):
-        verdicts[reason or "accepted"] += 1
+        counts[reason or "accepted"] += 1
         if reason is None:
             pool.add_generated(task)
-    pool.count_proposals(name, verdicts)
-    return dict(verdicts)
+    pool.count_proposals(name, counts)
+    return dict(counts)
 
 
 def _filtered(
@@ -119,22 +119,22 @@ def _filtered(
     real: bool,
 ) -> tuple[list[Task], collections.Counter[str]]:
     """Those of a good form that are not known, and why the others are refused."""
-    known = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
+    seen = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
     families: dict[str, list[Task]] = {}
     for entry in pool.entries.values():
         if not entry.generated:
             families.setdefault(entry.task.family, []).append(entry.task)
-    kinds = {k: ANY if real else task_format(tasks) for k, tasks in families.items()}
+    formats = {k: ANY if real else task_format(tasks) for k, tasks in families.items()}
     ids, passed = set(pool.entries), list[Task]()
-    verdicts: collections.Counter[str] = collections.Counter()
-    for like, task in zip(chosen, proposals, strict=True):
-        reason = proposal_error(task, kinds[like.family], known)
+    counts: collections.Counter[str] = collections.Counter()
+    for seed_task, task in zip(chosen, proposals, strict=True):
+        reason = proposal_error(task, formats[seed_task.family], seen)
         if reason is None and task is not None and task.id in ids:
             reason = "duplicate"
         if reason is not None or task is None:
-            verdicts[reason or "form"] += 1
+            counts[reason or "form"] += 1
             continue
-        known.add((task.instruction, task.initial_state))
+        seen.add((task.instruction, task.initial_state))
         ids.add(task.id)
         passed.append(task)
-    return passed, verdicts
+    return passed, counts

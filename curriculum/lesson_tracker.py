@@ -93,10 +93,10 @@ class LessonTracker:
         Raises:
           ValueError: it is of another schema or of other stages.
         """
-        told = {"schema": SCHEMA, "stages": [s.name for s in self.lessons]}
-        got = {k: row.get(k) for k in told}
-        if got != told:
-            raise ValueError(f"expected stages {told}, got {got}")
+        expected = {"schema": SCHEMA, "stages": [s.name for s in self.lessons]}
+        stored = {k: row.get(k) for k in expected}
+        if stored != expected:
+            raise ValueError(f"expected stages {expected}, got {stored}")
         self.state = LessonState.of_json(row["state"])
         self.seen = Skills.of_state(row["seen"])
 
@@ -105,14 +105,14 @@ def step_limit(
     update: int,
     last: int,
     config: CurriculumConfig,
-    staged: LessonTracker | None = None,
+    tracker: LessonTracker | None = None,
 ) -> int:
     """The step limit of an update: the schedule's, and no more than the stage's.
 
     `last` is the run's own limit.
     """
     limit = step_limit_schedule(update, last, config.horizon)
-    return limit if staged is None else staged.max_steps(limit)
+    return limit if tracker is None else tracker.max_steps(limit)
 
 
 def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
@@ -122,6 +122,9 @@ def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
     """
     if config.stages == "none":
         return None
-    known = {"tools": lesson_presets.tool_lessons, "games": lesson_presets.game_lessons}
-    plan = [s for s in known[config.stages]() if s.unit != "examples"]
+    presets = {
+        "tools": lesson_presets.tool_lessons,
+        "games": lesson_presets.game_lessons,
+    }
+    plan = [s for s in presets[config.stages]() if s.unit != "examples"]
     return LessonTracker(plan, config.stage)

@@ -56,19 +56,19 @@ class TaskFilter:
         gold = gold_calls(task)
         if gold is None:
             return False
-        found = [c for c in gold if c is not None]
-        most = max((len(c.arguments) for c in found), default=0)
-        return _in(len(found), self.calls) and _in(most, self.arguments)
+        calls = [c for c in gold if c is not None]
+        num_arguments = max((len(c.arguments) for c in calls), default=0)
+        return _in(len(calls), self.calls) and _in(num_arguments, self.arguments)
 
     def fits(self, task: Task, *, steps: float | int | None, success: float) -> bool:
         """Whether a task is of this kind; `steps` None: its plan is not known."""
-        named = not self.families or any(
+        family_fits = not self.families or any(
             fnmatch.fnmatchcase(task.family, p) for p in self.families
         )
-        planned = _in(math.inf if steps is None else steps, self.steps)
+        plan_fits = _in(math.inf if steps is None else steps, self.steps)
         return (
-            named
-            and planned
+            family_fits
+            and plan_fits
             and _in(success, self.success)
             and self.matches_calls(task)
         )
@@ -167,7 +167,7 @@ class LessonState:
 
 def advance(
     state: LessonState,
-    stages: Sequence[Lesson],
+    lessons: Sequence[Lesson],
     measures: Mapping[str, float],
     config: LessonConfig,
     *,
@@ -183,62 +183,62 @@ def advance(
     Raises:
       ValueError: no stages, a state beyond them, or a negative cost.
     """
-    if not 0 <= state.index < len(stages) or spent < 0:
+    if not 0 <= state.index < len(lessons) or spent < 0:
         raise ValueError(
-            f"expected a stage of {len(stages)} and spent >= 0, got number "
+            f"expected a stage of {len(lessons)} and spent >= 0, got number "
             f"{state.index} and {spent}"
         )
-    stage = stages[state.index]
+    lesson = lessons[state.index]
     state = dataclasses.replace(
         state, spent=state.spent + spent,
         history=(*state.history, dict(measures))[-HISTORY:],
     )  # fmt: skip
-    lost = _lost(state, stages, measures, config.margin)
+    lost = _lost(state, lessons, measures, config.margin)
     failed = state.failed + 1 if lost is not None else 0
-    reached = all(_reached(measures, k, v) for k, v in stage.promote.items())
-    passed = state.passed + 1 if stage.promote and reached else 0
+    reached = all(_reached(measures, k, v) for k, v in lesson.promote.items())
+    passed = state.passed + 1 if lesson.promote and reached else 0
     state = dataclasses.replace(state, failed=failed, passed=passed)
     if lost is not None and failed >= config.checks:
-        floors = {s.name: state.floors[s.name] for s in stages[:lost] if s.name in
+        floors = {s.name: state.floors[s.name] for s in lessons[:lost] if s.name in
                   state.floors}  # fmt: skip
         return dataclasses.replace(
             state, index=lost, spent=0.0, passed=0, failed=0, floors=floors,
             why="regression",
         )  # fmt: skip
-    least, most = stage.budget
-    skilled = passed >= config.checks and state.spent >= least
-    over = config.force and state.spent >= most
-    if state.index + 1 == len(stages) or not (skilled or over):
+    min_budget, max_budget = lesson.budget
+    skilled = passed >= config.checks and state.spent >= min_budget
+    out_of_budget = config.force and state.spent >= max_budget
+    if state.index + 1 == len(lessons) or not (skilled or out_of_budget):
         return state
-    kept = stage.promote if stage.can_regress else {}
-    floor = {k: min(v, measures[k]) for k, v in kept.items() if k in measures}
+    guarded = lesson.promote if lesson.can_regress else {}
+    floor = {k: min(v, measures[k]) for k, v in guarded.items() if k in measures}
     return dataclasses.replace(
         state, index=state.index + 1, spent=0.0, passed=0, failed=0,
-        floors={**state.floors, stage.name: floor},
+        floors={**state.floors, lesson.name: floor},
         why="promotion" if skilled else "budget",
     )  # fmt: skip
 
 
-def _reached(measures: Mapping[str, float], name: str, least: float) -> bool:
-    return name in measures and measures[name] >= least
+def _reached(measures: Mapping[str, float], name: str, threshold: float) -> bool:
+    return name in measures and measures[name] >= threshold
 
 
 def _lost(
     state: LessonState,
-    stages: Sequence[Lesson],
+    lessons: Sequence[Lesson],
     measures: Mapping[str, float],
     margin: float,
 ) -> int | None:
     """The earliest stage behind whose measures are not held any more."""
-    for i, stage in enumerate(stages[: state.index]):
-        for name, floor in state.floors.get(stage.name, {}).items():
+    for i, lesson in enumerate(lessons[: state.index]):
+        for name, floor in state.floors.get(lesson.name, {}).items():
             if name in measures and measures[name] < floor - margin:
                 return i
     return None
 
 
 def mixture_shares(
-    stage: Lesson, measures: Mapping[str, float], boost: float | int
+    lesson: Lesson, measures: Mapping[str, float], boost: float | int
 ) -> list[float]:
     """The shares of the mix, each grown by `boost` times what its skill lacks of 1.
 
@@ -246,14 +246,15 @@ def mixture_shares(
     (the primer). They sum to 1; a skill that nothing is known of lacks nothing.
     """
     raw = [
-        kind.share * (1.0 + boost * (1.0 - min(measures.get(kind.skill, 1.0), 1.0)))
-        for kind in stage.task_mixture
+        task_filter.share
+        * (1.0 + boost * (1.0 - min(measures.get(task_filter.skill, 1.0), 1.0)))
+        for task_filter in lesson.task_mixture
     ]
     return [x / sum(raw) for x in raw]
 
 
 def task_quotas(
-    stage: Lesson,
+    lesson: Lesson,
     pool: TaskPool,
     config: LessonConfig,
     *,
@@ -264,21 +265,26 @@ def task_quotas(
 
     `steps`: length of a known plan by task id; a generated task goes by its seed's.
     """
-    known = {} if steps is None else steps
+    plan_lengths = {} if steps is None else steps
     entries = list(pool.entries.values())
-    found = pool.success(entries).tolist()
-    success = {e.task.id: p for e, p in zip(entries, found, strict=True)}
+    success_rates = pool.success(entries).tolist()
+    success = {e.task.id: p for e, p in zip(entries, success_rates, strict=True)}
 
-    def part(kind: TaskFilter):
+    def predicate(task_filter: TaskFilter):
         def fits(entry: Entry) -> bool:
             ids = (entry.task.id, *reversed(entry.task.lineage))
-            plan = next((known[i] for i in ids if i in known), None)
-            return kind.fits(entry.task, steps=plan, success=success[entry.task.id])
+            plan = next((plan_lengths[i] for i in ids if i in plan_lengths), None)
+            return task_filter.fits(
+                entry.task, steps=plan, success=success[entry.task.id]
+            )
 
         return fits
 
-    some = mixture_shares(stage, measures, config.boost)
-    return [(x, part(kind)) for x, kind in zip(some, stage.task_mixture, strict=True)]
+    weights = mixture_shares(lesson, measures, config.boost)
+    return [
+        (x, predicate(task_filter))
+        for x, task_filter in zip(weights, lesson.task_mixture, strict=True)
+    ]
 
 
 def _in(value: float | int, limits: Range) -> bool:

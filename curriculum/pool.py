@@ -89,7 +89,7 @@ class TaskPool:
             self._add(Entry(task))
         if not self.entries:
             raise ValueError("a pool needs at least one task")
-        self._named()
+        self._set_clusters()
         for entry in self.entries.values():
             entry.cluster = self._cluster(entry.task)
 
@@ -98,7 +98,7 @@ class TaskPool:
             raise ValueError(f"task id {entry.task.id!r} is in the pool already")
         self.entries[entry.task.id] = entry
 
-    def _named(self) -> None:
+    def _set_clusters(self) -> None:
         c = self._values
         seeds = [e.task for e in self.entries.values() if not e.generated]
         self._cluster = clusters.namer(c.cluster, seeds, c.clusters, seed=self._seed)
@@ -131,33 +131,35 @@ class TaskPool:
         a second outcome in the batch is needed for either.
         """
         pooled: dict[str, list[bool]] = collections.defaultdict(list)
-        played: dict[str, None] = {}
+        scored_ids: dict[str, None] = {}
         for task_id, successes in outcomes:
             entry = self.entries[task_id]
-            self._seen(entry, successes, update)
+            self._count_rollouts(entry, successes, update)
             if successes:
                 pooled[entry.cluster] += successes
-                played[task_id] = None
+                scored_ids[task_id] = None
                 entry.unscored_groups = 0
             else:
                 entry.unscored_groups += 1
                 entry.retired = entry.retired or entry.unscored_groups >= self._patience
-        told = {k: task_value(x) for k, x in pooled.items() if len(x) > 1}
-        for entry in self.entries.values() if told else ():
-            if entry.cluster not in told:
+        values = {k: task_value(x) for k, x in pooled.items() if len(x) > 1}
+        for entry in self.entries.values() if values else ():
+            if entry.cluster not in values:
                 continue
-            value = told[entry.cluster]
+            value = values[entry.cluster]
             entry.value, entry.valued_at = value, update
-            if entry.task.id in played:
+            if entry.task.id in scored_ids:
                 entry.uninformative_groups = (
                     entry.uninformative_groups + 1 if value == 0.0 else 0
                 )
                 entry.retired = entry.uninformative_groups >= self._patience
         self.next_update = max(self.next_update, update + 1)
         if not any(not e.retired for e in self.entries.values() if not e.generated):
-            self._revive()
+            self._readmit_seeds()
 
-    def _seen(self, entry: Entry, successes: Sequence[bool], update: int) -> None:
+    def _count_rollouts(
+        self, entry: Entry, successes: Sequence[bool], update: int
+    ) -> None:
         weight = self._weight(update - entry.last_update)
         won = sum(successes)
         entry.won = entry.won * weight + won
@@ -170,19 +172,19 @@ class TaskPool:
     def _weight(self, updates: int) -> float:
         return self._values.decay ** max(updates, 0)
 
-    def _revive(self) -> None:
+    def _readmit_seeds(self) -> None:
         """When every seed task is retired the policy has changed: look again."""
         for entry in self.entries.values():
             if not entry.generated:
-                self._afresh(entry)
+                self._readmit(entry)
 
     def readmit_unsolved(self) -> None:
         """Episodes may take more steps from now on: what was only lost may be won."""
         for entry in self.entries.values():
             if entry.retired and not entry.successes:
-                self._afresh(entry)
+                self._readmit(entry)
 
-    def _afresh(self, entry: Entry) -> None:
+    def _readmit(self, entry: Entry) -> None:
         entry.retired, entry.uninformative_groups, entry.unscored_groups = False, 0, 0
         entry.value, entry.won, entry.lost = None, 0.0, 0.0
 
@@ -205,12 +207,12 @@ class TaskPool:
         estimate, and what the prior expects with the posterior.
         """
         c = self._values
-        up = c.optimism if optimism is None else optimism
+        deviations = c.optimism if optimism is None else optimism
         if c.estimate == "posterior":
-            found = self._counts()
-            spreads = [posterior(*found[e.cluster], prior=c.prior) for e in entries]
-            return np.array([optimistic(s, up) for s in spreads], float)
-        untried = LARGEST if up else 0.5 * LARGEST
+            counts = self._counts()
+            spreads = [posterior(*counts[e.cluster], prior=c.prior) for e in entries]
+            return np.array([optimistic(s, deviations) for s in spreads], float)
+        untried = LARGEST if deviations else 0.5 * LARGEST
         return np.array(
             [
                 untried
@@ -225,8 +227,8 @@ class TaskPool:
 
     def success(self, entries: Sequence[Entry]) -> Float[np.ndarray, " N"]:
         """The success expected of each: its cluster's, 1/2 where nothing is known."""
-        found, prior = self._counts(), self._values.prior
-        pairs = [found[e.cluster] for e in entries]
+        counts, prior = self._counts(), self._values.prior
+        pairs = [counts[e.cluster] for e in entries]
         return np.array([(prior + w) / (2 * prior + w + x) for w, x in pairs], float)
 
     def _counts(self) -> dict[str, tuple[float, float]]:
@@ -264,9 +266,10 @@ class TaskPool:
                 "initial_state": tuple(row["task"]["initial_state"]),
                 "lineage": tuple(row["task"]["lineage"]),
             }
-            fields: dict[str, Any] = {_FIELDS.get(k, k): x for k, x in row.items()}
-            self._add(Entry(**(fields | {"task": Task(**task)})))
-        self._named()
+            fields = {str(_FIELDS.get(k, k)): x for k, x in row.items()}
+            fields["task"] = Task(**task)
+            self._add(Entry(**fields))
+        self._set_clusters()
 
 
 _FIELDS = {

@@ -28,25 +28,29 @@ def _lines(task: Task) -> list[list[str]]:
 
 
 def neighbours(tasks: Iterable[Task]) -> Neighbours:
-    """What stands beside each word in instructions and initial states."""
-    before: dict[str, set[str]] = collections.defaultdict(set)
-    after: dict[str, set[str]] = collections.defaultdict(set)
+    """Return the words next to each word in instructions and initial states."""
+    preceding: dict[str, set[str]] = collections.defaultdict(set)
+    following: dict[str, set[str]] = collections.defaultdict(set)
     for task in tasks:
         for words in _lines(task):
             ends = ["", *words, ""]
             for left, word, right in zip(ends, words, ends[2:], strict=False):
-                before[word].add(left)
-                after[word].add(right)
-    return {w: (frozenset(before[w]), frozenset(after[w])) for w in before}
+                preceding[word].add(left)
+                following[word].add(right)
+    return {w: (frozenset(preceding[w]), frozenset(following[w])) for w in preceding}
 
 
 def entities(tasks: Sequence[Task]) -> set[str]:
     """Words that some tasks hold and others do not: those in all are the form's."""
-    held = [{w for words in _lines(t) for w in words} for t in tasks]
-    return set().union(*held) - set.intersection(*held) if held else set()
+    word_sets = [{w for words in _lines(t) for w in words} for t in tasks]
+    return (
+        set().union(*word_sets) - set.intersection(*word_sets) if word_sets else set()
+    )
 
 
-def stand_ins(task: Task, word: str, names: set[str], known: Neighbours) -> list[str]:
+def stand_ins(
+    task: Task, word: str, names: set[str], neighbour_sets: Neighbours
+) -> list[str]:
     """Names that may take the place of `word`: such as were seen in its company.
 
     They were seen, elsewhere, between all the neighbours that it has here, and theirs
@@ -62,28 +66,28 @@ def stand_ins(task: Task, word: str, names: set[str], known: Neighbours) -> list
             for w in side
         }
 
-    here, mine = kinds(neighbours([task])[word]), kinds(known[word])
+    required, word_kinds = kinds(neighbours([task])[word]), kinds(neighbour_sets[word])
     out = []
     for other in sorted(names - {word}):
-        theirs = kinds(known[other])
-        alike = len(mine & theirs) / len(mine | theirs)
-        if here <= theirs and alike >= LIKE:
+        other_kinds = kinds(neighbour_sets[other])
+        overlap = len(word_kinds & other_kinds) / len(word_kinds | other_kinds)
+        if required <= other_kinds and overlap >= LIKE:
             out.append(other)
     return out
 
 
-def renamed(task: Task, renames: Mapping[str, str]) -> Task:
+def with_renames(task: Task, renames: Mapping[str, str]) -> Task:
     """The task with words exchanged throughout: `a` becomes `b`, and `b` becomes `a`.
 
     An exchange keeps what was different different, so two rooms never become one.
     """
     swap = dict(renames) | {b: a for a, b in renames.items()}
 
-    def told(line: str) -> str:
+    def swapped(line: str) -> str:
         return " ".join(swap.get(w, w) for w in line.split())
 
-    instruction = told(task.instruction)
-    state = tuple(map(told, task.initial_state))
+    instruction = swapped(task.instruction)
+    state = tuple(map(swapped, task.initial_state))
     text = "\n".join((task.env, task.family, instruction, *state)).encode()
     name = hashlib.blake2b(text, digest_size=6).hexdigest()
     return dataclasses.replace(
@@ -99,22 +103,28 @@ class Renaming:
         families: dict[str, list[Task]] = {}
         for task in tasks:
             families.setdefault(task.family, []).append(task)
-        self._names = {k: entities(some) for k, some in families.items()}
-        self._known = {k: neighbours(some) for k, some in families.items()}
+        self._names = {k: entities(members) for k, members in families.items()}
+        self._neighbours = {k: neighbours(members) for k, members in families.items()}
 
     def vary(self, task: Task, rng: np.random.Generator) -> Task | None:
         """A variation of the task, None where nothing in it can be renamed."""
         names = self._names.get(task.family, set())
-        known = self._known.get(task.family, {})
-        here = sorted({w for words in _lines(task) for w in words} & names)
+        neighbour_sets = self._neighbours.get(task.family, {})
+        entities_of_task = sorted({w for words in _lines(task) for w in words} & names)
         renames: dict[str, str] = {}
-        for i in rng.permutation(len(here)):
+        for i in rng.permutation(len(entities_of_task)):
             taken = {*renames, *renames.values()}
-            if here[i] in taken:
+            if entities_of_task[i] in taken:
                 continue
-            some = [w for w in stand_ins(task, here[i], names, known) if w not in taken]
-            if some:
-                renames[here[i]] = some[int(rng.integers(len(some)))]
+            candidates = [
+                w
+                for w in stand_ins(task, entities_of_task[i], names, neighbour_sets)
+                if w not in taken
+            ]
+            if candidates:
+                renames[entities_of_task[i]] = candidates[
+                    int(rng.integers(len(candidates)))
+                ]
             if len(renames) == RENAMED:
                 break
-        return renamed(task, renames) if renames else None
+        return with_renames(task, renames) if renames else None

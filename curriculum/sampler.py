@@ -107,7 +107,7 @@ def sample(
     rng: np.random.Generator,
     *,
     task_mixture: Sequence[TaskQuota] = (),
-    without: Collection[str] = (),
+    exclude: Collection[str] = (),
 ) -> list[Task]:
     """`count` tasks, at most lambda of them generated; distinct where the pool allows.
 
@@ -129,30 +129,34 @@ def sample(
             share > 0 and fits(entry) for share, fits in task_mixture
         )
 
-    def others(entries: list[Entry]) -> list[Entry]:
-        return [e for e in entries if e.task.id not in without] or entries
+    def except_excluded(entries: list[Entry]) -> list[Entry]:
+        return [e for e in entries if e.task.id not in exclude] or entries
 
-    invented = others([e for e in pool.active(generated=True) if wanted(e)])
-    quota = min(most_generated(config, count), len(invented))
-    chosen = _draw(pool, invented, quota, config, rng)
+    invented = except_excluded([e for e in pool.active(generated=True) if wanted(e)])
+    num_generated = min(max_generated(config, count), len(invented))
+    chosen = _draw(pool, invented, num_generated, config, rng)
     active = pool.active(generated=False)
     seeds = [e for e in pool.entries.values() if not e.generated]
 
-    def of(fits: Callable[[Entry], bool]) -> list[Entry]:
+    def matching(fits: Callable[[Entry], bool]) -> list[Entry]:
         fresh = [e for e in active if fits(e)]
-        return others(fresh or [e for e in seeds if fits(e)])
+        return except_excluded(fresh or [e for e in seeds if fits(e)])
 
-    kinds = [(share, of(fits)) for share, fits in task_mixture]
-    kinds = [(share, some) for share, some in kinds if some and share > 0]
-    if not kinds:
-        kinds = [(1.0, others(active))]
-    counts = apportion([share for share, _ in kinds], count - quota)
-    for number, (_, some) in zip(counts, kinds, strict=True):
-        chosen += _families(pool, some, number, config, rng)
+    quotas = [(share, matching(fits)) for share, fits in task_mixture]
+    quotas = [
+        (share, entries_of_quota)
+        for share, entries_of_quota in quotas
+        if entries_of_quota and share > 0
+    ]
+    if not quotas:
+        quotas = [(1.0, except_excluded(active))]
+    counts = apportion([share for share, _ in quotas], count - num_generated)
+    for number, (_, entries_of_quota) in zip(counts, quotas, strict=True):
+        chosen += _families(pool, entries_of_quota, number, config, rng)
     return [e.task for e in chosen]
 
 
-def most_generated(config: CurriculumConfig, count: int) -> int:
+def max_generated(config: CurriculumConfig, count: int) -> int:
     """How many of a batch of `count` tasks may be generated ones."""
     return int(config.generated_share * count)
 
@@ -194,7 +198,7 @@ def _draw(
 ) -> list[Entry]:
     if count == 0:
         return []
-    p = weights(task_weights(pool, entries, config), config.coverage)
-    positive = int((p > 0).sum())
-    index = rng.choice(len(entries), count, p=p, replace=count > positive)
+    probabilities = weights(task_weights(pool, entries, config), config.coverage)
+    positive = int((probabilities > 0).sum())
+    index = rng.choice(len(entries), count, p=probabilities, replace=count > positive)
     return [entries[i] for i in index]

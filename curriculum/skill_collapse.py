@@ -51,18 +51,20 @@ def reasons(
         raise ValueError(f"drop must be > 0 and window >= 1, got {drop} and {window}")
     if not history:
         return {}
-    now, before = history[-1], list(history[-1 - window : -1])
+    latest, before = history[-1], list(history[-1 - window : -1])
     out = {}
-    for name in _skills(now):
+    for name in _skills(latest):
         past = [x for x in before if name in x]
         if not past:
             continue
         best = max(past, key=lambda x: x[name])
-        rose = any(now[k] > best[k] for k in _skills(now) if k != name and k in best)
-        if best[name] - now[name] > drop and rose:
+        rose = any(
+            latest[k] > best[k] for k in _skills(latest) if k != name and k in best
+        )
+        if best[name] - latest[name] > drop and rose:
             out[name] = NAMED.get(name, "skill collapse")
-    out |= _calls(now)
-    if len(before) == window and _plateau(before[0], now, before, drop):
+    out |= _calls(latest)
+    if len(before) == window and _plateau(before[0], latest, before, drop):
         out["success"] = "plateau"
     return out
 
@@ -72,24 +74,24 @@ def _skills(measures: Mapping[str, float]) -> list[str]:
     return [k for k in measures if k not in (*LOWER_IS_BETTER, *RATES)]
 
 
-def _calls(now: Mapping[str, float]) -> dict[str, str]:
-    made, wanted = now.get("call_rate"), now.get("due_rate")
-    if made is None or not wanted:
+def _calls(latest: Mapping[str, float]) -> dict[str, str]:
+    call_rate, due_rate = latest.get("call_rate"), latest.get("due_rate")
+    if call_rate is None or not due_rate:
         return {}
-    if made < VANISHED * wanted:
+    if call_rate < VANISHED * due_rate:
         return {"call_rate": "calls vanish"}
-    return {"call_rate": "calls explode"} if made > EXPLODED * wanted else {}
+    return {"call_rate": "calls explode"} if call_rate > EXPLODED * due_rate else {}
 
 
 def _plateau(
     first: Mapping[str, float],
-    now: Mapping[str, float],
+    latest: Mapping[str, float],
     before: Sequence[Mapping[str, float]],
     drop: float,
 ) -> bool:
-    won = [x["success"] for x in (*before, now) if "success" in x]
-    others = [k for k in _skills(now) if k != "success" and k in first]
+    won = [x["success"] for x in (*before, latest) if "success" in x]
+    others = [k for k in _skills(latest) if k != "success" and k in first]
     if len(won) <= len(before) or not others:
         return False
-    rise = sum(now[k] - first[k] for k in others) / len(others)
+    rise = sum(latest[k] - first[k] for k in others) / len(others)
     return max(won) - min(won) <= FLAT and rise > drop

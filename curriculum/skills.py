@@ -106,26 +106,26 @@ def _added(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
 
 def of_turn(turn: Turn) -> Skills:
     """What one turn shows."""
-    called, wanted = turn.called, turn.expected
-    made, needed = called is not None, wanted is not None
-    shares = {
-        "call_precision": _rate(made and needed, made),
-        "call_recall": _rate(made and needed, needed),
-        "call_rate": _rate(made),
-        "due_rate": _rate(needed),
+    called, expected = turn.called, turn.expected
+    is_call, is_due = called is not None, expected is not None
+    rates = {
+        "call_precision": _rate(is_call and is_due, is_call),
+        "call_recall": _rate(is_call and is_due, is_due),
+        "call_rate": _rate(is_call),
+        "due_rate": _rate(is_due),
     }
     if called is not None:
-        shares["valid_json"] = _rate(called.valid_json)
+        rates["valid_json"] = _rate(called.valid_json)
         if turn.executed is not None:
-            shares["execution"] = _rate(turn.executed)
-    if called is None or wanted is None:
-        return Skills(rates=shares)
-    same = called.tool == wanted.tool
-    shares["tool_accuracy"] = _rate(same)
+            rates["execution"] = _rate(turn.executed)
+    if called is None or expected is None:
+        return Skills(rates=rates)
+    same = called.tool == expected.tool
+    rates["tool_accuracy"] = _rate(same)
     if same:
-        score = argument_score(called.arguments, wanted.arguments)
-        shares["argument_score"] = _rate(score)
-    return Skills(rates=shares, confusion={wanted.tool: {called.tool: 1}})
+        score = argument_score(called.arguments, expected.arguments)
+        rates["argument_score"] = _rate(score)
+    return Skills(rates=rates, confusion={expected.tool: {called.tool: 1}})
 
 
 def _rate(hit: float | int, of: float | int = 1) -> SkillRate:
@@ -141,20 +141,20 @@ def of_episode(episode: Episode) -> Skills:
       ValueError: the task's calls are malformed (calls.gold_calls).
     """
     gold, steps = gold_calls(episode.task), episode.transitions
-    said = [x.invalid for x in steps if x.invalid is not None]
-    shares = {"valid_action": _rate(said.count(False), len(said))}
+    invalid_flags = [x.invalid for x in steps if x.invalid is not None]
+    rates = {"valid_action": _rate(invalid_flags.count(False), len(invalid_flags))}
     turns = []
     for i, x in enumerate(steps) if gold is not None else ():
         ran = None if x.invalid is None else not x.invalid
         turns.append(Turn(read_call(x.action), expected_call(gold or (), i), ran))
     if episode.success is not None:
         won = episode.success
-        shares["success"] = _rate(won)
-        shares["steps_per_success"] = _rate(len(steps) * won, won)
+        rates["success"] = _rate(won)
+        rates["steps_per_success"] = _rate(len(steps) * won, won)
         if gold is not None:
             calls = sum(t.called is not None for t in turns)
-            shares["calls_per_success"] = _rate(calls * won, won)
-    return total([Skills(rates=shares), *map(of_turn, turns)])
+            rates["calls_per_success"] = _rate(calls * won, won)
+    return total([Skills(rates=rates), *map(of_turn, turns)])
 
 
 def total(parts: Iterable[Skills]) -> Skills:

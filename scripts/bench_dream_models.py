@@ -97,11 +97,11 @@ def dreamed(
     start = time.perf_counter()
     work(tape)
     first = time.perf_counter() - start
-    seconds, before = [], (experience.asked, experience.computed)
+    seconds, before = [], (experience.queried, experience.computed)
     for _ in range(rounds):
-        before = experience.asked, experience.computed
+        before = experience.queried, experience.computed
         seconds.append(tape.replay(dream()))
-    asked, computed = experience.asked - before[0], experience.computed - before[1]
+    asked, computed = experience.queried - before[0], experience.computed - before[1]
     rates = [(asked if all_asked else computed) / s for s in seconds]
     row = {
         "what": what, "processes": 1, "steps/s": median(rates), "least": min(rates),
@@ -174,7 +174,7 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
     client = ChatClient(config)
     model = PromptedExperienceModel(
         client, ReplayMemory.from_episodes(train, capacity=50_000), PromptedConfig(),
-        seed=run.config.seed, forms=state_formats(train),
+        seed=run.config.seed, state_formats=state_formats(train),
     )  # fmt: skip
     rates, bad = [], 0
     try:

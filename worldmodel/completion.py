@@ -57,17 +57,17 @@ def complete(
         the model knows.
     """
     longest = max((len(p) for p in prompts), default=0)
-    known = model.config.max_position_embeddings
+    max_positions = model.config.max_position_embeddings
     if not all(len(p) for p in prompts):
         raise ValueError("a prompt needs at least one token: there is no BOS")
-    if longest + max_tokens > known:
+    if longest + max_tokens > max_positions:
         raise ValueError(
-            f"a prompt of {longest} tokens and {max_tokens} more exceed the {known} "
-            "positions of this model"
+            f"a prompt of {longest} tokens and {max_tokens} more exceed the "
+            f"{max_positions} positions of this model"
         )
     if any(not s for s in stop_strings):
         raise ValueError("a stop string must not be empty")
-    columns = min(bucket(longest), known)
+    columns = min(bucket(longest), max_positions)
     step = CHUNK if stop_strings else max_tokens
     room = columns + -(-max_tokens // step) * step
     streams = Streams(model, len(prompts), room)
@@ -75,23 +75,23 @@ def complete(
     ids: list[list[int]] = [[] for _ in prompts]
     logp: list[list[float]] = [[] for _ in prompts]
     finish = ["length"] * len(prompts)
-    going = np.ones(len(prompts), bool)
+    active = np.ones(len(prompts), bool)
     for start in range(0, max_tokens, step):
-        done = streams.sample(
-            grammar, keys, max_tokens=min(step, max_tokens - start), active=going,
+        sampled = streams.sample(
+            grammar, keys, max_tokens=min(step, max_tokens - start), active=active,
             resume=start > 0,
         )  # fmt: skip
-        for b in np.flatnonzero(going):
-            n = int(done.length[b])
-            ids[b] += done.ids[b, :n].tolist()
-            logp[b] += done.logp[b, :n].tolist()
+        for b in np.flatnonzero(active):
+            n = int(sampled.length[b])
+            ids[b] += sampled.ids[b, :n].tolist()
+            logp[b] += sampled.logp[b, :n].tolist()
             if not streams.live[b]:
-                finish[b], going[b] = "stop", False
-            kept = _first_stop(vocabulary, ids[b], stop_strings)
-            if kept is not None:
-                ids[b], logp[b] = ids[b][:kept], logp[b][:kept]
-                finish[b], going[b] = "string", False
-        if not going.any():
+                finish[b], active[b] = "stop", False
+            length = _first_stop(vocabulary, ids[b], stop_strings)
+            if length is not None:
+                ids[b], logp[b] = ids[b][:length], logp[b][:length]
+                finish[b], active[b] = "string", False
+        if not active.any():
             break
     return [
         Completion(list(p), i, g, _text(vocabulary, p, i, f, stop_strings), f)
@@ -128,8 +128,8 @@ def _text(
     # What follows the prompt's own text: some decoders drop a text's first space.
     before = vocabulary.decode(prompt, controls=True)
     text = vocabulary.decode([*prompt, *ids], controls=True)
-    known = text.startswith(before)
-    text = text[len(before) :] if known else vocabulary.decode(ids, controls=True)
+    is_prefix = text.startswith(before)
+    text = text[len(before) :] if is_prefix else vocabulary.decode(ids, controls=True)
     if finish == "string":
         text = text[: min(text.find(s) for s in strings if s in text)]
     return text
@@ -151,32 +151,32 @@ def score(model: Model, texts: Iterable[Sequence[int]]) -> Iterator[Score]:
     Raises:
       ValueError: a text longer than the positions that the model knows.
     """
-    held: list[list[int]] = []
+    batch: list[list[int]] = []
     for number, ids in enumerate(texts, start=1):
         if len(ids) > model.config.max_position_embeddings:
             raise ValueError(
                 f"line {number}: {len(ids)} tokens exceed the "
                 f"{model.config.max_position_embeddings} positions of this model"
             )
-        held.append(list(ids))
-        if len(held) == ROWS:
-            yield from _score_rows(model, held)
-            held = []
-    if held:
-        yield from _score_rows(model, held)
+        batch.append(list(ids))
+        if len(batch) == ROWS:
+            yield from _score_rows(model, batch)
+            batch = []
+    if batch:
+        yield from _score_rows(model, batch)
 
 
 def _score_rows(model: Model, rows: Sequence[list[int]]) -> Iterator[Score]:
     width = bucket(max(map(len, rows)), SCORE_BUCKET)
     ids = np.zeros((ROWS, width), np.int32)
     real = np.zeros((ROWS, width), np.int32)
-    for row, mask, found in zip(ids, real, rows, strict=False):
-        row[: len(found)], mask[: len(found)] = found, 1
+    for row, mask, row_ids in zip(ids, real, rows, strict=False):
+        row[: len(row_ids)], mask[: len(row_ids)] = row_ids, 1
     mesh = model.mesh
     placed = (ids, real) if mesh is None else place_rows((ids, real), mesh)
     logp = np.asarray(_logp(model.definition, model.params, *placed))
-    for found, line in zip(rows, logp, strict=False):
-        yield Score(found, line[: len(found)].tolist())
+    for row_ids, line in zip(rows, logp, strict=False):
+        yield Score(row_ids, line[: len(row_ids)].tolist())
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from curriculum.sampler import most_generated
+from curriculum.sampler import max_generated
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.run import RunError
@@ -134,7 +134,7 @@ def _answers(c: RunConfig, fidelity: int, steps: int) -> dict[str, float | int]:
         return {}
     if c.real:
         steps = 0
-    invents = not c.real and most_generated(c.dream.curriculum, c.dream.tasks)
+    invents = not c.real and max_generated(c.dream.curriculum, c.dream.tasks)
     beside = c.dream.updates * c.dream.curriculum.proposals if invents else 0
     each = 1 + SAMPLES * (c.trust.signal == "agreement")
     return {"fidelity": each * fidelity, "train": each * NEW * steps + beside}

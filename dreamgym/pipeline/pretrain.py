@@ -243,7 +243,7 @@ def load_experience(
         run.require("ensemble")
     paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
     return LocalExperienceModel(
-        model, tok, memory, _roomy(run), seed=c.seed, forms=forms,
+        model, tok, memory, _roomy(run), seed=c.seed, state_formats=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
         trust=c.trust.signal, calibration=scale,
         reward_tokens=max(REWARD_TOKENS, told.get("reward_tokens", 0)),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from curriculum.lesson_tracker import lesson_tracker_for
-from curriculum.sampler import most_generated, pool_of
+from curriculum.sampler import max_generated, pool_of
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
@@ -287,7 +287,7 @@ def _parts(
     if experience is None:
         return parts
     c, seed, propose = config.curriculum, run.config.seed, None
-    if most_generated(c, config.tasks):  # else proposals are paid for and never drawn
+    if max_generated(c, config.tasks):  # else proposals are paid for and never drawn
         propose = proposals.proposer(
             progress.pool, c, experience, env=run.config.env, seed=seed
         )

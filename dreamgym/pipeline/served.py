@@ -57,7 +57,8 @@ def prompted(
     spent = None if stage is None else run.path(f"stages/{stage}.usage")
     client = ChatClient(server.chat, run.path(ANSWERS), spent)
     return PromptedExperienceModel(
-        client, memory, server.prompt, seed=run.config.seed, forms=forms, scale=scale,
+        client, memory, server.prompt, seed=run.config.seed, state_formats=forms,
+        scale=scale,
         trust=run.config.trust.signal,
     )  # fmt: skip
 

@@ -127,7 +127,7 @@ def _dreamed(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
         "dream_transitions": progress.transitions,
         "real_transitions": _probed(progress),
         "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}"),
-        "computed_share": experience.computed / max(experience.asked, 1),
+        "computed_share": experience.computed / max(experience.queried, 1),
         **served.spent(experience),
     }
 

@@ -70,7 +70,7 @@ def gather(
             break
         played = {t.episode.task.id for t in found}
         more = sampler.sample(
-            pool, silent, config.curriculum, rng, task_mixture=mix, without=played
+            pool, silent, config.curriculum, rng, task_mixture=mix, exclude=played
         )
         wave = roll(more, f"-more{number}", jax.random.fold_in(key, number))
         found = [*found, *wave]

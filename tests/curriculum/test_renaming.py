@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curriculum import renaming
-from curriculum.renaming import Renaming, renamed
+from curriculum.renaming import Renaming, with_renames
 from worldmodel.data.records import Task
 
 
@@ -55,12 +55,12 @@ def test_a_name_must_have_been_seen_in_the_place_it_takes():
 
 
 def test_a_renaming_by_hand_is_an_exchange():
-    got = renamed(TASKS[0], {"kitchen": "pantry", "north": "east"})
+    got = with_renames(TASKS[0], {"kitchen": "pantry", "north": "east"})
     assert got.instruction == "bring the coin to pantry"
     assert got.initial_state == ("pantry east kitchen unseen", "said ok at pantry")
     assert (got.split, got.options) == ("generated", {})
     assert got.lineage == ("t0",)
-    back = renamed(got, {"kitchen": "pantry", "north": "east"})
+    back = with_renames(got, {"kitchen": "pantry", "north": "east"})
     assert back.initial_state == TASKS[0].initial_state
     assert back.lineage == ("t0", got.id)
 

@@ -190,7 +190,7 @@ def test_what_was_played_is_left_out_while_there_are_others():
 
     def ids(without, mix=()):
         some = sample(
-            pool, 4, CurriculumConfig(), rng, task_mixture=mix, without=without
+            pool, 4, CurriculumConfig(), rng, task_mixture=mix, exclude=without
         )
         return {t.id for t in some}
 

@@ -61,8 +61,8 @@ class RopeScaling:
         if self.rope_type == "llama3":
             turns = original * base / (2 * np.pi)
             span = self.high_freq_factor - self.low_freq_factor
-            kept = np.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
-            return base * (kept + (1 - kept) / self.factor)
+            keep = np.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
+            return base * (keep + (1 - keep) / self.factor)
         size = 2 * base.size
 
         def dimension(rotations: float) -> float:
@@ -72,8 +72,8 @@ class RopeScaling:
         low = max(math.floor(dimension(self.beta_fast)), 0)
         high = min(math.ceil(dimension(self.beta_slow)), size - 1)
         ramp = (np.arange(base.size) - low) / max(high - low, 0.001)
-        kept = 1 - np.clip(ramp, 0.0, 1.0)
-        return base * (kept + (1 - kept) / self.factor)
+        keep = 1 - np.clip(ramp, 0.0, 1.0)
+        return base * (keep + (1 - keep) / self.factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -198,14 +198,14 @@ def read_config(raw: Raw) -> ModelConfig:
         raise ValueError("conv_bias is not supported")
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act must be 'silu', got {raw['hidden_act']!r}")
-    needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-    for name in needed:
+    required = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    for name in required:
         if name not in raw:
             raise ValueError(f"{name} is missing")
-    heads = raw["num_attention_heads"]
-    shared = {name: raw[name] for name in needed} | {
-        "num_key_value_heads": raw.get("num_key_value_heads") or heads,
-        "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
+    num_heads = raw["num_attention_heads"]
+    shared = {name: raw[name] for name in required} | {
+        "num_key_value_heads": raw.get("num_key_value_heads") or num_heads,
+        "head_dim": raw.get("head_dim") or raw["hidden_size"] // num_heads,
         "intermediate_size": raw.get("intermediate_size"),
         "max_position_embeddings": raw.get("max_position_embeddings") or 4096,
         "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
@@ -227,8 +227,10 @@ def _rope(raw: Raw) -> Raw:
         return {"rope_theta": theta}
     if kind == "yarn" and (rope.get("mscale") or rope.get("truncate") is False):
         raise ValueError("yarn with mscale or without truncation is not supported")
-    known = {f.name for f in dataclasses.fields(RopeScaling)}
-    given: Raw = {k: v for k, v in rope.items() if k in known} | {"rope_type": kind}
+    field_names = {f.name for f in dataclasses.fields(RopeScaling)}
+    given: Raw = {k: v for k, v in rope.items() if k in field_names} | {
+        "rope_type": kind
+    }
     if "factor" not in given:
         raise ValueError(f"rope_type {kind!r} needs a factor")
     if kind != "linear":

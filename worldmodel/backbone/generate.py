@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.layers import WHOLE, LayerCache, Placement
+from worldmodel.backbone.layers import UNBLOCKED_COLUMNS, LayerCache, Placement
 from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, fitting
 from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
@@ -226,8 +226,8 @@ def _sample(
         lambda c: (c[0] < max_tokens) & c[2].any(), body, (0, state, active, out)
     )
     if mesh is not None:  # every process reads all of it
-        whole = NamedSharding(mesh, P())
-        live, out = jax.lax.with_sharding_constraint((live, out), whole)
+        replicated = NamedSharding(mesh, P())
+        live, out = jax.lax.with_sharding_constraint((live, out), replicated)
     return state, live, out
 
 
@@ -239,7 +239,11 @@ class Streams:
     """
 
     def __init__(self, model: Model, batch: int, capacity: int):
-        capacity = bucket(capacity, WHOLE) if capacity > WHOLE else capacity
+        capacity = (
+            bucket(capacity, UNBLOCKED_COLUMNS)
+            if capacity > UNBLOCKED_COLUMNS
+            else capacity
+        )
         self._model, self._mesh = model, model.mesh
         self.batch, self.capacity = batch, capacity
         dtype = str(model.params["embed"][...].dtype)
@@ -253,12 +257,12 @@ class Streams:
         """Tokens in each stream, int [B]."""
         return self._length.copy()
 
-    def _require_room(self, more: np.ndarray) -> None:
-        wanted = self._length + more
-        if (wanted > self.capacity).any():
-            b = int(np.argmax(wanted))
+    def _require_room(self, extra: np.ndarray) -> None:
+        needed = self._length + extra
+        if (needed > self.capacity).any():
+            b = int(np.argmax(needed))
             raise ValueError(
-                f"stream {b}: {more[b]} more tokens do not fit, {self._length[b]} of "
+                f"stream {b}: {extra[b]} more tokens do not fit, {self._length[b]} of "
                 f"{self.capacity} are used; rewind, or make Streams with more"
             )
 
@@ -319,35 +323,42 @@ class Streams:
             raise ValueError(f"stream {b} has nothing to continue from: append first")
         self._require_room(np.where(active, max_tokens, 0))
         if not resume:
-            none = np.zeros(self.batch, np.int32)
+            zeros = np.zeros(self.batch, np.int32)
             self._state = self._state._replace(
-                phase=self._placed(none), count=self._placed(none),
+                phase=self._placed(zeros), count=self._placed(zeros),
                 drawn=self._placed(np.zeros((), np.int32)),
             )  # fmt: skip
         m = self._model
-        taken = None if banned is None else self._placed(banned)
+        banned_array = None if banned is None else self._placed(banned)
         self._state, live, out = _sample(
             m.definition, m.params, self._state, grammar, keys, max_tokens,
-            bucket(max_tokens, SAMPLE_BUCKET), self._placed(active), taken, self._mesh,
+            bucket(max_tokens, SAMPLE_BUCKET), self._placed(active), banned_array,
+            self._mesh,
         )  # fmt: skip
         written = Sampled(*(np.asarray(x) for x in out))
         cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
-        done = written._replace(**cut)
-        self._length = self._length + done.length
+        sampled = written._replace(**cut)
+        self._length = self._length + sampled.length
         self.live = np.asarray(live)
-        return done
+        return sampled
 
     def rewind(self, lengths: Sequence[int]) -> None:
         """Forget what stands after the first `lengths[b]` tokens of each stream.
 
         A stream that got shorter needs a token appended before it is sampled from.
         """
-        kept = np.asarray(lengths, np.int32)
-        if kept.shape != (self.batch,) or (kept > self._length).any() or kept.min() < 0:
-            raise ValueError(f"lengths must be [B] within {self._length}, got {kept}")
-        self._ready &= kept == self._length
-        self._length = kept
-        self._state = self._state._replace(length=self._placed(kept))
+        new_lengths = np.asarray(lengths, np.int32)
+        if (
+            new_lengths.shape != (self.batch,)
+            or (new_lengths > self._length).any()
+            or new_lengths.min() < 0
+        ):
+            raise ValueError(
+                f"lengths must be [B] within {self._length}, got {new_lengths}"
+            )
+        self._ready &= new_lengths == self._length
+        self._length = new_lengths
+        self._state = self._state._replace(length=self._placed(new_lengths))
 
 
 def bucket(n: int, size: int = PROMPT_BUCKET) -> int:
@@ -380,11 +391,11 @@ def generate(
         streams = Streams(model, batch, columns + max_tokens)
         padded = chunk + [chunk[-1]] * (batch - len(chunk))
         streams.append(padded, columns=columns)
-        done = streams.sample(
+        sampled = streams.sample(
             grammar, keys[index], max_tokens=max_tokens, active=active,
             banned=None if banned is None else banned[index],
         )  # fmt: skip
         for b in range(len(chunk)):
-            out.append(Sampled(*(field[b : b + 1] for field in done)))
+            out.append(Sampled(*(field[b : b + 1] for field in sampled)))
         start += len(chunk)
     return out

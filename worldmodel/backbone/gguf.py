@@ -117,9 +117,9 @@ class Gguf:
         """
         shape, number, offset = self._tensors[name]
         if number not in _KINDS:
-            known = ", ".join(k.name for k in _KINDS.values())
+            type_names = ", ".join(k.name for k in _KINDS.values())
             raise ValueError(
-                f"{self.path}: tensor {name!r} must be stored as one of {known}, "
+                f"{self.path}: tensor {name!r} must be stored as one of {type_names}, "
                 f"got type {number}"
             )
         kind = _KINDS[number]

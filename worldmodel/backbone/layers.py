@@ -18,10 +18,10 @@ OUTPUT_SCALE = 0.02
 """Layers start close to silent, so that the token's own embedding does not drown in
 them: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed)."""
 
-WHOLE = 512
+UNBLOCKED_COLUMNS = 512
 """Columns up to which a cache is read at once. On a CPU a longer one is read in blocks,
 only as far as it is used: cost follows the text, at one compiled shape."""
-BLOCK, FEW = 256, 16
+BLOCK_COLUMNS, SHORT_RUN = 256, 16
 """Columns of a block; a run of fewer tokens than FEW reads WHOLE columns at a time, for
 its products are too small to be many."""
 
@@ -108,8 +108,8 @@ def attend(
 
 def _grouped(q: Array, kv: int) -> Float[Array, "B K G T H"]:
     """Scaled queries by the head they read; products then need no other order."""
-    batch, steps, heads, size = q.shape
-    q = (q * size**-0.5).reshape(batch, steps, kv, heads // kv, size)
+    batch, steps, num_heads, size = q.shape
+    q = (q * size**-0.5).reshape(batch, steps, kv, num_heads // kv, size)
     return q.transpose(0, 2, 3, 1, 4)
 
 
@@ -126,7 +126,7 @@ def _scores(q: Array, k: Array, mask: Array) -> Float[Array, "B K G T C"]:
 def attend_used(
     q: Float[Array, "B T N H"],
     cache: KVCache,
-    place: Placement,
+    placement: Placement,
     window: int | None,
 ) -> Float[Array, "B T N H"]:
     """`attend` over the used columns of a cache.
@@ -134,12 +134,15 @@ def attend_used(
     On a CPU blocks are read one after the other, as far as the cache is used, with a
     running maximum and sum (arXiv:1805.02867); elsewhere the whole cache at once.
     """
-    (batch, steps, heads, size), kv = q.shape, cache.k.shape[1]
-    capacity, at = cache.k.shape[2], place.positions
-    if capacity <= WHOLE or jax.default_backend() != "cpu":
+    (batch, steps, num_heads, size), kv = q.shape, cache.k.shape[1]
+    capacity, at = cache.k.shape[2], placement.positions
+    if capacity <= UNBLOCKED_COLUMNS or jax.default_backend() != "cpu":
         return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
-    assert capacity % WHOLE == 0, "Streams rounds capacities up"
-    grouped, block = _grouped(q, kv), BLOCK if steps >= FEW else WHOLE
+    assert capacity % UNBLOCKED_COLUMNS == 0, "Streams rounds capacities up"
+    grouped, block = (
+        _grouped(q, kv),
+        BLOCK_COLUMNS if steps >= SHORT_RUN else UNBLOCKED_COLUMNS,
+    )
 
     def body(i: Array, carry: tuple[Array, Array, Array]):
         top, total, out = carry
@@ -153,7 +156,7 @@ def attend_used(
         total = total * fade + weights.sum(-1)
         return higher, total, out * fade[..., None] + new
 
-    shape = (batch, kv, heads // kv, steps)
+    shape = (batch, kv, num_heads // kv, steps)
     start = (
         jnp.full(shape, -1e30, jnp.float32), jnp.zeros(shape, jnp.float32),
         jnp.zeros((*shape, size), jnp.float32),
@@ -180,17 +183,17 @@ def _matmul_forward(x: Array, w: Array, wide: bool) -> tuple[Array, Any]:
     return matmul(x, w, wide), (x, w)
 
 
-def _matmul_backward(wide: bool, kept: Any, dy: Array) -> tuple[Array, Array]:
+def _matmul_backward(wide: bool, residuals: Any, dy: Array) -> tuple[Array, Array]:
     del wide
-    x, w = kept
+    x, w = residuals
     dy = dy.astype(x.dtype)
-    rows, given = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+    rows, grads = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
     if jax.default_backend() != "cpu":
-        return dy @ w.T, rows.T @ given
-    turn = jax.lax.optimization_barrier
-    if rows.shape[1] <= given.shape[1]:
-        return dy @ w.T, turn(rows.T) @ given
-    return dy @ w.T, turn(turn(given.T) @ rows).T
+        return dy @ w.T, rows.T @ grads
+    barrier = jax.lax.optimization_barrier
+    if rows.shape[1] <= grads.shape[1]:
+        return dy @ w.T, barrier(rows.T) @ grads
+    return dy @ w.T, barrier(barrier(grads.T) @ rows).T
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -255,14 +258,16 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, kind: str, linear: Any, rngs: nnx.Rngs):
         c, width = config, config.hidden_size
-        heads, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads
+        query_width, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads
         self.config = config
         self.window = c.sliding_window if kind == SLIDING else None
         biased = c.attention_bias
-        self.q = linear("q", width, heads, rngs, bias="q" in biased)
+        self.q = linear("q", width, query_width, rngs, bias="q" in biased)
         self.k = linear("k", width, kv * c.head_dim, rngs, bias="k" in biased)
         self.v = linear("v", width, kv * c.head_dim, rngs, bias="v" in biased)
-        self.o = linear("o", heads, width, rngs, gain=OUTPUT_SCALE, bias="o" in biased)
+        self.o = linear(
+            "o", query_width, width, rngs, gain=OUTPUT_SCALE, bias="o" in biased
+        )
         if c.qk_norm:
             self.q_norm = Norm(c.head_dim, c.rms_norm_eps)
             self.k_norm = Norm(c.head_dim, c.rms_norm_eps)
@@ -270,13 +275,13 @@ class Attention(nnx.Module):
     def __call__(
         self,
         h: Float[Array, "B T D"],
-        place: Placement,
+        placement: Placement,
         by: Rotation,
         cache: KVCache | None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """What the run reads, and the cache with the run in it."""
         c = self.config
-        batch, steps = place.positions.shape
+        batch, steps = placement.positions.shape
         q = self.q(h).reshape(batch, steps, c.num_attention_heads, c.head_dim)
         k = self.k(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
         v = self.v(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
@@ -286,20 +291,20 @@ class Attention(nnx.Module):
         v = v.swapaxes(1, 2)
         if cache is not None:
             cache = KVCache(
-                _written(cache.k, k, place, 2), _written(cache.v, v, place, 2)
+                _with_run(cache.k, k, placement, 2), _with_run(cache.v, v, placement, 2)
             )
-            out = attend_used(q, cache, place, self.window)
+            out = attend_used(q, cache, placement, self.window)
         else:
-            mask = run_mask(place, self.window)
+            mask = run_mask(placement, self.window)
             out = attend(q, k, v, mask)
         return self.o(out.reshape(batch, steps, -1)), cache
 
 
-def run_mask(place: Placement, window: int | None = None) -> Bool[Array, "B T T"]:
+def run_mask(placement: Placement, window: int | None = None) -> Bool[Array, "B T T"]:
     """Causal attention within segments; segment 0 is padding and attends to itself."""
-    assert place.segments is not None, "without a cache a place needs segments"
-    steps = place.segments.shape[1]
-    same = place.segments[:, :, None] == place.segments[:, None, :]
+    assert placement.segments is not None, "without a cache a place needs segments"
+    steps = placement.segments.shape[1]
+    same = placement.segments[:, :, None] == placement.segments[:, None, :]
     mask = same & jnp.tril(jnp.ones((steps, steps), bool))[None]
     if window is None:
         return mask
@@ -326,39 +331,39 @@ class ShortConv(nnx.Module):
     def __call__(
         self,
         h: Float[Array, "B T D"],
-        place: Placement,
+        placement: Placement,
         by: Rotation,
         cache: ConvCache | None,
     ) -> tuple[Float[Array, "B T D"], ConvCache | None]:
         """What the run reads, and the cache with the run in it."""
         del by  # a convolution tells places apart by their order
-        before, after, x = jnp.split(self.into(h), 3, axis=-1)
-        x = before * x
-        row = jnp.concatenate([self._past(x, place, cache), x], axis=1)
+        input_gate, output_gate, x = jnp.split(self.into(h), 3, axis=-1)
+        x = input_gate * x
+        row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         if cache is not None:
-            cache = ConvCache(_written(cache.x, x, place, 1))
+            cache = ConvCache(_with_run(cache.x, x, placement, 1))
         mixed = jnp.zeros_like(x)
         for back in range(self.size):
             start = self.size - 1 - back
-            seen = jax.lax.slice_in_dim(row, start, start + x.shape[1], axis=1)
-            real = (place.positions >= back)[..., None]
-            mixed += jnp.where(real, seen, 0) * self.taps[...][start][None, None]
-        return self.out(after * mixed), cache
+            inputs = jax.lax.slice_in_dim(row, start, start + x.shape[1], axis=1)
+            real = (placement.positions >= back)[..., None]
+            mixed += jnp.where(real, inputs, 0) * self.taps[...][start][None, None]
+        return self.out(output_gate * mixed), cache
 
     def _past(
-        self, x: Float[Array, "B T D"], place: Placement, cache: ConvCache | None
+        self, x: Float[Array, "B T D"], placement: Placement, cache: ConvCache | None
     ) -> Float[Array, "B P D"]:
         """The inputs just before the run, oldest first, found by their positions."""
         back = jnp.arange(self.size - 1, 0, -1)
         if cache is None:
             return jnp.zeros((x.shape[0], self.size - 1, x.shape[2]), x.dtype)
-        at = jnp.maximum(place.positions[:, :1] - back[None], 0)
+        at = jnp.maximum(placement.positions[:, :1] - back[None], 0)
         return jnp.take_along_axis(cache.x, at[..., None], axis=1)
 
 
-def _written(cached: Array, run: Array, place: Placement, axis: int) -> Array:
+def _with_run(cached: Array, run: Array, placement: Placement, axis: int) -> Array:
     """The cache with the real tokens of a run in the columns of their positions."""
-    assert place.count is not None, "with a cache a place needs counts"
+    assert placement.count is not None, "with a cache a place needs counts"
     steps, capacity = run.shape[axis], cached.shape[axis]
 
     def one(old: Array, new: Array, start: Array, count: Array) -> Array:
@@ -368,13 +373,13 @@ def _written(cached: Array, run: Array, place: Placement, axis: int) -> Array:
         real = (token >= 0) & (token < count)
         shape = [1] * old.ndim
         shape[axis - 1] = steps
-        here = jax.lax.dynamic_slice_in_dim(old, at, steps, axis - 1)
+        old_slice = jax.lax.dynamic_slice_in_dim(old, at, steps, axis - 1)
         moved = new.astype(old.dtype)
         if steps > 1:
             twice = jnp.concatenate([jnp.zeros_like(moved), moved], axis - 1)
             back = steps - (start - at)
             moved = jax.lax.dynamic_slice_in_dim(twice, back, steps, axis - 1)
-        kept = jnp.where(real.reshape(shape), moved, here)
-        return jax.lax.dynamic_update_slice_in_dim(old, kept, at, axis - 1)
+        new_slice = jnp.where(real.reshape(shape), moved, old_slice)
+        return jax.lax.dynamic_update_slice_in_dim(old, new_slice, at, axis - 1)
 
-    return jax.vmap(one)(cached, run, place.positions[:, 0], place.count)
+    return jax.vmap(one)(cached, run, placement.positions[:, 0], placement.count)

@@ -23,18 +23,18 @@ def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
     if model.lora is not None:
         raise ValueError("the model has LoRA already: merge it first")
     definition, shapes = abstract_model(model.config, lora)
-    held = dict(nnx.to_flat_state(model.params))
+    leaves = dict(nnx.to_flat_state(model.params))
     flat, key = [], jax.random.key(seed)
     for number, (path, leaf) in enumerate(nnx.to_flat_state(shapes)):
         if not is_adapter(path):
-            flat.append((path, held[path]))
+            flat.append((path, leaves[path]))
             continue
         value = jnp.zeros(leaf.shape)
         if path[-1] == "lora_a":
             noise = jax.random.normal(jax.random.fold_in(key, number), leaf.shape)
             value = noise * leaf.shape[0] ** -0.5
         flat.append((path, leaf.replace(value)))
-    if len(flat) == len(held):
+    if len(flat) == len(leaves):
         raise ValueError(f"no projection of this model is among {list(lora.targets)}")
     params = nnx.from_flat_state(flat)
     return model._replace(definition=definition, params=params, lora=lora)
@@ -45,17 +45,17 @@ def merge(model: Model) -> Model:
     if model.lora is None:
         return model
     scale = model.lora.alpha / model.lora.rank
-    held = dict(nnx.to_flat_state(model.params))
+    leaves = dict(nnx.to_flat_state(model.params))
     flat = []
-    for path, leaf in held.items():
+    for path, leaf in leaves.items():
         if is_adapter(path):
             continue
-        kept = leaf
-        a, b = (held.get((*path[:-1], name)) for name in ("lora_a", "lora_b"))
+        merged = leaf
+        a, b = (leaves.get((*path[:-1], name)) for name in ("lora_a", "lora_b"))
         if path[-1] == "kernel" and a is not None and b is not None:
             added = a[...].astype(jnp.float32) @ b[...].astype(jnp.float32) * scale
-            kept = leaf.replace((leaf[...] + added).astype(leaf[...].dtype))
-        flat.append((path, kept))
+            merged = leaf.replace((leaf[...] + added).astype(leaf[...].dtype))
+        flat.append((path, merged))
     definition, _ = abstract_model(model.config)
     params = nnx.from_flat_state(flat)
     return model._replace(definition=definition, params=params, lora=None)

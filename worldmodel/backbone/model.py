@@ -44,14 +44,14 @@ class LoraConfig:
     targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
 
     def __post_init__(self):
-        known = ("q", "k", "v", "o", "gate", "up", "down", "into", "out")
+        names = ("q", "k", "v", "o", "gate", "up", "down", "into", "out")
         if self.rank < 1 or self.alpha <= 0:
             raise ValueError(
                 f"rank must be >= 1 and alpha > 0, got {self.rank} and {self.alpha}"
             )
-        wrong = sorted(set(self.targets) - set(known))
+        wrong = sorted(set(self.targets) - set(names))
         if wrong or not self.targets:
-            raise ValueError(f"targets must be some of {list(known)}, got {wrong}")
+            raise ValueError(f"targets must be some of {list(names)}, got {wrong}")
 
 
 class Layer(nnx.Module):
@@ -77,10 +77,10 @@ class Layer(nnx.Module):
         self.down = linear("down", inner, width, rngs, gain=OUTPUT_SCALE, bias=biased)
 
     def __call__(
-        self, x: Float[Array, "B T D"], place: Placement, by: Rotation, cache: Any
+        self, x: Float[Array, "B T D"], placement: Placement, by: Rotation, cache: Any
     ) -> tuple[Float[Array, "B T D"], Any]:
         """The layer's output, and its cache with the run in it."""
-        mixed, cache = self.mixer(self.input_norm(x), place, by, cache)
+        mixed, cache = self.mixer(self.input_norm(x), placement, by, cache)
         x = x + mixed
         h = self.post_norm(x)
         return x + self.down(jax.nn.silu(self.gate(h)) * self.up(h)), cache
@@ -106,7 +106,7 @@ class Decoder(nnx.Module):
     def __call__(
         self,
         ids: Int[Array, "B T"],
-        place: Placement,
+        placement: Placement,
         cache: tuple[LayerCache, ...] | None = None,
         *,
         remat: bool = False,
@@ -117,13 +117,15 @@ class Decoder(nnx.Module):
         computes each layer again.
         """
         x = jnp.take(self.embed[...], ids, axis=0)
-        by = rotation(self.config, place.positions)
+        by = rotation(self.config, placement.positions)
         caches = []
         for i, layer in enumerate(self.layers):
             if remat:
-                x = _again(layer, x, place, by)
+                x = _rematerialized(layer, x, placement, by)
                 continue
-            x, layer_cache = layer(x, place, by, None if cache is None else cache[i])
+            x, layer_cache = layer(
+                x, placement, by, None if cache is None else cache[i]
+            )
             caches.append(layer_cache)
         return self.norm(x), None if cache is None else tuple(caches)
 
@@ -138,12 +140,14 @@ class Decoder(nnx.Module):
         return matmul(hidden, self.table.T, True)
 
 
-def _again(layer: Layer, x: Array, place: Placement, by: Rotation) -> Array:
+def _rematerialized(
+    layer: Layer, x: Array, placement: Placement, by: Rotation
+) -> Array:
     definition, params = nnx.split(layer)
 
     @jax.checkpoint
     def run(params: Any, x: Array) -> Array:
-        return nnx.merge(definition, params)(x, place, by, None)[0]
+        return nnx.merge(definition, params)(x, placement, by, None)[0]
 
     return run(params, x)
 
@@ -216,8 +220,8 @@ def apply_decoder(
 ) -> DecoderOutput:
     """The training path: packed rows to what a loss reads from."""
     decoder = nnx.merge(definition, params)
-    place = Placement(jnp.asarray(positions), jnp.asarray(segments))
-    hidden, _ = decoder(jnp.asarray(ids), place, remat=remat)
+    placement = Placement(jnp.asarray(positions), jnp.asarray(segments))
+    hidden, _ = decoder(jnp.asarray(ids), placement, remat=remat)
     return DecoderOutput(hidden, decoder.table)
 
 

@@ -34,13 +34,13 @@ def shaped_logits(
     scaled = jnp.where(allowed, scaled, -jnp.inf)
     if top_k is not None:
         size = logits.shape[-1]
-        most = jnp.where(jnp.asarray(top_k) > 0, top_k, size)
-        scaled = _cut(scaled, lambda kept: kept.sum(-1) >= jnp.minimum(most, size))
+        limit = jnp.where(jnp.asarray(top_k) > 0, top_k, size)
+        scaled = _cut(scaled, lambda keep: keep.sum(-1) >= jnp.minimum(limit, size))
     if top_p is not None:
         mass = jax.nn.softmax(scaled)
         # Rounding may leave the whole mass below 1.
         share = jnp.minimum(jnp.asarray(top_p), mass.sum(-1))
-        scaled = _cut(scaled, lambda kept: jnp.where(kept, mass, 0.0).sum(-1) >= share)
+        scaled = _cut(scaled, lambda keep: jnp.where(keep, mass, 0.0).sum(-1) >= share)
     floor = (
         scaled.max(-1, keepdims=True) + jnp.log(jnp.maximum(min_p, 1e-30))[..., None]
     )
@@ -64,8 +64,8 @@ def _cut(
         keeps = enough(order >= middle[..., None])
         return jnp.where(keeps, middle, low), jnp.where(keeps, high, middle - 1)
 
-    least, _ = jax.lax.fori_loop(0, 32, halve, (low, high))
-    return jnp.where(order >= least[..., None], x, -jnp.inf)
+    threshold, _ = jax.lax.fori_loop(0, 32, halve, (low, high))
+    return jnp.where(order >= threshold[..., None], x, -jnp.inf)
 
 
 def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array, " B"]:
@@ -81,9 +81,9 @@ def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array
 
 def _inverse(weights: Float[Array, "B N"], u: Float[Array, " B"]) -> Int[Array, " B"]:
     """The first index whose cumulative weight exceeds u of the whole."""
-    reached = jnp.cumsum(weights, axis=-1)
-    beyond = reached > (u * reached[:, -1])[:, None]
+    cumulative = jnp.cumsum(weights, axis=-1)
+    exceeds = cumulative > (u * cumulative[:, -1])[:, None]
     # Where rounding leaves none, the last index that weighs anything.
     last = weights.shape[1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)
-    found = jnp.where(beyond.any(-1), jnp.argmax(beyond, axis=-1), last)
-    return found.astype(jnp.int32)
+    index = jnp.where(exceeds.any(-1), jnp.argmax(exceeds, axis=-1), last)
+    return index.astype(jnp.int32)

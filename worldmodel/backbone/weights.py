@@ -29,7 +29,7 @@ from worldmodel.backbone.model import Model, abstract_model
 from worldmodel.data.records import atomic_write
 from worldmodel.text.tokenizer import TextTokenizer, Vocabulary
 
-SHARD = 2 << 30
+MAX_SHARD_BYTES = 2 << 30
 """Bytes of one file; a larger model is written as several and an index."""
 
 Index = tuple[slice, ...]
@@ -42,9 +42,9 @@ class _Files:
         self._open: dict[str, Any] = {}
         self.names: set[str] = set()
         for file in _tensor_files(root):
-            held = safe_open(file, framework="np")
-            for name in held.keys():
-                self._open[name] = held
+            handle = safe_open(file, framework="np")
+            for name in handle.keys():
+                self._open[name] = handle
                 self.names.add(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ def _tensor_files(root: Path) -> list[Path]:
     return sorted(files)
 
 
-def _turned(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
+def _parameter_shape(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
     """A parameter's shape from the shape of its tensor."""
     if path[-1] == "taps" and len(shape) == 3 and shape[1] == 1:
         return (shape[2], shape[0])  # [D, 1, size] in the file
@@ -121,8 +121,8 @@ def load_decoder(
       ValueError: a tensor is missing, extra or misshapen; the message names it.
     """
     root, config = Path(directory), load_config(directory)
-    files, known = _Files(root), config.vocab_size
-    config = dataclasses.replace(config, vocab_size=max(known, vocab_size))
+    files, file_vocab_size = _Files(root), config.vocab_size
+    config = dataclasses.replace(config, vocab_size=max(file_vocab_size, vocab_size))
     definition, shapes = abstract_model(config)
     flat, used = [], set()
     if config.tie_word_embeddings:
@@ -154,19 +154,21 @@ def _parameter(
 ) -> jax.Array:
     if name not in files.names:
         raise ValueError(f"{root}: tensor {name!r} is missing")
-    found = _turned(path, files.shape(name))
+    file_shape = _parameter_shape(path, files.shape(name))
     table = path[-1] in ("embed", "head")
-    grows = table and found[0] < shape[0] and found[1:] == shape[1:]
-    if found != shape and not grows:
-        raise ValueError(f"{root}: tensor {name!r} must be {shape}, got {found}")
+    grows = table and file_shape[0] < shape[0] and file_shape[1:] == shape[1:]
+    if file_shape != shape and not grows:
+        raise ValueError(f"{root}: tensor {name!r} must be {shape}, got {file_shape}")
     target = jnp.dtype(dtype)
-    whole: np.ndarray | None = None
+    grown: np.ndarray | None = None
     if grows:
-        whole = _grown(_slice(files, name, path, (slice(None),) * len(found)), shape[0])
+        grown = _grown(
+            _slice(files, name, path, (slice(None),) * len(file_shape)), shape[0]
+        )
 
     def read(index: Index | None) -> np.ndarray:
         index = (slice(None),) * len(shape) if index is None else index
-        part = _slice(files, name, path, index) if whole is None else whole[index]
+        part = _slice(files, name, path, index) if grown is None else grown[index]
         return np.ascontiguousarray(part).astype(target)
 
     if mesh is None:
@@ -210,18 +212,21 @@ def save_model(
     shape = families.write_config(model.config)
     writes = jax.process_index() == 0
     root.mkdir(parents=True, exist_ok=True)
-    written: list[dict[str, int]] = []
-    held: dict[str, np.ndarray] = {}
+    shards: list[dict[str, int]] = []
+    pending: dict[str, np.ndarray] = {}
     for path, leaf in nnx.to_flat_state(model.params):
-        value = _to_file(path, _whole(leaf[...]))
-        if held and sum(x.nbytes for x in held.values()) + value.nbytes > SHARD:
-            written.append(_write_shard(root, len(written), held, writes=writes))
-            held = {}
-        held[families.tensor_name(path, model.config.model_type)] = value
-    written.append(_write_shard(root, len(written), held, writes=writes))
+        value = _to_file(path, _gathered(leaf[...]))
+        if (
+            pending
+            and sum(x.nbytes for x in pending.values()) + value.nbytes > MAX_SHARD_BYTES
+        ):
+            shards.append(_write_shard(root, len(shards), pending, writes=writes))
+            pending = {}
+        pending[families.tensor_name(path, model.config.model_type)] = value
+    shards.append(_write_shard(root, len(shards), pending, writes=writes))
     if not writes:
         return
-    _put_in_place(root, written)
+    _put_in_place(root, shards)
     tokenizer.save(root)
     ends: dict[str, Any] = {}
     for name, ids in tokenizer.ends.items():
@@ -231,7 +236,7 @@ def save_model(
         json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
 
 
-def _whole(value: jax.Array) -> np.ndarray:
+def _gathered(value: jax.Array) -> np.ndarray:
     if not value.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
     return np.asarray(value)

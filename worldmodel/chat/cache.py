@@ -31,7 +31,7 @@ class ChatCache:
     def __init__(self, path: Path):
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._told():
+        with self._database_errors():
             self._db = sqlite3.connect(
                 path, timeout=30.0, isolation_level=None, check_same_thread=False
             )
@@ -53,7 +53,7 @@ class ChatCache:
         self._db.execute("COMMIT")
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _database_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError) as error:
@@ -64,12 +64,12 @@ class ChatCache:
 
     def get(self, key: str) -> ChatReply | ChatCut | None:
         """The answer under a key, if one was kept."""
-        with self._told():
+        with self._database_errors():
             rows = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,))
-            found = rows.fetchone()
-            if found is None:
+            row = rows.fetchone()
+            if row is None:
                 return None
-            text, tokens = json.loads(found[0])
+            text, tokens = json.loads(row[0])
             if text is None:
                 return ChatCut(cached=True)
             if tokens is not None:
@@ -81,7 +81,7 @@ class ChatCache:
         cut = isinstance(reply, ChatCut)
         # ASCII, whatever the text holds.
         row = json.dumps([None, None] if cut else [reply.text, reply.tokens])
-        with self._told():
+        with self._database_errors():
             self._db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, row))
 
     def close(self) -> None:

@@ -45,12 +45,12 @@ MAX_PAUSE = 30.0
 _QUOTED = 200
 
 
-class _Tried(NamedTuple):
+class _Attempt(NamedTuple):
     """One POST: what came of it, whether to try again, and after how long."""
 
-    found: ChatReply | ChatError
-    again: bool = False
-    after: float | None = None
+    reply: ChatReply | ChatError
+    retry: bool = False
+    retry_after: float | None = None
 
 
 class CircuitBreaker:
@@ -137,15 +137,15 @@ class ChatClient:
     ) -> list[ChatReply | ChatError]:
         keys = [_digest(self.config, r) for r in requests]
         unique = dict(zip(keys, requests, strict=True))
-        found: dict[str, ChatReply | ChatError] = {}
+        replies: dict[str, ChatReply | ChatError] = {}
         if self._cache is not None:
-            known = {k: self._cache.get(k) for k in unique}
-            found |= {k: reply for k, reply in known.items() if reply is not None}
-        todo = {k: r for k, r in unique.items() if k not in found}
+            cached = {k: self._cache.get(k) for k in unique}
+            replies |= {k: reply for k, reply in cached.items() if reply is not None}
+        todo = {k: r for k, r in unique.items() if k not in replies}
         self._count(requests=len(keys), cached=len(keys) - len(todo))
         if todo:
-            found |= await self._fetch(todo)
-        return [found[k] for k in keys]
+            replies |= await self._fetch(todo)
+        return [replies[k] for k in keys]
 
     async def _fetch(
         self, todo: Mapping[str, ChatRequest]
@@ -164,12 +164,12 @@ class ChatClient:
                 async with slots:
                     if breaker.tripped is not None:
                         return breaker.tripped
-                    found = await self._bounded(http, breaker, request)
-                    breaker.note(found)
-                answered = isinstance(found, ChatReply | ChatCut)
+                    reply = await self._bounded(http, breaker, request)
+                    breaker.note(reply)
+                answered = isinstance(reply, ChatReply | ChatCut)
                 if answered and self._cache is not None:
-                    self._cache.put(key, found)
-                return found
+                    self._cache.put(key, reply)
+                return reply
 
             answers = await asyncio.gather(*(one(k, r) for k, r in todo.items()))
         return dict(zip(todo, answers, strict=True))
@@ -181,49 +181,53 @@ class ChatClient:
         try:
             async with asyncio.timeout(self.config.deadline):
                 for attempt in range(self.config.retries + 1):
-                    tried = await self._attempt(http, request)
-                    pause = tried.after
+                    result = await self._attempt(http, request)
+                    pause = result.retry_after
                     if pause is None:
                         pause = min(self.config.backoff * 2**attempt, MAX_PAUSE)
                         pause *= random.uniform(0.5, 1.0)
-                    late = time.monotonic() + pause >= end
+                    past_deadline = time.monotonic() + pause >= end
                     last = attempt == self.config.retries
-                    if not tried.again or last or late or breaker.tripped:
-                        return tried.found
+                    if not result.retry or last or past_deadline or breaker.tripped:
+                        return result.reply
                     self._count(retries=1)
                     await asyncio.sleep(pause)
         except TimeoutError:
             pass
         return ChatTimeout(f"{self._url}: deadline of {self.config.deadline:g} s")
 
-    async def _attempt(self, http: httpx.AsyncClient, request: ChatRequest) -> _Tried:
+    async def _attempt(self, http: httpx.AsyncClient, request: ChatRequest) -> _Attempt:
         """One try. What a server refuses with an option, it may take without it."""
         body = body_of(self.config, request)
         options = [x for x in ("response_format", "logprobs") if x in body]
         name = _hash([request.schema, request.logprobs])
 
-        def post(drop: Iterable[str]) -> Coroutine[Any, Any, _Tried]:
-            kept = {k: v for k, v in body.items() if k not in drop}
-            return self._post(http, kept, whole=request.schema is not None)
+        def post(drop: Iterable[str]) -> Coroutine[Any, Any, _Attempt]:
+            sent = {k: v for k, v in body.items() if k not in drop}
+            return self._post(http, sent, must_be_complete=request.schema is not None)
 
-        tried = await post(self._dropped.get(name, ()))
+        result = await post(self._dropped.get(name, ()))
         if name in self._dropped or not options:
-            return tried
-        if not _refuses_form(tried.found):
-            if isinstance(tried.found, ChatReply | ChatMalformed):
+            return result
+        if not _refuses_options(result.reply):
+            if isinstance(result.reply, ChatReply | ChatMalformed):
                 self._dropped[name] = frozenset()
-            return tried
+            return result
         for drop in [*([x] for x in options), *([options] if options[1:] else [])]:
             other = await post(drop)
-            if not _refuses_form(other.found):
-                if isinstance(other.found, ChatReply | ChatMalformed):
+            if not _refuses_options(other.reply):
+                if isinstance(other.reply, ChatReply | ChatMalformed):
                     self._dropped[name] = frozenset(drop)
                 return other
-        return tried
+        return result
 
     async def _post(
-        self, http: httpx.AsyncClient, body: Mapping[str, Any], *, whole: bool
-    ) -> _Tried:
+        self,
+        http: httpx.AsyncClient,
+        body: Mapping[str, Any],
+        *,
+        must_be_complete: bool,
+    ) -> _Attempt:
         c, raw = self.config, bytearray()
         try:
             async with http.stream(
@@ -232,34 +236,43 @@ class ChatClient:
                 async for piece in response.aiter_bytes():
                     raw += piece
                     if len(raw) > MAX_BODY:
-                        return _Tried(ChatMalformed(f"more than {MAX_BODY} bytes"))
+                        return _Attempt(ChatMalformed(f"more than {MAX_BODY} bytes"))
         except httpx.TimeoutException as error:
-            told = f"{self._url}: {type(error).__name__} after {c.connect_timeout:g} s "
-            told += f"to connect or {c.read_timeout:g} s to read"
-            return _Tried(ChatTimeout(told), True)
+            message = (
+                f"{self._url}: {type(error).__name__} after {c.connect_timeout:g} s "
+            )
+            message += f"to connect or {c.read_timeout:g} s to read"
+            return _Attempt(ChatTimeout(message), True)
         except httpx.DecodingError:
-            return _Tried(ChatMalformed("the encoding of the answer is broken"))
+            return _Attempt(ChatMalformed("the encoding of the answer is broken"))
         except httpx.HTTPError as error:
-            told = f"{self._url}: {self._safe(f'{type(error).__name__}: {error}')}"
-            return _Tried(ChatUnavailable(told), True)
+            message = f"{self._url}: {self._safe(f'{type(error).__name__}: {error}')}"
+            return _Attempt(ChatUnavailable(message), True)
         status = response.status_code
         if status == 200:
-            found, (n, m) = read_answer(
-                bytes(raw), must_be_complete=whole, server=self._url, quoted=self._safe
+            reply, (n, m) = read_answer(
+                bytes(raw),
+                must_be_complete=must_be_complete,
+                server=self._url,
+                quote=self._safe,
             )
             cost = (n * c.price_in + m * c.price_out) / 1e6
             self._count(prompt_tokens=n, completion_tokens=m, cost=cost)
         else:
-            said = self._safe(raw.decode(errors="replace"))
-            told = f"{self._url}: status {status}, {said}"
-            gone = status >= 500
-            found = ChatUnavailable(told) if gone else ChatRefused(told, status)
-        after = _seconds(response.headers.get("retry-after"))
-        return _Tried(found, _passing(found), after)
+            text = self._safe(raw.decode(errors="replace"))
+            message = f"{self._url}: status {status}, {text}"
+            unavailable = status >= 500
+            reply = (
+                ChatUnavailable(message)
+                if unavailable
+                else ChatRefused(message, status)
+            )
+        retry_after = _seconds(response.headers.get("retry-after"))
+        return _Attempt(reply, _is_transient(reply), retry_after)
 
-    def _safe(self, said: str) -> str:
+    def _safe(self, foreign: str) -> str:
         """Foreign text for an error: short, in one line, without the key."""
-        text = said.replace(self._key, "[key]") if self._key else said
+        text = foreign.replace(self._key, "[key]") if self._key else foreign
         text = " ".join(text.split())
         return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
@@ -298,14 +311,14 @@ def _digest(config: ChatConfig, request: ChatRequest) -> str:
     return _hash([config.base_url.rstrip("/"), body_of(config, request)])
 
 
-def _passing(found: ChatReply | ChatError) -> bool:
+def _is_transient(reply: ChatReply | ChatError) -> bool:
     """Whether the same question may be answered a little later."""
-    often = isinstance(found, ChatRefused) and found.status == 429
-    return often or isinstance(found, ChatUnavailable)
+    rate_limited = isinstance(reply, ChatRefused) and reply.status == 429
+    return rate_limited or isinstance(reply, ChatUnavailable)
 
 
-def _refuses_form(found: ChatReply | ChatError) -> bool:
-    return isinstance(found, ChatRefused) and found.status in (400, 422)
+def _refuses_options(reply: ChatReply | ChatError) -> bool:
+    return isinstance(reply, ChatRefused) and reply.status in (400, 422)
 
 
 def _seconds(header: str | None) -> float | None:

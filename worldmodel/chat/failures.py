@@ -16,8 +16,8 @@ from worldmodel.chat.protocol import (
 
 # Refusals of who asks, not of the question: no key, no money, no such model or path,
 # too often. Those below 400 send us to another address.
-_OF_THE_ASKER = (401, 402, 404, 405, 429)
-_MOST = 3
+_ACCOUNT_STATUSES = (401, 402, 404, 405, 429)
+_MAX_REFUSALS = 3
 """Refused questions of a server that never took one, before that is why."""
 
 
@@ -27,14 +27,14 @@ class ServerHealth:
     def __init__(self):
         self.answered = False
         """Whether it has answered anything yet, however badly."""
-        self._took, self._refused = False, 0  # as a cache may tell, too
+        self._accepted, self._refused = False, 0  # as a cache may tell, too
 
     def note(self, replies: Sequence[ChatReply | ChatError]) -> None:
         """Hear what came of some questions."""
         self.answered |= any(
             isinstance(x, ChatReply | ChatMalformed) and not x.cached for x in replies
         )
-        self._took |= any(isinstance(x, ChatReply | ChatMalformed) for x in replies)
+        self._accepted |= any(isinstance(x, ChatReply | ChatMalformed) for x in replies)
         self._refused += sum(isinstance(x, ChatRefused) for x in replies)
 
     def check(self, failures: Sequence[ChatError]) -> None:
@@ -54,23 +54,23 @@ class ServerHealth:
             x for x in failures
             if not self.answered and not isinstance(x, ChatRefused)
         ]  # fmt: skip
-        never = not self._took and self._refused >= _MOST
+        never = not self._accepted and self._refused >= _MAX_REFUSALS
         refused = [x for x in failures if never and isinstance(x, ChatRefused)]
-        if stops := [*filter(lasting, failures), *refused, *silent]:
+        if stops := [*filter(is_lasting, failures), *refused, *silent]:
             raise stops[0]
 
 
-def unanswered(found: Sequence[ChatReply | ChatError]) -> list[ChatError]:
+def unanswered(replies: Sequence[ChatReply | ChatError]) -> list[ChatError]:
     """What the server did not answer; a malformed answer is one."""
     return [
         x
-        for x in found
+        for x in replies
         if isinstance(x, ChatError) and not isinstance(x, ChatMalformed)
     ]
 
 
-def lasting(failure: ChatError) -> bool:
+def is_lasting(failure: ChatError) -> bool:
     """Whether others would fail too: then nothing else may take over unseen."""
     if isinstance(failure, ChatRefused):
-        return failure.status < 400 or failure.status in _OF_THE_ASKER
+        return failure.status < 400 or failure.status in _ACCOUNT_STATUSES
     return isinstance(failure, ChatUnavailable)

@@ -43,8 +43,8 @@ class ChatRefused(ChatError):
 
     kind = "refused"
 
-    def __init__(self, told: str, status: int):
-        super().__init__(told)
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
         self.status = status
 
 
@@ -185,7 +185,7 @@ def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
 
 
 def read_answer(
-    raw: bytes, *, must_be_complete: bool, server: str, quoted: Callable[[str], str]
+    raw: bytes, *, must_be_complete: bool, server: str, quote: Callable[[str], str]
 ) -> tuple[ChatReply | ChatError, tuple[int, int]]:
     """The answer in a reply's body, and the tokens (read, written) it is said to cost.
 
@@ -198,8 +198,8 @@ def read_answer(
       quoted: how foreign text is shown in an error.
     """
 
-    def shown(why: str) -> str:
-        return f"{why}: {quoted(raw.decode(errors='replace'))}"
+    def describe(why: str) -> str:
+        return f"{why}: {quote(raw.decode(errors='replace'))}"
 
     try:
         row = json.loads(raw)
@@ -208,34 +208,37 @@ def read_answer(
     row = row if isinstance(row, dict) else {}
     choices, error = row.get("choices"), row.get("error")
     if not isinstance(choices, list) or (error and not choices):
-        return _failure(error, shown(f"{server}: no completion in the answer")), (0, 0)
+        return _failure(error, describe(f"{server}: no completion in the answer")), (
+            0,
+            0,
+        )
     try:
         choice = choices[0]
         text, why = choice["message"]["content"], choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError):
-        return ChatMalformed(shown("no choice with a message in the answer")), (0, 0)
+        return ChatMalformed(describe("no choice with a message in the answer")), (0, 0)
     used = row.get("usage")
     used = used if isinstance(used, dict) else {}
     read, written = (
         n if isinstance(n := used.get(k), int) and 0 < n < 2**40 else 0
         for k in ("prompt_tokens", "completion_tokens")
     )
-    found: ChatReply | ChatError
+    reply: ChatReply | ChatError
     if not isinstance(text, str):
-        found = ChatMalformed(f"the answer is no text but {type(text).__name__}")
+        reply = ChatMalformed(f"the answer is no text but {type(text).__name__}")
     elif must_be_complete and why == "length":
-        found = ChatCut()
+        reply = ChatCut()
     else:
-        found = ChatReply(text, _tokens(choice, text))
-    return found, (read, written)
+        reply = ChatReply(text, _tokens(choice, text))
+    return reply, (read, written)
 
 
-def _failure(error: Any, told: str) -> ChatError:
+def _failure(error: Any, message: str) -> ChatError:
     """What a body that is no completion means, by the code of its error."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 500:
-        return ChatRefused(told, code)
-    return ChatUnavailable(told)
+        return ChatRefused(message, code)
+    return ChatUnavailable(message)
 
 
 def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:

@@ -28,12 +28,12 @@ def quote(text: str) -> str:
     What could be a chat template's own mark is escaped: many servers read such marks
     in the content of a message too.
     """
-    said = json.dumps(text, ensure_ascii=False)
-    return _MARKS.sub(_escaped, _BREAKS.sub(_escaped, said))
+    encoded = json.dumps(text, ensure_ascii=False)
+    return _MARKS.sub(_escaped, _BREAKS.sub(_escaped, encoded))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def numbered(state: State, max_chars: int | None = None) -> str:
@@ -67,19 +67,19 @@ def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
     body = _THOUGHTS.sub("", text).strip()
     fenced = _FENCED.fullmatch(body)
     try:
-        found = json.loads(
+        value = json.loads(
             fenced[1] if fenced else body,
             parse_constant=_no_number, object_pairs_hook=_once,
         )  # fmt: skip
     except RecursionError:
         raise ValueError("nested too deep") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"a JSON object was asked for, not {type(found).__name__}")
-    if found.keys() != set(fields):
-        missing = sorted(set(fields) - found.keys())
-        extra = sorted(x[:20] for x in found.keys() - set(fields))[:4]
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object was asked for, not {type(value).__name__}")
+    if value.keys() != set(fields):
+        missing = sorted(set(fields) - value.keys())
+        extra = sorted(x[:20] for x in value.keys() - set(fields))[:4]
         raise ValueError(f"fields missing: {missing}, too many: {extra}")
-    return found
+    return value
 
 
 def _no_number(name: str) -> float:

@@ -19,7 +19,7 @@ class RetryingAsker:
     """Questions to a chat server, asked again where an answer makes no sense."""
 
     def __init__(self, client: ChatClient, retries: int):
-        self.client, self._retries, self._pulse = client, retries, ServerHealth()
+        self.client, self._retries, self._health = client, retries, ServerHealth()
 
     def ask(
         self,
@@ -38,19 +38,19 @@ class RetryingAsker:
           ChatRefused: it does not let us ask, or not any more.
           ChatError: it is silent, and has never answered.
         """
-        asked, found, problems = list(questions), dict[int, T](), dict[int, str]()
+        pending, results, problems = list(questions), dict[int, T](), dict[int, str]()
         for attempt in range(self._retries + 1):
-            replies = self.client.ask([request(i, attempt) for i in asked])
-            self._pulse.note(replies)
-            self._pulse.check(unanswered(replies))
-            again = []
-            for i, reply in zip(asked, replies, strict=True):
+            replies = self.client.ask([request(i, attempt) for i in pending])
+            self._health.note(replies)
+            self._health.check(unanswered(replies))
+            retry = []
+            for i, reply in zip(pending, replies, strict=True):
                 try:
                     if isinstance(reply, ChatError):
                         raise ValueError(str(reply))
-                    found[i] = read(i, reply.text)
+                    results[i] = read(i, reply.text)
                 except ValueError as error:
                     problems[i] = str(error)
-                    again += [] if unanswered([reply]) else [i]
-            asked = again
-        return found, {i: x for i, x in problems.items() if i not in found}
+                    retry += [] if unanswered([reply]) else [i]
+            pending = retry
+        return results, {i: x for i, x in problems.items() if i not in results}

@@ -31,7 +31,7 @@ class _Turn(NamedTuple):
 
     action: str
     thought: str | None
-    seen: list[tuple[int, str]]
+    observations: list[tuple[int, str]]
     calls: tuple[str, ...] = ()
 
     def then(self, other: "_Turn") -> "_Turn":
@@ -43,19 +43,19 @@ class _Turn(NamedTuple):
         )  # fmt: skip
 
 
-def _finished(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
+def _set_outcome(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
     """What is said of a whole conversation, put on its last step.
 
     `reward` or `score` becomes a component of that name. A success is an end, unless
     the row says otherwise; of anything else it is not known how it ended.
     """
     last = steps[-1]
-    told = [
+    reward_keys = [
         k for k in ("reward", "score") if field(row, k, object, where, None) is not None
     ]
-    if len(told) == 2:
+    if len(reward_keys) == 2:
         raise where.at("score").error("reward or score, not both", row["score"])
-    for key in told:
+    for key in reward_keys:
         last["rewards"] = {key: number(row[key], where.at(key))}
     won = last["success"] = field(row, "success", bool, where, None)
     last["truncated"] = field(row, "truncated", bool, where, False)
@@ -63,11 +63,11 @@ def _finished(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
     last["terminated"] = field(row, "terminated", bool, where, ended)
 
 
-def _chained(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
+def _steps(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
     """Turns as steps. An empty answer is an empty state; no answer leaves the state."""
     steps = []
     for turn in turns:
-        seen = [text for _, text in sorted(turn.seen, key=lambda x: x[0])]
+        seen = [text for _, text in sorted(turn.observations, key=lambda x: x[0])]
         then = lines("\n".join(seen)) if seen else state
         steps.append(
             {
@@ -89,10 +89,10 @@ def _content(message: Any, where: Where) -> str | None:
         return field(message, "refusal", str, where, None)
     if isinstance(value, str):
         return value
-    here = where.at("content")
+    content_place = where.at("content")
     out = []
-    for i, part in enumerate(typed(value, list, here)):
-        at = here.at(f"[{i}]")
+    for i, part in enumerate(typed(value, list, content_place)):
+        at = content_place.at(f"[{i}]")
         kind = field(part, "type", str, at)
         if kind not in ("text", "refusal"):
             raise at.error("a part of type 'text' or 'refusal'", part)
@@ -106,21 +106,23 @@ def _call(call: Any, where: Where) -> str:
     Arguments that are no JSON are what the model wrote, and stay so.
     """
     function = field(call, "function", dict, where)
-    here = where.at("function")
-    name = field(function, "name", str, here)
-    given = field(function, "arguments", object, here, None)
-    given = {} if given is None else given
-    if isinstance(given, str):
+    function_place = where.at("function")
+    name = field(function, "name", str, function_place)
+    arguments = field(function, "arguments", object, function_place, None)
+    arguments = {} if arguments is None else arguments
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given or "{}")
+            arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            return f"{name} {given}"
+            return f"{name} {arguments}"
     else:
-        given = typed(given, dict, here.at("arguments"))
+        arguments = typed(arguments, dict, function_place.at("arguments"))
     try:
-        return f"{name} {json.dumps(given, ensure_ascii=False, sort_keys=True)}"
+        return f"{name} {json.dumps(arguments, ensure_ascii=False, sort_keys=True)}"
     except (TypeError, ValueError, RecursionError) as error:
-        raise here.at("arguments").error(f"JSON ({error})", type(given)) from None
+        raise function_place.at("arguments").error(
+            f"JSON ({error})", type(arguments)
+        ) from None
 
 
 def _assistant(message: Any, where: Where) -> _Turn:
@@ -133,12 +135,12 @@ def _assistant(message: Any, where: Where) -> _Turn:
         if not text:
             raise where.error("content or tool_calls", message)
         return _Turn(text, None, [])
-    said, ids = [], []
+    texts, ids = [], []
     for i, call in enumerate(calls):
-        here = where.at(f"tool_calls[{i}]")
-        said.append(_call(call, here))
-        ids.append(field(call, "id", str, here, None))
-    return _Turn("\n".join(said), text or None, [], () if None in ids else tuple(ids))
+        call_place = where.at(f"tool_calls[{i}]")
+        texts.append(_call(call, call_place))
+        ids.append(field(call, "id", str, call_place, None))
+    return _Turn("\n".join(texts), text or None, [], () if None in ids else tuple(ids))
 
 
 def _place(turn: _Turn, message: Any, where: Where) -> int:
@@ -165,46 +167,50 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     """
     before: list[tuple[str, str]] = []
     turns: list[_Turn] = []
-    talk = field(row, "messages", list, where)
-    named = [x.get("tool_call_id") for x in talk if isinstance(x, dict)]
+    messages = field(row, "messages", list, where)
+    named = [x.get("tool_call_id") for x in messages if isinstance(x, dict)]
     answered = {x for x in named if isinstance(x, str)}
-    for i, message in enumerate(talk):
-        here = where.at(f"messages[{i}]")
-        role = field(message, "role", str, here)
+    for i, message in enumerate(messages):
+        message_place = where.at(f"messages[{i}]")
+        role = field(message, "role", str, message_place)
         if role not in _ROLES:
-            raise here.at("role").error(f"one of {', '.join(_ROLES)}", role)
+            raise message_place.at("role").error(f"one of {', '.join(_ROLES)}", role)
         if role == "assistant":
-            turn = _assistant(message, here)
+            turn = _assistant(message, message_place)
             # Calls that are answered later stand beside those of this message.
-            waits = turns and not turns[-1].seen and answered & {*turns[-1].calls}
+            waits = (
+                turns and not turns[-1].observations and answered & {*turns[-1].calls}
+            )
             turns.append(turns.pop().then(turn) if waits and turn.calls else turn)
             continue
-        text = _content(message, here)
+        text = _content(message, message_place)
         if text is None and role in _TOOLS:
             text = ""
         if text is None:
-            raise here.at("content").error("text", text)
+            raise message_place.at("content").error("text", text)
         place = len(turns[-1].calls) if turns else 0
         if role in _TOOLS:
             if not turns:
-                raise here.error("an assistant turn before a tool's message", role)
-            place = _place(turns[-1], message, here)
+                raise message_place.error(
+                    "an assistant turn before a tool's message", role
+                )
+            place = _place(turns[-1], message, message_place)
         if turns:
-            turns[-1].seen.append((place, text))
+            turns[-1].observations.append((place, text))
         else:
             before.append((role, text))
     if not turns or not before:
         missing = "a user message before the first" if turns else "at least one"
         raise where.at("messages").error(f"{missing} assistant turn", row["messages"])
-    asked = [text for role, text in before if role == "user"]
+    user_texts = [text for role, text in before if role == "user"]
     system = [text for role, text in before if role != "user"]
-    state = lines("\n".join(asked or system))
-    steps = _chained(state, turns)
-    _finished(row, where, steps)
+    state = lines("\n".join(user_texts or system))
+    steps = _steps(state, turns)
+    _set_outcome(row, where, steps)
     options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
     task = task_row(
         row, where, id=name_of(row, "task_id", where, "") or None,
-        instruction="\n".join(system + asked), state=state,
+        instruction="\n".join(system + user_texts), state=state,
     )  # fmt: skip
     return build(
         row, where, name=name, source="openai", task=task | {"options": options},
@@ -225,11 +231,11 @@ def _thought_and_action(text: str) -> tuple[str | None, str]:
 
     A turn without an action line is an action as a whole: it is what the agent did.
     """
-    found = _ACTION.match(text)
-    if not found:
+    match = _ACTION.match(text)
+    if not match:
         return None, text.strip()
-    thought = _THOUGHT.sub("", found[1]).strip()
-    return thought or None, found[2].strip()
+    thought = _THOUGHT.sub("", match[1]).strip()
+    return thought or None, match[2].strip()
 
 
 def from_agentgym(row: Any, where: Where, name: str) -> Episode:
@@ -238,39 +244,41 @@ def from_agentgym(row: Any, where: Where, name: str) -> Episode:
     The first human text is the instruction; a first gpt turn that only promises to
     follow it is skipped. Args and errors as from_openai; `item_id` is the task's id.
     """
-    talk = field(row, "conversations", list, where)
-    told = [
+    messages = field(row, "conversations", list, where)
+    speakers = [
         str(field(x, "from", str, where.at(f"conversations[{i}]")))
-        for i, x in enumerate(talk)
+        for i, x in enumerate(messages)
     ]
     before: list[str] = []
     turns: list[_Turn] = []
-    for i, (message, speaker) in enumerate(zip(talk, told, strict=True)):
-        here = where.at(f"conversations[{i}]")
-        text = field(message, "value", str, here)
+    for i, (message, speaker) in enumerate(zip(messages, speakers, strict=True)):
+        message_place = where.at(f"conversations[{i}]")
+        text = field(message, "value", str, message_place)
         if speaker not in ("human", "gpt"):
-            raise here.at("from").error("human or gpt", speaker)
+            raise message_place.at("from").error("human or gpt", speaker)
         if speaker == "human":
             if turns:
-                turns[-1].seen.append((0, text))
+                turns[-1].observations.append((0, text))
             else:
                 before.append(text)
             continue
         if not before:
-            raise here.at("from").error("a human turn first", speaker)
-        untaught = field(message, "loss", object, here, None) is False
-        if i == 1 and told[2:3] == ["human"] and (untaught or _promises(text)):
+            raise message_place.at("from").error("a human turn first", speaker)
+        no_loss = field(message, "loss", object, message_place, None) is False
+        if i == 1 and speakers[2:3] == ["human"] and (no_loss or _promises(text)):
             continue
         if not text.strip():
-            raise here.at("value").error("text", text)
+            raise message_place.at("value").error("text", text)
         thought, action = _thought_and_action(text)
         turns.append(_Turn(action, thought, []))
     if not turns:
-        raise where.at("conversations").error("at least one gpt turn that acts", talk)
+        raise where.at("conversations").error(
+            "at least one gpt turn that acts", messages
+        )
     instruction, *seen = before
     state = lines("\n".join(seen or [instruction]))
-    steps = _chained(state, turns)
-    _finished(row, where, steps)
+    steps = _steps(state, turns)
+    _set_outcome(row, where, steps)
     task = task_row(
         row, where, id=name_of(row, "item_id", where, "") or None,
         instruction=instruction, state=state,

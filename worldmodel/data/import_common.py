@@ -23,10 +23,10 @@ def name_of(row: Any, key: str, where: Where, default: str) -> str:
 
 def number(value: Any, where: Where) -> float:
     """A finite number."""
-    found = typed(value, float, where)
-    if not abs(found) < float("inf"):
-        raise where.error("a finite number", found)
-    return found
+    result = typed(value, float, where)
+    if not abs(result) < float("inf"):
+        raise where.error("a finite number", result)
+    return result
 
 
 def task_row(
@@ -49,18 +49,18 @@ def build(row: Any, where: Where, *, name: str, source: str, **parts: Any) -> Ep
     Raises:
       RecordError: what JSON cannot hold: lone surrogates, NaN, endless nesting.
     """
-    made = {
+    record = {
         "id": name_of(row, "id", where, name),
         "source": field(row, "source", str, where, source),
         **parts,
     }
     try:
-        text = json.dumps(made, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         text.encode("utf-8")
-        plain = json.loads(text)
+        parsed = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        why = str(error)[:80]
+        reason = str(error)[:80]
         raise where.error(
-            f"Unicode text and finite numbers as JSON holds them ({why})", type(row)
+            f"Unicode text and finite numbers as JSON holds them ({reason})", type(row)
         ) from None
-    return parse_episode(plain, where)
+    return parse_episode(parsed, where)

@@ -43,7 +43,9 @@ def _observation(value: Any, where: Where) -> State:
     return tuple(x for line in value for x in lines(line))
 
 
-def _told(infos: Any, key: str, step: int, count: int, where: Where) -> bool | None:
+def _info_flag(
+    infos: Any, key: str, step: int, count: int, where: Where
+) -> bool | None:
     """A flag of a step's info: a list of infos, or Minari's object of lists.
 
     One info more than actions means that the first came from reset.
@@ -57,10 +59,10 @@ def _told(infos: Any, key: str, step: int, count: int, where: Where) -> bool | N
     if len(values) not in (count, count + 1):
         raise where.error(f"{count} or {count + 1} items", len(values))
     at = step + len(values) - count
-    here = where.at(f"{key}[{at}]" if column else f"[{at}]")
+    flag_place = where.at(f"{key}[{at}]" if column else f"[{at}]")
     if not column:
-        return field(values[at], key, bool, here, None)
-    return None if values[at] is None else typed(values[at], bool, here)
+        return field(values[at], key, bool, flag_place, None)
+    return None if values[at] is None else typed(values[at], bool, flag_place)
 
 
 def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
@@ -75,17 +77,18 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
     count = len(actions)
     if not count:
         raise where.at("actions").error("at least one action", actions)
-    seen = field(row, "observations", list, where)
-    if len(seen) != count + 1:
+    observations = field(row, "observations", list, where)
+    if len(observations) != count + 1:
         raise where.at("observations").error(
-            f"{count + 1} items, one more than actions", len(seen)
+            f"{count + 1} items, one more than actions", len(observations)
         )
     rewards = _sized(row, "rewards", count, where)
-    ended = _sized(row, "terminations", count, where)
-    cut = _sized(row, "truncations", count, where)
+    terminations = _sized(row, "terminations", count, where)
+    truncations = _sized(row, "truncations", count, where)
     infos = field(row, "infos", object, where, None)
     states = [
-        _observation(x, where.at(f"observations[{i}]")) for i, x in enumerate(seen)
+        _observation(x, where.at(f"observations[{i}]"))
+        for i, x in enumerate(observations)
     ]
     steps = []
     for i, action in enumerate(actions):
@@ -94,11 +97,11 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
             "state": list(states[i]), "next_state": list(states[i + 1]),
             "action": typed(action, str, where.at(f"actions[{i}]")),
             "rewards": {"reward": reward},
-            "terminated": typed(ended[i], bool, where.at(f"terminations[{i}]")),
-            "truncated": typed(cut[i], bool, where.at(f"truncations[{i}]")),
+            "terminated": typed(terminations[i], bool, where.at(f"terminations[{i}]")),
+            "truncated": typed(truncations[i], bool, where.at(f"truncations[{i}]")),
         }  # fmt: skip
         for flag in ("invalid", "reveals"):
-            step[flag] = _told(infos, flag, i, count, where.at("infos"))
+            step[flag] = _info_flag(infos, flag, i, count, where.at("infos"))
         if (step["terminated"] or step["truncated"]) and i + 1 < count:
             raise where.at(f"actions[{i + 1}]").error(
                 "no action after the episode ended", action
@@ -106,15 +109,15 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
         steps.append(step)
     success = field(row, "success", bool, where, None)
     if success is None:
-        success = _told(infos, "success", count - 1, count, where.at("infos"))
+        success = _info_flag(infos, "success", count - 1, count, where.at("infos"))
     steps[-1]["success"] = success
-    about = field(row, "task", str, where, "")
+    task_text = field(row, "task", str, where, "")
     seed = field(row, "seed", int, where, None)
-    instruction = field(row, "instruction", str, where, about)
-    which = f"seed-{seed}"
+    instruction = field(row, "instruction", str, where, task_text)
+    suffix = f"seed-{seed}"
     if seed is None:
-        which = content_digest(instruction, states[0]).hex()
-    id = "#".join(filter(None, [about, which]))
+        suffix = content_digest(instruction, states[0]).hex()
+    id = "#".join(filter(None, [task_text, suffix]))
     task = task_row(row, where, id=id, instruction=instruction, state=states[0])
     task["options"] = {} if seed is None else {"seed": seed}
     return build(

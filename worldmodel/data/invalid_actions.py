@@ -19,14 +19,14 @@ def is_invalid(t: Transition) -> bool:
     if t.invalid is not None:
         return t.invalid
     # What it cannot take may cost something; what pays was taken.
-    idle = not t.terminated and t.reward <= 0
-    return idle and error_only_change(t.state, t.next_state)
+    no_effect = not t.terminated and t.reward <= 0
+    return no_effect and error_only_change(t.state, t.next_state)
 
 
 def error_only_change(state: State, next_state: State) -> bool:
     """Whether a state stayed as it was, one line aside that speaks of an error."""
-    new = [line for line in next_state if line not in state]
-    gone = [line for line in state if line not in next_state]
-    if not new:
-        return not gone
-    return len(gone) <= 1 and all(_ERROR.search(line) for line in new)
+    added = [line for line in next_state if line not in state]
+    removed = [line for line in state if line not in next_state]
+    if not added:
+        return not removed
+    return len(removed) <= 1 and all(_ERROR.search(line) for line in added)

@@ -41,16 +41,16 @@ class Where:
         """The place of a field in it."""
         return Where(self.path, self.line, f"{self.field}.{field}".lstrip("."))
 
-    def error(self, expected: str, got: object) -> RecordError:
+    def error(self, expected: str, value: object) -> RecordError:
         """What to raise: the caller raises it, so that its own flow stays visible."""
         try:
-            shown = repr(got)
+            text = repr(value)
         except (RecursionError, ValueError):  # nested too deep; an endless integer
-            shown = f"a {type(got).__name__} too large to show"
-        shown = shown if len(shown) < 80 else shown[:77] + "..."
+            text = f"a {type(value).__name__} too large to show"
+        text = text if len(text) < 80 else text[:77] + "..."
         name = f" field {self.field!r}:" if self.field else ""
         return RecordError(
-            f"{self.path}:{self.line}:{name} expected {expected}, got {shown}"
+            f"{self.path}:{self.line}:{name} expected {expected}, got {text}"
         )
 
 
@@ -117,14 +117,14 @@ def _bad_gzip(where: Where, error: Exception) -> RecordError:
     return where.error("a whole gzip file", f"{type(error).__name__}: {error}")
 
 
-def _told(error: Exception) -> str:
+def _parse_error(error: Exception) -> str:
     """Why a text is no JSON: too deep, endless integers, or the parser's words."""
     if isinstance(error, RecursionError):
         return "nested too deep"
     return str(getattr(error, "msg", error))
 
 
-def _encodable(value: Any, where: Where) -> None:
+def _require_encodable(value: Any, where: Where) -> None:
     """Half of a surrogate pair is legal JSON, but no text that could be written."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -144,10 +144,11 @@ def _value(raw: bytes, where: Where) -> Any:
         cut = "" if text.endswith("\n") else " (the file ends inside it)"
         column = getattr(error, "colno", 1)
         raise where.error(
-            f"one JSON object a line{cut}; {_told(error)} at column {column}", text[:40]
+            f"one JSON object a line{cut}; {_parse_error(error)} at column {column}",
+            text[:40],
         ) from None
     if _SURROGATE.search(text):
-        _encodable(value, where)
+        _require_encodable(value, where)
     return value
 
 
@@ -200,24 +201,24 @@ class _Text:
             raw = self._file.read(max(len(left), _CHUNK))
             self._text, self._at = left + self._decode(raw, final=not raw), 0
         except UnicodeDecodeError as error:
-            got = error.object[error.start :][:40]
-            raise self.where.error(f"UTF-8 ({error.reason})", got) from None
+            excerpt = error.object[error.start :][:40]
+            raise self.where.error(f"UTF-8 ({error.reason})", excerpt) from None
         except _GZIP_ERRORS as error:
             raise _bad_gzip(self.where, error) from None
         return bool(raw)
 
-    def _pass(self, end: int) -> None:
+    def _advance(self, end: int) -> None:
         self._line += self._text.count("\n", self._at, end)
         self._at = end
 
-    def shown(self) -> str:
+    def excerpt(self) -> str:
         """A few of the next signs, for a message."""
         return self._text[self._at : self._at + 40]
 
     def sign(self) -> str:
         """The next sign that is not blank; "" at the end of the file."""
         while True:
-            self._pass(_BLANKS.match(self._text, self._at).end())  # type: ignore
+            self._advance(_BLANKS.match(self._text, self._at).end())  # type: ignore
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
@@ -229,9 +230,9 @@ class _Text:
         if not sign or sign not in wanted:
             cut = "" if sign else " (the file ends inside it)"
             raise self.where.error(
-                f"a JSON array{cut}; one of {' '.join(wanted)} next", self.shown()
+                f"a JSON array{cut}; one of {' '.join(wanted)} next", self.excerpt()
             )
-        self._pass(self._at + 1)
+        self._advance(self._at + 1)
         return sign
 
     def item(self) -> tuple[Any, Where]:
@@ -244,11 +245,11 @@ class _Text:
                 break
             except (ValueError, RecursionError) as error:
                 if not isinstance(error, json.JSONDecodeError) or not self._more():
-                    told = f"a JSON object in the array; {_told(error)}"
-                    raise where.error(told, self.shown()) from None
+                    message = f"a JSON object in the array; {_parse_error(error)}"
+                    raise where.error(message, self.excerpt()) from None
         if _SURROGATE.search(self._text, self._at, end):
-            _encodable(value, where)
-        self._pass(end)
+            _require_encodable(value, where)
+        self._advance(end)
         return value, where
 
 
@@ -269,4 +270,4 @@ def json_array(
             if progress is not None:
                 progress(disk.tell())
         if text.sign():
-            raise text.where.error("nothing after the JSON array", text.shown())
+            raise text.where.error("nothing after the JSON array", text.excerpt())

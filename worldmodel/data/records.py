@@ -165,17 +165,19 @@ def parse_episode(row: Any, where: Where) -> Episode:
     transitions = tuple(
         _transition(x, where.at(f"transitions[{i}]")) for i, x in enumerate(steps)
     )
-    for i, (now, then) in enumerate(itertools.pairwise(transitions)):
-        here = where.at(f"transitions[{i + 1}].state")
-        if now.next_state != then.state:
-            raise here.error(
-                f"the next_state of transitions[{i}], {list(now.next_state)!r}",
-                list(then.state),
+    for i, (step, next_step) in enumerate(itertools.pairwise(transitions)):
+        state_place = where.at(f"transitions[{i + 1}].state")
+        if step.next_state != next_step.state:
+            raise state_place.error(
+                f"the next_state of transitions[{i}], {list(step.next_state)!r}",
+                list(next_step.state),
             )
-        if now.terminated or now.truncated:
-            raise here.error("no step after the episode ended", list(then.state))
+        if step.terminated or step.truncated:
+            raise state_place.error(
+                "no step after the episode ended", list(next_step.state)
+            )
     success = field(row, "success", bool, where, None)
-    transitions = _ended(transitions, success, where)
+    transitions = _with_success(transitions, success, where)
     task = _task(field(row, "task", dict, where), where.at("task"))
     if not task.initial_state:
         task = dataclasses.replace(task, initial_state=transitions[0].state)
@@ -189,7 +191,7 @@ def parse_episode(row: Any, where: Where) -> Episode:
     )
 
 
-def _ended(
+def _with_success(
     transitions: tuple[Transition, ...], success: bool | None, where: Where
 ) -> tuple[Transition, ...]:
     """The steps, the last as the episode says where it does not say if it was won."""
@@ -199,8 +201,10 @@ def _ended(
     if end.success is not None:
         if not end.terminated:
             return transitions
-        here = where.at(f"transitions[{len(before)}].success")
-        raise here.error(f"the episode's success, {success}, at its end", end.success)
+        success_place = where.at(f"transitions[{len(before)}].success")
+        raise success_place.error(
+            f"the episode's success, {success}, at its end", end.success
+        )
     return *before, dataclasses.replace(end, success=success)
 
 
@@ -208,9 +212,9 @@ def _rows(
     path: Path, schema: str, progress: Progress | None = None
 ) -> Iterator[tuple[Any, Where]]:
     for row, where in json_lines(path, f"JSONL of schema {schema!r}", progress):
-        found = field(row, "schema", str, where)
-        if found != schema:
-            raise where.at("schema").error(repr(schema), found)
+        row_schema = field(row, "schema", str, where)
+        if row_schema != schema:
+            raise where.at("schema").error(repr(schema), row_schema)
         yield row, where
 
 
@@ -272,7 +276,7 @@ def atomic_write(path: str | os.PathLike):
 
 
 @contextlib.contextmanager
-def _packed(path: Path, file: Any) -> Iterator[Any]:
+def _compressed(path: Path, file: Any) -> Iterator[Any]:
     """Where to write bytes: through gzip where the name says so."""
     if path.suffix != ".gz":
         yield file
@@ -283,7 +287,7 @@ def _packed(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None:
-    with atomic_write(path) as file, _packed(Path(path), file.buffer) as out:
+    with atomic_write(path) as file, _compressed(Path(path), file.buffer) as out:
         for record in records:
             row = {"schema": schema} | dataclasses.asdict(record)
             line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"

@@ -26,8 +26,8 @@ _ENDS = {
     (True, False): "terminated", (False, True): "truncated", (True, True): "both",
     (False, False): "neither",
 }  # fmt: skip
-_SHOWN = 10  # rows of a table
-_NAMED = 5  # examples of a leak
+_MAX_ROWS = 10  # rows of a table
+_MAX_EXAMPLES = 5  # examples of a leak
 
 
 def _digest(*parts: object) -> int:
@@ -54,28 +54,30 @@ class _Group:
         }  # fmt: skip
 
 
-class _Met:
+class _Overlap:
     """What each split holds of one kind of thing, and what several splits hold."""
 
     def __init__(self) -> None:
-        self.of: dict[str, set[int]] = {}
+        self.digests: dict[str, set[int]] = {}
         self.examples: list[str] = []
 
     def add(self, split: str, digest: int, name: str) -> None:
-        mine = self.of.setdefault(split, set())
-        if digest in mine:
+        seen = self.digests.setdefault(split, set())
+        if digest in seen:
             return
-        mine.add(digest)
-        if len(self.examples) < _NAMED and any(
-            digest in other for there, other in self.of.items() if there != split
+        seen.add(digest)
+        if len(self.examples) < _MAX_EXAMPLES and any(
+            digest in other
+            for other_split, other in self.digests.items()
+            if other_split != split
         ):
             self.examples.append(name)
 
     def json(self) -> dict[str, Any]:
         order = {name: i for i, name in enumerate(SPLITS)}
-        splits = sorted(self.of, key=lambda x: (order.get(x, len(order)), x))
+        splits = sorted(self.digests, key=lambda x: (order.get(x, len(order)), x))
         pairs = [
-            {"splits": [a, b], "count": len(self.of[a] & self.of[b])}
+            {"splits": [a, b], "count": len(self.digests[a] & self.digests[b])}
             for a, b in itertools.combinations(splits, 2)
         ]
         return {
@@ -96,8 +98,9 @@ class _Tally:
         }
         self.sizes = {name: Counter[int]() for name in _SIZES}
         self.success, self.ends, self.flags = (Counter[str]() for _ in range(3))
-        self.ids, self.whole, self.asked, self.answered = (array("Q") for _ in range(4))
-        self.met = {"tasks": _Met(), "starts": _Met()}
+        self.ids, self.episode_digests = array("Q"), array("Q")
+        self.queries, self.answered = array("Q"), array("Q")
+        self.overlaps = {"tasks": _Overlap(), "starts": _Overlap()}
         self.steps: dict[str, array] = {}  # by split, wherever their task is
 
     def add(self, e: Episode) -> None:
@@ -117,19 +120,19 @@ class _Tally:
             last and last.terminated and last.success is None
         )
         self.ids.append(_digest(e.id))
-        self.met["tasks"].add(split, task, e.task.id)
+        self.overlaps["tasks"].add(split, task, e.task.id)
         start = _digest(e.task.instruction, e.task.initial_state)
-        self.met["starts"].add(split, start, e.task.id)
+        self.overlaps["starts"].add(split, start, e.task.id)
         steps = self.steps.setdefault(split, array("Q"))
         answers = []
         for t in e.transitions:
-            asked = _digest(t.state, t.action)
-            steps.append(_digest(asked, t.next_state))
+            query = _digest(t.state, t.action)
+            steps.append(_digest(query, t.next_state))
             answers.append(_digest(task, steps[-1]))
-            self.asked.append(_digest(task, asked))
+            self.queries.append(_digest(task, query))
             self._transition(t)
         self.answered.extend(answers)
-        self.whole.append(_digest(task, answers))
+        self.episode_digests.append(_digest(task, answers))
 
     def _transition(self, t: Transition) -> None:
         self.sizes["state_lines"][len(t.state)] += 1
@@ -166,10 +169,10 @@ def _repeats(digests: array) -> int:
     return len(digests) - len(np.unique(_numbers(digests)))
 
 
-def _contradictions(asked: array, answered: array) -> dict[str, int]:
+def _contradictions(queries: array, answered: array) -> dict[str, int]:
     """Distinct (task, state, action), and those with several next states."""
     _, first = np.unique(_numbers(answered), return_index=True)
-    _, answers = np.unique(_numbers(asked)[first], return_counts=True)
+    _, answers = np.unique(_numbers(queries)[first], return_counts=True)
     return {"asked": len(answers), "several_answers": int((answers > 1).sum())}
 
 
@@ -200,16 +203,20 @@ def summarise(episodes: Iterable[Episode]) -> dict[str, Any]:
     out["success"] = {k: tally.success[k] for k in ("true", "false", "none")}
     out["ends"] = {k: tally.ends[k] for k in _ENDS.values()}
     for flag in ("rewarded", "invalid", "unchanged"):
-        found = tally.flags[flag]
-        out[flag] = {"transitions": found, "share": found / count if count else 0.0}
+        transitions = tally.flags[flag]
+        out[flag] = {
+            "transitions": transitions,
+            "share": transitions / count if count else 0.0,
+        }
     out["unscored_ends"] = tally.flags["unscored"]
     out["without_instruction"] = tally.flags["silent"]
     out["duplicates"] = {
-        "transitions": _repeats(tally.asked), "episodes": _repeats(tally.whole),
+        "transitions": _repeats(tally.queries),
+        "episodes": _repeats(tally.episode_digests),
         "ids": _repeats(tally.ids),
-    }  # fmt: skip
-    out["contradictions"] = _contradictions(tally.asked, tally.answered)
-    out["leaks"] = {name: met.json() for name, met in tally.met.items()}
+    }
+    out["contradictions"] = _contradictions(tally.queries, tally.answered)
+    out["leaks"] = {name: overlap.json() for name, overlap in tally.overlaps.items()}
     out["leaks"]["seen_in_train"] = _seen_in_train(tally.steps)
     out["warnings"] = _warnings(out)
     return out
@@ -296,17 +303,17 @@ def _row(label: str, counts: Mapping[str, int]) -> str:
 def _rows(groups: Mapping[str, Mapping[str, int]], kind: str) -> list[str]:
     """One row a group, the largest first; a tail that is only counted."""
     largest = sorted(groups, key=lambda k: -groups[k]["transitions"])
-    out = [_row(f"{kind} {k or '(none)'}", groups[k]) for k in largest[:_SHOWN]]
-    if len(groups) > _SHOWN:
-        out.append(f"  ... and {len(groups) - _SHOWN} more: {kind}")
+    out = [_row(f"{kind} {k or '(none)'}", groups[k]) for k in largest[:_MAX_ROWS]]
+    if len(groups) > _MAX_ROWS:
+        out.append(f"  ... and {len(groups) - _MAX_ROWS} more: {kind}")
     return out
 
 
 def table(summary: Mapping[str, Any]) -> str:
     """A summary as lines for the terminal, warnings last."""
     s = summary
-    heads = ("episodes", "tasks", "transitions"), ("min", "median", "90 %", "max")
-    counts, sizes = (f"  {'':<32}" + "".join(f"{x:>14}" for x in h) for h in heads)
+    headers = ("episodes", "tasks", "transitions"), ("min", "median", "90 %", "max")
+    counts, sizes = (f"  {'':<32}" + "".join(f"{x:>14}" for x in h) for h in headers)
     out = [counts, _row("all", s)]
     for kind in ("split", "family", "source"):
         out += _rows(s[f"by_{kind}"], kind)

@@ -84,19 +84,19 @@ def agreement(
 
     A reply with a problem says nothing, whatever stands in its place.
     """
-    same = [0] * len(queries)
+    counts = [0] * len(queries)
     for number in range(SAMPLES):
-        again = model.sample(queries, number)
-        same = [
+        replies = model.sample(queries, number)
+        counts = [
             n + (b.error is None and a[:3] == b[:3])
-            for n, a, b in zip(same, answers, again, strict=True)
+            for n, a, b in zip(counts, answers, replies, strict=True)
         ]
-    return [n / SAMPLES for n in same]
+    return [n / SAMPLES for n in counts]
 
 
-def same_reward(told: float, real: float) -> bool:
+def same_reward(predicted: float, real: float) -> bool:
     """Whether a reward is told to the digits that replies write."""
-    return prompts.number_text(told) == prompts.number_text(real)
+    return prompts.number_text(predicted) == prompts.number_text(real)
 
 
 def is_correct(answer: Prediction, transition: Transition) -> bool:
@@ -109,9 +109,9 @@ def is_correct(answer: Prediction, transition: Transition) -> bool:
     )
 
 
-def failed_prediction(query: Query, problem: str) -> Prediction:
+def failed_prediction(query: Query, error: str) -> Prediction:
     """No answer, and why; its state and reward mean nothing."""
-    return Prediction(query.state, 0.0, "go", "", math.nan, problem)
+    return Prediction(query.state, 0.0, "go", "", math.nan, error)
 
 
 def variation(task: Task, instruction: str, state: State) -> Task:
@@ -136,42 +136,47 @@ class CachingExperienceModel(ExperienceModel):
         *,
         history: int,
         seed: int = 0,
-        forms: Mapping[str, StateFormat] | None = None,
+        state_formats: Mapping[str, StateFormat] | None = None,
     ):
         """`history`: how many past actions are read.
 
         `forms`: of the states of a family, by its name; others are not checked.
         """
         self.memory, self._history = memory, history
-        self._seed, self._forms = seed, forms or {}
+        self._seed, self._state_formats = seed, state_formats or {}
         self._answers: dict[tuple, Prediction] = {}
-        self.asked = self.computed = 0
+        self.queried = self.computed = 0
 
     def add_to_memory(
-        self, task_ids: Sequence[str] = (), fresh: Sequence[Transition] = ()
+        self, task_ids: Sequence[str] = (), transitions: Sequence[Transition] = ()
     ) -> None:
         """Enrich the memory between rollouts; earlier answers are forgotten."""
-        self.memory.add(task_ids, fresh)
+        self.memory.add(task_ids, transitions)
         self._answers.clear()
 
     def neighbor_similarity(self, queries: Sequence[Query]) -> list[float]:
         """The similarity of the nearest transition of another task; 0 without one."""
-        asked = [(q.task.id, q.state, q.action) for q in queries]
-        near = self.memory.nearest(asked, 1)
-        return [float(found[-1][0]) if found else 0.0 for found in near]
+        keys = [(q.task.id, q.state, q.action) for q in queries]
+        nearest = self.memory.nearest(keys, 1)
+        return [float(neighbors[-1][0]) if neighbors else 0.0 for neighbors in nearest]
 
-    def _content(self, query: Query) -> tuple:
+    def _key(self, query: Query) -> tuple:
         """The part of a query that the model reads."""
         past = prompts.last_actions(query.past, self._history)
         return (
             query.task.id, query.task.instruction, past, query.state, query.action,
         )  # fmt: skip
 
-    def _new(self, queries: Sequence[Query]) -> tuple[list[tuple], dict[tuple, Query]]:
+    def _unanswered(
+        self, queries: Sequence[Query]
+    ) -> tuple[list[tuple], dict[tuple, Query]]:
         """The key of each query, and those not answered yet, equal ones once."""
-        keys = [self._content(q) for q in queries]
+        keys = [self._key(q) for q in queries]
         todo = {
             k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers
         }
-        self.asked, self.computed = self.asked + len(keys), self.computed + len(todo)
+        self.queried, self.computed = (
+            self.queried + len(keys),
+            self.computed + len(todo),
+        )
         return keys, todo

@@ -33,7 +33,7 @@ class Platt(NamedTuple):
         return float(1 / (1 + np.exp(-x[0])))
 
 
-AS_GIVEN = Platt()
+IDENTITY = Platt()
 
 
 def _logit(p: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
@@ -55,14 +55,14 @@ def platt(
     fitted to that.
     """
     x, one = _logit(p), np.ones(len(p))
-    slope, offset = _fitted(np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength)
+    slope, offset = _newton(np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength)
     if slope < MIN_SLOPE:
-        (offset,) = _fitted(one[:, None], true, MIN_SLOPE * x, (0.0,), strength)
+        (offset,) = _newton(one[:, None], true, MIN_SLOPE * x, (0.0,), strength)
         slope = MIN_SLOPE
     return Platt(float(slope), float(offset))
 
 
-def _fitted(x, true, base, prior, strength) -> np.ndarray:
+def _newton(x, true, base, prior, strength) -> np.ndarray:
     """Weights of x [N, K] that tell best what is true [N], beside logits `base` [N].
 
     Newton's steps, halved where they go too far; the problem is strictly convex.
@@ -71,20 +71,22 @@ def _fitted(x, true, base, prior, strength) -> np.ndarray:
 
     def loss(w) -> float:
         z = x @ w + base
-        far = ((w - prior) ** 2).sum()
-        return float(np.logaddexp(0, np.where(true, -z, z)).sum() + strength * far / 2)
+        distance = ((w - prior) ** 2).sum()
+        return float(
+            np.logaddexp(0, np.where(true, -z, z)).sum() + strength * distance / 2
+        )
 
     weight = prior
     for _ in range(100):
         q = 1 / (1 + np.exp(-(x @ weight + base)))
-        slope = x.T @ (true - q) - strength * (weight - prior)
-        curve = (x * (q * (1 - q))[:, None]).T @ x + strength * np.eye(len(prior))
-        move = np.linalg.solve(curve, slope)
-        while np.abs(move).max() > 1e-9 and loss(weight + move) > loss(weight):
-            move = move / 2
-        if np.abs(move).max() <= 1e-9:
+        gradient = x.T @ (true - q) - strength * (weight - prior)
+        hessian = (x * (q * (1 - q))[:, None]).T @ x + strength * np.eye(len(prior))
+        step = np.linalg.solve(hessian, gradient)
+        while np.abs(step).max() > 1e-9 and loss(weight + step) > loss(weight):
+            step = step / 2
+        if np.abs(step).max() <= 1e-9:
             break
-        weight = weight + move
+        weight = weight + step
     return weight
 
 
@@ -92,9 +94,9 @@ def _fitted(x, true, base, prior, strength) -> np.ndarray:
 class Calibration:
     """A scaling for each chance of an answer."""
 
-    confidence: Platt = AS_GIVEN
-    p_reward: Platt = AS_GIVEN
-    p_terminal: Platt = AS_GIVEN
+    confidence: Platt = IDENTITY
+    p_reward: Platt = IDENTITY
+    p_terminal: Platt = IDENTITY
 
     def __call__(self, answer: Prediction) -> Prediction:
         """The answer with its chances as they come true."""

@@ -55,19 +55,21 @@ def members(
         base, steps=config.steps, eval_every=config.steps, optimizer=optimizer,
         lora=LoraConfig(rank=config.rank),
     )  # fmt: skip
-    out = []
+    models = []
     for number in range(config.members):
         rng = np.random.default_rng((seed, number))
-        drawn = rng.integers(len(examples), size=len(examples))
+        sample = rng.integers(len(examples), size=len(examples))
 
-        def told(step: int, row: dict[str, float | int], number: int = number) -> None:
+        def report(
+            step: int, row: dict[str, float | int], number: int = number
+        ) -> None:
             if progress is not None:
                 progress(number * config.steps + step, row)
 
         member, _ = fit(
-            model, [examples[i] for i in drawn], settings,
+            model, [examples[i] for i in sample], settings,
             seed=int(rng.integers(2**31)), directory=directory / str(number),
-            progress=told,
+            progress=report,
         )  # fmt: skip
-        out.append(member)
-    return out
+        models.append(member)
+    return models

@@ -64,31 +64,34 @@ def transition_examples(
     `balance`: rewards and ends, where they are rarer than this share of the
     transitions, weigh in the loss of their own tokens as if they were not.
     """
-    where: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
+    unique: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
     for e in episodes:
         past: tuple[str, ...] = ()
         for t in e.transitions:
-            shown = prompts.last_actions(past, config.history)
-            what = t.next_state, t.reward, prompts.outcome_of(t)
-            key = (e.task.id, shown, t.state, t.action, what)
-            where.setdefault(key, (e.task, shown, t))
+            demonstrations = prompts.last_actions(past, config.history)
+            outcome = t.next_state, t.reward, prompts.outcome_of(t)
+            key = (e.task.id, demonstrations, t.state, t.action, outcome)
+            unique.setdefault(key, (e.task, demonstrations, t))
             past = (*past, t.action)
-    rows = list(where.values())
+    rows = list(unique.values())
     demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
-    paid = _rare_event_weight([t.reward != 0 for _, _, t in rows], balance)
-    ended = _rare_event_weight([t.terminated for _, _, t in rows], balance)
+    reward_weight = _rare_event_weight([t.reward != 0 for _, _, t in rows], balance)
+    end_weight = _rare_event_weight([t.terminated for _, _, t in rows], balance)
     out = []
-    for (task, past, t), shown in zip(rows, demos, strict=True):
+    for (task, past, t), demonstrations in zip(rows, demos, strict=True):
         context = prompts.query_ids(
-            tok, task, past, shown, t.state, t.action,
-            history=config.history, room=config.room,
+            tok, task, past, demonstrations, t.state, t.action,
+            history=config.history, context_budget=config.room,
         )  # fmt: skip
         reply = prompts.reply_ids(tok, t, full=config.full_text)
         example = _reply_example(context, reply, _reply_parts(tok, reply))
-        weigh = {2: paid if t.reward else 1.0, 3: ended if t.terminated else 1.0}
-        if set(weigh.values()) != {1.0}:
+        part_weights = {
+            2: reward_weight if t.reward else 1.0,
+            3: end_weight if t.terminated else 1.0,
+        }
+        if set(part_weights.values()) != {1.0}:
             part = np.where(example.mask, example.part, CONTEXT)
-            weight = [weigh.get(int(p), 1.0) for p in part]
+            weight = [part_weights.get(int(p), 1.0) for p in part]
             example = example._replace(weight=weight)
         out.append(example)
     return out
@@ -141,8 +144,8 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
             int(np.sum(np.asarray(e.mask) & (np.asarray(e.part) == part)))
             for e in examples
         ]
-        most = int(np.quantile(counts or [0], 0.999, method="higher")) - marks
-        longest[f"{name}_tokens"] = max(most, 0)
+        count = int(np.quantile(counts or [0], 0.999, method="higher")) - marks
+        longest[f"{name}_tokens"] = max(count, 0)
     return longest
 
 
@@ -154,10 +157,10 @@ def permute_outcomes(episodes: Sequence[Episode], *, seed: int) -> list[Episode]
     rng = np.random.default_rng(seed)
     out = {id(e): list(e.transitions) for e in episodes}
     for family in sorted({e.task.family for e in episodes}):
-        mine = [e for e in episodes if e.task.family == family]
-        flat = [t for e in mine for t in e.transitions]
+        members = [e for e in episodes if e.task.family == family]
+        flat = [t for e in members for t in e.transitions]
         order = iter(rng.permutation(len(flat)))
-        for e in mine:
+        for e in members:
             out[id(e)] = [
                 dataclasses.replace(
                     flat[i], state=t.state, action=t.action, reasoning=None

@@ -98,10 +98,10 @@ def reply_grammar(
         outcomes,
     ]
     first = [allowed[0], start, number, outcomes]
-    close = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
+    closing_tokens = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
     t = config.temperature
     return Grammar(
-        np.stack(allowed), np.stack(first), np.stack(close),
+        np.stack(allowed), np.stack(first), np.stack(closing_tokens),
         np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
         np.array(
             [config.reasoning_tokens, config.state_tokens + 1, reward_tokens + 1, 1],
@@ -113,21 +113,21 @@ def reply_grammar(
 
 
 def variation_grammar(
-    tok: TextTokenizer, config: ExperienceConfig, most: int
+    tok: TextTokenizer, config: ExperienceConfig, max_tokens: int
 ) -> Grammar:
     """instruction state lines end, in `most` tokens."""
     c, size = tok.control, tok.vocab_size
     text = tok.text_mask()
     allowed, first = np.stack([text, text]), np.zeros((2, size), bool)
-    close = np.zeros((2, size), bool)
-    allowed[0, c("state")] = close[0, c("state")] = True
+    closing_tokens = np.zeros((2, size), bool)
+    allowed[0, c("state")] = closing_tokens[0, c("state")] = True
     allowed[1, [c(f"line{i}") for i in range(MAX_LINES)] + [c("end")]] = True
-    close[1, c("end")] = True
+    closing_tokens[1, c("end")] = True
     first[0], first[1, c("line0")] = text, True
     return Grammar(
-        allowed, first, close,
+        allowed, first, closing_tokens,
         np.array([c("state"), c("end")], np.int32),
-        np.array([most // 3, most - most // 3 - 2], np.int32),
+        np.array([max_tokens // 3, max_tokens - max_tokens // 3 - 2], np.int32),
         np.full(2, config.temperature, np.float32),
         np.full(2, config.min_p, np.float32),
     )  # fmt: skip

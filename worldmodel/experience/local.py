@@ -57,7 +57,7 @@ class LocalExperienceModel(CachingExperienceModel):
         config: ExperienceConfig,
         *,
         seed: int = 0,
-        forms: Mapping[str, StateFormat] | None = None,
+        state_formats: Mapping[str, StateFormat] | None = None,
         calibration: Calibration | None = None,
         members: Sequence[Model] = (),
         trust: str = "token",
@@ -79,29 +79,35 @@ class LocalExperienceModel(CachingExperienceModel):
                 f"trust must be one of {SIGNALS} (ensemble: with members), got "
                 f"{trust!r} and {len(members)} members"
             )
-        super().__init__(memory, history=config.history, seed=seed, forms=forms)
+        super().__init__(
+            memory, history=config.history, seed=seed, state_formats=state_formats
+        )
         self._calibration, self._trust = calibration, trust
         self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._grammar = reply_grammar(tokenizer, config, reward_tokens)
-        self._most = config.reasoning_tokens + config.state_tokens + reward_tokens + 6
+        self._max_tokens = (
+            config.reasoning_tokens + config.state_tokens + reward_tokens + 6
+        )
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are computed once."""
-        keys, todo = self._new(queries)
+        keys, todo = self._unanswered(queries)
         if todo:
-            asked = list(todo.values())
-            answers = self._compute(asked, 0, [True] * len(asked))
+            new_queries = list(todo.values())
+            answers = self._compute(new_queries, 0, [True] * len(new_queries))
             for attempt in range(1, self.config.retries + 1):
                 bad = {i: a.error for i, a in enumerate(answers) if a.error}
                 may_move = [
                     attempt < self.config.retries or not p.startswith(prompts.NO_LINE)
                     for p in bad.values()
                 ]
-                again = self._compute([asked[i] for i in bad], attempt, may_move)
-                for i, answer in zip(bad, again, strict=True):
+                retried = self._compute(
+                    [new_queries[i] for i in bad], attempt, may_move
+                )
+                for i, answer in zip(bad, retried, strict=True):
                     answers[i] = answer
-            answers = self._believed(asked, answers)
+            answers = self._with_confidence(new_queries, answers)
             self._answers.update(zip(todo, answers, strict=True))
         return [self._answers[k] for k in keys]
 
@@ -113,7 +119,7 @@ class LocalExperienceModel(CachingExperienceModel):
         return [
             prompts.query_ids(
                 self.tokenizer, q.task, q.past, d, q.state, q.action,
-                history=c.history, room=c.room,
+                history=c.history, context_budget=c.room,
             )
             for q, d in zip(queries, demos, strict=True)
         ]  # fmt: skip
@@ -125,13 +131,13 @@ class LocalExperienceModel(CachingExperienceModel):
         """
         return self._compute(queries, SAMPLED + number, [True] * len(queries))
 
-    def _believed(
+    def _with_confidence(
         self, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> list[Prediction]:
         """The answers with the confidence this model goes by, and honest chances."""
         if self._trust != "token":
-            found = self._signal(self._trust, queries, answers)
-            pairs = zip(answers, found, strict=True)
+            confidences = self._signal(self._trust, queries, answers)
+            pairs = zip(answers, confidences, strict=True)
             answers = [a._replace(confidence=float(x)) for a, x in pairs]
         scale = self._calibration
         return list(answers) if scale is None else [scale(a) for a in answers]
@@ -144,17 +150,18 @@ class LocalExperienceModel(CachingExperienceModel):
             return np.array(self.neighbor_similarity(queries), float)
         if name == "agreement":
             return np.array(agreement(self, queries, answers), float)
-        said = [
+        outcomes = [
             (
                 a.next_state,
                 prompts.reward_and_outcome_ids(self.tokenizer, a.reward, a.outcome),
             )
             for a in answers
         ]
-        each = [
-            self._sequence_probability(m, queries, answers, said) for m in self.members
+        probabilities = [
+            self._sequence_probability(m, queries, answers, outcomes)
+            for m in self.members
         ]
-        return np.min(np.array(each), axis=0)
+        return np.min(np.array(probabilities), axis=0)
 
     def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
         """What speaks for each answer, larger for those more likely right.
@@ -163,11 +170,13 @@ class LocalExperienceModel(CachingExperienceModel):
         model goes by stands under its own name.
         """
         answers = self.predict(queries)
-        own = {self._trust: [a.confidence for a in answers]}
+        confidence = {self._trust: [a.confidence for a in answers]}
         others = [n for n in ("nearest", "agreement") if n != self._trust]
         if self.members and self._trust != "ensemble":
             others.append("ensemble")
-        return own | {n: self._signal(n, queries, answers).tolist() for n in others}
+        return confidence | {
+            n: self._signal(n, queries, answers).tolist() for n in others
+        }
 
     def next_state_probability(
         self, queries: Sequence[Query], transitions: Sequence[Transition]
@@ -188,11 +197,11 @@ class LocalExperienceModel(CachingExperienceModel):
         model: Model,
         queries: Sequence[Query],
         answers: Sequence[Prediction],
-        said: Sequence[tuple[State, list[int]]],
+        outcomes: Sequence[tuple[State, list[int]]],
     ) -> Float[np.ndarray, " N"]:
         """p of `model` to (a next state, the ids after it), given each reasoning."""
         tok, texts, starts = self.tokenizer, [], []
-        rows = zip(queries, self._contexts(queries), answers, said, strict=True)
+        rows = zip(queries, self._contexts(queries), answers, outcomes, strict=True)
         for query, context, answer, (state, tail) in rows:
             effect = prompts.effect_ids(
                 tok, query.state, state, full=self.config.full_text
@@ -200,12 +209,12 @@ class LocalExperienceModel(CachingExperienceModel):
             before = [*context, *tok.encode(answer.reasoning), effect[0]]
             texts.append([*before, *effect[1:], *tail])
             starts.append(len(before))
-        known = model.config.max_position_embeddings
-        fits = [i for i, text in enumerate(texts) if len(text) <= known]
+        max_positions = model.config.max_position_embeddings
+        fits = [i for i, text in enumerate(texts) if len(text) <= max_positions]
         out = np.zeros(len(texts))
         scored = completion.score(model, (texts[i] for i in fits))
-        for i, found in zip(fits, scored, strict=True):
-            out[i] = np.exp(sum(found.logp[starts[i] :]))
+        for i, score in zip(fits, scored, strict=True):
+            out[i] = np.exp(sum(score.logp[starts[i] :]))
         return out
 
     def _compute(
@@ -213,16 +222,21 @@ class LocalExperienceModel(CachingExperienceModel):
     ) -> list[Prediction]:
         """Answers; each attempt has noise of its own. One that is too long has none."""
         contexts = self._contexts(queries)
-        known = self.model.config.max_position_embeddings - self._most
-        fits = [i for i, context in enumerate(contexts) if len(context) <= known]
+        max_context = self.model.config.max_position_embeddings - self._max_tokens
+        fits = [i for i, context in enumerate(contexts) if len(context) <= max_context]
         if len(fits) < len(queries):
-            told = "the question has {} tokens, and there is room for {}"
+            message = "the question has {} tokens, and there is room for {}"
             out = [
-                failed_prediction(q, told.format(len(c), known))
+                failed_prediction(q, message.format(len(c), max_context))
                 for q, c in zip(queries, contexts, strict=True)
             ]
-            asked, may = [queries[i] for i in fits], [may_move[i] for i in fits]
-            for i, answer in zip(fits, self._compute(asked, attempt, may), strict=True):
+            fitting, fitting_may_move = (
+                [queries[i] for i in fits],
+                [may_move[i] for i in fits],
+            )
+            for i, answer in zip(
+                fits, self._compute(fitting, attempt, fitting_may_move), strict=True
+            ):
                 out[i] = answer
             return out
         if not queries:
@@ -242,34 +256,39 @@ class LocalExperienceModel(CachingExperienceModel):
             contexts,
             self._grammar,
             keys,
-            max_tokens=self._most,
+            max_tokens=self._max_tokens,
             banned=banned,
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
     def _read(self, query: Query, sampled: Sampled) -> Prediction:
-        n, form = int(sampled.length[0]), self._forms.get(query.task.family)
+        n, state_format = (
+            int(sampled.length[0]),
+            self._state_formats.get(query.task.family),
+        )
         reply = prompts.parse_reply(
             self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
-            distinct=form is not None and form.distinct,
-            keyed_by_prefix=form is not None
-            and form.keyed_by_prefix and not form.distinct,
+            distinct=state_format is not None and state_format.distinct,
+            keyed_by_prefix=state_format is not None
+            and state_format.keyed_by_prefix and not state_format.distinct,
         )  # fmt: skip
         logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
         cut = ~sampled.sampled[0, :n] & (phase > 0)
-        paid, ended = (float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME))
-        problem = reply.error
-        if problem is None and cut.any():
-            problem = "the reply was cut: it is longer than there is room for"
-        if problem is None and form is None and not reply.next_state:
-            problem = "the next state is empty"
-        if problem is None and form is not None:
-            problem = format_error(reply.next_state, form)
+        p_reward_text, p_outcome = (
+            float(np.exp(logp[phase == x].sum())) for x in (REWARD, OUTCOME)
+        )
+        error = reply.error
+        if error is None and cut.any():
+            error = "the reply was cut: it is longer than there is room for"
+        if error is None and state_format is None and not reply.next_state:
+            error = "the next state is empty"
+        if error is None and state_format is not None:
+            error = format_error(reply.next_state, state_format)
         return Prediction(
             reply.next_state, reply.reward, reply.outcome, reply.reasoning,
-            float(np.exp(logp[phase > 0].sum())), problem,
-            paid if reply.reward else 1 - paid,
-            1 - ended if reply.outcome == "go" else ended,
+            float(np.exp(logp[phase > 0].sum())), error,
+            p_reward_text if reply.reward else 1 - p_reward_text,
+            1 - p_outcome if reply.outcome == "go" else p_outcome,
         )  # fmt: skip
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
@@ -277,21 +296,21 @@ class LocalExperienceModel(CachingExperienceModel):
         if not tasks:
             return []
         tok = self.tokenizer
-        most = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
-        most = bucket(most, 32)
-        grammar = variation_grammar(tok, self.config, most)
+        max_tokens = max(len(prompts.variation_reply_ids(tok, t)) for t in tasks) + 16
+        max_tokens = bucket(max_tokens, 32)
+        grammar = variation_grammar(tok, self.config, max_tokens)
         contexts = [prompts.variation_ids(tok, t) for t in tasks]
         keys = jax.random.split(key, len(tasks))
         out: list[Task | None] = []
         for task, sampled in zip(
             tasks,
-            generate(self.model, contexts, grammar, keys, max_tokens=most),
+            generate(self.model, contexts, grammar, keys, max_tokens=max_tokens),
             strict=True,
         ):
             ids = sampled.ids[0, : int(sampled.length[0])].tolist()
-            found = prompts.parse_variation(tok, ids)
-            if found is None:
+            parsed = prompts.parse_variation(tok, ids)
+            if parsed is None:
                 out.append(None)
                 continue
-            out.append(variation(task, *found))
+            out.append(variation(task, *parsed))
         return out

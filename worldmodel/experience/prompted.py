@@ -30,7 +30,7 @@ from worldmodel.experience.base import (
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import StateFormat, format_error
 
-TOLD = ("token", "nearest", "agreement")
+SERVER_SIGNALS = ("token", "nearest", "agreement")
 """Of base.SIGNALS, those a server's answers can be trusted by."""
 
 
@@ -68,7 +68,7 @@ class PromptedExperienceModel(CachingExperienceModel):
         config: PromptedConfig,
         *,
         seed: int = 0,
-        forms: Mapping[str, StateFormat] | None = None,
+        state_formats: Mapping[str, StateFormat] | None = None,
         scale: Callable[[Prediction], Prediction] | None = None,
         trust: str = "token",
     ):
@@ -82,21 +82,23 @@ class PromptedExperienceModel(CachingExperienceModel):
         Raises:
           ValueError: another signal, or agreement at a temperature of 0.
         """
-        if trust not in TOLD:
-            raise ValueError(f"trust must be one of {TOLD}, got {trust!r}")
+        if trust not in SERVER_SIGNALS:
+            raise ValueError(f"trust must be one of {SERVER_SIGNALS}, got {trust!r}")
         if trust == "agreement" and not client.config.temperature:
             raise ValueError(
                 "agreement compares answers under different noise: the server's "
                 "temperature must be > 0"
             )
-        super().__init__(memory, history=config.history, seed=seed, forms=forms)
+        super().__init__(
+            memory, history=config.history, seed=seed, state_formats=state_formats
+        )
         self.client, self.config, self._scale = client, config, scale
-        self._trust, self._pulse = trust, ServerHealth()
+        self._trust, self._health = trust, ServerHealth()
 
     @property
     def answered(self) -> bool:
         """Whether the server itself has answered anything yet."""
-        return self._pulse.answered
+        return self._health.answered
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
         """One prediction a query; equal queries are asked once.
@@ -104,16 +106,18 @@ class PromptedExperienceModel(CachingExperienceModel):
         Raises:
           ChatError: as ServerHealth.check; what the server answered is remembered.
         """
-        keys, todo = self._new(queries)
+        keys, todo = self._unanswered(queries)
         answers = self._compute(list(todo.values()))
-        found = dict(zip(todo, answers, strict=True))
-        known = {k: x for k, x in found.items() if isinstance(x, Prediction)}
-        believed = self._believed([todo[k] for k in known], list(known.values()))
-        self._answers.update(zip(known, believed, strict=True))
-        self._pulse.check([x for x in answers if isinstance(x, ChatError)])
+        results = dict(zip(todo, answers, strict=True))
+        predictions = {k: x for k, x in results.items() if isinstance(x, Prediction)}
+        calibrated = self._with_confidence(
+            [todo[k] for k in predictions], list(predictions.values())
+        )
+        self._answers.update(zip(predictions, calibrated, strict=True))
+        self._health.check([x for x in answers if isinstance(x, ChatError)])
         failed = {
             k: failed_prediction(todo[k], str(x))
-            for k, x in found.items()
+            for k, x in results.items()
             if isinstance(x, ChatError)
         }
         return [failed[k] if k in failed else self._answers[k] for k in keys]
@@ -126,28 +130,31 @@ class PromptedExperienceModel(CachingExperienceModel):
         Raises:
           ChatError: as ServerHealth.check.
         """
-        found = self._compute(queries, SAMPLED + number, retries=0)
-        self._pulse.check([x for x in found if isinstance(x, ChatError)])
+        results = self._compute(queries, SAMPLED + number, retries=0)
+        self._health.check([x for x in results if isinstance(x, ChatError)])
         return [
             x if isinstance(x, Prediction) else failed_prediction(q, str(x))
-            for q, x in zip(queries, found, strict=True)
+            for q, x in zip(queries, results, strict=True)
         ]
 
-    def _believed(
+    def _with_confidence(
         self, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> list[Prediction]:
         """The answers with the confidence this model goes by, and honest chances."""
         out = list(answers)
         if self._trust != "token":
-            whole = [i for i, a in enumerate(out) if a.error is None]
-            asked, said = [queries[i] for i in whole], [out[i] for i in whole]
-            near = self._trust == "nearest"
-            told = (
-                self.neighbor_similarity(asked)
-                if near
-                else agreement(self, asked, said)
+            valid = [i for i, a in enumerate(out) if a.error is None]
+            valid_queries, valid_answers = (
+                [queries[i] for i in valid],
+                [out[i] for i in valid],
             )
-            for i, x in zip(whole, told, strict=True):
+            by_neighbor = self._trust == "nearest"
+            confidences = (
+                self.neighbor_similarity(valid_queries)
+                if by_neighbor
+                else agreement(self, valid_queries, valid_answers)
+            )
+            for i, x in zip(valid, confidences, strict=True):
                 out[i] = out[i]._replace(confidence=x)
         if self._scale is None:
             return out
@@ -181,7 +188,7 @@ class PromptedExperienceModel(CachingExperienceModel):
                 for i, seed in zip(todo, seeds, strict=True)
             ]
             replies = self.client.ask(requests)
-            self._pulse.note(replies)
+            self._health.note(replies)
             for i, reply in zip(todo, replies, strict=True):
                 out[i] = self._read(queries[i], reply)
             todo = [i for i in todo if _malformed(out[i])]
@@ -195,21 +202,21 @@ class PromptedExperienceModel(CachingExperienceModel):
         )
 
     def _read(
-        self, query: Query, found: ChatReply | ChatError
+        self, query: Query, reply: ChatReply | ChatError
     ) -> Prediction | ChatError:
-        if isinstance(found, ChatMalformed):
-            return failed_prediction(query, str(found))
-        if isinstance(found, ChatError):
-            return found
-        reply = prompting.read_reply(found.text)
-        problem, form = reply.error, self._forms.get(query.task.family)
-        if problem is None and form is not None:
-            problem = format_error(reply.next_state, form)
-        if problem is not None:
-            return failed_prediction(query, problem)._replace(reasoning=reply.reasoning)
+        if isinstance(reply, ChatMalformed):
+            return failed_prediction(query, str(reply))
+        if isinstance(reply, ChatError):
+            return reply
+        parsed = prompting.read_reply(reply.text)
+        error, state_format = parsed.error, self._state_formats.get(query.task.family)
+        if error is None and state_format is not None:
+            error = format_error(parsed.next_state, state_format)
+        if error is not None:
+            return failed_prediction(query, error)._replace(reasoning=parsed.reasoning)
         return Prediction(
-            reply.next_state, reply.reward, reply.outcome, reply.reasoning,
-            prompting.confidence(found), None,
+            parsed.next_state, parsed.reward, parsed.outcome, parsed.reasoning,
+            prompting.confidence(reply), None,
         )  # fmt: skip
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
@@ -226,18 +233,23 @@ class PromptedExperienceModel(CachingExperienceModel):
             for task, seed in zip(tasks, seeds, strict=True)
         ]
         replies = self.client.ask(requests)
-        self._pulse.note(replies)
-        self._pulse.check(unanswered(replies))
+        self._health.note(replies)
+        self._health.check(unanswered(replies))
         return [self._varied(t, r) for t, r in zip(tasks, replies, strict=True)]
 
     def _varied(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
-        found, form = prompting.read_variation(reply.text), self._forms.get(task.family)
-        if found is None or (form is not None and format_error(found.state, form)):
+        variation_reply, form = (
+            prompting.read_variation(reply.text),
+            self._state_formats.get(task.family),
+        )
+        if variation_reply is None or (
+            form is not None and format_error(variation_reply.state, form)
+        ):
             return None
-        return variation(task, found.instruction, found.state)
+        return variation(task, variation_reply.instruction, variation_reply.state)
 
 
-def _malformed(found: Prediction | ChatError) -> bool:
-    return isinstance(found, Prediction) and found.error is not None
+def _malformed(result: Prediction | ChatError) -> bool:
+    return isinstance(result, Prediction) and result.error is not None

@@ -91,8 +91,8 @@ def predict_messages(
 
 def vary_messages(task: Task) -> tuple[Message, ...]:
     """The question of Eq. 6: a task with its initial state."""
-    shown = f"TASK\n{quote(task.instruction)}\n\nSTATE\n{numbered(task.initial_state)}"
-    return Message("system", _VARY), Message("user", shown)
+    text = f"TASK\n{quote(task.instruction)}\n\nSTATE\n{numbered(task.initial_state)}"
+    return Message("system", _VARY), Message("user", text)
 
 
 # --- replies -------------------------------------------------------------------
@@ -172,11 +172,11 @@ def confidence(reply: ChatReply) -> float:
     """
     text = reply.text
     # Inside a string quotes are escaped: what is found here are the keys.
-    found = [text.find(f'"{name}"') for name in _FIELDS[1:]]
-    reasoned = text.startswith(f'"{_FIELDS[0]}"', max(text.find('"'), 0))
-    if reply.tokens is None or not reasoned or min(found) < 0:
+    key_positions = [text.find(f'"{name}"') for name in _FIELDS[1:]]
+    reasoning_first = text.startswith(f'"{_FIELDS[0]}"', max(text.find('"'), 0))
+    if reply.tokens is None or not reasoning_first or min(key_positions) < 0:
         return math.nan
-    at, begin, total = len(text[: min(found)].encode(errors="replace")), 0, 0.0
+    at, begin, total = len(text[: min(key_positions)].encode(errors="replace")), 0, 0.0
     for token in reply.tokens:
         if begin >= at:
             total += token.logp

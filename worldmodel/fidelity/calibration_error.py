@@ -16,7 +16,7 @@ from worldmodel.fidelity.cases import Case
 
 
 def probability_calibration(
-    asked: Sequence[Case], answers: Sequence[Prediction]
+    cases: Sequence[Case], answers: Sequence[Prediction]
 ) -> dict[str, Any]:
     """Return for each probability how well it ranks, and its calibration errors.
 
@@ -24,32 +24,34 @@ def probability_calibration(
     share of cases in which it happened. Reveals are left out: nobody can be right
     there. Answers without a probability (NaN) too.
     """
-    judged = [i for i, c in enumerate(asked) if c.kind != "reveal"]
-    cases, given = [asked[i] for i in judged], [answers[i] for i in judged]
+    predictable = [i for i, c in enumerate(cases) if c.kind != "reveal"]
+    cases, given = [cases[i] for i in predictable], [answers[i] for i in predictable]
     scaled = _cross_fitted(cases, given)
     true = labels(given, [c.transition for c in cases])
     return {
-        key: _judged(name, given, scaled, true[key])
+        key: _calibration_row(name, given, scaled, true[key])
         for key, name in PROBABILITIES.items()
     }
 
 
-def _judged(
+def _calibration_row(
     name: str,
     given: Sequence[Prediction],
     scaled: Sequence[Prediction],
     true: np.ndarray,
 ) -> dict[str, Any]:
     p = np.array([getattr(a, name) for a in given], float)
-    known = np.isfinite(p)
-    fair = np.array([getattr(a, name) for a in scaled], float)[known]
-    p, true = p[known], true[known]
+    finite = np.isfinite(p)
+    calibrated = np.array([getattr(a, name) for a in scaled], float)[finite]
+    p, true = p[finite], true[finite]
     return {
-        "count": int(known.sum()),
+        "count": int(finite.sum()),
         "positive": float(true.mean()) if len(true) else None,
         "auroc": metrics.auroc(p, true),
         "calibration_error": metrics.calibration_error(metrics.reliability(p, true)),
-        "calibrated_error": metrics.calibration_error(metrics.reliability(fair, true)),
+        "calibrated_error": metrics.calibration_error(
+            metrics.reliability(calibrated, true)
+        ),
     }
 
 
@@ -59,12 +61,12 @@ def _cross_fitted(
     """Return each half of the tasks' answers scaled by what the other half says."""
     half = {t: i % 2 for i, t in enumerate(sorted({c.query.task.id for c in cases}))}
     out = list(answers)
-    for mine in (0, 1):
-        others = [i for i, c in enumerate(cases) if half[c.query.task.id] != mine]
+    for fold in (0, 1):
+        others = [i for i, c in enumerate(cases) if half[c.query.task.id] != fold]
         scale = calibration(
             [answers[i] for i in others], [cases[i].transition for i in others]
         )
         for i, c in enumerate(cases):
-            if half[c.query.task.id] == mine:
+            if half[c.query.task.id] == fold:
                 out[i] = scale(answers[i])
     return out

@@ -35,7 +35,7 @@ class NearMiss(NamedTuple):
     """A winning action asked one step too early. `known`: it really fails there."""
 
     query: Query
-    known: bool
+    known_failure: bool
 
 
 class Replayed(NamedTuple):
@@ -66,9 +66,9 @@ def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) ->
         )
     if reveals:
         return "reveal"
-    gone = Counter(t.state) - Counter(t.next_state)
-    come = Counter(t.next_state) - Counter(t.state)
-    one = max(gone.total(), come.total()) <= 1
+    removed = Counter(t.state) - Counter(t.next_state)
+    added = Counter(t.next_state) - Counter(t.state)
+    one = max(removed.total(), added.total()) <= 1
     return "one_line" if one else "many_lines"
 
 
@@ -100,7 +100,7 @@ def sample_cases(
     second time: where that leads elsewhere, nobody could predict it, and the case is of
     the kind `reveal`.
     """
-    population = _distinct(episodes)
+    population = distinct_cases(episodes)
     steps = [step for _, step in population.values()]
     late = statistics.median(steps) if steps else 0
     usual = number_text(commonest_reward(episodes))
@@ -145,7 +145,7 @@ def allocate(sizes: Sequence[int], limit: int) -> list[int]:
     return numbers
 
 
-def _distinct(episodes: Sequence[Episode]) -> dict[tuple, tuple[Episode, int]]:
+def distinct_cases(episodes: Sequence[Episode]) -> dict[tuple, tuple[Episode, int]]:
     """Return where each (task, state, action) stands: of several places any one.
 
     The first would always be the earliest step, with the shortest history.
@@ -170,8 +170,8 @@ def _outcomes(episodes: Sequence[Episode]) -> Outcomes:
     out: dict[tuple, dict[State, set[str]]] = {}
     for e in episodes:
         for t in e.transitions:
-            after = out.setdefault((e.task.instruction, t.state, t.action), {})
-            after.setdefault(t.next_state, set()).add(e.task.id)
+            next_states = out.setdefault((e.task.instruction, t.state, t.action), {})
+            next_states.setdefault(t.next_state, set()).add(e.task.id)
     return out
 
 
@@ -183,13 +183,13 @@ def _case(
     history = [line for x in e.transitions[:step] for line in x.state]
     kind = kind_of(t, e.task.instruction, history)
     if kind == "reveal" and t.reveals is None:
-        after = outcomes[e.task.instruction, t.state, t.action]
-        if len(after) == 1 and len(after[t.next_state]) > 1:
+        next_states = outcomes[e.task.instruction, t.state, t.action]
+        if len(next_states) == 1 and len(next_states[t.next_state]) > 1:
             # Other tasks give the same answer to the same question: it can be known.
             kind = kind_of(dataclasses.replace(t, reveals=False), e.task.instruction)
     if replay is not None and kind != "reveal":
-        again = replay(query)
-        if again is not None and again.next_state != t.next_state:
+        replayed = replay(query)
+        if replayed is not None and replayed.next_state != t.next_state:
             kind = "reveal"
     return Case(query, t, kind, weight)
 
@@ -210,7 +210,9 @@ def near_misses(
     had not been needed; docs/LOG.md, 2026-11-22). Left out are states that the omitted
     step does not change, and those where the action is known to be rewarded.
     """
-    known = {(e.task.id, t.state, t.action): t for e in episodes for t in e.transitions}
+    recorded = {
+        (e.task.id, t.state, t.action): t for e in episodes for t in e.transitions
+    }
     out: dict[tuple, NearMiss] = {}
     for e in episodes:
         won = [i for i, t in enumerate(e.transitions) if t.success and t.reward > 0]
@@ -220,11 +222,11 @@ def near_misses(
         if omitted.state == last.state or omitted.action == last.action:
             continue
         key = (e.task.id, omitted.state, last.action)
-        query, real = _query(e, won[0] - 1, last.action), known.get(key)
-        paid = None if real is None else real.success or real.reward > 0
-        if paid is None and replay is not None and key not in out:
-            again = replay(query)
-            paid = None if again is None else again.rewarded
-        if not paid:
-            out.setdefault(key, NearMiss(query, paid is not None))
+        query, real = _query(e, won[0] - 1, last.action), recorded.get(key)
+        rewarded = None if real is None else real.success or real.reward > 0
+        if rewarded is None and replay is not None and key not in out:
+            replayed = replay(query)
+            rewarded = None if replayed is None else replayed.rewarded
+        if not rewarded:
+            out.setdefault(key, NearMiss(query, rewarded is not None))
     return list(out.values())

@@ -30,11 +30,11 @@ def known_facts(state: State, next_state: State) -> KnownFacts:
     A changed line is compared with the most similar line that went, each of these once.
     """
     lines = Counter(state) & Counter(next_state)
-    gone = [x.split() for x in (Counter(state) - lines).elements()]
-    come = [x.split() for x in (Counter(next_state) - lines).elements()]
+    removed = [x.split() for x in (Counter(state) - lines).elements()]
+    added = [x.split() for x in (Counter(next_state) - lines).elements()]
     pairs = sorted(
         ((_similarity(old, new), i, j)
-         for i, old in enumerate(gone) for j, new in enumerate(come)),
+         for i, old in enumerate(removed) for j, new in enumerate(added)),
         key=lambda p: (-p[0], p[1], p[2]),
     )  # fmt: skip
     used_old, used_new = set[int](), set[int]()
@@ -43,11 +43,11 @@ def known_facts(state: State, next_state: State) -> KnownFacts:
         if similarity and i not in used_old and j not in used_new:
             used_old.add(i)
             used_new.add(j)
-            fragments.append(tuple(_common(gone[i], come[j])))
+            fragments.append(tuple(_common(removed[i], added[j])))
     return KnownFacts(lines, tuple(fragments))
 
 
-def keeps(facts: KnownFacts, predicted: State) -> bool:
+def preserves(facts: KnownFacts, predicted: State) -> bool:
     """Return whether a predicted next state holds all known facts.
 
     It does where every line that stays is there and every fragment is, word after word

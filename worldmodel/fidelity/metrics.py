@@ -11,9 +11,9 @@ from worldmodel.data.records import State
 
 def changed_lines(before: State, after: State) -> Counter[tuple[str, str]]:
     """Return the lines that went and came, as a multiset of (sign, line)."""
-    gone, come = Counter(before) - Counter(after), Counter(after) - Counter(before)
-    return Counter({("-", x): n for x, n in gone.items()}) + Counter(
-        {("+", x): n for x, n in come.items()}
+    removed, added = Counter(before) - Counter(after), Counter(after) - Counter(before)
+    return Counter({("-", x): n for x, n in removed.items()}) + Counter(
+        {("+", x): n for x, n in added.items()}
     )
 
 
@@ -24,8 +24,15 @@ def changed_line_overlap(
 
     Shared over predicted is the precision, shared over real the recall.
     """
-    true, said = changed_lines(before, real), changed_lines(before, predicted)
-    return (true & said).total(), said.total(), true.total()
+    real_lines, predicted_lines = (
+        changed_lines(before, real),
+        changed_lines(before, predicted),
+    )
+    return (
+        (real_lines & predicted_lines).total(),
+        predicted_lines.total(),
+        real_lines.total(),
+    )
 
 
 def auroc(
@@ -42,8 +49,8 @@ def auroc(
     _, place, number = np.unique(score, return_inverse=True, return_counts=True)
     last = np.cumsum(number)
     rank = (last - (number - 1) / 2)[place]  # equal scores share their mean rank
-    won = rank[label].sum() - positive * (positive + 1) / 2
-    return float(won / (positive * negative))
+    wins = rank[label].sum() - positive * (positive + 1) / 2
+    return float(wins / (positive * negative))
 
 
 def reliability(

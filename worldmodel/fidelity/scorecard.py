@@ -26,7 +26,7 @@ from worldmodel.experience.calibration import Calibration, calibration
 from worldmodel.fidelity import cases, metrics
 from worldmodel.fidelity.calibration_error import probability_calibration
 from worldmodel.fidelity.cases import KINDS, Case
-from worldmodel.fidelity.facts import keeps, known_facts
+from worldmodel.fidelity.facts import known_facts, preserves
 from worldmodel.fidelity.open_loop import open_loop
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import outcome_of
@@ -91,31 +91,35 @@ def score(
     `stochastic` says that the environment's transitions are random: `replay` then tells
     which ones nobody could predict.
     """
-    asked = cases.sample_cases(episodes, limit, replay=replay if stochastic else None)
+    sampled = cases.sample_cases(episodes, limit, replay=replay if stochastic else None)
     answers: list[Prediction] = []
-    for at in range(0, len(asked), batch):
-        part = asked[at : at + batch]
+    for at in range(0, len(sampled), batch):
+        part = sampled[at : at + batch]
         answers += model.predict([c.query for c in part])
         if progress is not None:
-            progress(len(answers), len(asked))
+            progress(len(answers), len(sampled))
     near = cases.near_misses(episodes, limit, replay)
     usual = cases.commonest_reward(episodes)
-    card = {
-        "transitions": len(asked),
-        **_states(asked, answers),
-        "reward": _rewards(asked, answers, usual)
+    scorecard = {
+        "transitions": len(sampled),
+        **_states(sampled, answers),
+        "reward": _rewards(sampled, answers, usual)
         | {"near_misses": _near_misses(model, near)},
-        "done": _ends(asked, answers),
-        "malformed": _rate((a.error is not None, c) for c, a in _pairs(asked, answers)),
-        "confidence": _confidence(asked, answers),
-        "probabilities": probability_calibration(asked, answers),
-        **_content(asked, answers, _formats(episodes)),
+        "done": _ends(sampled, answers),
+        "malformed": _rate(
+            (a.error is not None, c) for c, a in _pairs(sampled, answers)
+        ),
+        "confidence": _confidence(sampled, answers),
+        "probabilities": probability_calibration(sampled, answers),
+        **_content(sampled, answers, _formats(episodes)),
     }
     if open_loop_steps != 0:
-        card["open_loop"] = open_loop(model, _whole(episodes, open_loop_steps))
+        scorecard["open_loop"] = open_loop(
+            model, _open_loop_episodes(episodes, open_loop_steps)
+        )
     if full and isinstance(model, HasConfidenceSignals):
-        card |= _signals(model, asked, answers)
-    return card
+        scorecard |= _signals(model, sampled, answers)
+    return scorecard
 
 
 def calibrated(
@@ -125,9 +129,9 @@ def calibrated(
 
     At most `limit` of them. Reveals are left out: no confidence can be earned there.
     """
-    asked = [c for c in cases.sample_cases(episodes, limit) if c.kind != "reveal"]
-    answers = model.predict([c.query for c in asked]) if asked else []
-    return calibration(answers, [c.transition for c in asked])
+    predictable = [c for c in cases.sample_cases(episodes, limit) if c.kind != "reveal"]
+    answers = model.predict([c.query for c in predictable]) if predictable else []
+    return calibration(answers, [c.transition for c in predictable])
 
 
 def threshold(
@@ -142,11 +146,11 @@ def threshold(
     Raises:
       ValueError: none of their confidences is known.
     """
-    asked = cases.sample_cases(episodes, limit) if gate else []
-    answers = model.predict([c.query for c in asked]) if asked else []
+    sampled = cases.sample_cases(episodes, limit) if gate else []
+    answers = model.predict([c.query for c in sampled]) if sampled else []
     acceptable = [
         a.confidence
-        for c, a in _pairs(asked, answers)
+        for c, a in _pairs(sampled, answers)
         if (c.kind == "reveal" and a.error is None) or is_correct(a, c.transition)
     ]
     if acceptable and np.isnan(acceptable).all():
@@ -159,8 +163,8 @@ def threshold(
     return float(np.quantile(np.nan_to_num(acceptable), gate))
 
 
-def _pairs(asked: Sequence[Case], answers: Sequence[Prediction]):
-    return zip(asked, answers, strict=True)
+def _pairs(sampled: Sequence[Case], answers: Sequence[Prediction]):
+    return zip(sampled, answers, strict=True)
 
 
 def _rate(hits: Any) -> dict[str, Any]:
@@ -171,7 +175,9 @@ def _rate(hits: Any) -> dict[str, Any]:
     return rate.json()
 
 
-def _whole(episodes: Sequence[Episode], steps: int | None) -> list[Episode]:
+def _open_loop_episodes(
+    episodes: Sequence[Episode], steps: int | None
+) -> list[Episode]:
     """Return episodes, drawn by their content, that `steps` steps hold."""
     order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
     chosen, total = [], 0
@@ -190,30 +196,32 @@ def _groups(kind: str) -> tuple[str, ...]:
     return ("all", "predictable", *changed, kind)
 
 
-def _states(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
-    exact, copy, kept, share = ({k: Rate() for k in GROUPS} for _ in range(4))
+def _states(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
+    exact, copy, preserved, share = ({k: Rate() for k in GROUPS} for _ in range(4))
     precision, recall = [0, 0], [0, 0]
-    for c, answer in _pairs(asked, answers):
-        t, sound = c.transition, answer.error is None
+    for c, answer in _pairs(sampled, answers):
+        t, valid = c.transition, answer.error is None
         facts = known_facts(t.state, t.next_state)
         groups = _groups(c.kind)
         for group in GROUPS:
             share[group].add(group in groups, c.weight)
         for group in groups:
-            exact[group].add(sound and answer.next_state == t.next_state, c.weight)
+            exact[group].add(valid and answer.next_state == t.next_state, c.weight)
             copy[group].add(t.state == t.next_state, c.weight)
-            kept[group].add(sound and keeps(facts, answer.next_state), c.weight)
+            preserved[group].add(
+                valid and preserves(facts, answer.next_state), c.weight
+            )
         if c.kind == "reveal":
             continue
-        both, said, true = metrics.changed_line_overlap(
+        both, num_predicted, true = metrics.changed_line_overlap(
             t.state, t.next_state, answer.next_state
         )
-        if sound:
-            precision = [precision[0] + both, precision[1] + said]
-        recall = [recall[0] + both * sound, recall[1] + true]
+        if valid:
+            precision = [precision[0] + both, precision[1] + num_predicted]
+        recall = [recall[0] + both * valid, recall[1] + true]
     return {
         "exact": {k: r.json() for k, r in exact.items()},
-        "kept": {k: r.json() for k, r in kept.items()},
+        "kept": {k: r.json() for k, r in preserved.items()},
         "copy": {k: r.json() for k, r in copy.items()},
         "share": {k: r.json()["mean"] or 0.0 for k, r in share.items()},
         "lines": {
@@ -224,16 +232,16 @@ def _states(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, A
 
 
 def _rewards(
-    asked: Sequence[Case], answers: Sequence[Prediction], usual: float
+    sampled: Sequence[Case], answers: Sequence[Prediction], usual: float
 ) -> dict[str, Any]:
     accuracy, false_positive, recall = Rate(), Rate(), Rate()
-    for c, answer in _pairs(asked, answers):
-        sound = answer.error is None
-        hit = sound and same_reward(answer.reward, c.transition.reward)
+    for c, answer in _pairs(sampled, answers):
+        valid = answer.error is None
+        hit = valid and same_reward(answer.reward, c.transition.reward)
         accuracy.add(hit, c.weight)
         if not same_reward(c.transition.reward, usual):
             recall.add(hit, c.weight)
-        elif sound:
+        elif valid:
             false_positive.add(not hit, c.weight)
     return {
         "usual": usual,
@@ -251,18 +259,18 @@ def _near_misses(
     wrong = Rate()
     for answer in (a for a in answers if a.error is None):
         wrong.add(answer.reward > 0 or answer.outcome == "win")
-    return wrong.json() | {"known": sum(c.known for c in queries)}
+    return wrong.json() | {"known": sum(c.known_failure for c in queries)}
 
 
-def _ends(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
+def _ends(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
     accuracy, recall, false_positive = Rate(), Rate(), Rate()
-    for c, answer in _pairs(asked, answers):
-        sound = answer.error is None
-        hit = sound and answer.outcome == outcome_of(c.transition)
+    for c, answer in _pairs(sampled, answers):
+        valid = answer.error is None
+        hit = valid and answer.outcome == outcome_of(c.transition)
         accuracy.add(hit, c.weight)
         if c.transition.terminated:
             recall.add(hit, c.weight)
-        elif sound:
+        elif valid:
             false_positive.add(answer.outcome != "go", c.weight)
     return {
         "accuracy": accuracy.json(),
@@ -271,19 +279,21 @@ def _ends(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any
     }
 
 
-def _confidence(asked: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
+def _confidence(
+    sampled: Sequence[Case], answers: Sequence[Prediction]
+) -> dict[str, Any]:
     """Score confidences of answers that can be right: reveals left out, unknown too."""
-    judged = [
+    scored = [
         (a.confidence, is_correct(a, c.transition))
-        for c, a in _pairs(asked, answers)
+        for c, a in _pairs(sampled, answers)
         if c.kind != "reveal" and np.isfinite(a.confidence)
     ]
-    confidence = np.array([c for c, _ in judged], float)
-    hits = np.array([h for _, h in judged], bool)
+    confidence = np.array([c for c, _ in scored], float)
+    hits = np.array([h for _, h in scored], bool)
     bins = metrics.reliability(confidence, hits)
     return {
-        "count": len(judged),
-        "right": float(hits.mean()) if judged else None,
+        "count": len(scored),
+        "right": float(hits.mean()) if scored else None,
         "auroc": metrics.auroc(confidence, hits),
         "calibration_error": metrics.calibration_error(bins),
         "bins": bins,
@@ -300,7 +310,7 @@ def _formats(episodes: Sequence[Episode]) -> Mapping[str, StateFormat]:
 
 
 def _content(
-    asked: Sequence[Case],
+    sampled: Sequence[Case],
     answers: Sequence[Prediction],
     formats: Mapping[str, StateFormat],
 ) -> dict[str, Any]:
@@ -311,15 +321,15 @@ def _content(
     makes up and distinct states it reveals, each by the real number (1 is as rich as
     the real one), and the share of its states that have the form of a real one.
     """
-    hallucinated, form, words = Rate(), Rate(), [0, 0]
+    hallucinated, well_formed, words = Rate(), Rate(), [0, 0]
     states: tuple[set, set] = set(), set()
-    for c, a in _pairs(asked, answers):
+    for c, a in _pairs(sampled, answers):
         q, t = c.query, c.transition
         history = (*q.past, *q.task.initial_state)
         if c.kind == "reveal":
             fits = a.error is None
             fits = fits and format_error(a.next_state, formats[q.task.family]) is None
-            form.add(fits, c.weight)
+            well_formed.add(fits, c.weight)
         if a.error is not None:
             continue
 
@@ -335,7 +345,7 @@ def _content(
     return {
         "hallucinated": hallucinated.json(),
         "reveals": {
-            "form": form.json(),
+            "form": well_formed.json(),
             "informativeness": words[0] / words[1] if words[1] else None,
             "diversity": len(states[0]) / len(states[1]) if states[1] else None,
         },
@@ -343,7 +353,7 @@ def _content(
 
 
 def _signals(
-    model: HasConfidenceSignals, asked: Sequence[Case], answers: Sequence[Prediction]
+    model: HasConfidenceSignals, sampled: Sequence[Case], answers: Sequence[Prediction]
 ) -> dict[str, Any]:
     """Score signals as detectors of wrong answers; add up the missing probability.
 
@@ -351,19 +361,19 @@ def _signals(
     are a policy's own, a sample of what bounds its loss (DreamGym, Theorem 1); reveals
     apart.
     """
-    predictable = [i for i, c in enumerate(asked) if c.kind != "reveal"]
+    predictable = [i for i, c in enumerate(sampled) if c.kind != "reveal"]
     hits = np.array(
-        [is_correct(answers[i], asked[i].transition) for i in predictable], bool
+        [is_correct(answers[i], sampled[i].transition) for i in predictable], bool
     )
-    queries = [asked[i].query for i in predictable]
+    queries = [sampled[i].query for i in predictable]
     signals = model.signals(queries) if queries else {}
-    mass = model.next_state_probability(
-        [c.query for c in asked], [c.transition for c in asked]
+    probabilities = model.next_state_probability(
+        [c.query for c in sampled], [c.transition for c in sampled]
     )
 
     def missing(chosen: Callable[[Case], bool]) -> dict[str, Any]:
         rate = Rate()
-        for c, p in zip(asked, mass, strict=True):
+        for c, p in zip(sampled, probabilities, strict=True):
             if chosen(c):
                 rate.add(1.0 - p, c.weight)
         return rate.json()

@@ -31,18 +31,20 @@ def largest_errors(
     state and the model's is the probability that the model does not give to the real
     one. None where a backend cannot tell that, or no transition is left to ask.
     """
-    asked = [c for c in sample_cases(episodes, limit) if c.kind != "reveal"]
-    if not asked or not isinstance(model, HasConfidenceSignals):
+    sampled = [c for c in sample_cases(episodes, limit) if c.kind != "reveal"]
+    if not sampled or not isinstance(model, HasConfidenceSignals):
         return None
-    queries, real = [c.query for c in asked], [c.transition for c in asked]
+    queries, real = [c.query for c in sampled], [c.transition for c in sampled]
     answers = model.predict(queries)
-    missed = [abs(a.reward - t.reward) for a, t in zip(answers, real, strict=True)]
-    mass = model.next_state_probability(queries, real)
+    reward_errors = [
+        abs(a.reward - t.reward) for a, t in zip(answers, real, strict=True)
+    ]
+    probabilities = model.next_state_probability(queries, real)
     rewards = [t.reward for e in episodes for t in e.transitions]
     rewards += [a.reward for a in answers]
     return Errors(
-        float(max(missed)),
-        float(1.0 - min(mass)),
-        len(asked),
+        float(max(reward_errors)),
+        float(1.0 - min(probabilities)),
+        len(sampled),
         float(max(*rewards, 0.0) - min(*rewards, 0.0)),
     )

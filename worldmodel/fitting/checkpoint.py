@@ -27,7 +27,7 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
     """
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
-    _require_room(root, sum(x.nbytes for x in jax.tree.leaves(arrays)))
+    _require_disk_space(root, sum(x.nbytes for x in jax.tree.leaves(arrays)))
     temporary, final = root / ".tmp_step", root / f"step_{step:08d}"
     first = jax.process_index() == 0
     if first:
@@ -56,19 +56,21 @@ def _together(name: str) -> None:
         multihost_utils.sync_global_devices(f"checkpoint {name}")
 
 
-def _require_room(directory: Path, size: int) -> None:
+def _require_disk_space(directory: Path, size: int) -> None:
     """Orbax finds a full disk in many threads at once, each of which prints a trace."""
     free = shutil.disk_usage(directory).free
     needed = 2 * size + (1 << 20)  # arrays, their index, host state
     if free < needed:
-        told = f"a checkpoint needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free"
-        raise OSError(errno.ENOSPC, f"no space left ({told})", str(directory))
+        message = (
+            f"a checkpoint needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free"
+        )
+        raise OSError(errno.ENOSPC, f"no space left ({message})", str(directory))
 
 
 def steps(directory: str | os.PathLike) -> list[int]:
     """The whole steps in a directory, oldest first."""
-    found = Path(directory).glob("step_*/host.json")
-    return sorted(int(p.parent.name.removeprefix("step_")) for p in found)
+    markers = Path(directory).glob("step_*/host.json")
+    return sorted(int(p.parent.name.removeprefix("step_")) for p in markers)
 
 
 def restore(directory: str | os.PathLike, like: Any) -> tuple[int, Any, dict] | None:
@@ -76,10 +78,10 @@ def restore(directory: str | os.PathLike, like: Any) -> tuple[int, Any, dict] | 
 
     None where there is none.
     """
-    found = steps(directory)
-    if not found:
+    numbers = steps(directory)
+    if not numbers:
         return None
-    path = Path(directory).absolute() / f"step_{found[-1]:08d}"
+    path = Path(directory).absolute() / f"step_{numbers[-1]:08d}"
     with ocp.StandardCheckpointer() as checkpointer:
         arrays = checkpointer.restore(path / "arrays", like)
-    return found[-1], arrays, json.loads((path / "host.json").read_text())
+    return numbers[-1], arrays, json.loads((path / "host.json").read_text())

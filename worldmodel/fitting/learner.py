@@ -34,8 +34,8 @@ Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 def on_logits(loss: Callable[..., tuple[Ratio, dict[str, Ratio]]]) -> Loss:
     """Turn a loss of (logits, Tokens) into one of (DecoderOutput, Tokens)."""
 
-    def of(readout: DecoderOutput, batch: Tokens, **args: Any):
-        return loss(readout.logits(), batch, **args)
+    def of(output: DecoderOutput, batch: Tokens, **args: Any):
+        return loss(output.logits(), batch, **args)
 
     return of
 
@@ -91,23 +91,23 @@ def split_trainable(
       ValueError: a name that fits no parameter, or nothing left to train.
     """
     names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
-    for said, starts in (("frozen", frozen), ("beside", extra_trainable)):
+    for setting, starts in (("frozen", frozen), ("beside", extra_trainable)):
         for start in starts:
             if not any(_under(name, start) for name in names):
-                raise ValueError(f"{said}: no parameter begins with {start!r}")
+                raise ValueError(f"{setting}: no parameter begins with {start!r}")
 
     def trains(path: tuple[Any, ...], leaf: Any) -> bool:
         del leaf
         name = ".".join(map(str, path))
         if any(_under(name, start) for start in frozen):
             return False
-        kept = any(_under(name, start) for start in extra_trainable)
-        return model.lora is None or is_adapter(path) or kept
+        named = any(_under(name, start) for start in extra_trainable)
+        return model.lora is None or is_adapter(path) or named
 
-    mine, fixed = nnx.split_state(params, trains, ...)
-    if not jax.tree.leaves(mine):
+    trainable, fixed = nnx.split_state(params, trains, ...)
+    if not jax.tree.leaves(trainable):
         raise ValueError(f"frozen {list(frozen)} leaves nothing to train")
-    return mine, fixed
+    return trainable, fixed
 
 
 def _under(name: str, start: str) -> bool:
@@ -150,7 +150,7 @@ class Learner:
         )
         self._add = jax.jit(_added, donate_argnums=0)
         shares = [] if model.mesh is None else [model.mesh.shape[a] for a in ROWS]
-        self.microbatches = MicroBatches(least=math.prod(shares))
+        self.microbatches = MicroBatches(min_rows=math.prod(shares))
 
     def init(self, params: nnx.State | None = None, *, copy: bool = True) -> TrainState:
         """A fresh optimiser around the model's (or the given) parameters.
@@ -160,8 +160,8 @@ class Learner:
         """
         params = self.model.params if params is None else params
         params = copied(params) if copy else params
-        mine, _ = self._split(params)
-        opt = jax.jit(self._tx.init, out_shardings=self._layouts(mine))(mine)
+        trainable, _ = self._split(params)
+        opt = jax.jit(self._tx.init, out_shardings=self._layouts(trainable))(trainable)
         step = jnp.zeros((), jnp.int32)
         if self._mesh is not None:
             step = device_put_global(
@@ -170,24 +170,24 @@ class Learner:
         average = copied(params) if self._averages else None
         return TrainState(params, opt, step, average)
 
-    def _layouts(self, mine: nnx.State) -> Any:
+    def _layouts(self, trainable: nnx.State) -> Any:
         """Moments lie as their parameters do; counts everywhere."""
         if self._mesh is None:
             return None
-        everywhere = NamedSharding(self._mesh, PartitionSpec())
-        flat, _ = jax.tree_util.tree_flatten_with_path(mine)
-        known = {tuple(map(str, path)): leaf for path, leaf in flat}
+        replicated = NamedSharding(self._mesh, PartitionSpec())
+        flat, _ = jax.tree_util.tree_flatten_with_path(trainable)
+        by_path = {tuple(map(str, path)): leaf for path, leaf in flat}
 
         def layout(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
             # A moment's path ends with that of its parameter, whatever holds it.
             keys = tuple(map(str, path))
-            ends = (known.get(keys[start:]) for start in range(len(keys)))
-            own = next((p for p in ends if p is not None), None)
-            if own is None or own.shape != leaf.shape:
-                return everywhere
-            return own.sharding
+            ends = (by_path.get(keys[start:]) for start in range(len(keys)))
+            parameter = next((p for p in ends if p is not None), None)
+            if parameter is None or parameter.shape != leaf.shape:
+                return replicated
+            return parameter.sharding
 
-        shapes = jax.eval_shape(self._tx.init, mine)
+        shapes = jax.eval_shape(self._tx.init, trainable)
         return jax.tree_util.tree_map_with_path(layout, shapes)
 
     def update(
@@ -203,11 +203,11 @@ class Learner:
         """
         grads, metrics = None, {}
         for batch in batches:
-            for one, found in self._pieces(
+            for new_grads, new_metrics in self._pieces(
                 batch, lambda part: self.gradient(state.params, part, **loss_args)
             ):
-                grads = one if grads is None else self.added(grads, one)
-                metrics = merge(metrics, found)
+                grads = new_grads if grads is None else self.added(grads, new_grads)
+                metrics = merge(metrics, new_metrics)
         return self.apply(state, grads, metrics)
 
     def _pieces(self, batch: Tokens, compute: Callable[[Tokens], Any]) -> Iterator[Any]:
@@ -233,10 +233,10 @@ class Learner:
           RuntimeError: the backend's compiler does not tell.
         """
         lowered = self._grad.lower(params, self._placed(batch), **loss_args)
-        found = lowered.compile().memory_analysis()
-        if found is None:
+        analysis = lowered.compile().memory_analysis()
+        if analysis is None:
             raise RuntimeError("this backend's compiler does not tell its memory")
-        return found.temp_size_in_bytes
+        return analysis.temp_size_in_bytes
 
     def added(self, grads: Any, more: Any) -> Any:
         """The gradients of both microbatches together; the first is used up."""
@@ -257,10 +257,10 @@ class Learner:
     ) -> dict[str, Ratio]:
         """The loss's metrics without an update; split where memory runs out."""
         metrics: dict[str, Ratio] = {}
-        for found in self._pieces(
+        for new_metrics in self._pieces(
             batch, lambda part: self._value(params, self._placed(part), **loss_args)
         ):
-            metrics = merge(metrics, found)
+            metrics = merge(metrics, new_metrics)
         return metrics
 
     def _placed(self, batch: Tokens) -> Tokens:
@@ -308,18 +308,18 @@ def _memory_saving_options() -> dict[str, str]:
 def _metrics(definition, loss, compute, params, batch, **loss_args):
     params = cast(params, compute.dtype)
     rows = (batch.ids, batch.position, batch.segment)
-    readout = apply_decoder(definition, params, *rows, remat=compute.remat)
-    ratio, metrics = loss(readout, batch, **loss_args)
+    output = apply_decoder(definition, params, *rows, remat=compute.remat)
+    ratio, metrics = loss(output, batch, **loss_args)
     return ratio.total, metrics | {"loss": ratio}
 
 
 def _gradient(passes, split, params, batch, **loss_args):
-    mine, fixed = split(params)
+    trainable, fixed = split(params)
 
-    def total(mine):
-        return passes(nnx.merge_state(mine, fixed), batch, **loss_args)
+    def total(trainable):
+        return passes(nnx.merge_state(trainable, fixed), batch, **loss_args)
 
-    (_, metrics), grads = jax.value_and_grad(total, has_aux=True)(mine)
+    (_, metrics), grads = jax.value_and_grad(total, has_aux=True)(trainable)
     return grads, metrics
 
 
@@ -328,12 +328,12 @@ def _added(grads, more):
 
 
 def _apply(tx, split, decay, state, grads, count):
-    mine, fixed = split(state.params)
+    trainable, fixed = split(state.params)
     grads = jax.tree.map(lambda g: g / safe_count(count), grads)
     norm = optax.tree.norm(grads)
-    updates, opt = tx.update(grads, state.opt, mine)
-    mine: Any = optax.apply_updates(mine, updates)
-    params, average = nnx.merge_state(mine, fixed), state.average
+    updates, opt = tx.update(grads, state.opt, trainable)
+    trainable: Any = optax.apply_updates(trainable, updates)
+    params, average = nnx.merge_state(trainable, fixed), state.average
     if average is not None:
         average = ema(average, params, decay)
     return TrainState(params, opt, state.step + 1, average), norm

@@ -30,33 +30,33 @@ def _shifted(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:
     return jnp.pad(logp[:, :-1], ((0, 0), (1, 0)))
 
 
-WHOLE = 1 << 25
+UNSPLIT_LOGITS = 1 << 25
 """Logits, B T V, up to which they are computed in one piece."""
-PIECE = 1 << 24
+PIECE_LOGITS = 1 << 24
 """Logits in a piece above that: 64 MiB of float32."""
 
 
-def read_logp(readout: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"]:
+def read_logp(output: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"]:
     """`token_logp` of a readout, never holding more than a piece of large logits.
 
     A backward pass computes the pieces again.
     """
-    (batch, steps, width), table = readout.hidden.shape, readout.table
-    if batch * steps * table.shape[0] <= WHOLE:
-        return token_logp(readout.logits(), ids)
-    size = max(PIECE // table.shape[0], 1)
-    hidden = readout.hidden[:, :-1].reshape(-1, width)
-    wanted = jnp.asarray(ids)[:, 1:].reshape(-1)
-    short = -hidden.shape[0] % size
-    hidden = jnp.pad(hidden, ((0, short), (0, 0))).reshape(-1, size, width)
-    wanted = jnp.pad(wanted, (0, short)).reshape(-1, size)
+    (batch, steps, width), table = output.hidden.shape, output.table
+    if batch * steps * table.shape[0] <= UNSPLIT_LOGITS:
+        return token_logp(output.logits(), ids)
+    size = max(PIECE_LOGITS // table.shape[0], 1)
+    hidden = output.hidden[:, :-1].reshape(-1, width)
+    targets = jnp.asarray(ids)[:, 1:].reshape(-1)
+    padding = -hidden.shape[0] % size
+    hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, size, width)
+    targets = jnp.pad(targets, (0, padding)).reshape(-1, size)
 
     @jax.checkpoint
     def piece(args: tuple[Array, Array]) -> Array:
         x, y = args
         return _picked(matmul(x, table.T, True), y)
 
-    logp = jax.lax.map(piece, (hidden, wanted)).reshape(-1)
+    logp = jax.lax.map(piece, (hidden, targets)).reshape(-1)
     logp = logp[: batch * (steps - 1)].reshape(batch, steps - 1)
     return jnp.pad(logp, ((0, 0), (1, 0)))
 

@@ -26,13 +26,17 @@ class MicroBatches:
     At least `least` rows are, as many as devices share them between them.
     """
 
-    def __init__(self, least: int = 1):
-        self._least = least
-        self._most: int | None = None
-        self._held: set[tuple[int, int]] = set()
+    def __init__(self, min_rows: int = 1):
+        self._min_rows = min_rows
+        self._max_rows: int | None = None
+        self._fitting_shapes: set[tuple[int, int]] = set()
 
     def over(
-        self, count: int, most: int, width: int, compute: Callable[[int, int, int], T]
+        self,
+        count: int,
+        max_rows: int,
+        width: int,
+        compute: Callable[[int, int, int], T],
     ) -> Iterator[T]:
         """`compute(start, stop, size)` of consecutive pieces of `count` rows.
 
@@ -46,28 +50,34 @@ class MicroBatches:
         """
         at = 0
         while at < count:
-            size = most if self._most is None else min(most, self._most)
+            size = max_rows if self._max_rows is None else min(max_rows, self._max_rows)
             try:
-                found = compute(at, min(at + size, count), size)
-                if (size, width) not in self._held:  # memory is asked for when it runs
-                    jax.block_until_ready(found)
+                result = compute(at, min(at + size, count), size)
+                if (
+                    size,
+                    width,
+                ) not in self._fitting_shapes:  # memory is asked for when it runs
+                    jax.block_until_ready(result)
             except (MemoryError, jax.errors.JaxRuntimeError) as error:
                 # Hosts that share a step would have to agree on its pieces.
                 if not out_of_memory(error) or jax.process_count() > 1:
                     raise
                 self._halve(size, width, error)
                 continue
-            self._held.add((size, width))
-            yield found
+            self._fitting_shapes.add((size, width))
+            yield result
             at += size
 
     def _halve(self, size: int, width: int, error: BaseException) -> None:
-        told = f"out of memory with {size} row{'s' * (size > 1)} of {width} tokens"
-        if size <= self._least:
+        message = f"out of memory with {size} row{'s' * (size > 1)} of {width} tokens"
+        if size <= self._min_rows:
             raise MemoryError(
-                f"{told}, and fewer cannot be: a smaller --model or shorter rows need "
-                "less; so do --remat, --dtype bfloat16 and --lora, of which updates of "
+                f"{message}, and fewer cannot be: a smaller --model or shorter rows "
+                "need less; so do --remat, --dtype bfloat16 and --lora, of which updates of "
                 "the policy take none"
             ) from error
-        self._most = max(size // 2 // self._least, 1) * self._least
-        print(f"{told}: going on with micro-batches of {self._most}", file=sys.stderr)
+        self._max_rows = max(size // 2 // self._min_rows, 1) * self._min_rows
+        print(
+            f"{message}: going on with micro-batches of {self._max_rows}",
+            file=sys.stderr,
+        )

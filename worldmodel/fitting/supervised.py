@@ -35,10 +35,10 @@ from worldmodel.text import prompts
 CONTEXT = len(prompts.PARTS)
 """The part of context tokens, which no target's loss counts."""
 
-WIDEST = 8
+MAX_WIDENING = 8
 """How many times wider than asked for rows may be, for examples that need it."""
 
-SHOWN = 10
+PROGRESS_INTERVAL = 10
 """Updates between two signs of life."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
@@ -73,10 +73,10 @@ class FitConfig:
 
 
 def supervised_loss(
-    readout: DecoderOutput, batch: Tokens
+    output: DecoderOutput, batch: Tokens
 ) -> tuple[Ratio, dict[str, Ratio]]:
     """Cross-entropy on the targets, with the loss of each part beside it."""
-    logp = read_logp(readout, batch.ids)
+    logp = read_logp(output, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
     parts = parts_cross_entropy(logp, batch.mask, batch.part, len(prompts.PARTS))
     names = prompts.PARTS
@@ -112,35 +112,35 @@ def fit(
     if config.context_weight:
         examples = [with_context_loss(e, config.context_weight) for e in examples]
     tokens = pack(examples, width)
-    held = pack(held_out, width) if held_out else None
+    held_out_tokens = pack(held_out, width) if held_out else None
     optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
     if config.lora is not None:
         model = lora.attach(model, config.lora, seed=seed)
     learner = Learner(model, optimizer, supervised_loss, config.compute)
     state, curve, best = learner.init(), [], float("inf")
     best_params = copied(state.params)  # updates take buffers over
-    found = checkpoint.restore(directory, (state, best_params))
-    if found is not None:
-        _, (state, best_params), host = found
+    restored = checkpoint.restore(directory, (state, best_params))
+    if restored is not None:
+        _, (state, best_params), host = restored
         curve, best = host["curve"], host["best"]
         state = TrainState(*state)
     start = int(state.step)
     batches = epochs(tokens, config.rows, seed=seed, start=start)
-    window, read = None, 0
+    window, tokens_read = None, 0
     for step in range(start + 1, config.steps + 1):
         batch = next(batches)
-        read += int(np.count_nonzero(batch.segment))
+        tokens_read += int(np.count_nonzero(batch.segment))
         state, metrics = learner.update(state, [batch])
         window = metrics["loss"] if window is None else window + metrics["loss"]
         if step % config.eval_every and step != config.steps:
-            if progress is not None and step % SHOWN == 0:
-                progress(step, {"loss": float(window.value()), "tokens": read})
-                read = 0
+            if progress is not None and step % PROGRESS_INTERVAL == 0:
+                progress(step, {"loss": float(window.value()), "tokens": tokens_read})
+                tokens_read = 0
             continue
         row = {"loss": float(window.value())}
         require_finite("loss", row["loss"], step)
-        if held is not None:
-            row |= evaluate(learner, state.params, held, config.rows)
+        if held_out_tokens is not None:
+            row |= evaluate(learner, state.params, held_out_tokens, config.rows)
             if row["held_out/loss"] < best:
                 best = row["held_out/loss"]
                 best_params = copied(state.params)
@@ -150,9 +150,9 @@ def fit(
             directory, step, (state, best_params), {"curve": curve, "best": best}
         )
         if progress is not None:
-            progress(step, row | {"tokens": read})
-            read = 0
-    params = best_params if keep_best and held is not None else state.params
+            progress(step, row | {"tokens": tokens_read})
+            tokens_read = 0
+    params = best_params if keep_best and held_out_tokens is not None else state.params
     return lora.merge(model._replace(params=params)), curve
 
 
@@ -162,7 +162,7 @@ def row_tokens_for(examples: Sequence[Example], width: int) -> int:
     In steps of 64, and at most WIDEST times as wide.
     """
     longest = max((len(e.ids) for e in examples), default=0)
-    return width if longest <= width else min(bucket(longest), WIDEST * width)
+    return width if longest <= width else min(bucket(longest), MAX_WIDENING * width)
 
 
 def drop_too_long(examples: Sequence[Example], width: int) -> list[Example]:
@@ -171,14 +171,18 @@ def drop_too_long(examples: Sequence[Example], width: int) -> list[Example]:
     Raises:
       ValueError: there are examples, and none of them fits.
     """
-    kept = [e for e in examples if len(e.ids) <= width]
-    if len(kept) == len(examples):
-        return kept
-    left = f"{len(examples) - len(kept)} of {len(examples)} examples are longer than"
-    if not kept:
-        raise ValueError(f"{left} {width} tokens: shorten the states or widen the rows")
-    print(f"fit: {left} {width} tokens and left out", file=sys.stderr)
-    return kept
+    fitting = [e for e in examples if len(e.ids) <= width]
+    if len(fitting) == len(examples):
+        return fitting
+    message = (
+        f"{len(examples) - len(fitting)} of {len(examples)} examples are longer than"
+    )
+    if not fitting:
+        raise ValueError(
+            f"{message} {width} tokens: shorten the states or widen the rows"
+        )
+    print(f"fit: {message} {width} tokens and left out", file=sys.stderr)
+    return fitting
 
 
 def with_context_loss(example: Example, weight: float | int) -> Example:
@@ -198,8 +202,8 @@ def evaluate(
     total: dict[str, Ratio] = {}
     for at in range(0, tokens.ids.shape[0], rows):
         index = np.arange(at, min(at + rows, tokens.ids.shape[0]))
-        found = learner.evaluate(params, rows_of(tokens, index, rows))
-        total = merge(total, found)
+        metrics = learner.evaluate(params, rows_of(tokens, index, rows))
+        total = merge(total, metrics)
     return {
         f"held_out/{k}": float(v.value())
         for k, v in total.items()

@@ -95,6 +95,6 @@ class Hidden:
             length = np.zeros(ROWS, np.int32)
             for b, i in enumerate(rows):
                 ids[b, : len(texts[i])], length[b] = texts[i], len(texts[i])
-            found = self._last(self._params, ids, length)
-            out[rows] = np.asarray(found, np.float32)[: len(rows)]
+            hidden = self._last(self._params, ids, length)
+            out[rows] = np.asarray(hidden, np.float32)[: len(rows)]
         return unit(out)

@@ -57,20 +57,20 @@ def _merged(
     block: Block,
     start: Int[Array, ""] | int,
     queries: Float[Array, "Q D"],
-    own: Int[Array, " Q"],
+    excluded: Int[Array, " Q"],
 ) -> Best:
     """The best of those so far and of one block; of equal scores the lower slot."""
     size, k = block.owners.shape[0], best.score.shape[1]
     scores = queries @ block.vectors
     owners = block.owners[None]
-    hidden = (owners == own[:, None]) | (owners < 0)
+    hidden = (owners == excluded[:, None]) | (owners < 0)
     scores = jnp.where(hidden, -jnp.inf, scores)
     groups = scores.reshape(-1, size // GROUP, GROUP)
-    _, found = jax.lax.top_k(groups.max(-1), min(k, size // GROUP))
+    _, chosen_groups = jax.lax.top_k(groups.max(-1), min(k, size // GROUP))
     # In the order of slots, and those so far before them: `top_k` leaves ties alone.
-    found = jnp.sort(found, axis=1)[:, :, None]
-    inside = jnp.take_along_axis(groups, found, axis=1)
-    slot = start + found * GROUP + jnp.arange(GROUP)[None, None]
+    chosen_groups = jnp.sort(chosen_groups, axis=1)[:, :, None]
+    inside = jnp.take_along_axis(groups, chosen_groups, axis=1)
+    slot = start + chosen_groups * GROUP + jnp.arange(GROUP)[None, None]
     scores = jnp.concatenate([best.score, inside.reshape(len(scores), -1)], 1)
     slots = jnp.concatenate([best.slot, slot.reshape(len(scores), -1)], 1)
     score, chosen = jax.lax.top_k(scores, k)
@@ -113,19 +113,24 @@ class Index:
                 )
             )
         for number in np.unique(slots // BLOCK):
-            mine = np.flatnonzero(slots // BLOCK == number)
-            for first in range(0, len(mine), WRITE):
-                part = mine[first : first + WRITE]
+            indices = np.flatnonzero(slots // BLOCK == number)
+            for first in range(0, len(indices), WRITE):
+                part = indices[first : first + WRITE]
                 at = np.full(WRITE, BLOCK, np.int32)  # past the edge: dropped
                 at[: len(part)] = slots[part] % BLOCK
                 rows = np.zeros((WRITE, self.dimensions), np.float32)
                 rows[: len(part)] = vectors[part]
-                whose = np.zeros(WRITE, np.int32)
-                whose[: len(part)] = owners[part]
-                self._blocks[number] = _written(self._blocks[number], at, rows, whose)
+                owner_ids = np.zeros(WRITE, np.int32)
+                owner_ids[: len(part)] = owners[part]
+                self._blocks[number] = _written(
+                    self._blocks[number], at, rows, owner_ids
+                )
 
     def search(
-        self, queries: Float[np.ndarray, "Q D"], own: Int[np.ndarray, " Q"], k: int
+        self,
+        queries: Float[np.ndarray, "Q D"],
+        exclude_owner: Int[np.ndarray, " Q"],
+        k: int,
     ) -> tuple[Float[np.ndarray, "Q K"], Int[np.ndarray, "Q K"]]:
         """(scores, slots) of the k largest inner products, entries of `own` left out.
 
@@ -144,14 +149,14 @@ class Index:
             size = next(q for q in QUERIES if len(part) <= q)
             padded = np.zeros((size, self.dimensions), np.float32)
             padded[: len(part)] = part
-            whose = np.full(size, -1, np.int32)
-            whose[: len(part)] = own[start : start + len(part)]
+            excluded = np.full(size, -1, np.int32)
+            excluded[: len(part)] = exclude_owner[start : start + len(part)]
             best = Best(
                 jnp.full((size, k), -jnp.inf, jnp.float32),
                 jnp.full((size, k), np.iinfo(np.int32).max, jnp.int32),
             )
             for number, block in enumerate(self._blocks):
-                best = _merged(best, block, number * BLOCK, padded, whose)
+                best = _merged(best, block, number * BLOCK, padded, excluded)
             scores.append(np.asarray(best.score)[: len(part)])
             slots.append(np.asarray(best.slot)[: len(part)])
         if not scores:

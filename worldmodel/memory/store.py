@@ -27,7 +27,7 @@ from worldmodel.memory.encoders import Encoder, Lexical
 from worldmodel.memory.index import Index
 
 SCHEMA = "dreamgym.memory/1"
-REACH = 8
+CANDIDATES_PER_RESULT = 8
 """Neighbours looked at for each one asked for: repeats of one effect are kept out.
 
 Where too few are left its square, then its cube.
@@ -113,7 +113,7 @@ class ReplayMemory:
         `queries` holds (task id, state, action). Repeats of one effect are kept out, so
         that k demonstrations show k different things where the nearest 512 k have them.
         """
-        return [[t for _, t in found] for found in self.nearest(queries, k)]
+        return [[t for _, t in neighbors] for neighbors in self.nearest(queries, k)]
 
     def nearest(
         self, queries: Sequence[tuple[str, State, str]], k: int
@@ -121,19 +121,25 @@ class ReplayMemory:
         """`search` with the cosine similarity of each."""
         if k == 0 or not self._transitions or not queries:
             return [[] for _ in queries]
-        asked = {(s, a): i for i, (s, a) in enumerate({q[1:]: 0 for q in queries})}
-        vectors = self.encoder.encode(list(asked))
-        phi = vectors[[asked[s, a] for _, s, a in queries]]
-        own = np.array([self._owners.get(task, -1) for task, _, _ in queries])
-        found, left = [[]] * len(queries), list(range(len(queries)))
-        for reach in (REACH * k, REACH**2 * k, REACH**3 * k):
-            scores, slots = self._index.search(phi[left], own[left], reach)
+        positions = {(s, a): i for i, (s, a) in enumerate({q[1:]: 0 for q in queries})}
+        vectors = self.encoder.encode(list(positions))
+        phi = vectors[[positions[s, a] for _, s, a in queries]]
+        exclude_owner = np.array([self._owners.get(task, -1) for task, _, _ in queries])
+        neighbors, left = [[]] * len(queries), list(range(len(queries)))
+        for num_candidates in (
+            CANDIDATES_PER_RESULT * k,
+            CANDIDATES_PER_RESULT**2 * k,
+            CANDIDATES_PER_RESULT**3 * k,
+        ):
+            scores, slots = self._index.search(
+                phi[left], exclude_owner[left], num_candidates
+            )
             for i, row, score in zip(left, slots, scores, strict=True):
-                found[i] = self._pick(row, score, k)
-            left = [i for i in left if len(found[i]) < k]
-            if not left or reach >= len(self._transitions):
+                neighbors[i] = self._pick(row, score, k)
+            left = [i for i in left if len(neighbors[i]) < k]
+            if not left or num_candidates >= len(self._transitions):
                 break
-        return found
+        return neighbors
 
     def _pick(
         self, slots: np.ndarray, scores: np.ndarray, k: int
@@ -144,13 +150,13 @@ class ReplayMemory:
             for score, slot in zip(scores.tolist(), slots.tolist(), strict=True)
             if score > -np.inf
         )
-        found: dict[tuple[str, State], tuple[float, Transition]] = {}
+        distinct: dict[tuple[str, State], tuple[float, Transition]] = {}
         for score, _, slot in order:
             t = self._transitions[slot]
-            found.setdefault((t.action, t.next_state), (-score, t))
-            if len(found) == k:
+            distinct.setdefault((t.action, t.next_state), (-score, t))
+            if len(distinct) == k:
                 break
-        return list(found.values())[::-1]
+        return list(distinct.values())[::-1]
 
     # --- on disk -------------------------------------------------------------
 
@@ -178,11 +184,11 @@ class ReplayMemory:
                 ),
             )  # fmt: skip
         with atomic_write(fresh / "memory.json") as file:
-            told = {
+            header = {
                 "schema": SCHEMA, "entries": len(self), "capacity": self.capacity,
                 "encoder": self.encoder.name, "dimensions": self.encoder.dimensions,
             }  # fmt: skip
-            json.dump(told, file, indent=2)
+            json.dump(header, file, indent=2)
         shutil.rmtree(directory, ignore_errors=True)
         fresh.rename(directory)
 
@@ -198,13 +204,13 @@ class ReplayMemory:
         directory = Path(directory)
         path = directory / "memory.json"
         try:
-            told = json.loads(path.read_text())
-            if told["schema"] != SCHEMA:
+            header = json.loads(path.read_text())
+            if header["schema"] != SCHEMA:
                 raise RecordError(
-                    f"{path}: expected schema {SCHEMA!r}, got {told['schema']!r}"
+                    f"{path}: expected schema {SCHEMA!r}, got {header['schema']!r}"
                 )
-            memory = cls(capacity=told["capacity"], encoder=encoder)
-            if not told["entries"]:
+            memory = cls(capacity=header["capacity"], encoder=encoder)
+            if not header["entries"]:
                 return memory
             episodes = read_episodes(directory / "transitions.jsonl.gz")
             vectors = _vectors(directory / "vectors.npy")
@@ -212,18 +218,18 @@ class ReplayMemory:
             raise RecordError(f"{error.filename}: no such file") from None
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise RecordError(f"{path}: not a replay memory ({error!r})") from None
-        if not len(episodes) == len(vectors) == told["entries"]:
+        if not len(episodes) == len(vectors) == header["entries"]:
             raise RecordError(
-                f"{directory}: expected {told['entries']} entries, got {len(episodes)} "
-                f"transitions and {len(vectors)} vectors"
+                f"{directory}: expected {header['entries']} entries, got "
+                f"{len(episodes)} transitions and {len(vectors)} vectors"
             )
-        kept = [t for e in episodes for t in e.transitions]
+        transitions = [t for e in episodes for t in e.transitions]
         tasks = [e.task.id for e in episodes]
-        same = told["encoder"], told["dimensions"]
-        if same == (memory.encoder.name, memory.encoder.dimensions):
-            memory._store(tasks, kept, vectors)
+        encoder_row = header["encoder"], header["dimensions"]
+        if encoder_row == (memory.encoder.name, memory.encoder.dimensions):
+            memory._store(tasks, transitions, vectors)
         else:
-            memory.add(tasks, kept)
+            memory.add(tasks, transitions)
         return memory
 
 

@@ -14,10 +14,10 @@ from worldmodel.text.prompts import number_text, outcome_of
 
 def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
     """The episode with these traces where it has none; None: those of the rule."""
-    told = [explain(t) for t in episode.transitions] if traces is None else traces
+    new_traces = [explain(t) for t in episode.transitions] if traces is None else traces
     steps = tuple(
         t if t.reasoning is not None else dataclasses.replace(t, reasoning=trace)
-        for t, trace in zip(episode.transitions, told, strict=True)
+        for t, trace in zip(episode.transitions, new_traces, strict=True)
     )
     return dataclasses.replace(episode, transitions=steps)
 
@@ -41,7 +41,7 @@ def explain(transition: Transition) -> str:
     if not script:
         what = "nothing changes"
     else:
-        touched = [_head(t.state, x) for e in script for x in _named(e)]
+        touched = [_first_word(t.state, x) for e in script for x in _lines_of(e)]
         what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
     where = t.state[-1].split()[-4:] if t.state else []
@@ -54,12 +54,12 @@ def explain(transition: Transition) -> str:
     return what + end
 
 
-def _named(edit: edits.Edit) -> list[int | None]:
+def _lines_of(edit: edits.Edit) -> list[int | None]:
     """The line that is edited and those that move there."""
     return [edit.index, *(x for x in edit.lines if isinstance(x, int))]
 
 
-def _head(state: State, index: int | None) -> str:
+def _first_word(state: State, index: int | None) -> str:
     return "new" if index is None else state[index].split()[0]
 
 
@@ -77,8 +77,8 @@ def _recalled(t: Transition) -> list[str]:
     ]
 
 
-def _new_words(t: Transition, edit: edits.Edit, most: int = 2) -> list[str]:
+def _new_words(t: Transition, edit: edits.Edit, max_words: int = 2) -> list[str]:
     old = set() if edit.index is None else set(t.state[edit.index].split())
-    said = [line for line in edit.lines if isinstance(line, str)]
-    new = [w for line in said for w in line.split() if w not in old]
-    return new[::-1][:most] or ["nothing"]
+    lines = [line for line in edit.lines if isinstance(line, str)]
+    new = [w for line in lines for w in line.split() if w not in old]
+    return new[::-1][:max_words] or ["nothing"]

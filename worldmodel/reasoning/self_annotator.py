@@ -29,35 +29,35 @@ class RejectionSamplingAnnotator:
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator."""
-        asked = {
+        queries = {
             (i, j): Query(e.task, tuple(x.action for x in steps[:j]), t.state, t.action)
             for i, e in enumerate(episodes)
             for steps in [e.transitions]
             for j, t in enumerate(steps)
             if t.reasoning is None
         }
-        found: dict[tuple[int, int], str] = {}
+        traces: dict[tuple[int, int], str] = {}
         samples = tries = 0
         for number in range(self.samples):
-            left = [at for at in asked if at not in found]
-            if not left:
+            remaining = [at for at in queries if at not in traces]
+            if not remaining:
                 break
-            replies = self.sampler.sample([asked[at] for at in left], number)
-            samples += len(left)
-            for (i, j), reply in zip(left, replies, strict=True):
+            replies = self.sampler.sample([queries[at] for at in remaining], number)
+            samples += len(remaining)
+            for (i, j), reply in zip(remaining, replies, strict=True):
                 # A reply may have no reasoning at all: right, but no trace.
-                said = reply.reasoning.strip()
-                if said and is_correct(reply, episodes[i].transitions[j]):
-                    found[i, j] = reply.reasoning
+                trace = reply.reasoning.strip()
+                if trace and is_correct(reply, episodes[i].transitions[j]):
+                    traces[i, j] = reply.reasoning
                     tries += number + 1
         self.report = Report(
-            {"kept": len(found), "fallbacks": len(asked) - len(found),
+            {"kept": len(traces), "fallbacks": len(queries) - len(traces),
              "samples": samples, "tries": tries}
         )  # fmt: skip
         return [
             annotate(
                 e,
-                [found.get((i, j)) or explain(t) for j, t in enumerate(e.transitions)],
+                [traces.get((i, j)) or explain(t) for j, t in enumerate(e.transitions)],
             )
             for i, e in enumerate(episodes)
         ]

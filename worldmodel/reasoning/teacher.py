@@ -71,7 +71,7 @@ class TeacherAnnotator:
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"annotated": 0, "fallbacks": 0})
-        self._asker = RetryingAsker(client, config.retries)
+        self._retrying = RetryingAsker(client, config.retries)
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator.
@@ -80,19 +80,19 @@ class TeacherAnnotator:
           ChatError: as RetryingAsker.ask.
         """
         todo = [i for i, e in enumerate(episodes) if missing(e)]
-        found, problems = self._asker.ask(
+        traces, problems = self._retrying.ask(
             todo,
             lambda i, attempt: self._request(episodes[i], attempt),
             lambda i, text: self._read(episodes[i], text),
         )
         self.report = Report(
-            {"annotated": len(found), "fallbacks": len(todo) - len(found)},
+            {"annotated": len(traces), "fallbacks": len(todo) - len(traces)},
             tuple(
                 f"episode {episodes[i].id!r}: {problems[i]}"
                 for i in todo if i in problems
             ),
         )  # fmt: skip
-        return [annotate(e, found.get(i)) for i, e in enumerate(episodes)]
+        return [annotate(e, traces.get(i)) for i, e in enumerate(episodes)]
 
     def _request(self, episode: Episode, attempt: int) -> ChatRequest:
         seed = content_seed(self._seed, attempt, episode.id)
@@ -100,17 +100,17 @@ class TeacherAnnotator:
         return ChatRequest(messages, seed, teacher_schema(len(episode.transitions)))
 
     def _read(self, episode: Episode, text: str) -> tuple[str, ...]:
-        most = self.config.trace_chars
-        found = read_explanations(text, len(episode.transitions), max_chars=most)
-        if isinstance(found, str):
-            raise ValueError(found)
-        return found
+        max_chars = self.config.trace_chars
+        traces = read_explanations(text, len(episode.transitions), max_chars=max_chars)
+        if isinstance(traces, str):
+            raise ValueError(traces)
+        return traces
 
 
 def teacher_schema(count: int) -> dict[str, Any]:
     """The JSON schema of an answer: small models do not count so many steps unaided."""
-    told = {"type": "array", "items": _TEXT, "minItems": count, "maxItems": count}
-    return schema(**dict.fromkeys(_MODES, _TEXT), explanations=told)
+    items = {"type": "array", "items": _TEXT, "minItems": count, "maxItems": count}
+    return schema(**dict.fromkeys(_MODES, _TEXT), explanations=items)
 
 
 def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ...]:
@@ -145,11 +145,15 @@ def read_explanations(
         for name in _MODES:
             if not isinstance(row[name], str):
                 raise ValueError(f"{name} must be text")
-        told = row["explanations"]
-        if not isinstance(told, list) or len(told) != count:
-            got = len(told) if isinstance(told, list) else type(told).__name__
-            raise ValueError(f"{count} explanations were asked for, got {got}")
-        return tuple(one_line(x, max_chars) for x in told)
+        explanations = row["explanations"]
+        if not isinstance(explanations, list) or len(explanations) != count:
+            actual = (
+                len(explanations)
+                if isinstance(explanations, list)
+                else type(explanations).__name__
+            )
+            raise ValueError(f"{count} explanations were asked for, got {actual}")
+        return tuple(one_line(x, max_chars) for x in explanations)
     except (ValueError, RecursionError) as error:
         return f"malformed: {error}"
 

@@ -35,7 +35,7 @@ class _Piece(NamedTuple):
     """A stretch of rendered text; `outside` if it is a message's content."""
 
     text: str
-    outside: bool
+    is_content: bool
 
 
 class ChatTemplate:
@@ -77,8 +77,10 @@ class ChatTemplate:
                 raise TemplateError(f"role must be one of {list(ROLES)}, got {role!r}")
             # White space around stays, for templates that trim.
             core = content.strip()
-            before, _, after = content.partition(core) if core else (content, "", "")
-            mark = f"{before}\ue000{number}\ue001{after}"
+            leading, _, trailing = (
+                content.partition(core) if core else (content, "", "")
+            )
+            mark = f"{leading}\ue000{number}\ue001{trailing}"
             marked.append({"role": role, "content": mark})
             cores.append(core)
         special = {
@@ -96,10 +98,10 @@ class ChatTemplate:
         for number, scaffold in zip(parts[1::2], parts[2::2], strict=True):
             pieces.append(_Piece(cores[int(number)], True))
             pieces.append(_Piece(scaffold, False))
-        found = [int(n) for n in parts[1::2]]
-        if found != list(range(len(messages))):
+        numbers = [int(n) for n in parts[1::2]]
+        if numbers != list(range(len(messages))):
             raise TemplateError(
-                f"the chat template shows messages {found} of {len(messages)}"
+                f"the chat template shows messages {numbers} of {len(messages)}"
             )
         return pieces
 
@@ -107,9 +109,9 @@ class ChatTemplate:
         """Ids of rendered pieces: control tokens from the scaffold only."""
         ids: list[int] = []
         plain = ""  # scaffold and content that touch are one text, as if never split
-        for text, outside in pieces:
+        for text, is_content in pieces:
             parts = [text]
-            if not outside and self._controls is not None:
+            if not is_content and self._controls is not None:
                 parts = self._controls.split(text)
             for place, part in enumerate(parts):
                 if place % 2:
@@ -140,8 +142,8 @@ class Conversation:
         if not messages:
             raise TemplateError("a conversation begins with at least one message")
         self._template, self._messages = template, list(messages)
-        self._shown = template.render(self._messages, prompt=True)
-        self.ids = template.encode(self._shown)
+        self._pieces = template.render(self._messages, prompt=True)
+        self.ids = template.encode(self._pieces)
         self.sampled = [False] * len(self.ids)
         self.logp = [0.0] * len(self.ids)
         self._answered = False
@@ -170,17 +172,17 @@ class Conversation:
         """
         if not self._answered or not messages:
             raise ValueError("messages are added after an answer, one at least")
-        told = [*self._messages, Message("assistant", "answer"), *messages]
-        pieces = self._template.render(told, prompt=True)
-        count = len(self._shown)
-        before, after = "".join(p.text for p in self._shown), pieces[count:]
+        extended = [*self._messages, Message("assistant", "answer"), *messages]
+        pieces = self._template.render(extended, prompt=True)
+        count = len(self._pieces)
+        before, added = "".join(p.text for p in self._pieces), pieces[count:]
         # Up to the answer the text must be what it was, at the end of the scaffold too.
         if "".join(p.text for p in pieces[:count]) != before:
             raise TemplateError(
                 "the chat template rewrites earlier messages: a conversation could not "
                 "grow by appending"
             )
-        rest = self._template.encode(after[1:])
+        rest = self._template.encode(added[1:])
         ends = self._template.vocabulary.ends["eos"]
         if self.ids[-1] in ends and rest[:1] == self.ids[-1:]:
             rest = rest[1:]  # the model wrote the end of its turn itself
@@ -189,5 +191,5 @@ class Conversation:
         self.sampled += [False] * len(rest)
         self.logp += [0.0] * len(rest)
         assert self.ids[: len(old)] == old, "a conversation may only grow"
-        self._messages, self._shown, self._answered = told, pieces, False
+        self._messages, self._pieces, self._answered = extended, pieces, False
         return rest

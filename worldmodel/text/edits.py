@@ -26,39 +26,39 @@ class Edit(NamedTuple):
 def diff(before: State, after: State) -> tuple[Edit, ...]:
     """A short edit script with apply(before, diff(before, after)) == after."""
     changed, tail = _changes(before, after)
-    gone = [i for i, new in sorted(changed.items()) if not new]
+    removed = [i for i, new in sorted(changed.items()) if not new]
     script = []
 
     def stands_for(index: int, line: str) -> bool:
-        return before[index] == line and name_of(before, index) is not None
+        return before[index] == line and line_name(before, index) is not None
 
     for index, new in [*sorted(changed.items()), (None, tail)]:
         lines: list[Piece] = []
         for line in new:
-            source = next((i for i in gone if stands_for(i, line)), None)
+            source = next((i for i in removed if stands_for(i, line)), None)
             if source is not None:
-                gone.remove(source)
+                removed.remove(source)
             elif index is not None and index not in lines and stands_for(index, line):
                 source = index
             lines.append(line if source is None else source)
         if lines:
             script.append(Edit(index, tuple(lines)))
-    script += [Edit(i, ()) for i in gone]
+    script += [Edit(i, ()) for i in removed]
     return tuple(sorted(script, key=lambda e: len(before) if e[0] is None else e[0]))
 
 
-def name_of(state: State, index: int) -> str | None:
+def line_name(state: State, index: int) -> str | None:
     """The fewest first words of a line by which `named` finds it, if there are any."""
     words = state[index].split()
     names = (" ".join(words[:n]) for n in range(1, len(words) + 1))
-    return next((name for name in names if named(state, name) == index), None)
+    return next((name for name in names if find_line(state, name) == index), None)
 
 
-def named(state: State, name: str) -> int | None:
+def find_line(state: State, name: str) -> int | None:
     """The last line that begins with these words."""
     words = name.split()
-    found = (i for i, x in enumerate(state) if x.split()[: len(words)] == words)
-    return max(found, default=None)
+    matches = (i for i, x in enumerate(state) if x.split()[: len(words)] == words)
+    return max(matches, default=None)
 
 
 def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
@@ -81,7 +81,11 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
             for i in range(i1, i2 - 1):
                 changed[i] = new[i - i1 : i - i1 + 1]
             rest = new[i2 - 1 - i1 :]
-            if i2 == len(before) and rest and _key(rest[0]) == _key(before[-1]):
+            if (
+                i2 == len(before)
+                and rest
+                and _line_key(rest[0]) == _line_key(before[-1])
+            ):
                 tail, rest = rest[1:], rest[:1]  # what stands after it is new
             changed[i2 - 1] = rest
         elif tag == "insert":
@@ -115,51 +119,53 @@ def apply(
     tail: State = ()
     moved: set[int] = set()
     if keyed_by_prefix:
-        script = _at_stems(before, script)
+        script = _at_prefixes(before, script)
 
-    def known(index: int) -> int:
+    def checked(index: int) -> int:
         if not 0 <= index < len(before):
             raise IndexError(f"edit of line {index} in a state of {len(before)} lines")
         return index
 
     for index, new in script:
-        moved |= {known(x) for x in new if isinstance(x, int)}
+        moved |= {checked(x) for x in new if isinstance(x, int)}
         lines = tuple(before[x] if isinstance(x, int) else x for x in new)
         if index is None:
             tail += lines
         else:
-            changed[known(index)] = lines
-    written = {_key(x) for lines in (*changed.values(), tail) for x in lines}
+            changed[checked(index)] = lines
+    written = {_line_key(x) for lines in (*changed.values(), tail) for x in lines}
 
     def stays(index: int) -> bool:
-        return index not in moved and not (distinct and _key(before[index]) in written)
+        return index not in moved and not (
+            distinct and _line_key(before[index]) in written
+        )
 
-    kept = [
+    lines_left = [
         line
         for i, old in enumerate(before)
         for line in changed.get(i, (old,) if stays(i) else ())
     ]
-    return (*kept, *tail)
+    return (*lines_left, *tail)
 
 
-def _at_stems(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
+def _at_prefixes(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
     """The script with each written line where the one line of its stem stands."""
-    found: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for i, line in enumerate(before):
-        found.setdefault(_stem(line), []).append(i)
+        positions.setdefault(_line_prefix(line), []).append(i)
     out: dict[int | None, list[Piece]] = {}
     for index, new in script:
         if not new:
             out.setdefault(index, [])
         for line in new:
-            at = [] if isinstance(line, int) else found.get(_stem(line), [])
+            at = [] if isinstance(line, int) else positions.get(_line_prefix(line), [])
             out.setdefault(at[0] if len(at) == 1 else index, []).append(line)
     return tuple(Edit(i, tuple(lines)) for i, lines in out.items())
 
 
-def _stem(line: str) -> str:
+def _line_prefix(line: str) -> str:
     return " ".join(line.split()[:-1])
 
 
-def _key(line: str) -> str:
+def _line_key(line: str) -> str:
     return line.split(maxsplit=1)[0] if line.strip() else ""

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 from jaxtyping import Float
 
-REMEMBERED = 500_000
+CACHE_SIZE = 500_000
 """Hashes that are kept before all are forgotten."""
 
 
@@ -43,7 +43,7 @@ class HashedNgrams:
     def _code(self, salt: str, gram: str) -> int:
         key = (salt, gram)
         if key not in self._codes:
-            if len(self._codes) > REMEMBERED:
+            if len(self._codes) > CACHE_SIZE:
                 self._codes.clear()
             self._codes[key] = zlib.crc32((salt + gram).encode())
         return self._codes[key]

@@ -35,8 +35,10 @@ def novel_words(
     subtraction, a count by one included, is not novel: whoever reads them can compute
     it.
     """
-    known = {w for x in (*state, *history, action, instruction) for w in words_of(x)}
-    novel = {w for line in next_state for w in words_of(line)} - known
+    known_words = {
+        w for x in (*state, *history, action, instruction) for w in words_of(x)
+    }
+    novel = {w for line in next_state for w in words_of(line)} - known_words
     numbers = {w for w in novel if _NUMBER.fullmatch(w)}
     if not numbers:
         return novel

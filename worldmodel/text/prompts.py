@@ -90,19 +90,19 @@ def effect_ids(
         return out
     for index, new in edits.diff(before, after):
         out.append(tok.control("add") if index is None else tok.line(index))
-        said: list[str] = []
+        lines: list[str] = []
         for line in new:
             if isinstance(line, str):
-                said.append(line)
+                lines.append(line)
             else:
-                out += [*_said(tok, said), tok.control("same")]
-                said = [edits.name_of(before, line) or before[line]]
-        out += _said(tok, said)
+                out += [*_lines_ids(tok, lines), tok.control("same")]
+                lines = [edits.line_name(before, line) or before[line]]
+        out += _lines_ids(tok, lines)
     return out
 
 
-def _said(tok: TextTokenizer, said: Sequence[str]) -> list[int]:
-    return tok.encode("\n".join(said)) if said else []
+def _lines_ids(tok: TextTokenizer, lines: Sequence[str]) -> list[int]:
+    return tok.encode("\n".join(lines)) if lines else []
 
 
 def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
@@ -114,15 +114,15 @@ def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
     ]
 
 
-def _newest(segments: Sequence[list[int]], room: float | int) -> list[int]:
+def _newest(segments: Sequence[list[int]], budget: float | int) -> list[int]:
     """As many of the last segments, whole and in order, as the room holds."""
-    kept: list[list[int]] = []
+    chosen: list[list[int]] = []
     for segment in reversed(segments):
-        room -= len(segment)
-        if room < 0:
+        budget -= len(segment)
+        if budget < 0:
             break
-        kept.append(segment)
-    return [i for segment in reversed(kept) for i in segment]
+        chosen.append(segment)
+    return [i for segment in reversed(chosen) for i in segment]
 
 
 def query_ids(
@@ -134,7 +134,7 @@ def query_ids(
     action: str,
     *,
     history: int,
-    room: int | None = None,
+    context_budget: int | None = None,
 ) -> list[int]:
     """The experience model's context, up to and with the action and `think`.
 
@@ -143,13 +143,17 @@ def query_ids(
     demonstrations that are least like the query, then the oldest actions. Task, state
     and action are never cut.
     """
-    left = math.inf if room is None else room
-    acted = _newest([_part(tok, "past", a) for a in last_actions(past, history)], left)
-    shown = _newest([demonstration_ids(tok, d) for d in demos], left - len(acted))
+    left = math.inf if context_budget is None else context_budget
+    past_ids = _newest(
+        [_part(tok, "past", a) for a in last_actions(past, history)], left
+    )
+    demonstrations = _newest(
+        [demonstration_ids(tok, d) for d in demos], left - len(past_ids)
+    )
     return [
-        *shown,
+        *demonstrations,
         *_part(tok, "task", task.instruction),
-        *acted,
+        *past_ids,
         *state_ids(tok, state),
         *_part(tok, "action", action),
         tok.control("think"),
@@ -160,8 +164,8 @@ def reward_and_outcome_ids(
     tok: TextTokenizer, reward: float, outcome: str
 ) -> list[int]:
     """What a reply says after the state: the reward, and how it goes on."""
-    told = _part(tok, "reward", number_text(reward))
-    return [*told, tok.control("outcome"), tok.control(outcome)]
+    reward_ids = _part(tok, "reward", number_text(reward))
+    return [*reward_ids, tok.control("outcome"), tok.control(outcome)]
 
 
 def reply_ids(
@@ -238,13 +242,14 @@ def parse_reply(
     distinct: bool = False,
     keyed_by_prefix: bool = False,
 ) -> Reply:
-    """The reply after `think`. Never raises: what is wrong stands in `problem`.
+    """Parse what the experience model wrote after `think`.
 
-    `distinct`, `stems`: see edits.apply.
+    Never raises: a malformed reply has an `error`. `distinct` and `keyed_by_prefix` are
+    those of edits.apply.
     """
     parts = _split(tok, ids)
     reasoning, script, full = "", [], None
-    reward, outcome, problem = 0.0, "go", None
+    reward, outcome, error = 0.0, "go", None
     for position, (name, run) in enumerate(parts):
         text = tok.decode(run)
         if position == 0:
@@ -256,9 +261,9 @@ def parse_reply(
             script.append(edits.Edit(index, _lines(text)))
         elif name == "same" and script:
             moved, last = _lines(text), script.pop()
-            index = edits.named(before, moved[0]) if moved else None
+            index = edits.find_line(before, moved[0]) if moved else None
             if index is None:
-                problem = f"{NO_LINE} {text!r}"
+                error = f"{NO_LINE} {text!r}"
             else:
                 lines = (*last.lines, index, *moved[1:])
                 last = edits.Edit(last.index, lines)
@@ -267,9 +272,9 @@ def parse_reply(
             try:
                 reward = float(text)
             except ValueError:
-                problem = f"reward {text!r} is not a number"
+                error = f"reward {text!r} is not a number"
             if not math.isfinite(reward):
-                problem, reward = f"reward {text!r} is not finite", 0.0
+                error, reward = f"reward {text!r} is not finite", 0.0
         elif name in OUTCOMES:
             outcome = name
     try:
@@ -281,17 +286,17 @@ def parse_reply(
                 distinct=distinct,
                 keyed_by_prefix=keyed_by_prefix,
             )
-    except IndexError as error:
-        after, problem = before, str(error)
+    except IndexError as missing_line:
+        after, error = before, str(missing_line)
     if parts[-1][0] not in OUTCOMES:
-        problem = "the reply has no outcome"
-    return Reply(reasoning, after, reward, outcome, problem)
+        error = "the reply has no outcome"
+    return Reply(reasoning, after, reward, outcome, error)
 
 
 def parse_turn(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
     """(action, thought) of a policy's turn; the action may be empty."""
-    found = {name: tok.decode(run) for name, run in _split(tok, ids)}
-    return found.get("action", "").strip(), found.get("why")
+    texts = {name: tok.decode(run) for name, run in _split(tok, ids)}
+    return texts.get("action", "").strip(), texts.get("why")
 
 
 def parse_variation(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:

@@ -34,31 +34,34 @@ class StateFormat(NamedTuple):
 
 def state_format(states: Iterable[State]) -> StateFormat:
     """What these states share. Raises ValueError where there are none."""
-    known = dict.fromkeys(states)
-    if not known:
+    distinct_states = dict.fromkeys(states)
+    if not distinct_states:
         raise ValueError("a form needs at least one state")
     # One without a line would say that nothing is shared by the others.
-    heads = [[line.split()[0] for line in state] for state in known if state] or [[]]
-    lines, first = min(map(len, heads)), _shared(heads)
-    last = _shared([x[::-1] for x in heads])[: lines - len(first)]
-    distinct = all(len(set(x)) == len(x) for x in heads)
-    return StateFormat(first, last[::-1], lines, distinct, empty=() in known)
+    line_keys = [
+        [line.split()[0] for line in state] for state in distinct_states if state
+    ] or [[]]
+    lines, first = min(map(len, line_keys)), _shared(line_keys)
+    last = _shared([x[::-1] for x in line_keys])[: lines - len(first)]
+    distinct = all(len(set(x)) == len(x) for x in line_keys)
+    return StateFormat(first, last[::-1], lines, distinct, empty=() in distinct_states)
 
 
 def keyed_by_prefix(pairs: Iterable[tuple[State, State]]) -> bool:
     """Whether lines that are written stand where their stem stood, in all (before,
     after) of these, and in some of them do."""
-    some = False
+    any_moved = False
     for before, after in pairs:
         script = edits.diff(before, after)
         if edits.apply(before, script, keyed_by_prefix=True) != after:
             return False
         # Of a script that names no line, stems alone find some.
-        lost = tuple(edits.Edit(None, e.lines) for e in script if e.lines)
-        some |= (
-            script != lost and edits.apply(before, lost, keyed_by_prefix=True) == after
+        unplaced = tuple(edits.Edit(None, e.lines) for e in script if e.lines)
+        any_moved |= (
+            script != unplaced
+            and edits.apply(before, unplaced, keyed_by_prefix=True) == after
         )
-    return some
+    return any_moved
 
 
 def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -67,19 +70,19 @@ def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
 
 
-def format_error(state: State, form: StateFormat) -> str | None:
+def format_error(state: State, expected: StateFormat) -> str | None:
     """How a state breaks the form, or None."""
-    if form.empty and not state:
+    if expected.empty and not state:
         return None
-    heads = tuple(line.split()[0] for line in state if line.split())
-    if len(heads) < form.lines or len(heads) < len(state):
-        return f"{len(heads)} lines of text, at least {form.lines} expected"
-    if heads[: len(form.first)] != form.first:
-        return f"the first lines must begin with {' '.join(form.first)!r}"
-    if heads[len(heads) - len(form.last) :] != form.last:
-        return f"the last lines must begin with {' '.join(form.last)!r}"
-    if form.distinct and len(set(heads)) < len(heads):
-        twice = next(h for h in heads if heads.count(h) > 1)
+    line_keys = tuple(line.split()[0] for line in state if line.split())
+    if len(line_keys) < expected.lines or len(line_keys) < len(state):
+        return f"{len(line_keys)} lines of text, at least {expected.lines} expected"
+    if line_keys[: len(expected.first)] != expected.first:
+        return f"the first lines must begin with {' '.join(expected.first)!r}"
+    if line_keys[len(line_keys) - len(expected.last) :] != expected.last:
+        return f"the last lines must begin with {' '.join(expected.last)!r}"
+    if expected.distinct and len(set(line_keys)) < len(line_keys):
+        twice = next(h for h in line_keys if line_keys.count(h) > 1)
         return f"more than one line begins with {twice!r}"
     return None
 
@@ -88,12 +91,14 @@ def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
     """The form of each family's states, by its name."""
     pairs: dict[str, list[tuple[State, State]]] = {}
     for e in episodes:
-        found = pairs.setdefault(e.task.family, [])
-        found += [(t.state, t.next_state) for t in e.transitions]
+        family_pairs = pairs.setdefault(e.task.family, [])
+        family_pairs += [(t.state, t.next_state) for t in e.transitions]
     return {
-        family: state_format(x for pair in found for x in pair)._replace(
-            keyed_by_prefix=keyed_by_prefix(found[:: -(-len(found) // MAX_TRANSITIONS)])
+        family: state_format(x for pair in family_pairs for x in pair)._replace(
+            keyed_by_prefix=keyed_by_prefix(
+                family_pairs[:: -(-len(family_pairs) // MAX_TRANSITIONS)]
+            )
         )
-        for family, found in pairs.items()
-        if found
+        for family, family_pairs in pairs.items()
+        if family_pairs
     }

@@ -27,7 +27,7 @@ def control_text(name: str) -> str:
     return f"<|dg_{name}|>"
 
 
-BESIDE = (
+EXTRA_FILES = (
     "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "generation_config.json",
 )  # fmt: skip
@@ -46,9 +46,9 @@ def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
     path = Path(directory) / "tokenizer.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected a Hugging Face tokenizer.json")
-    beside = {n: Path(directory, n) for n in BESIDE}
+    paths = {n: Path(directory, n) for n in EXTRA_FILES}
     return Tokenizer.from_file(str(path)), {
-        name: file.read_bytes() for name, file in beside.items() if file.is_file()
+        name: file.read_bytes() for name, file in paths.items() if file.is_file()
     }
 
 
@@ -69,8 +69,8 @@ class Vocabulary:
         core.no_truncation()
         self._core, self._text, self._files = core, _plain(core), files
         self._ends = ends
-        known = core.get_vocab(with_added_tokens=True)
-        self.vocab_size: int = max(known.values()) + 1
+        vocabulary = core.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(vocabulary.values()) + 1
         self.added: dict[str, int] = {
             token.content: i for i, token in core.get_added_tokens_decoder().items()
         }
@@ -113,10 +113,12 @@ class Vocabulary:
         if "chat_template.jinja" in self._files:
             return self._files["chat_template.jinja"].decode()
         settings = json.loads(self._files.get("tokenizer_config.json", b"{}"))
-        found = settings.get("chat_template")
-        if isinstance(found, list):  # several, by name
-            found = next((t["template"] for t in found if t["name"] == "default"), None)
-        return found
+        template = settings.get("chat_template")
+        if isinstance(template, list):  # several, by name
+            template = next(
+                (t["template"] for t in template if t["name"] == "default"), None
+            )
+        return template
 
     def encode(self, text: str, *, controls: bool = False) -> list[int]:
         """Text to ids, just as written; with `controls` their names count as such."""
@@ -125,10 +127,10 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
         """Ids to text, without special tokens unless `controls`."""
-        kept = [int(i) for i in ids]
+        text_ids = [int(i) for i in ids]
         if not controls:
-            kept = [i for i in kept if i not in self._special]
-        return self._core.decode(kept, skip_special_tokens=False)
+            text_ids = [i for i in text_ids if i not in self._special]
+        return self._core.decode(text_ids, skip_special_tokens=False)
 
     def piece(self, token: int) -> str:
         """How the vocabulary writes one token."""
@@ -166,9 +168,9 @@ class TextTokenizer:
         Raises:
           ValueError: no room for the 256 bytes and the control tokens.
         """
-        least = 256 + len(CONTROLS)
-        if vocab_size < least:
-            raise ValueError(f"vocab_size must be >= {least}, got {vocab_size}")
+        min_size = 256 + len(CONTROLS)
+        if vocab_size < min_size:
+            raise ValueError(f"vocab_size must be >= {min_size}, got {vocab_size}")
         core = Tokenizer(models.BPE())
         core.pre_tokenizer = pre_tokenizers.ByteLevel(
             add_prefix_space=False, use_regex=True
@@ -224,8 +226,8 @@ class TextTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Ids to text; control tokens are left out, broken UTF-8 is replaced."""
-        kept = [int(i) for i in ids if int(i) not in self._names]
-        text = self._core.decode(kept, skip_special_tokens=False)
+        text_ids = [int(i) for i in ids if int(i) not in self._names]
+        text = self._core.decode(text_ids, skip_special_tokens=False)
         return text.removeprefix(" ")
 
     def text_mask(self) -> np.ndarray:

@@ -27,7 +27,7 @@ LONG = 2000
 
 _KEYS = (("tool", "arguments"), ("which", "how"))
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
-_TOLD = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
+_TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
 _NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
 _SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
@@ -62,12 +62,12 @@ def read_call(action: str) -> Call | None:
         return None
     inside = text[named.end() : -1] if text.endswith(")") else None
     try:
-        found = None if inside is None else _arguments(inside)
+        arguments = None if inside is None else _arguments(inside)
     except (ValueError, RecursionError):
-        found = None
-    if found is None:
+        arguments = None
+    if arguments is None:
         return Call(named[1], {}, False)
-    return Call(named[1], found)
+    return Call(named[1], arguments)
 
 
 def _several(text: str) -> Call | None:
@@ -78,13 +78,15 @@ def _several(text: str) -> Call | None:
     return calls[0] if several else None
 
 
-def _spaced(tool: str, told: str) -> Call:
+def _spaced(tool: str, text: str) -> Call:
     """A name and, behind a blank, its arguments as a JSON object."""
     try:
-        found = json.loads(told, parse_constant=_no_number)
+        arguments = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        found = None
-    return Call(tool, found) if isinstance(found, dict) else Call(tool, {}, False)
+        arguments = None
+    return (
+        Call(tool, arguments) if isinstance(arguments, dict) else Call(tool, {}, False)
+    )
 
 
 def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
@@ -99,16 +101,16 @@ def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
     rows = task.options.get("calls")
     if rows is None:
         return None
-    told = f"task {task.id!r}: options['calls']"
+    place = f"task {task.id!r}: options['calls']"
     if not isinstance(rows, list | tuple):
-        raise ValueError(f"{told} must be a list, got {type(rows).__name__}")
+        raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
     out: list[Call | None] = []
     for i, row in enumerate(rows):
-        found = None if row is None else _call(row)
-        if row is not None and (found is None or not found.valid_json):
+        call = None if row is None else _call(row)
+        if row is not None and (call is None or not call.valid_json):
             form = '{"tool": name, "arguments": {...}} or null'
-            raise ValueError(f"{told}[{i}] must be {form}, got {row!r:.80}")
-        out.append(found)
+            raise ValueError(f"{place}[{i}] must be {form}, got {row!r:.80}")
+        out.append(call)
     return tuple(out)
 
 
@@ -117,7 +119,7 @@ def expected_call(gold: tuple[Call | None, ...], step: int) -> Call | None:
     return gold[step] if step < len(gold) else None
 
 
-def argument_score(got: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
+def argument_score(actual: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
     """How good arguments are, in [0, 1]: the mean over all names that either has.
 
     A number a counts 1 - |a - g| / max(|g|, 1), no less than 0 (the primer's
@@ -125,25 +127,25 @@ def argument_score(got: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
     one (difflib, case and blanks aside); an object as arguments do; anything else 1 if
     equal. A name that only one of them has counts 0. 1.0 where neither has any.
     """
-    names = got.keys() | gold.keys()
+    names = actual.keys() | gold.keys()
     if not names:
         return 1.0
-    both = got.keys() & gold.keys()
+    both = actual.keys() & gold.keys()
     # In order: a sum of floats must not depend on the hashes of names.
-    return sum(_similarity(got[k], gold[k]) for k in sorted(both)) / len(names)
+    return sum(_similarity(actual[k], gold[k]) for k in sorted(both)) / len(names)
 
 
-def _similarity(got: Any, gold: Any) -> float:
+def _similarity(actual: Any, gold: Any) -> float:
     try:
-        if _number(got) and _number(gold):
-            if got == gold:
+        if _number(actual) and _number(gold):
+            if actual == gold:
                 return 1.0
-            return max(0.0, 1.0 - abs(got - gold) / max(abs(gold), 1))
-        if isinstance(got, str) and isinstance(gold, str):
-            return _likeness(_plain(got), _plain(gold))
-        if isinstance(got, Mapping) and isinstance(gold, Mapping):
-            return argument_score(got, gold)
-        return float(type(got) is type(gold) and got == gold)
+            return max(0.0, 1.0 - abs(actual - gold) / max(abs(gold), 1))
+        if isinstance(actual, str) and isinstance(gold, str):
+            return _likeness(_plain(actual), _plain(gold))
+        if isinstance(actual, Mapping) and isinstance(gold, Mapping):
+            return argument_score(actual, gold)
+        return float(type(actual) is type(gold) and actual == gold)
     except (OverflowError, RecursionError):  # endless integers, endless nesting
         return 0.0
 
@@ -156,10 +158,10 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _likeness(got: str, gold: str) -> float:
-    if got == gold or max(len(got), len(gold)) > LONG:
-        return float(got == gold)
-    return difflib.SequenceMatcher(None, got, gold, autojunk=False).ratio()
+def _likeness(actual: str, gold: str) -> float:
+    if actual == gold or max(len(actual), len(gold)) > LONG:
+        return float(actual == gold)
+    return difflib.SequenceMatcher(None, actual, gold, autojunk=False).ratio()
 
 
 # --- reading -----------------------------------------------------------------
@@ -170,8 +172,8 @@ def _object(text: str) -> Call | None:
     try:
         row = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        told = _TOLD.search(text)
-        return None if told is None else Call(told[1] or "", {}, False)
+        match = _TOOL_KEY.search(text)
+        return None if match is None else Call(match[1] or "", {}, False)
     return _call(row)
 
 

@@ -152,8 +152,8 @@ def test_pairs_are_of_whole_episodes():
 def test_a_batch_in_small_pieces_makes_the_same_update(settings):
     def moved(most):
         learner = base.updater(reference=1, learning_rate=1e-2, **settings)
-        before, learner.learner.microbatches._most = (
-            learner.learner.microbatches._most,
+        before, learner.learner.microbatches._max_rows = (
+            learner.learner.microbatches._max_rows,
             most,
         )
         try:
@@ -162,7 +162,7 @@ def test_a_batch_in_small_pieces_makes_the_same_update(settings):
                 weights=Weights(kl=0.1, beside=0.5), beside=base.examples((0.0,))[:3],
             )  # fmt: skip
         finally:
-            learner.learner.microbatches._most = before
+            learner.learner.microbatches._max_rows = before
         return state.params, told
 
     (whole, told), (pieces, again) = moved(None), moved(1)

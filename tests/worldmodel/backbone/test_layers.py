@@ -128,9 +128,11 @@ def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window, few):
     place = Placement(jnp.array([[9, 10, 11], [17, 18, 19]]))
     mask = readable(place.positions, 0, 24, window)
     want = attend(q, k[:, :, :24], v[:, :, :24], mask)
-    monkeypatch.setattr(layers, "BLOCK", 4)
-    monkeypatch.setattr(layers, "WHOLE", 8)
-    monkeypatch.setattr(layers, "FEW", few)  # runs of three: in blocks of 4, or of 8
+    monkeypatch.setattr(layers, "BLOCK_COLUMNS", 4)
+    monkeypatch.setattr(layers, "UNBLOCKED_COLUMNS", 8)
+    monkeypatch.setattr(
+        layers, "SHORT_RUN", few
+    )  # runs of three: in blocks of 4, or of 8
     got = attend_used(q, KVCache(k, v), place, window)
     np.testing.assert_allclose(got, want, atol=1e-6)
 
@@ -142,7 +144,7 @@ def test_a_run_is_written_where_its_stream_stands():
     run = jnp.arange(1.0, 10.0).reshape(3, 3, 1)
     positions = jnp.array([[1, 2, 3], [4, 5, 6], [3, 4, 5]])
     place = Placement(positions, count=jnp.array([2, 0, 2]))
-    got = layers._written(cached, run, place, 1)[..., 0]
+    got = layers._with_run(cached, run, place, 1)[..., 0]
     want = [[0, 1, 2, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 7, 8]]
     np.testing.assert_array_equal(got, want)
 

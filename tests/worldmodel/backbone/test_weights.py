@@ -359,7 +359,7 @@ def test_missing_files_are_named(saved, tmp_path):
 
 
 def test_a_large_model_is_several_files(saved, tok, tmp_path, monkeypatch):
-    monkeypatch.setattr(weights, "SHARD", 20_000)
+    monkeypatch.setattr(weights, "MAX_SHARD_BYTES", 20_000)
     weights.save_model(tmp_path, saved[1], tok)
     files = sorted(p.name for p in tmp_path.glob("*.safetensors"))
     assert len(files) > 2
@@ -376,7 +376,7 @@ def test_a_large_model_is_several_files(saved, tok, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=files[1]):
         weights.load_model(tmp_path)
     # Saved again as one file, nothing of the many is left.
-    monkeypatch.setattr(weights, "SHARD", 1 << 30)
+    monkeypatch.setattr(weights, "MAX_SHARD_BYTES", 1 << 30)
     weights.save_model(tmp_path, saved[1], tok)
     names = {p.name for p in tmp_path.glob("model*")}
     assert names == {"model.safetensors"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from worldmodel.chat.failures import ServerHealth, lasting, unanswered
+from worldmodel.chat.failures import ServerHealth, is_lasting, unanswered
 from worldmodel.chat.protocol import (
     ChatCut,
     ChatError,
@@ -71,7 +71,7 @@ def test_silence_stops_until_the_server_itself_has_answered(reply):
      (400, False), (403, False), (413, False), (422, False)],
 )  # fmt: skip
 def test_refusals_of_who_asks_last(status, lasts):
-    assert lasting(ChatRefused("", status)) is lasts
+    assert is_lasting(ChatRefused("", status)) is lasts
 
 
 def test_a_malformed_answer_is_one():

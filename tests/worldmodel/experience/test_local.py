@@ -98,22 +98,22 @@ def test_equal_questions_are_computed_once(tok, text_model):
     model = others(tok, text_model)
     got = model.predict([ask(), ask("pull door"), ask()])
     assert got[0] == got[2] != got[1]
-    assert (model.asked, model.computed) == (3, 2)
+    assert (model.queried, model.computed) == (3, 2)
     # Only the last two actions are read, so an older one makes no new question.
     long = [ask(past=("a", "b", "c")), ask(past=("x", "b", "c"))]
     one, two = model.predict(long)
     assert one == two
-    assert (model.asked, model.computed) == (5, 3)
+    assert (model.queried, model.computed) == (5, 3)
     model.add_to_memory()
     model.predict([ask()])
-    assert (model.asked, model.computed) == (6, 4)
+    assert (model.queried, model.computed) == (6, 4)
 
 
 def test_without_history_all_pasts_are_one(tok, text_model):
     bare = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=0, history=0)
     model = others(tok, text_model, bare)
     model.predict([ask(), ask(past=("nothing",))])
-    assert (model.asked, model.computed) == (2, 1)
+    assert (model.queried, model.computed) == (2, 1)
 
 
 def test_refresh_shows_new_demonstrations(tok, text_model):
@@ -247,7 +247,7 @@ def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypa
     monkeypatch.setattr(local, "generate", generate)
     model = LocalExperienceModel(
         text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=2),
-        forms={"room": state_format([HERE])},
+        state_formats={"room": state_format([HERE])},
     )  # fmt: skip
     (answer,) = model.predict([ask()])
     assert (answer.error, answer.next_state[0]) == (None, f"{HERE[0]} now")
@@ -272,7 +272,7 @@ def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
     def answer(forms):
         model = LocalExperienceModel(
             text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
-            forms=forms,
+            state_formats=forms,
         )  # fmt: skip
         (found,) = model.predict([ask(state=before)])
         return found.next_state, found.error
@@ -294,7 +294,9 @@ def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
     for stems, want in ((True, ("lamp 0", *before[1:])), (False, ("lamp 1", "lamp 0"))):
         model = LocalExperienceModel(
             text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
-            forms={"room": form._replace(keyed_by_prefix=stems, distinct=False)},
+            state_formats={
+                "room": form._replace(keyed_by_prefix=stems, distinct=False)
+            },
         )  # fmt: skip
         (found,) = model.predict([ask(state=before)])
         assert found.next_state[: len(want)] == want
@@ -363,7 +365,7 @@ def test_a_sample_is_the_same_in_any_batch_and_another_for_another_number(
         assert [p.reasoning for p in found] != [p.reasoning for p in other]
     # They are not remembered: the answers are those of a model never sampled.
     assert others(tok, text_model, once).predict(QUERIES) == answers
-    assert (model.asked, model.computed) == (0, 0)
+    assert (model.queried, model.computed) == (0, 0)
 
 
 @pytest.mark.parametrize(("problem", "share"), [(None, 1 / 3), ("malformed", 0.0)])
@@ -544,6 +546,6 @@ def test_an_empty_state_is_an_answer_where_real_ones_are_empty(tok, text_model):
     ):
         forms = {} if states is None else {"room": state_format(states)}
         model = LocalExperienceModel(
-            text_model, tok, ReplayMemory(), SHAPE, forms=forms
+            text_model, tok, ReplayMemory(), SHAPE, state_formats=forms
         )
         assert model._read(query, said(tok, t)).error == problem

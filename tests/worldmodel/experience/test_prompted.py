@@ -78,7 +78,7 @@ def dreaming(
 ) -> PromptedExperienceModel:
     config = PromptedConfig(**changes)
     return PromptedExperienceModel(
-        chat(server.url), memory(*names), config, forms=forms, seed=seed
+        chat(server.url), memory(*names), config, state_formats=forms, seed=seed
     )
 
 
@@ -216,7 +216,7 @@ def test_equal_questions_have_one_answer_until_the_memory_changes():
         assert a == c != b
         (again,) = model.predict([ask(past=("more", "x"))])  # one action is read
         assert again == b
-        assert (model.asked, model.computed, len(server.posts)) == (4, 2, 2)
+        assert (model.queried, model.computed, len(server.posts)) == (4, 2, 2)
         # One place by two ways: the noise is the same.
         assert server.posts[0]["seed"] == server.posts[1]["seed"]
         model.add_to_memory(["t9"], [helpers.transition(HERE, "press lamp", ("new",))])

@@ -44,7 +44,7 @@ def test_a_near_miss_is_the_winning_action_one_step_early():
     assert case.query.state == ("start",)
     assert case.query.action == "take coin"
     assert case.query.past == ()
-    assert not case.known
+    assert not case.known_failure
 
 
 def test_what_the_records_say_of_a_near_miss_counts():
@@ -52,7 +52,7 @@ def test_what_the_records_say_of_a_near_miss_counts():
     fails = helpers.transition(("start",), "take coin", ("start",), reward=0.0)
     known = helpers.episode("k", e.task, [fails])
     (case,) = cases.near_misses([e, known], 9)
-    assert case.known
+    assert case.known_failure
     # It wins there as well: no near miss.
     wins = won(("start", "take coin"), name="w")
     assert cases.near_misses([e, wins], 9) == []
@@ -75,7 +75,7 @@ def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
         asked.append(query)
         return None if real is None else Replayed(("start",), real)
 
-    assert [c.known for c in cases.near_misses([e, e], 9, replay)] == kept
+    assert [c.known_failure for c in cases.near_misses([e, e], 9, replay)] == kept
     assert {(q.past, q.state, q.action) for q in asked} == {
         ((), ("start",), "take coin")
     }

@@ -1,6 +1,6 @@
 import pytest
 
-from worldmodel.fidelity.facts import keeps, known_facts
+from worldmodel.fidelity.facts import known_facts, preserves
 
 HALL = "hall west kitchen hall north pantry unseen"
 BEFORE = ("kitchen east hall unseen", "carry coin at kitchen")
@@ -31,16 +31,16 @@ def test_known_facts_by_hand():
     ],
 )
 def test_a_prediction_keeps_what_was_known_or_loses_it(predicted, kept):
-    assert keeps(known_facts(BEFORE, AFTER), predicted) is kept
+    assert preserves(known_facts(BEFORE, AFTER), predicted) is kept
 
 
 def test_a_line_that_stays_must_stay_as_often():
     facts = known_facts(("a", "a", "b"), ("a", "a", "c"))
-    assert keeps(facts, ("a", "d", "a"))
-    assert not keeps(facts, ("a", "c"))
+    assert preserves(facts, ("a", "d", "a"))
+    assert not preserves(facts, ("a", "c"))
 
 
 def test_two_fragments_need_two_lines():
     facts = known_facts(("lamp off", "lamp red off"), ("lamp on", "lamp red on"))
-    assert not keeps(facts, ("lamp red on",))
-    assert keeps(facts, ("lamp red on", "lamp x"))
+    assert not preserves(facts, ("lamp red on",))
+    assert preserves(facts, ("lamp red on", "lamp x"))

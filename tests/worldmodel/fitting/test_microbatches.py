@@ -106,7 +106,7 @@ def test_what_does_not_fit_row_by_row_is_said(small_model, monkeypatch):
 
 
 def test_devices_that_share_rows_keep_a_row_each():
-    micro, tried = MicroBatches(least=4), []
+    micro, tried = MicroBatches(min_rows=4), []
 
     def compute(*piece):
         tried.append(piece[-1])

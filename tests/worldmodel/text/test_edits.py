@@ -67,10 +67,10 @@ def test_apply_by_hand():
 
 def test_a_line_is_named_by_its_first_words():
     state = ("hall has box", "hall north attic", "attic", "hall", "attic")
-    names = [edits.name_of(state, i) for i in range(5)]
+    names = [edits.line_name(state, i) for i in range(5)]
     assert names == ["hall has", "hall north", None, "hall", "attic"]
-    assert edits.named(state, "hall n") is None
-    assert edits.named(state, "hall north attic") == 1
+    assert edits.find_line(state, "hall n") is None
+    assert edits.find_line(state, "hall north attic") == 1
 
 
 def test_apply_moves_and_copies_by_hand():

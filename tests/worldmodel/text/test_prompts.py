@@ -93,7 +93,14 @@ def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
 
     def asked(room):
         return prompts.query_ids(
-            tok, e.task, ("a", "b"), demos, ("x", "y"), "do", history=2, room=room
+            tok,
+            e.task,
+            ("a", "b"),
+            demos,
+            ("x", "y"),
+            "do",
+            history=2,
+            context_budget=room,
         )
 
     whole = asked(None)
