@@ -26,7 +26,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from worldmodel.data.records import State, Task, lines
+from worldmodel.data.records import State, Task, Transition, lines
 
 SPLITS = ("train", "dev", "test")
 
@@ -79,6 +79,11 @@ class Step(NamedTuple):
     error: str | None = None
     invalid: bool | None = None
     reveals: bool | None = None
+
+
+def counts_as_invalid(t: Transition) -> bool:
+    """The environment's flag `invalid`; without one, whether the state is unchanged."""
+    return t.next_state == t.state if t.invalid is None else t.invalid
 
 
 def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs import base, registry
-from dreamgym.evaluation import scorecard
+from dreamgym.evaluation import scorecard_page
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import ServerConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
@@ -50,8 +50,8 @@ def _measured(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     # The gate reads calibrated chances: so its threshold is one. 0 believes all.
     card["threshold"] = scale.confidence(least) if least else 0.0
     run.write_json("fidelity.json", card)
-    scorecard.plot_states(card, run.path("plots/fidelity.png"))
-    print(scorecard.summary(card))
+    scorecard_page.plot_states(card, run.path("plots/fidelity.png"))
+    print(scorecard_page.summary(card))
     return {
         "transitions": card["transitions"],
         "real_transitions": card["real_transitions"],
@@ -259,5 +259,5 @@ def full_scorecard(
     name = name if path is None else _free(run, name, card["episodes"])
     run.write_json(f"scorecard/{name}.json", card)
     page = run.path(f"scorecard/{name}.html")
-    scorecard.write_page(card, page)
+    scorecard_page.write_page(card, page)
     return card, page

@@ -17,8 +17,8 @@ from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reinforce import reinforce, trust_of
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl import watch
-from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from dreamgym.training.metrics import training_note
 from worldmodel import fidelity

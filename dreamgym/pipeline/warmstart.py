@@ -13,7 +13,7 @@ from dreamgym.agent import early_experience as early
 from dreamgym.agent.branching import TRIES, Branched, branch, proposals
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import Moment, RuleWriter, moments, reflections
-from dreamgym.agent.writers import OwnWriter, TeacherWriter, own_examples
+from dreamgym.agent.reflection_writers import OwnWriter, TeacherWriter, own_examples
 from dreamgym.envs import registry
 from dreamgym.pipeline import clone, served
 from dreamgym.pipeline.clone import fitted

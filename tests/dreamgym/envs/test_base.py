@@ -119,6 +119,15 @@ def test_what_numpy_says_can_be_written():
     assert (quiet.invalid, quiet.reveals) == (None, None)
 
 
+def test_an_action_is_invalid_as_told_else_where_nothing_changed():
+    (t,) = doubles.episode(TASKS[0], ["go right"]).transitions
+    same = dataclasses.replace(t, next_state=t.state)
+    for told, moved, stuck in ((None, False, True), (True, True, True),
+                               (False, False, False)):  # fmt: skip
+        assert base.counts_as_invalid(dataclasses.replace(t, invalid=told)) is moved
+        assert base.counts_as_invalid(dataclasses.replace(same, invalid=told)) is stuck
+
+
 class Odd(doubles.Corridor):
     """Cannot begin one task, and speaks half a character in another."""
 
