@@ -4,18 +4,25 @@ episode, step -> a fork of the walk so far, or a verified replay from a reset ->
 environment in that state, in which an alternative action is taken.
 """
 
-import contextlib
 import sys
 from typing import NamedTuple
 
 import gymnasium
 
-from dreamgym.envs.base import begin, take
+from dreamgym.envs.base import (
+    EnvironmentFailure,
+    Forkable,
+    as_forkable,
+    as_valid_actions,
+    begin,
+    guarded,
+    take,
+)
 from worldmodel.data.records import Branch, Episode, State, Transition
 
 
 class StateNotReached(Exception):
-    """The state of a step was not reached."""
+    """The environment did not come to the state of a step."""
 
 
 class Arrival(NamedTuple):
@@ -23,136 +30,141 @@ class Arrival(NamedTuple):
 
     step: int
     env: gymnasium.Env
-    earned: float
+    return_so_far: float
 
 
 class BranchPoint:
-    """An environment and an expert's episode; `spent` counts real transitions.
+    """An environment and an expert's episode, to be brought to the state of any step.
 
-    An arrival is kept until an alternative is taken there: by replay it costs a prefix.
+    `transitions` counts the real transitions that this takes. An arrival is kept until
+    an action is taken there, because a replay costs the whole prefix.
     """
 
     def __init__(self, env: gymnasium.Env, episode: Episode):
-        self.env, self.episode, self.spent = env, episode, 0
-        self._there: Arrival | None = None
+        self.env, self.episode, self.transitions = env, episode, 0
+        self._arrival: Arrival | None = None
 
-    def valid(self, step: int) -> list[str] | None:
-        """The valid actions in the state of the step; None where none are declared.
-
-        Raises:
-          StateNotReached: the state was not reached.
-        """
-        there = self._at(step)
-        try:
-            valid = getattr(there.env, "valid_actions", None)
-            return None if valid is None else list(valid())
-        except Exception as error:  # an environment may raise anything
-            raise self._lost(step, error) from error
-
-    def tried(self, step: int, action: str) -> Branch | None:
-        """What an action leads to in the state of the step; None where that raised.
+    def valid_actions(self, step: int) -> list[str] | None:
+        """The valid actions in the state of a step; None where none are declared.
 
         Raises:
-          StateNotReached: the state was not reached.
+          StateNotReached: the environment did not come to the state.
         """
-        there, state = self._at(step), self.episode.transitions[step].state
-        try:
-            found = self._take(there.env, there.earned, state, action)
-            return Branch(episode=self.episode.id, step=step, transition=found)
-        except Exception as error:  # an environment may raise anything
-            self._say(step, f"{action!r}: {type(error).__name__}: {error}")
+        env = self._arrival_at(step).env
+        lister = as_valid_actions(env)
+        if lister is None:
             return None
-        finally:
-            self.leave()
+        actions = guarded(env, lambda: list(lister.valid_actions()))
+        if isinstance(actions, EnvironmentFailure):
+            raise self._not_reached(step, actions)
+        return actions
+
+    def branch(self, step: int, action: str) -> Branch | None:
+        """What an action leads to in the state of a step; None if that raised.
+
+        Raises:
+          StateNotReached: the environment did not come to the state.
+        """
+        arrival, state = self._arrival_at(step), self.episode.transitions[step].state
+        result = guarded(
+            arrival.env,
+            lambda: self._take(arrival.env, arrival.return_so_far, state, action),
+        )
+        if isinstance(result, EnvironmentFailure):
+            self._report(step, f"{action!r}: {result.reason}")
+        self.leave()
+        if isinstance(result, EnvironmentFailure):
+            return None
+        return Branch(episode=self.episode.id, step=step, transition=result)
 
     def leave(self) -> None:
-        """Let go of where it stands: what was acted in is not used again."""
-        self._there = None
+        """Forget the arrival: an action was taken in it, so it is not used again."""
+        self._arrival = None
 
-    def _at(self, step: int) -> Arrival:
-        if self._there is not None and self._there.step == step:
-            return self._there
+    def _arrival_at(self, step: int) -> Arrival:
+        if self._arrival is not None and self._arrival.step == step:
+            return self._arrival
         self.leave()
-        try:
-            there = self._arrived(step)
-        except Exception as error:  # an environment may raise anything
-            raise self._lost(step, error) from error
-        if there is None:
+        arrival = guarded(self.env, lambda: self._arrive(step))
+        if isinstance(arrival, EnvironmentFailure):
+            raise self._not_reached(step, arrival)
+        if arrival is None:
             raise StateNotReached
-        self._there = there
-        return there
+        self._arrival = arrival
+        return arrival
 
-    def _arrived(self, step: int) -> Arrival | None:
+    def _arrive(self, step: int) -> Arrival | None:
+        """The environment in the state of a step; None if it comes to another one."""
         raise NotImplementedError
 
-    def _lost(self, step: int, error: Exception) -> StateNotReached:
-        self._say(step, f"not reached: {type(error).__name__}: {error}")
+    def _not_reached(self, step: int, failure: EnvironmentFailure) -> StateNotReached:
+        self._report(step, f"not reached: {failure.reason}")
         return StateNotReached()
 
-    def _say(self, step: int, told: str) -> None:
-        print(f"branch: {self.episode.id}, step {step}, {told}", file=sys.stderr)
+    def _report(self, step: int, message: str) -> None:
+        print(f"branch: {self.episode.id}, step {step}, {message}", file=sys.stderr)
 
     def _take(
-        self, env: gymnasium.Env, earned: float, state: State, action: str
+        self, env: gymnasium.Env, return_so_far: float, state: State, action: str
     ) -> Transition:
-        self.spent += 1  # one that raises was asked for, too
-        result = take(env, action, earned)
-        return Transition(
-            state=state, action=action, next_state=result.state,
-            rewards=result.rewards, terminated=result.terminated,
-            truncated=result.truncated, success=result.success,
-            invalid=result.invalid, reveals=result.reveals,
-        )  # fmt: skip
+        self.transitions += 1  # one that raises was asked for, too
+        return take(env, action, return_so_far).transition(state, action)
 
 
 class ReplayPoint(BranchPoint):
     """Arrives by a reset and the expert's actions, each time anew."""
 
-    def _arrived(self, step: int) -> Arrival | None:
-        rows = self.episode.transitions
+    def _arrive(self, step: int) -> Arrival | None:
+        steps = self.episode.transitions
         _, state = begin(self.env, self.episode.task)
-        earned = 0.0
-        for t in rows[:step]:
-            result = self._take(self.env, earned, state, t.action)
+        return_so_far = 0.0
+        for t in steps[:step]:
+            result = self._take(self.env, return_so_far, state, t.action)
             state = result.next_state
-            earned += result.reward
+            return_so_far += result.reward
             if result.terminated or result.truncated:
                 return None
-        arrived = state == rows[step].state
-        return Arrival(step, self.env, earned) if arrived else None
+        if state != steps[step].state:
+            return None
+        return Arrival(step, self.env, return_so_far)
 
 
 class ForkPoint(BranchPoint):
-    """Walks the episode once and hands out forks of where it stands."""
+    """Walks through the episode once, and arrives by forks of this walk."""
 
-    def __init__(self, env: gymnasium.Env, episode: Episode):
+    def __init__(self, env: gymnasium.Env, episode: Episode, forkable: Forkable):
         super().__init__(env, episode)
+        self._forkable = forkable
         self._state: State | None = None
-        self._earned, self._step, self._over = 0.0, 0, False
+        self._return_so_far, self._step, self._ended = 0.0, 0, False
 
-    def _arrived(self, step: int) -> Arrival | None:
-        rows = self.episode.transitions
+    def _arrive(self, step: int) -> Arrival | None:
+        steps = self.episode.transitions
         if self._state is None:
             _, self._state = begin(self.env, self.episode.task)
-        while self._step < step and not self._over:
-            t = rows[self._step]
-            result = self._take(self.env, self._earned, self._state, t.action)
+        while self._step < step and not self._ended:
+            t = steps[self._step]
+            result = self._take(self.env, self._return_so_far, self._state, t.action)
             self._state, self._step = result.next_state, self._step + 1
-            self._earned += result.reward
-            self._over = result.terminated or result.truncated
-        if self._over or self._state != rows[step].state:
+            self._return_so_far += result.reward
+            self._ended = result.terminated or result.truncated
+        if self._ended or self._state != steps[step].state:
             return None
-        return Arrival(step, self.env.fork(), self._earned)  # type: ignore[attr-defined]
+        return Arrival(step, self._forkable.fork(), self._return_so_far)
 
     def leave(self) -> None:
-        """Close the fork, if it lets itself be closed. See BranchPoint."""
-        if self._there is not None:
-            with contextlib.suppress(Exception):
-                self._there.env.close()
+        """Close the fork and forget it; a fork that cannot be closed is reported."""
+        arrival = self._arrival
         super().leave()
+        if arrival is not None:
+            result = guarded(arrival.env, arrival.env.close)
+            if isinstance(result, EnvironmentFailure):
+                self._report(arrival.step, f"fork not closed: {result.reason}")
 
 
 def branch_point(env: gymnasium.Env, episode: Episode) -> BranchPoint:
-    """A point that forks where the environment can, and replays elsewhere."""
-    forks = getattr(env, "fork", None) is not None
-    return ForkPoint(env, episode) if forks else ReplayPoint(env, episode)
+    """Arrivals by fork where the environment can fork, by replay elsewhere."""
+    forkable = as_forkable(env)
+    if forkable is None:
+        return ReplayPoint(env, episode)
+    return ForkPoint(env, episode, forkable)

@@ -65,7 +65,7 @@ def collect(
     """
     rng = np.random.default_rng(seed)
     weights = np.array([config.expert, config.noisy, config.random], float)
-    if not hasattr(env, "expert"):
+    if base.as_expert(env) is None:
         weights = np.array([0.0, 0.0, 1.0])
     seen, earned = list[str](), list[str]()
     out = []
@@ -101,7 +101,8 @@ class BehaviorPolicy:
         seen: list[str],
         earned: list[str],
     ):
-        self._env: Any = env
+        self._env = env
+        self._expert, self._lister = base.as_expert(env), base.as_valid_actions(env)
         self._config, self._rng = config, rng
         self._seen, self._earned = seen, earned
         self._noise = {"expert": 0.0, "noisy": config.noise, "random": 1.0}[source]
@@ -110,14 +111,16 @@ class BehaviorPolicy:
     def __call__(self) -> str:
         """The next action: of the expert's plan, or a random one."""
         if self._plan is None:
-            self._plan = list(self._env.expert()) if self._noise < 1.0 else []
+            known = self._expert if self._noise < 1.0 else None
+            self._plan = [] if known is None else list(known.expert())
         if self._rng.random() >= self._noise and self._plan:
             return self._plan.pop(0)
         return self._random()
 
     def _random(self) -> str:
         draw = self._rng.random()
-        c, valid = self._config, list(getattr(self._env, "valid_actions", list)())
+        c, lister = self._config, self._lister
+        valid = [] if lister is None else list(lister.valid_actions())
         foreign = c.mangled + c.foreign
         if self._earned and foreign <= draw < foreign + c.tempting:
             return self._one(self._earned)
@@ -140,35 +143,48 @@ class BehaviorPolicy:
 
 
 def play(
-    env: gymnasium.Env, task: Task, actor: Any, *, max_steps: int, name: str
+    env: gymnasium.Env,
+    task: Task,
+    actor: Callable[[], str],
+    *,
+    max_steps: int,
+    name: str,
 ) -> Episode:
-    """One real episode; an environment that breaks leaves it unscored."""
+    """Return one real episode, whose id is `name`.
+
+    Where the environment raises, the episode ends there without a score, and the reason
+    is printed on stderr.
+    """
     transitions: list[Transition] = []
-    earned = 0.0
+    return_so_far = 0.0
     success: bool | None = None
-    try:
-        task, state = base.begin(env, task)
+
+    def act() -> tuple[str, base.Step]:
+        action = actor()
+        return action, base.take(env, action, return_so_far)
+
+    result = base.guarded(env, lambda: base.begin(env, task))
+    if not isinstance(result, base.EnvironmentFailure):
+        task, state = result
         for number in range(max_steps):
-            action = actor()
-            step = base.take(env, action, earned)
-            last = number + 1 == max_steps
-            success = step.success
-            transitions.append(
-                Transition(
-                    state=state, action=action, next_state=step.state,
-                    rewards=step.rewards, terminated=step.terminated,
-                    truncated=step.truncated or (last and not step.terminated),
-                    success=step.success, invalid=step.invalid,
-                    reveals=step.reveals,
-                )
-            )  # fmt: skip
-            state, earned = step.state, earned + sum(step.rewards.values())
+            result = base.guarded(env, act)
+            if isinstance(result, base.EnvironmentFailure):
+                break
+            action, step = result
+            if number + 1 == max_steps and not step.terminated:
+                step = step._replace(truncated=True)
+            transitions.append(step.transition(state, action))
+            success, state = step.success, step.state
+            return_so_far += sum(step.rewards.values())
             if step.terminated or step.truncated:
                 break
-    except Exception as error:  # an environment may raise anything
-        print(f"collect: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+    if isinstance(result, base.EnvironmentFailure):
+        print(f"collect: {name}: {result.reason}", file=sys.stderr)
         success = None
     return Episode(
-        id=name, task=task, transitions=tuple(transitions), source="real",
+        id=name,
+        task=task,
+        transitions=tuple(transitions),
+        source="real",
         success=success,
-    )  # fmt: skip
+    )

@@ -75,12 +75,12 @@ def branch(
     known = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
     out: list[Branch] = []
     drifted: list[str] = []
-    spent = duplicates = replaced = broken = 0
+    spent = duplicates = replaced = crashed = 0
     for number, episode in enumerate(chosen):
-        place = branch_point(env, episode)
+        point = branch_point(env, episode)
         try:
             for step, t in enumerate(episode.transitions):
-                valid = place.valid(step)
+                valid = point.valid_actions(step)
                 named = (episode.id, step)
                 said = None if proposed is None else proposed.get(named, ())
                 picked, other = _picked(t.action, valid, seen, said, alternatives, rng)
@@ -90,21 +90,21 @@ def branch(
                     if key in known:
                         duplicates += 1
                         continue
-                    found = place.tried(step, action)
+                    result = point.branch(step, action)
                     known.add(key)
-                    broken += found is None
-                    if found is not None:
-                        out.append(found)
+                    crashed += result is None
+                    if result is not None:
+                        out.append(result)
         except StateNotReached:
             drifted.append(episode.id)
-        place.leave()
-        spent += place.spent
+        point.leave()
+        spent += point.transitions
         if progress is not None:
             progress(number + 1, len(chosen))
     kept = capped(out, errors, seed=seed)
     left = len(out) - len(kept)
     return Branched(
-        kept, spent, sorted(set(drifted)), duplicates, replaced, left, broken
+        kept, spent, sorted(set(drifted)), duplicates, replaced, left, crashed
     )
 
 

@@ -204,7 +204,7 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
         games = base.tasks_of(env, c.env, "dev", w.games)
         if not games:
             raise RunError(f"dream.watch.probe: {c.env!r} has no dev task to play")
-        games = base.begun(env, games)
+        games = base.begin_all(env, games)
 
         def probe(policy: Policy) -> dict[str, float]:
             before = envs.transitions
