@@ -41,7 +41,7 @@ class Branched(NamedTuple):
     duplicates: int
     replaced: int
     errors: int
-    broken: int = 0  # runs of older versions have none: they ended there
+    broken: int
 
 
 def branch(

@@ -146,7 +146,7 @@ def _branches(run: Run, experts: list[Episode], policy: Policy) -> Branched:
     if meta.is_file():
         return Branched(read_branches(path), **run.read_json("branches.json"))
     if not run.config.env or not (_models(c) or _reflects(c)):
-        return Branched([], 0, [], 0, 0, 0)
+        return Branched([], 0, [], 0, 0, 0, 0)
     proposed = None
     if c.source == "policy":
         proposed = proposals(

@@ -9,7 +9,7 @@ import pytest
 from curriculum import generator
 from curriculum.generator import FunctionProposer
 from curriculum.pool import TaskPool
-from tests import doubles
+from tests import doubles, helpers
 
 SEED = doubles.task(0, 2, 3)
 
@@ -22,9 +22,9 @@ def variant(**changes):
 def test_seeds_are_the_most_valuable_then_the_untried_then_the_settled():
     tasks = list(doubles.tasks("train")[:4])
     pool = TaskPool(tasks)
-    pool.record(tasks[0].id, [True, True], 0)  # 0
-    pool.record(tasks[1].id, [True, False, False, False], 0)  # 3/16
-    pool.record(tasks[3].id, [True, False], 0)  # 1/4; tasks[2] is untried
+    helpers.record(pool, tasks[0].id, [True, True], 0)  # 0
+    helpers.record(pool, tasks[1].id, [True, False, False, False], 0)  # 3/16
+    helpers.record(pool, tasks[3].id, [True, False], 0)  # 1/4; tasks[2] is untried
     for seed in range(3):
         got = generator.seeds(pool, 4, np.random.default_rng(seed))
         assert [t.id for t in got] == [tasks[i].id for i in (3, 1, 2, 0)]
