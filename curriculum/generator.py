@@ -7,8 +7,9 @@ loses, twice, is retired.
 """
 
 import collections
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,11 +19,34 @@ from worldmodel.data.records import State, Task
 from worldmodel.text import state_format
 from worldmodel.text.state_format import StateFormat
 
-Propose = Callable[[Sequence[Task]], Sequence[Task | None]]
-"""A task, or None, for each seed.
 
-One with an attribute `real` that is true proposes what a real environment has begun.
-"""
+@runtime_checkable
+class Proposer(Protocol):
+    """Writes variations of tasks.
+
+    The form of what a real environment has begun is right by definition.
+    """
+
+    @property
+    def begun_in_environment(self) -> bool:
+        """Whether a real environment has begun all that is proposed."""
+        ...
+
+    def __call__(self, seeds: Sequence[Task], /) -> Sequence[Task | None]:
+        """Return a variation of each seed task, or None where there is none."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionProposer:
+    """A function as a Proposer."""
+
+    function: Callable[[Sequence[Task]], Sequence[Task | None]]
+    begun_in_environment: bool = False
+
+    def __call__(self, seeds: Sequence[Task], /) -> Sequence[Task | None]:
+        """See Proposer."""
+        return self.function(seeds)
 
 
 class TaskFormat(NamedTuple):
@@ -82,7 +106,7 @@ def proposal_error(
 
 def extend(
     pool: TaskPool,
-    propose: Propose,
+    propose: Proposer,
     count: int,
     rng: np.random.Generator,
     *,
@@ -98,7 +122,7 @@ def extend(
     if count == 0:
         return {}
     chosen = seeds(pool, count, rng)
-    real = getattr(propose, "real", False)
+    real = propose.begun_in_environment
     passed, counts = _filtered(pool, chosen, propose(chosen), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:

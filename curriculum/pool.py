@@ -117,11 +117,6 @@ class TaskPool:
 
     # --- taking in -----------------------------------------------------------
 
-    def record(self, task_id: str, successes: Sequence[bool], update: int) -> float:
-        """Take in one group's scored outcomes; returns their variance."""
-        self.record_batch([(task_id, successes)], update)
-        return task_value(successes)
-
     def record_batch(self, outcomes: Outcomes, update: int) -> None:
         """Take in the scored outcomes of a batch of groups, pooled by cluster.
 

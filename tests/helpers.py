@@ -1,6 +1,7 @@
 """Small worlds, records and models for the tests."""
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ import numpy as np
 from flax import nnx
 from tokenizers import pre_tokenizers
 
+from curriculum.pool import TaskPool
+from curriculum.value import task_value
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
 from worldmodel.data.records import Episode, Task, Transition
@@ -18,6 +21,14 @@ TEXTS = (
     "press lamp", "pull door", "make it bright", "go through the door", "nothing",
     "the lamp change", "the door change earns 0.5 and wins", "0 1 -1 0.25",
 )  # fmt: skip
+
+
+def record(
+    pool: TaskPool, task_id: str, successes: Sequence[bool], update: int
+) -> float:
+    """Take in one group's scored outcomes; returns their variance."""
+    pool.record_batch([(task_id, successes)], update)
+    return task_value(successes)
 
 
 def byte_letters() -> list[str]:

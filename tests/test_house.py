@@ -25,8 +25,8 @@ ENVS = {"dreamgym.envs"} | WORLDMODEL
 AGENT = {"dreamgym.agent"} | ENVS
 EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
-SCORING = {"dreamgym.scoring"} | WORLDMODEL
-TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | SCORING
+REWARDS = {"dreamgym.rewards"} | WORLDMODEL
+TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | REWARDS
 PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
     "worldmodel.data": DATA,
@@ -43,7 +43,7 @@ ALLOWED = {
     "curriculum": {"curriculum"} | TEXT,  # tasks and outcomes; no gradient
     "dreamgym.envs": ENVS,
     "dreamgym.rl": RL,
-    "dreamgym.scoring": SCORING,  # text to named rewards
+    "dreamgym.rewards": REWARDS,  # text to named rewards
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,

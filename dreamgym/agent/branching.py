@@ -5,9 +5,7 @@ taken in the real environment, from a snapshot or after a verified replay -> bra
 What is left out is counted: duplicates, and errors beyond their share (papers.md 2.5).
 """
 
-import contextlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,11 +13,11 @@ import gymnasium
 import jax
 import numpy as np
 
+from dreamgym.agent.arrival import StateNotReached, branch_point
 from dreamgym.agent.policy import Policy
-from dreamgym.envs.base import begin, take
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.invalid_actions import is_invalid
-from worldmodel.data.records import Branch, Episode, State, Transition
+from worldmodel.data.records import Branch, Episode
 
 Proposed = Mapping[tuple[str, int], Sequence[str]]
 """Actions somebody proposes, by episode and step."""
@@ -43,7 +41,7 @@ class Branched(NamedTuple):
     duplicates: int
     replaced: int
     errors: int
-    broken: int = 0  # runs of older versions have none: they ended there
+    broken: int
 
 
 def branch(
@@ -77,12 +75,12 @@ def branch(
     known = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
     out: list[Branch] = []
     drifted: list[str] = []
-    spent = duplicates = replaced = broken = 0
+    spent = duplicates = replaced = crashed = 0
     for number, episode in enumerate(chosen):
-        place = _place(env, episode)
+        point = branch_point(env, episode)
         try:
             for step, t in enumerate(episode.transitions):
-                valid = place.valid(step)
+                valid = point.valid_actions(step)
                 named = (episode.id, step)
                 said = None if proposed is None else proposed.get(named, ())
                 picked, other = _picked(t.action, valid, seen, said, alternatives, rng)
@@ -92,21 +90,21 @@ def branch(
                     if key in known:
                         duplicates += 1
                         continue
-                    found = place.tried(step, action)
+                    result = point.branch(step, action)
                     known.add(key)
-                    broken += found is None
-                    if found is not None:
-                        out.append(found)
-        except _Lost:
+                    crashed += result is None
+                    if result is not None:
+                        out.append(result)
+        except StateNotReached:
             drifted.append(episode.id)
-        place.leave()
-        spent += place.spent
+        point.leave()
+        spent += point.transitions
         if progress is not None:
             progress(number + 1, len(chosen))
     kept = capped(out, errors, seed=seed)
     left = len(out) - len(kept)
     return Branched(
-        kept, spent, sorted(set(drifted)), duplicates, replaced, left, broken
+        kept, spent, sorted(set(drifted)), duplicates, replaced, left, crashed
     )
 
 
@@ -133,152 +131,6 @@ def _picked(
     found = [a if a in others else next(spare, None) for a in named]
     picked = [a for a in found if a is not None]
     return picked, len(set(named) - set(picked))
-
-
-# --- arriving at a state -----------------------------------------------------
-
-
-class _Lost(Exception):
-    """The state of a step was not reached."""
-
-
-class _There(NamedTuple):
-    """An environment in the state of a step, and the return so far."""
-
-    step: int
-    env: gymnasium.Env
-    earned: float
-
-
-class _Place:
-    """An environment and an expert's episode; `spent` counts real transitions.
-
-    An arrival is kept until an alternative is taken there: by replay it costs a prefix.
-    """
-
-    def __init__(self, env: gymnasium.Env, episode: Episode):
-        self.env, self.episode, self.spent = env, episode, 0
-        self._there: _There | None = None
-
-    def valid(self, step: int) -> list[str] | None:
-        """The valid actions in the state of the step; None where none are declared.
-
-        Raises:
-          _Lost: the state was not reached.
-        """
-        there = self._at(step)
-        try:
-            valid = getattr(there.env, "valid_actions", None)
-            return None if valid is None else list(valid())
-        except Exception as error:  # an environment may raise anything
-            raise self._lost(step, error) from error
-
-    def tried(self, step: int, action: str) -> Branch | None:
-        """What an action leads to in the state of the step; None where that raised.
-
-        Raises:
-          _Lost: the state was not reached.
-        """
-        there, state = self._at(step), self.episode.transitions[step].state
-        try:
-            found = self._take(there.env, there.earned, state, action)
-            return Branch(episode=self.episode.id, step=step, transition=found)
-        except Exception as error:  # an environment may raise anything
-            self._say(step, f"{action!r}: {type(error).__name__}: {error}")
-            return None
-        finally:
-            self.leave()
-
-    def leave(self) -> None:
-        """Let go of where it stands: what was acted in is not used again."""
-        self._there = None
-
-    def _at(self, step: int) -> _There:
-        if self._there is not None and self._there.step == step:
-            return self._there
-        self.leave()
-        try:
-            there = self._arrived(step)
-        except Exception as error:  # an environment may raise anything
-            raise self._lost(step, error) from error
-        if there is None:
-            raise _Lost
-        self._there = there
-        return there
-
-    def _arrived(self, step: int) -> _There | None:
-        raise NotImplementedError
-
-    def _lost(self, step: int, error: Exception) -> _Lost:
-        self._say(step, f"not reached: {type(error).__name__}: {error}")
-        return _Lost()
-
-    def _say(self, step: int, told: str) -> None:
-        print(f"branch: {self.episode.id}, step {step}, {told}", file=sys.stderr)
-
-    def _take(
-        self, env: gymnasium.Env, earned: float, state: State, action: str
-    ) -> Transition:
-        self.spent += 1  # one that raises was asked for, too
-        result = take(env, action, earned)
-        return Transition(
-            state=state, action=action, next_state=result.state,
-            rewards=result.rewards, terminated=result.terminated,
-            truncated=result.truncated, success=result.success,
-            invalid=result.invalid, reveals=result.reveals,
-        )  # fmt: skip
-
-
-class _Replays(_Place):
-    """Arrives by a reset and the expert's actions, each time anew."""
-
-    def _arrived(self, step: int) -> _There | None:
-        rows = self.episode.transitions
-        _, state = begin(self.env, self.episode.task)
-        earned = 0.0
-        for t in rows[:step]:
-            result = self._take(self.env, earned, state, t.action)
-            state = result.next_state
-            earned += result.reward
-            if result.terminated or result.truncated:
-                return None
-        arrived = state == rows[step].state
-        return _There(step, self.env, earned) if arrived else None
-
-
-class _Snapshots(_Place):
-    """Walks the episode once and hands out forks of where it stands."""
-
-    def __init__(self, env: gymnasium.Env, episode: Episode):
-        super().__init__(env, episode)
-        self._state: State | None = None
-        self._earned, self._step, self._over = 0.0, 0, False
-
-    def _arrived(self, step: int) -> _There | None:
-        rows = self.episode.transitions
-        if self._state is None:
-            _, self._state = begin(self.env, self.episode.task)
-        while self._step < step and not self._over:
-            t = rows[self._step]
-            result = self._take(self.env, self._earned, self._state, t.action)
-            self._state, self._step = result.next_state, self._step + 1
-            self._earned += result.reward
-            self._over = result.terminated or result.truncated
-        if self._over or self._state != rows[step].state:
-            return None
-        return _There(step, self.env.fork(), self._earned)  # type: ignore[attr-defined]
-
-    def leave(self) -> None:
-        """See _Place. A fork is closed; one that broke may not even let itself be."""
-        if self._there is not None:
-            with contextlib.suppress(Exception):
-                self._there.env.close()
-        super().leave()
-
-
-def _place(env: gymnasium.Env, episode: Episode) -> _Place:
-    forks = getattr(env, "fork", None) is not None
-    return _Snapshots(env, episode) if forks else _Replays(env, episode)
 
 
 # --- errors ------------------------------------------------------------------

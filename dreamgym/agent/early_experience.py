@@ -17,19 +17,16 @@ from worldmodel.fitting.batches import Example
 from worldmodel.text import prompts
 
 
-def bc_examples(
-    policy: Policy, episodes: Sequence[Episode], thoughts: bool = False
-) -> list[Example]:
+def bc_examples(policy: Policy, episodes: Sequence[Episode]) -> list[Example]:
     """-log p(expert action | state), equation 1; repeats within a task once."""
     rows: dict[tuple, Example] = {}
     for e in episodes:
         past: tuple[str, ...] = ()
         for t in e.transitions:
-            thought = t.thought if thoughts else None
             shown = prompts.last_actions(past, policy.config.history)
             rows.setdefault(
                 (e.task.id, shown, t.state, t.action),
-                turn_example(policy, e.task, past, t.state, t.action, thought),
+                turn_example(policy, e.task, past, t.state, t.action),
             )
             past = (*past, t.action)
     return list(rows.values())

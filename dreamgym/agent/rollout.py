@@ -15,7 +15,7 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.envs.base import Step
-from dreamgym.envs.vector import Snapshot, VectorEnv
+from dreamgym.envs.vector import Snapshot, VectorEnv, as_restorable
 from worldmodel.backbone.generate import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
 
@@ -121,7 +121,10 @@ def _begin(
                 slot.state = state
     for i, start in enumerate(fresh):
         if isinstance(start, Snapshot):
-            envs.restore(i, start)  # type: ignore[attr-defined]
+            restorable = as_restorable(envs)
+            if restorable is None:
+                raise TypeError(f"{type(envs).__name__} cannot start from a snapshot")
+            restorable.restore(i, start)
 
 
 def _act(
@@ -140,22 +143,10 @@ def _act(
 def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
     """Record the step; true where the episode is over."""
     slot.turns.append(turn)
-    state = step.state if step.error is None else slot.state
-    slot.transitions.append(
-        Transition(
-            state=slot.state,
-            action=turn.action,
-            next_state=state,
-            rewards=step.rewards,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            success=step.success,
-            invalid=step.invalid,
-            reveals=step.reveals,
-            thought=turn.thought,
-        )
-    )
-    slot.state = state
+    if step.error is not None:
+        step = step._replace(state=slot.state)
+    slot.transitions.append(step.transition(slot.state, turn.action, turn.thought))
+    slot.state = step.state
     return step.terminated or step.truncated
 
 

@@ -37,7 +37,7 @@ def _fit(args: argparse.Namespace) -> None:
     from dreamgym.pipeline import reward
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.run import Run
-    from dreamgym.scoring.learned import PreferenceFitConfig
+    from dreamgym.rewards.reward_model import PreferenceFitConfig
 
     config = PreferenceFitConfig()
     if args.steps is not None:

@@ -123,7 +123,7 @@ def _fidelity_command(commands: Any) -> None:
 
 
 def _fidelity(args: argparse.Namespace) -> None:
-    from dreamgym.evaluation import scorecard
+    from dreamgym.evaluation import scorecard_page
     from dreamgym.pipeline import fidelity
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.run import Run
@@ -142,13 +142,13 @@ def _fidelity(args: argparse.Namespace) -> None:
         args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     )
     card, page = fidelity.full_scorecard(run, args.episodes, args.limit, server)
-    print(json.dumps(card) if args.json else scorecard.table(card))
+    print(json.dumps(card) if args.json else scorecard_page.table(card))
     if not args.json:
         print(f"\npage: {page}")
 
 
 def _refit(args: argparse.Namespace) -> None:
-    from dreamgym.evaluation import scorecard
+    from dreamgym.evaluation import scorecard_page
     from dreamgym.pipeline.quickstart import tune_process
     from dreamgym.pipeline.refit import refit
     from dreamgym.pipeline.run import Run, RunError
@@ -165,7 +165,7 @@ def _refit(args: argparse.Namespace) -> None:
     source = Run.open(args.source, mesh)
     root = args.run_dir or args.source.with_name(f"{args.source.name}-refit")
     told = refit(source, args.episodes, root, args.track)
-    print(scorecard.beside({k: told[k] for k in ("before", "after")}))
+    print(scorecard_page.beside({k: told[k] for k in ("before", "after")}))
     print(f"\nthe new run: {root}")
 
 
@@ -338,12 +338,12 @@ def _compare_command(commands: Any) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from dreamgym.evaluation import compare as shown
+    from dreamgym.evaluation import run_comparison
     from dreamgym.pipeline.compare import compared
 
     found = compared(args.run_dirs)
-    shown.plot(found, args.to)
-    print(json.dumps(found) if args.json else shown.table(found))
+    run_comparison.plot(found, args.to)
+    print(json.dumps(found) if args.json else run_comparison.table(found))
     if not args.json:
         print(f"\nplot: {args.to}")
 

@@ -1,32 +1,40 @@
-"""One environment: Gymnasium's interface over text, and what may be beyond it.
+"""A text environment: Gymnasium's interface, its optional capabilities, its failures.
 
-It is a `gymnasium.Env` over text: `reset(seed=, options={"task": Task})`, five-value
-`step`. What it can do beyond that is declared by having the method:
+An environment is a `gymnasium.Env` over text: `reset(seed=, options={"task": Task})`
+and the five-value `step`. Every capability beyond that is a protocol of one method:
 
-  tasks(split) -> sequence of Task      expert() -> actions that win from the start
-  valid_actions() -> actions
-  variations(task, rng) -> tasks of train like this one, in no split themselves
-  fork() -> another environment that goes on from this moment
+  HasTasks         tasks(split) -> the tasks of a split
+  HasExpert        expert() -> actions that win from the start of the episode
+  HasValidActions  valid_actions() -> actions that the environment would take now
+  HasVariations    variations(task, rng) -> new tasks like a train task, of no split
+  Forkable         fork() -> another environment that continues from this moment
+  HasRender        render_state(state) -> the text in which a person sees a state
 
-One that draws lots says `deterministic = False`.
+`as_tasks(env)`, `as_expert(env)` and so on return what has the method, or None; they
+also find it behind Gymnasium wrappers. An environment with random transitions sets
+`deterministic = False`.
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
-`instruction` (records.Transition and Task say what they mean). Many at once are a batch
-(vector.py); names of environments are in registry.py.
+`instruction` (see worldmodel.data.records). Environments may raise anything: `guarded`
+is the one place that catches it.
 """
 
+import copy
 import dataclasses
 import json
 import numbers
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from worldmodel.data.records import State, Task, lines
+from worldmodel.data.records import State, Task, Transition, lines
 
 SPLITS = ("train", "dev", "test")
 
@@ -38,11 +46,11 @@ class AnyText(spaces.Text):
         super().__init__(max_length, min_length=0, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        """True for any string that is short enough."""
+        """Return whether `x` is a string of at most `max_length` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A few letters: what an agent that knows nothing might type."""
+        """Return 1 to 11 random letters and spaces."""
         del mask, probability  # no set of characters to choose from
         length = int(self.np_random.integers(1, 12))
         return "".join(self.np_random.choice(list("abcdefghij klmno"), length))
@@ -55,7 +63,7 @@ class AnyText(spaces.Text):
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """A base for text environments: spaces, and the default task."""
+    """A base class for text environments that sets their two spaces."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
 
@@ -64,12 +72,196 @@ class TextEnv(gymnasium.Env[str, str]):
         self.action_space = AnyText(200)
 
 
+# --- optional capabilities ---------------------------------------------------
+
+
+@runtime_checkable
+class HasTasks(Protocol):
+    """An environment that lists its tasks."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks of a split, one of SPLITS; no task is in two splits."""
+        ...
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """An environment that knows how its tasks are won."""
+
+    def expert(self) -> Sequence[str]:
+        """Return actions that win the episode from its start; call `reset` first."""
+        ...
+
+
+@runtime_checkable
+class HasValidActions(Protocol):
+    """An environment that lists the actions it would take."""
+
+    def valid_actions(self) -> Sequence[str]:
+        """Return the actions that the environment would take in its present state."""
+        ...
+
+
+@runtime_checkable
+class HasVariations(Protocol):
+    """An environment that can vary its tasks."""
+
+    def variations(self, task: Task, rng: np.random.Generator) -> Iterable[Task]:
+        """Return tasks like this train task, of split "generated"."""
+        ...
+
+
+@runtime_checkable
+class Forkable(Protocol):
+    """An environment that can be copied in the middle of an episode."""
+
+    def fork(self) -> gymnasium.Env:
+        """Return another environment that continues from this moment."""
+        ...
+
+
+@runtime_checkable
+class HasRender(Protocol):
+    """An environment that shows its states to people in another form (optional)."""
+
+    def render_state(self, state: State) -> str:
+        """Return the text in which a person sees a state."""
+        ...
+
+
+def _provider(env: gymnasium.Env, name: str) -> Any:
+    """The environment, or the first one that it wraps, which has this method.
+
+    Gymnasium's wrappers do not forward attributes, and `isinstance` with a runtime
+    protocol sees forwarded ones in Python 3.11 and not in 3.12: so neither is used.
+    """
+    while not callable(getattr(env, name, None)):
+        if not isinstance(env, gymnasium.Wrapper):
+            return None
+        env = env.env
+    return env
+
+
+def as_tasks(env: gymnasium.Env) -> HasTasks | None:
+    """Return what lists the tasks of an environment, or None."""
+    return _provider(env, "tasks")
+
+
+def as_expert(env: gymnasium.Env) -> HasExpert | None:
+    """Return what knows an environment's winning actions, or None."""
+    return _provider(env, "expert")
+
+
+def as_valid_actions(env: gymnasium.Env) -> HasValidActions | None:
+    """Return what lists an environment's valid actions, or None."""
+    return _provider(env, "valid_actions")
+
+
+def as_variations(env: gymnasium.Env) -> HasVariations | None:
+    """Return what varies the tasks of an environment, or None."""
+    return _provider(env, "variations")
+
+
+def as_render(env: gymnasium.Env) -> HasRender | None:
+    """Return what shows the states of an environment to people, or None."""
+    return _provider(env, "render_state")
+
+
+def as_forkable(env: gymnasium.Env) -> Forkable | None:
+    """Return what forks an environment, its wrappers included, or None."""
+    provider = _provider(env, "fork")
+    if provider is None or provider is env:
+        return provider
+    return _WrappedFork(env, provider)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WrappedFork:
+    """Forks an environment whose wrappers do not declare `fork` themselves."""
+
+    env: gymnasium.Env
+    provider: Forkable
+
+    def fork(self) -> gymnasium.Env:
+        """Fork the inner environment, and copy the wrappers around it."""
+        fork = self.provider.fork()
+        return copy.deepcopy(self.env, {id(self.provider): fork})
+
+
+def can_vary(environment: type[gymnasium.Env]) -> bool:
+    """Return whether environments of a class have variations, without making one."""
+    return callable(getattr(environment, "variations", None))
+
+
+def is_deterministic(env: gymnasium.Env) -> bool:
+    """Return whether equal actions always lead to equal states."""
+    try:
+        return bool(env.get_wrapper_attr("deterministic"))
+    except AttributeError:  # nothing is declared
+        return True
+
+
+# --- failures ----------------------------------------------------------------
+
+Value = TypeVar("Value")
+
+
+class EnvironmentFailure(NamedTuple):
+    """The reason why a call into an environment's code returned nothing.
+
+    `environment` is the name of its class, `place` the file and line in which its code
+    raised `error`.
+    """
+
+    environment: str
+    error: Exception
+    place: str
+
+    @property
+    def reason(self) -> str:
+        """The type and message of the error."""
+        return f"{type(self.error).__name__}: {self.error}"
+
+
+def guarded(
+    env: gymnasium.Env, call: Callable[[], Value]
+) -> Value | EnvironmentFailure:
+    """Return what a call into an environment's code returns, or why it failed.
+
+    An environment is foreign code: it may raise any exception, and the caller counts or
+    reports the failure. KeyboardInterrupt and SystemExit are not caught.
+    """
+    try:
+        return call()
+    except Exception as error:
+        return EnvironmentFailure(type(env.unwrapped).__name__, error, _place(error))
+
+
+def _place(error: Exception) -> str:
+    """File and line of the last frame that is not in Python's standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        inside = Path(frame.filename).is_relative_to(library)
+        if "site-packages" in frame.filename or not (
+            inside or frame.filename.startswith("<")
+        ):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+
+
+# --- tasks and steps ---------------------------------------------------------
+
 UNTRUSTED = "untrusted"
-"""How the error of a step begins that was cut because it is not to be trusted."""
+"""The start of the error of a step at which a dream was aborted: low confidence."""
 
 
 class Step(NamedTuple):
-    """One slot's step. `error` names why a trajectory broke; it is then not scored."""
+    """One step of one episode.
+
+    `error` names why the episode broke off; such an episode is not scored. `invalid`
+    and `reveals` are None where the environment does not say.
+    """
 
     state: State
     rewards: dict[str, float]
@@ -80,92 +272,129 @@ class Step(NamedTuple):
     invalid: bool | None = None
     reveals: bool | None = None
 
+    def transition(
+        self, state: State, action: str, thought: str | None = None
+    ) -> Transition:
+        """Return the record of this step: from `state`, by `action`."""
+        return Transition(
+            state=state,
+            action=action,
+            next_state=self.state,
+            rewards=self.rewards,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            success=self.success,
+            invalid=self.invalid,
+            reveals=self.reveals,
+            thought=thought,
+        )
+
+
+def counts_as_invalid(t: Transition) -> bool:
+    """Return the environment's flag `invalid`, or else whether nothing changed."""
+    return t.next_state == t.state if t.invalid is None else t.invalid
+
 
 def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:
-    """At most `count` tasks of a split: the environment's own, or seeds of it.
+    """Return at most `count` tasks of a split.
 
-    Seeds of train, dev and test never meet: they start at 0, 10 and 20 millions.
+    An environment that lists no tasks gets tasks that are seeds. Seeds of train, dev
+    and test start at 0, 10 and 20 millions, so that they never meet.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
-    if hasattr(env, "tasks"):
-        return list(env.tasks(split))[:count]  # type: ignore[attr-defined]
+    if (lister := as_tasks(env)) is not None:
+        return list(lister.tasks(split))[:count]
     base = 10_000_000 * SPLITS.index(split)
     return [
         Task(
-            id=f"{name}-{split}-{i}", instruction="", env=name, family=name,
-            split=split, options={"seed": base + i},
+            id=f"{name}-{split}-{i}",
+            instruction="",
+            env=name,
+            family=name,
+            split=split,
+            options={"seed": base + i},
         )
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def begin(env: gymnasium.Env, task: Task) -> tuple[Task, State]:
-    """Reset to a task; the task returns with what the environment told of it.
+    """Reset an environment to a task; return the task, now complete, and the state.
+
+    Complete means with the instruction and the initial state of the environment.
 
     Raises:
-      TypeError: options that JSON cannot hold: the task could not be written.
-      ValueError: text that UTF-8 cannot hold, for the same reason.
+      TypeError: the task's options cannot be written as JSON.
+      ValueError: a text cannot be written as UTF-8.
     """
     json.dumps(task.options)
     seed = task.options.get("seed")
     seed = int(seed) if isinstance(seed, numbers.Integral) else None
     obs, info = env.reset(seed=seed, options={"task": task})
-    told = task.instruction or str(info.get("instruction", ""))
-    state, _ = lines(_writable(obs)), _writable(told)
-    return dataclasses.replace(task, instruction=told, initial_state=state), state
+    instruction = task.instruction or str(info.get("instruction", ""))
+    state, _ = lines(_writable(obs)), _writable(instruction)
+    return dataclasses.replace(
+        task, instruction=instruction, initial_state=state
+    ), state
 
 
-def begun(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
-    """Tasks with what the environment tells of them when it is reset to them.
+def begin_all(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks as `begin` completes them.
 
-    One that it cannot be reset to stays as it is, which is said: whoever plays it finds
-    an episode that nobody can score.
+    A task to which the environment cannot be reset stays as it is, with a message on
+    stderr: whoever plays it later gets an episode without a score.
 
     Raises:
-      ConnectionError: it cannot be reset to any of them: it is down, not they.
+      ConnectionError: the environment cannot be reset to any of the tasks.
     """
-    out, failed, told = [], 0, ""
-    for task in tasks:
-        try:
-            out.append(begin(env, task)[0])
-        except Exception as error:  # an environment may raise anything
-            told = f"{type(error).__name__}: {error}"
-            print(f"task {task.id!r} cannot be begun: {told}", file=sys.stderr)
-            out.append(task)
-            failed += 1
-    if tasks and failed == len(tasks):
-        raise ConnectionError(f"the environment began none of {failed} tasks: {told}")
+    out, reasons = list(tasks), list[str]()
+    for i, task in enumerate(tasks):
+        result = guarded(env, lambda task=task: begin(env, task)[0])
+        if isinstance(result, EnvironmentFailure):
+            reasons.append(result.reason)
+            print(f"task {task.id!r} cannot be begun: {reasons[-1]}", file=sys.stderr)
+        else:
+            out[i] = result
+    if tasks and len(reasons) == len(tasks):
+        number, reason = len(tasks), reasons[-1]
+        raise ConnectionError(f"the environment began none of {number} tasks: {reason}")
     return out
 
 
 def _writable(text: str) -> str:
-    """The text; raises ValueError (UnicodeEncodeError) where no file could hold it."""
+    """The text; raises UnicodeEncodeError, a ValueError, where UTF-8 has no such."""
     text.encode()
     return text
 
 
 def _flag(value: Any) -> bool | None:
-    """What an environment says, as JSON has it; None where it says nothing."""
+    """An environment's flag as a value that JSON can hold; None stays None."""
     return None if value is None else bool(value)
 
 
-def take(env: gymnasium.Env, action: str, earned: float = 0.0) -> Step:
-    """One step of a single environment as named rewards and success.
+def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
+    """Step a single environment; return named rewards and success.
 
-    `earned` is the return so far: an environment that tells no success has one when it
-    terminates with a positive return.
+    Where the environment does not report success, an episode that terminates with a
+    positive return is one; `return_so_far` is the return before this step.
 
     Raises:
       FloatingPointError: a reward that is not finite.
-      ValueError: text that UTF-8 cannot hold.
+      ValueError: a text cannot be written as UTF-8.
     """
     obs, reward, terminated, truncated, info = env.step(action)
     rewards = {k: float(v) for k, v in info.get("rewards", {"reward": reward}).items()}
     if not np.isfinite(sum(rewards.values())):
         raise FloatingPointError(f"rewards {rewards} after action {action!r}")
-    won = info.get("success", terminated and earned + float(reward) > 0)
+    positive = return_so_far + float(reward) > 0
+    success = info.get("success", terminated and positive)
     return Step(
-        lines(_writable(obs)), rewards, bool(terminated), bool(truncated), bool(won),
-        invalid=_flag(info.get("invalid")), reveals=_flag(info.get("reveals")),
-    )  # fmt: skip
+        lines(_writable(obs)),
+        rewards,
+        bool(terminated),
+        bool(truncated),
+        bool(success),
+        invalid=_flag(info.get("invalid")),
+        reveals=_flag(info.get("reveals")),
+    )

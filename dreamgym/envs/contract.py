@@ -1,66 +1,66 @@
-"""The contract checker: what every environment here must do, dream included.
+"""The contract checker: what every environment must do, the dream included.
 
-Production code, so that users can run their own environment through it:
-`dreamgym check --env module:Class`.
+environment -> a few of its tasks played with nonsense, the expert's plan and variations
+-> the checks made, or an error that says what is wrong. Users run it on their own
+environment with `dreamgym check --env module:Class`.
 """
 
 import functools
-import sysconfig
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import error
 from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
+from dreamgym.envs.base import EnvironmentFailure, guarded
 from worldmodel.data.records import State, Task
 
 _NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
+STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
+"""What a step after the end may raise; another error is a mistake in the code."""
 
 
 class ContractError(AssertionError):
-    """What an environment does against the contract, and what was expected."""
+    """The contract is broken; the message says how, and what was expected."""
 
 
-def _raised(what: str, error: Exception) -> ContractError:
-    """What an environment's own code raised, and in which line: not one of Python's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = next((f for f in reversed(frames) if not _is_python(f.filename)), frames[-1])
-    place = f"{Path(last.filename).name}:{last.lineno}"
-    return ContractError(f"{what} raised {type(error).__name__}: {error} ({place})")
+def _violation(call: str, failure: EnvironmentFailure) -> ContractError:
+    """An error that names the call, what it raised, and the line that raised it."""
+    return ContractError(f"{call} raised {failure.reason} ({failure.place})")
 
 
-def _is_python(file: str) -> bool:
-    """Whether a file is of the standard library (or of no file at all)."""
-    library = Path(sysconfig.get_path("stdlib"))
-    inside = Path(file).is_relative_to(library) and "site-packages" not in file
-    return inside or file.startswith("<")
-
-
-class _Asked(gymnasium.Wrapper):
-    """An environment whose methods' exceptions are told as what was asked of it."""
+class _ReportingWrapper(gymnasium.Wrapper):
+    """An environment whose exceptions become contract errors that name the call."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.env, name)
-        return functools.partial(_ask, name, found) if callable(found) else found
+        value = self.env.get_wrapper_attr(name)
+        if not callable(value):
+            return value
+        return functools.partial(_call, name, self.env, value)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         task = (options or {})["task"]
-        what = f"reset to task {task.id!r}"
-        return _ask(what, self.env.reset, seed=seed, options=options)
+        call = f"reset to task {task.id!r}"
+        return _call(call, self.env, self.env.reset, seed=seed, options=options)
 
     def step(self, action: Any):
-        return _ask(f"step({action!r})", self.env.step, action)
+        return _call(f"step({action!r})", self.env, self.env.step, action)
 
 
-def _ask(what: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    try:
-        return method(*args, **more)
-    except Exception as error:
-        raise _raised(what, error) from error
+def _call(
+    name: str,
+    env: gymnasium.Env,
+    method: Callable[..., Any],
+    *args: Any,
+    **options: Any,
+) -> Any:
+    result = guarded(env, lambda: method(*args, **options))
+    if isinstance(result, EnvironmentFailure):
+        raise _violation(name, result) from result.error
+    return result
 
 
 def _require(holds: bool, message: str) -> None:
@@ -74,8 +74,8 @@ def _play(
     obs, _ = env.reset(seed=0, options={"task": task})
     trace = [(obs, 0.0, False, False)]
     for action in actions[:limit]:
-        obs, earned, terminated, truncated, info = env.step(action)
-        reward = float(earned)
+        obs, number, terminated, truncated, info = env.step(action)
+        reward = float(number)
         _require(isinstance(obs, str), f"step must return text, got {type(obs)}")
         _require(
             not (terminated and truncated), "terminated and truncated must not merge"
@@ -94,66 +94,60 @@ def _play(
 def check(
     env: gymnasium.Env, *, name: str = "env", limit: int = 200, tasks: int = 3
 ) -> list[str]:
-    """Run the contract over an environment; returns the checks made.
+    """Check an environment on some train tasks; return the names of the checks made.
 
-    Same task and actions, same texts · an action it cannot take does not end the
-    episode · a step after the end raises · the expert's plan wins · the limit gives
-    truncated, not terminated · train, dev and test share no task · variations of a
-    train task can be begun, are told the same for the same generator, and are marked
-    as generated from it.
+    Equal tasks and actions give equal texts · an invalid action does not end the
+    episode · a step after the end raises · the expert's plan wins · the step limit
+    truncates and does not terminate · train, dev and test share no task · variations of
+    a train task can be begun, are equal for equal generators, and name their origin.
+
+    Args:
+      limit: steps of an episode, at most.
+      tasks: train tasks that are played, at most.
 
     Raises:
-      ContractError: naming what is broken and what was expected, or what raised where.
+      ContractError: what is wrong and what is expected, or which call raised where.
     """
-    return _checked(_Asked(env), name=name, limit=limit, tasks=tasks)
+    return _checked(_ReportingWrapper(env), name=name, limit=limit, tasks=tasks)
 
 
 def check_gymnasium(env: gymnasium.Env) -> None:
-    """Gymnasium's own check, of all but rendering.
+    """Run Gymnasium's own check, without its check of rendering.
 
     Raises:
-      AssertionError: Gymnasium's, of what does not hold.
-      ContractError: the environment raised; `reset()` is asked without a task here.
+      AssertionError: Gymnasium's, naming what does not hold.
+      ContractError: the environment raised; this check resets it without a task.
     """
-    try:
-        check_env(env, skip_render_check=True)
-    except AssertionError:
-        raise
-    except Exception as error:
-        what = "Gymnasium's own check (reset() without seed and options, then steps)"
-        raise _raised(what, error) from error
+    result = guarded(env, lambda: check_env(env, skip_render_check=True))
+    if not isinstance(result, EnvironmentFailure):
+        return
+    if isinstance(result.error, AssertionError):
+        raise result.error
+    call = "Gymnasium's own check (reset() without seed and options, then steps)"
+    raise _violation(call, result) from result.error
 
 
-def _checked(env: gymnasium.Env, *, name: str, limit: int, tasks: int) -> list[str]:
+def _checked(env: _ReportingWrapper, *, name: str, limit: int, tasks: int) -> list[str]:
     done = ["reset", "step"]
-    some = base.tasks_of(env, name, "train", tasks)
-    _require(bool(some), "tasks('train') must not be empty")
-    for task in some:
+    train = base.tasks_of(env, name, "train", tasks)
+    _require(bool(train), "tasks('train') must not be empty")
+    for task in train:
         obs, info = env.reset(seed=0, options={"task": task})
         _require(isinstance(obs, str), f"reset must return text, got {type(obs)}")
         _require(bool(obs.strip()), f"task {task.id!r} starts with an empty state")
         _require(isinstance(info, dict), "reset must return (obs, info)")
         _check_writable(env, task)
         _check_actions(env, task)
-        _nonsense(env, task)
-        expert = getattr(env, "expert", None)
-        if expert is not None:
-            plans = []
-            for _ in range(2):
-                env.reset(seed=0, options={"task": task})
-                plans.append(list(expert()))
-            plan = plans[0]
-            _require(
-                plans[0] == plans[1], f"task {task.id!r}: the expert's plan differs"
-            )
-            _check_plan(env, task, plan, limit)
+        _check_nonsense(env, task)
+        if (expert := base.as_expert(env)) is not None:
+            _check_expert(env, expert, task, limit)
             done.append("expert")
-        if hasattr(env, "variations"):
-            _check_variations(env, task)
+        if (varied := base.as_variations(env)) is not None:
+            _check_variations(env, varied, task)
             done.append("variations")
         actions = [_NONSENSE] * limit
         first, second = (_play(env, task, actions, limit) for _ in range(2))
-        if getattr(env, "deterministic", True):
+        if base.is_deterministic(env):
             _require(first == second, f"task {task.id!r}: replays differ")
             done.append("deterministic")
         _require(
@@ -164,14 +158,10 @@ def _checked(env: gymnasium.Env, *, name: str, limit: int, tasks: int) -> list[s
         if first[-1][3]:
             done.append("truncated")
         if first[-1][2] or first[-1][3]:
-            try:
-                env.step("look")
-            except Exception:
-                done.append("step after end raises")
-            else:
-                raise ContractError("a step after the end must raise")
-    if hasattr(env, "tasks"):
-        splits = [{t.id for t in env.tasks(s)} for s in base.SPLITS]  # type: ignore[attr-defined]
+            _check_step_after_end(env.env)
+            done.append("step after end raises")
+    if (lister := base.as_tasks(env)) is not None:
+        splits = [{t.id for t in lister.tasks(s)} for s in base.SPLITS]
         shared = (
             (splits[0] & splits[1]) | (splits[0] & splits[2]) | (splits[1] & splits[2])
         )
@@ -180,27 +170,41 @@ def _checked(env: gymnasium.Env, *, name: str, limit: int, tasks: int) -> list[s
     return sorted(set(done))
 
 
+def _check_step_after_end(env: gymnasium.Env) -> None:
+    """A step after the end of an episode raises one of STEP_AFTER_END_ERRORS."""
+    result = guarded(env, lambda: env.step("look"))
+    if not isinstance(result, EnvironmentFailure):
+        raise ContractError("a step after the end must raise")
+    names = ", ".join(kind.__name__ for kind in STEP_AFTER_END_ERRORS)
+    _require(
+        isinstance(result.error, STEP_AFTER_END_ERRORS),
+        f"a step after the end must raise one of {names}, got {result.reason} "
+        f"({result.place})",
+    )
+
+
 def _check_actions(env: gymnasium.Env, task: Task) -> None:
-    """Valid actions, where they are told, are texts; there may be none."""
-    if hasattr(env, "valid_actions"):
-        told = list(env.valid_actions())  # type: ignore[attr-defined]
+    """Valid actions are texts, none empty; there may be no action."""
+    if (lister := base.as_valid_actions(env)) is not None:
+        actions = list(lister.valid_actions())
         _require(
-            all(isinstance(action, str) and action.strip() for action in told),
-            f"task {task.id!r}: valid_actions() must be texts, none empty, got {told}",
+            all(isinstance(action, str) and action.strip() for action in actions),
+            f"task {task.id!r}: valid_actions() must be texts, none empty, got "
+            f"{actions}",
         )
 
 
 def _check_writable(env: gymnasium.Env, task: Task) -> State:
-    """A task can be begun and written to a file; its first state."""
+    """The first state of a task that can be begun and written to a file."""
     try:
         return base.begin(env, task)[1]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError) as problem:
         raise ContractError(
-            f"task {task.id!r}: its options must be JSON, its texts UTF-8: {error}"
-        ) from error
+            f"task {task.id!r}: its options must be JSON, its texts UTF-8: {problem}"
+        ) from problem
 
 
-def _nonsense(env: gymnasium.Env, task: Task) -> None:
+def _check_nonsense(env: gymnasium.Env, task: Task) -> None:
     env.reset(seed=0, options={"task": task})
     _, _, terminated, _, _ = env.step(_NONSENSE)
     _require(
@@ -210,19 +214,31 @@ def _nonsense(env: gymnasium.Env, task: Task) -> None:
     )
 
 
-def _check_variations(env: gymnasium.Env, task: Task) -> None:
-    told = [
-        list(env.variations(task, np.random.default_rng(0)))  # type: ignore[attr-defined]
-        for _ in range(2)
-    ]
+def _check_variations(
+    env: gymnasium.Env, varied: base.HasVariations, task: Task
+) -> None:
+    draws = [list(varied.variations(task, np.random.default_rng(0))) for _ in range(2)]
     where = f"task {task.id!r}: its variations"
-    _require(told[0] == told[1], f"{where} differ for the same generator")
-    for made in told[0]:
-        _require(made.id != task.id, f"{where} hold the task itself")
-        _require(made.split == "generated", f"{where} must be of split 'generated'")
-        _require(task.id in made.lineage, f"{where} must name it in their lineage")
-        state = _check_writable(env, made)
-        _require(bool(state), f"{where}: {made.id!r} starts with an empty state")
+    _require(draws[0] == draws[1], f"{where} differ for the same generator")
+    for variation in draws[0]:
+        _require(variation.id != task.id, f"{where} hold the task itself")
+        _require(
+            variation.split == "generated", f"{where} must be of split 'generated'"
+        )
+        _require(task.id in variation.lineage, f"{where} must name it in their lineage")
+        state = _check_writable(env, variation)
+        _require(bool(state), f"{where}: {variation.id!r} starts with an empty state")
+
+
+def _check_expert(
+    env: gymnasium.Env, expert: base.HasExpert, task: Task, limit: int
+) -> None:
+    plans = []
+    for _ in range(2):
+        env.reset(seed=0, options={"task": task})
+        plans.append(list(expert.expert()))
+    _require(plans[0] == plans[1], f"task {task.id!r}: the expert's plan differs")
+    _check_plan(env, task, plans[0], limit)
 
 
 def _check_plan(env: gymnasium.Env, task: Task, plan: list[str], limit: int) -> None:

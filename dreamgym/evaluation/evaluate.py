@@ -9,9 +9,10 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
+from dreamgym.envs.base import counts_as_invalid
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.statistics import paired_by_game, rate
-from worldmodel.data.records import Task, Transition
+from worldmodel.data.records import Task
 
 
 def play(
@@ -28,11 +29,6 @@ def play(
         policy, envs, tasks, key=jax.random.key(seed), temperature=temperature,
         source="test", progress=progress,
     )  # fmt: skip
-
-
-def invalid(t: Transition) -> bool:
-    """What the environment said of the action, else whether nothing changed."""
-    return t.next_state == t.state if t.invalid is None else t.invalid
 
 
 def summary(
@@ -57,7 +53,7 @@ def summary(
         "errors": errors(trajectories),
         "mean_return": float(np.mean(returns)) if scored else None,
         "mean_steps": len(steps) / len(scored) if scored else None,
-        "invalid_action_rate": float(np.mean([invalid(x) for x in steps]))
+        "invalid_action_rate": float(np.mean([counts_as_invalid(x) for x in steps]))
         if steps
         else None,
         "real_transitions": real_transitions,

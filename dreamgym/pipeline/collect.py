@@ -7,26 +7,21 @@ stay. With episodes from elsewhere this stage only checks, splits and copies the
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 
+from dreamgym.agent.behavior import collect
 from dreamgym.envs import base, registry
-from dreamgym.evaluation.evaluate import invalid
-from dreamgym.pipeline.config import CollectConfig
 from dreamgym.pipeline.run import Run, RunError, bar
 from worldmodel.data.records import (
     Episode,
     Task,
-    Transition,
     read_episodes,
     write_episodes,
 )
-
-SOURCES = ("expert", "noisy", "random")
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -202,126 +197,3 @@ def _write(run: Run, train: list[Episode], dev: list[Episode]) -> dict[str, Any]
         "dev_episodes": len(dev),
         "dev_transitions": sum(len(e.transitions) for e in dev),
     }
-
-
-def collect(
-    env: gymnasium.Env,
-    tasks: Sequence[Task],
-    episodes: int,
-    config: CollectConfig,
-    *,
-    seed: int,
-    max_steps: int,
-    show: Callable[[int], Any] = lambda _: None,
-) -> list[Episode]:
-    """Episodes over the tasks in turn, sources drawn by their weights.
-
-    An environment without an expert is played at random only.
-    """
-    rng = np.random.default_rng(seed)
-    weights = np.array([config.expert, config.noisy, config.random], float)
-    if not hasattr(env, "expert"):
-        weights = np.array([0.0, 0.0, 1.0])
-    seen, earned = list[str](), list[str]()
-    out = []
-    for number in range(episodes):
-        task = tasks[number % len(tasks)]
-        source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
-        name = f"{source}-{number}-{task.id}"
-        actor = _Actor(env, source, config, rng, seen, earned)
-        episode = play(env, task, actor, max_steps=max_steps, name=name)
-        show(number + 1)
-        if not episode.transitions:
-            continue
-        out.append(dataclasses.replace(episode, source=source))
-        for t in episode.transitions:
-            # What was refused is no action of another place: mangled words, once
-            # known, would soon be most of what is known.
-            for known, counts in ((seen, not invalid(t)), (earned, t.reward > 0)):
-                if counts and t.action not in known and len(known) < 2000:
-                    known.append(t.action)
-    return out
-
-
-class _Actor:
-    """Expert, noisy expert or random player of one episode."""
-
-    def __init__(
-        self,
-        env: gymnasium.Env,
-        source: str,
-        config: CollectConfig,
-        rng: np.random.Generator,
-        seen: list[str],
-        earned: list[str],
-    ):
-        self._env: Any = env
-        self._config, self._rng = config, rng
-        self._seen, self._earned = seen, earned
-        self._noise = {"expert": 0.0, "noisy": config.noise, "random": 1.0}[source]
-        self._plan: list[str] | None = None
-
-    def __call__(self) -> str:
-        if self._plan is None:
-            self._plan = list(self._env.expert()) if self._noise < 1.0 else []
-        if self._rng.random() >= self._noise and self._plan:
-            return self._plan.pop(0)
-        return self._random()
-
-    def _random(self) -> str:
-        draw = self._rng.random()
-        c, valid = self._config, list(getattr(self._env, "valid_actions", list)())
-        foreign = c.mangled + c.foreign
-        if self._earned and foreign <= draw < foreign + c.tempting:
-            return self._one(self._earned)
-        if valid and draw >= foreign:
-            return self._one(valid)
-        if self._seen and draw >= c.mangled:
-            return self._one(self._seen)
-        if not self._seen:
-            return self._one(valid) if valid else self._sample()
-        two = self._rng.integers(len(self._seen), size=2)
-        words = " ".join(self._seen[i] for i in two).split()
-        return " ".join(self._rng.permutation(words)[:3])
-
-    def _one(self, actions: Sequence[str]) -> str:
-        # Not `choice`: an array of texts is as wide as its longest one.
-        return str(actions[int(self._rng.integers(len(actions)))])
-
-    def _sample(self) -> str:
-        return self._env.action_space.sample()
-
-
-def play(
-    env: gymnasium.Env, task: Task, actor: Any, *, max_steps: int, name: str
-) -> Episode:
-    """One real episode; an environment that breaks leaves it unscored."""
-    transitions: list[Transition] = []
-    earned = 0.0
-    success: bool | None = None
-    try:
-        task, state = base.begin(env, task)
-        for number in range(max_steps):
-            action = actor()
-            step = base.take(env, action, earned)
-            last = number + 1 == max_steps
-            success = step.success
-            transitions.append(
-                Transition(
-                    state=state, action=action, next_state=step.state,
-                    rewards=step.rewards, terminated=step.terminated,
-                    truncated=step.truncated or (last and not step.terminated),
-                    success=step.success, invalid=step.invalid,
-                    reveals=step.reveals,
-                )
-            )  # fmt: skip
-            state, earned = step.state, earned + sum(step.rewards.values())
-            if step.terminated or step.truncated:
-                break
-    except Exception as error:  # an environment may raise anything
-        print(f"collect: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-        success = None
-    return Episode(
-        id=name, task=task, transitions=tuple(transitions), source="real",
-        success=success,
-    )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dreamgym.agent.behavior import CollectConfig
 from dreamgym.agent.policy import PolicyConfig
 from dreamgym.pipeline.warmstart_config import WarmstartConfig
 from dreamgym.training import LoopConfig
@@ -70,36 +71,6 @@ MODELS = {
 
 RETRIEVALS = ("lexical", "hidden")
 """By what demonstrations are found (worldmodel.memory.encoders)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectConfig:
-    """How many real episodes, from whom. Shares need not sum to one: they are weights.
-
-    Few are an expert's: demonstrations are dear, and an expert knows what the state
-    does not say, so a model fitted to its ways expects luck wherever a policy goes.
-    `noise` is the chance that the noisy expert acts at random instead; a random actor
-    takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`,
-    and with `tempting` one that earned a reward elsewhere: here a condition of it is
-    mostly missing, which is what an experience model gets wrong first.
-    """
-
-    games: int = 600
-    episodes: int = 1300
-    dev_games: int = 100
-    expert: float = 0.035
-    noisy: float = 0.1
-    random: float = 0.865
-    noise: float = 0.35
-    foreign: float = 0.3
-    tempting: float = 0.2
-    mangled: float = 0.05
-
-    def __post_init__(self):
-        if min(self.games, self.episodes, self.dev_games) < 1:
-            raise ValueError("games, episodes and dev_games must be >= 1")
-        if self.expert + self.noisy + self.random <= 0:
-            raise ValueError("expert, noisy and random must not all be 0")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

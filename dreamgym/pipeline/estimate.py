@@ -16,7 +16,7 @@ from curriculum.sampler import max_generated
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.run import RunError
-from dreamgym.scoring.learned import PreferenceFitConfig
+from dreamgym.rewards.reward_model import PreferenceFitConfig
 from dreamgym.training import LoopConfig
 from worldmodel.data.records import read_episodes
 from worldmodel.experience.base import SAMPLES

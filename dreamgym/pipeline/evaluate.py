@@ -48,7 +48,7 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
     env = registry.make(run.config.env)
     try:
         tasks = base.tasks_of(env, run.config.env, "test", end)
-        told = base.begun(env, tasks[first:])
+        told = base.begin_all(env, tasks[first:])
     finally:
         env.close()
     if not told and first:

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.envs import base, registry
-from dreamgym.evaluation import scorecard
+from dreamgym.evaluation import scorecard_page
 from dreamgym.pipeline import served
 from dreamgym.pipeline.config import ServerConfig
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
@@ -50,8 +50,8 @@ def _measured(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     # The gate reads calibrated chances: so its threshold is one. 0 believes all.
     card["threshold"] = scale.confidence(least) if least else 0.0
     run.write_json("fidelity.json", card)
-    scorecard.plot_states(card, run.path("plots/fidelity.png"))
-    print(scorecard.summary(card))
+    scorecard_page.plot_states(card, run.path("plots/fidelity.png"))
+    print(scorecard_page.summary(card))
     return {
         "transitions": card["transitions"],
         "real_transitions": card["real_transitions"],
@@ -132,7 +132,7 @@ class Replays:
 
     def __init__(self, env: gymnasium.Env):
         self._env, self.transitions, self.failed = env, 0, 0
-        self.stochastic = not getattr(env.unwrapped, "deterministic", True)
+        self.stochastic = not base.is_deterministic(env)
         self._known: dict[tuple, Replayed | None] = {}
 
     def __call__(self, query: Query) -> Replayed | None:
@@ -152,20 +152,23 @@ class Replays:
         return self._env.step(action)
 
     def _play(self, query: Query) -> Replayed | None:
-        try:
-            _, state = base.begin(self._env, query.task)
-            for action in query.past:
-                seen, _, terminated, truncated, _ = self._step(action)
-                if terminated or truncated:
-                    return None
-                state = lines(seen)
-            if state != query.state:
-                return None
-            seen, reward, _, _, info = self._step(query.action)
-        except Exception:  # an environment may raise anything
+        result = base.guarded(self._env, lambda: self._replay(query))
+        if isinstance(result, base.EnvironmentFailure):
             self.failed += 1
             return None
-        return Replayed(lines(seen), float(reward) > 0 or bool(info.get("success")))
+        return result
+
+    def _replay(self, query: Query) -> Replayed | None:
+        _, state = base.begin(self._env, query.task)
+        for action in query.past:
+            text, _, terminated, truncated, _ = self._step(action)
+            if terminated or truncated:
+                return None
+            state = lines(text)
+        if state != query.state:
+            return None
+        text, reward, _, _, info = self._step(query.action)
+        return Replayed(lines(text), float(reward) > 0 or bool(info.get("success")))
 
     def exact(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return how often the environment comes to the recorded next state again.
@@ -176,17 +179,20 @@ class Replays:
         """
         rate = Rate()
         for e in episodes:
-            try:
-                if base.begin(self._env, e.task)[1] != e.transitions[0].state:
-                    continue
-                for t in e.transitions:
-                    seen, _, terminated, truncated, _ = self._step(t.action)
-                    rate.add(lines(seen) == t.next_state)
-                    if terminated or truncated:
-                        break
-            except Exception:  # an environment may raise anything
-                self.failed += 1
+            result = base.guarded(self._env, lambda e=e: self._compare(e, rate))
+            self.failed += isinstance(result, base.EnvironmentFailure)
         return rate.json()
+
+    def _compare(self, episode: Episode, rate: Rate) -> None:
+        """Play an episode again; add to the rate which next states are the same."""
+        _, state = base.begin(self._env, episode.task)
+        if state != episode.transitions[0].state:
+            return
+        for t in episode.transitions:
+            text, _, terminated, truncated, _ = self._step(t.action)
+            rate.add(lines(text) == t.next_state)
+            if terminated or truncated:
+                return
 
 
 ON_POLICY = ("warmstart", "dream")
@@ -259,5 +265,5 @@ def full_scorecard(
     name = name if path is None else _free(run, name, card["episodes"])
     run.write_json(f"scorecard/{name}.json", card)
     page = run.path(f"scorecard/{name}.html")
-    scorecard.write_page(card, page)
+    scorecard_page.write_page(card, page)
     return card, page

@@ -17,8 +17,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from dreamgym.agent.behavior import collect
 from dreamgym.envs import registry
-from dreamgym.pipeline.collect import collect, games_of
+from dreamgym.pipeline.collect import games_of
 from dreamgym.pipeline.config import MODELS, RunConfig, ServerConfig
 from dreamgym.pipeline.run import RunError
 from worldmodel.backbone import lora

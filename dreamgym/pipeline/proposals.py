@@ -1,18 +1,18 @@
 """Who writes variations of valuable tasks: the experience model, or a rule.
 
-settings -> Propose: seeds -> a task or None for each. The rule is the environment's own
-where it can vary its tasks (a real reset each, counted), and otherwise a renaming of
-what the texts name, which needs no environment.
+settings -> Proposer: seeds -> a task or None for each. The rule is the environment's
+own where it can vary its tasks (a real reset each, counted), and otherwise a renaming
+of what the texts name, which needs no environment.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 
-from curriculum.generator import Propose
+from curriculum.generator import FunctionProposer, Proposer
 from curriculum.pool import TaskPool
 from curriculum.renaming import Renaming
 from curriculum.sampler import CurriculumConfig
@@ -29,7 +29,7 @@ def proposer(
     *,
     env: str,
     seed: int,
-) -> Propose | None:
+) -> Proposer | None:
     """What writes variations for this pool by `config.generator`; None: nobody.
 
     `env` is a registered id, "module:Class", or "" where there is no environment. It is
@@ -47,7 +47,7 @@ def proposer(
         return experience.vary(seeds, key=jax.random.key(number(seeds)))
 
     if config.generator == "model":
-        return by_model
+        return FunctionProposer(by_model)
 
     if _varies(env):
         return _Real(pool, env, number)
@@ -57,13 +57,13 @@ def proposer(
         rng = np.random.default_rng(number(seeds))
         return [rule.vary(task, rng) for task in seeds]
 
-    return by_text
+    return FunctionProposer(by_text)
 
 
 class _Real:
     """Variations of the environment's own, begun there: of good form (generator)."""
 
-    real = True
+    begun_in_environment = True
 
     def __init__(
         self, pool: TaskPool, env: str, number: Callable[[Sequence[Task]], int]
@@ -71,7 +71,7 @@ class _Real:
         self._pool, self._env, self._number = pool, env, number
 
     def __call__(self, seeds: Sequence[Task]) -> list[Task | None]:
-        """See generator.Propose."""
+        """See generator.Proposer."""
         rng, made = np.random.default_rng(self._number(seeds)), registry.make(self._env)
         try:
             return [_varied(made, self._pool, task, rng) for task in seeds]
@@ -84,22 +84,29 @@ def _seeds(pool: TaskPool) -> list[Task]:
 
 
 def _varies(env: str) -> bool:
-    return bool(env) and hasattr(registry.parse_spec(env), "variations")
+    return bool(env) and base.can_vary(registry.parse_spec(env))
 
 
 def _varied(
-    env: Any, pool: TaskPool, task: Task, rng: np.random.Generator
+    env: gymnasium.Env, pool: TaskPool, task: Task, rng: np.random.Generator
 ) -> Task | None:
     """The first variation that is not known, begun once: a real reset.
 
     None where there is none, or the environment raised, which is said.
     """
-    try:
-        for made in env.variations(task, rng):
-            if made.id not in pool.entries:
-                pool.resets += 1
-                return base.begin(env, made)[0]
-    except Exception as error:  # an environment may raise anything
-        told = f"{type(error).__name__}: {error}"
-        print(f"no variation of task {task.id!r}: {told}", file=sys.stderr)
+    result = base.guarded(env, lambda: _first_new(env, pool, task, rng))
+    if isinstance(result, base.EnvironmentFailure):
+        print(f"no variation of task {task.id!r}: {result.reason}", file=sys.stderr)
+        return None
+    return result
+
+
+def _first_new(
+    env: gymnasium.Env, pool: TaskPool, task: Task, rng: np.random.Generator
+) -> Task | None:
+    varied = base.as_variations(env)
+    for variation in () if varied is None else varied.variations(task, rng):
+        if variation.id not in pool.entries:
+            pool.resets += 1
+            return base.begin(env, variation)[0]
     return None

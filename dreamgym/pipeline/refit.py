@@ -56,6 +56,10 @@ def _card(
     limit = run.config.evaluate.fidelity
     with bar(limit, name, "transition") as show:
         return by_family(
-            model, dev, limit, lambda done, _: show(done), env=run.config.env,
+            model,
+            dev,
+            limit,
+            lambda done, _: show(done),
+            env=run.config.env,
             open_loop_steps=limit,
         )

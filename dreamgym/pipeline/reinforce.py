@@ -30,9 +30,9 @@ from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.reward import scoring
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import LoopConfig, Parts, Progress, train
 from dreamgym.training.gather import Score
 from worldmodel.data.records import Task, Transition, atomic_write, read_branches

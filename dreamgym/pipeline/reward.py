@@ -19,17 +19,17 @@ from dreamgym.evaluation.statistics import wilson
 from dreamgym.pipeline.pretrain import episodes_of
 from dreamgym.pipeline.run import Run, RunError, bar
 from dreamgym.pipeline.served import ANSWERS, ServerLost
-from dreamgym.scoring import learned
-from dreamgym.scoring.config import RewardConfig
-from dreamgym.scoring.judge import Judge
-from dreamgym.scoring.learned import PreferenceFitConfig, RewardModel
-from dreamgym.scoring.preferences import (
+from dreamgym.rewards import reward_model
+from dreamgym.rewards.config import RewardConfig
+from dreamgym.rewards.judge import Judge
+from dreamgym.rewards.preferences import (
     Preference,
     read_preferences,
     split,
     won_over_lost,
 )
-from dreamgym.scoring.scorer import Pasts, Scorer
+from dreamgym.rewards.reward_function import Pasts, Scorer
+from dreamgym.rewards.reward_model import PreferenceFitConfig, RewardModel
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatError
@@ -133,7 +133,7 @@ def fit(run: Run, path: Path | None, config: PreferenceFitConfig) -> dict[str, A
     trunk, tok = load_model(run.path("experience"))
     checkpoints = f"checkpoints/reward-{digest}"
     with bar(config.steps, "reward", "update") as show:
-        model, curve = learned.fit(
+        model, curve = reward_model.fit(
             trunk, tok, fitted, config, seed=seed, directory=run.path(checkpoints),
             progress=show,
         )  # fmt: skip

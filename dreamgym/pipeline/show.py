@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dreamgym.evaluation import beside
-from dreamgym.evaluation.beside import Moment
+from dreamgym.evaluation import episode_comparison
+from dreamgym.evaluation.episode_comparison import Moment
 from dreamgym.pipeline import served
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
@@ -30,8 +30,8 @@ def shown(run: Run, name: str | None) -> tuple[str, Path]:
     with served.asking(experience):
         moments = dreamed(experience, episode)
     page = run.path(f"scorecard/episode-{list(found).index(episode.id)}.html")
-    beside.write_page(episode, moments, page)
-    return beside.text(episode, moments), page
+    episode_comparison.write_page(episode, moments, page)
+    return episode_comparison.text(episode, moments), page
 
 
 def dreamed(

@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.evaluation import grid
+from dreamgym.evaluation import study_table
 from dreamgym.pipeline import evaluate
 from dreamgym.pipeline.compare import POLICIES
 from dreamgym.pipeline.config import RunConfig, changed_by
@@ -126,7 +126,7 @@ def _check(path: Path, study: Study) -> None:
     """
     for name, where in study.columns.items():
         try:
-            asked = grid.Tested.of(where)
+            asked = study_table.Tested.of(where)
         except ValueError as error:
             raise RunError(f"{path}: columns.{name}: {error}") from None
         wrong = [p for p in asked.policies if p not in POLICIES] if asked else []
@@ -197,7 +197,7 @@ def compute(
         "values": {
             c: _value(run, path)
             for c, path in study.columns.items()
-            if grid.Tested.of(path) is None
+            if study_table.Tested.of(path) is None
         },
         "games": _games(run, "test"),
         "dreamgym": sorted({v for s in ALL if (v := version(run, s)) is not None}),
@@ -221,7 +221,7 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
     path = root / CELLS / f"{digest}.json"
     if not path.is_file():
         return False
-    asked = [grid.Tested.of(where) for where in study.columns.values()]
+    asked = [study_table.Tested.of(where) for where in study.columns.values()]
     named = {p for a in asked if a is not None for p in a.policies}
     if not named:
         raise RunError("no column names a policy's test games, such as test/dream")
@@ -299,7 +299,7 @@ def table(study: Study, root: Path, fresh: int | None = None) -> str:
         pairs += [(row, r) for r in named]
     told = {v for row in rows for cell in row.done for v in cell.get("dreamgym", [])}
     mixed = f"\nBy dreamgym {', '.join(sorted(told))}: more than settings may differ.\n"
-    return grid.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
+    return study_table.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
 
 
 def plot(study: Study, root: Path, fresh: int | None = None) -> Path | None:
@@ -309,12 +309,12 @@ def plot(study: Study, root: Path, fresh: int | None = None) -> Path | None:
     """
     path = root / ("study.png" if fresh is None else f"study-{FRESH}.png")
     _, rows = _rows(study, root, fresh)
-    return path if grid.plot(rows, study.columns, path) else None
+    return path if study_table.plot(rows, study.columns, path) else None
 
 
 def _rows(
     study: Study, root: Path, fresh: int | None
-) -> tuple[list[str], list[grid.Row]]:
+) -> tuple[list[str], list[study_table.Row]]:
     asked = None if fresh is None else [_first(study), fresh]
     groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
@@ -327,6 +327,6 @@ def _rows(
             found = None  # of other games
         groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
     return axes, [
-        grid.Row(labels, len(found), [f for f in found if f is not None])
+        study_table.Row(labels, len(found), [f for f in found if f is not None])
         for labels, found in groups.items()
     ]

@@ -17,8 +17,8 @@ from dreamgym.pipeline.policies import load_policy
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reinforce import reinforce, trust_of
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl import watch
-from dreamgym.scoring.config import RewardConfig
 from dreamgym.training import Progress
 from dreamgym.training.metrics import training_note
 from worldmodel import fidelity
@@ -204,7 +204,7 @@ def _probe(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
         games = base.tasks_of(env, c.env, "dev", w.games)
         if not games:
             raise RunError(f"dream.watch.probe: {c.env!r} has no dev task to play")
-        games = base.begun(env, games)
+        games = base.begin_all(env, games)
 
         def probe(policy: Policy) -> dict[str, float]:
             before = envs.transitions

@@ -13,7 +13,7 @@ from dreamgym.agent import early_experience as early
 from dreamgym.agent.branching import TRIES, Branched, branch, proposals
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import Moment, RuleWriter, moments, reflections
-from dreamgym.agent.writers import OwnWriter, TeacherWriter, own_examples
+from dreamgym.agent.reflection_writers import OwnWriter, TeacherWriter, own_examples
 from dreamgym.envs import registry
 from dreamgym.pipeline import clone, served
 from dreamgym.pipeline.clone import fitted
@@ -146,7 +146,7 @@ def _branches(run: Run, experts: list[Episode], policy: Policy) -> Branched:
     if meta.is_file():
         return Branched(read_branches(path), **run.read_json("branches.json"))
     if not run.config.env or not (_models(c) or _reflects(c)):
-        return Branched([], 0, [], 0, 0, 0)
+        return Branched([], 0, [], 0, 0, 0, 0)
     proposed = None
     if c.source == "policy":
         proposed = proposals(

@@ -3,9 +3,9 @@
 import dataclasses
 
 from curriculum.sampler import CurriculumConfig
+from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.watch import WatchConfig
-from dreamgym.scoring.config import RewardConfig
 
 ALONE = ("batch", "critic", "success")
 """Baselines that need no group of one task."""

@@ -14,12 +14,12 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED
 from dreamgym.envs.vector import Snapshot, VectorEnv
-from dreamgym.scoring.scorer import NO_OUTCOME, Pasts, Scored, rewarded
+from dreamgym.rewards.reward_function import NO_OUTCOME, Pasts, Scored, rewarded
 from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import Episode, Task
 
 Score = Callable[[Sequence[Episode], Pasts], Sequence[Scored]]
-"""What pays the steps of episodes (scoring.Scorer.score)."""
+"""What pays the steps of episodes (rewards.Scorer.score)."""
 
 
 class Rollouts(NamedTuple):

@@ -19,7 +19,7 @@ from curriculum.pool import TaskQuota
 from dreamgym.agent.early_experience import own_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.vector import VectorEnv
+from dreamgym.envs.vector import VectorEnv, as_restorable
 from dreamgym.rl import watch
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
@@ -71,7 +71,7 @@ class Parts:
     task id, for the stages of the curriculum.
     """
 
-    propose: generator.Propose | None = None
+    propose: generator.Proposer | None = None
     trial: Trying | None = None
     critic: Critic | None = None
     beside: Sequence[Example] = ()
@@ -105,7 +105,7 @@ def train(
     parts = Parts() if parts is None else parts
     if budget is None and config.limit:
         budget = config.limit
-    if config.forks and not hasattr(envs, "restore"):
+    if config.forks and as_restorable(envs) is None:
         raise ValueError(
             "forks need an environment that can go back, which only the dream can"
         )

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from curriculum import generator
+from curriculum.generator import FunctionProposer
 from curriculum.pool import TaskPool
-from tests import doubles
+from tests import doubles, helpers
 
 SEED = doubles.task(0, 2, 3)
 
@@ -21,9 +22,9 @@ def variant(**changes):
 def test_seeds_are_the_most_valuable_then_the_untried_then_the_settled():
     tasks = list(doubles.tasks("train")[:4])
     pool = TaskPool(tasks)
-    pool.record(tasks[0].id, [True, True], 0)  # 0
-    pool.record(tasks[1].id, [True, False, False, False], 0)  # 3/16
-    pool.record(tasks[3].id, [True, False], 0)  # 1/4; tasks[2] is untried
+    helpers.record(pool, tasks[0].id, [True, True], 0)  # 0
+    helpers.record(pool, tasks[1].id, [True, False, False, False], 0)  # 3/16
+    helpers.record(pool, tasks[3].id, [True, False], 0)  # 1/4; tasks[2] is untried
     for seed in range(3):
         got = generator.seeds(pool, 4, np.random.default_rng(seed))
         assert [t.id for t in got] == [tasks[i].id for i in (3, 1, 2, 0)]
@@ -103,9 +104,8 @@ def verdicts(seeds, made, *, real=False):
         assert len(chosen) == 1
         return [variant(**made)]
 
-    if real:
-        propose.real = True
-    return generator.extend(TaskPool(tasks), propose, 1, np.random.default_rng(0))
+    proposer = FunctionProposer(propose, begun_in_environment=real)
+    return generator.extend(TaskPool(tasks), proposer, 1, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,7 @@ def test_extend_takes_in_the_good_and_counts_the_rest():
     }
     asked = []
 
+    @FunctionProposer
     def propose(seeds):
         asked.extend(t.id for t in seeds)
         return [answers[t.id] for t in seeds]
@@ -185,6 +186,7 @@ def test_extend_asks_for_as_many_as_told():
     pool = TaskPool(doubles.tasks("train")[:8])
     model = doubles.RuleModel()
 
+    @FunctionProposer
     def propose(seeds):
         assert len(seeds) == 3
         return model.vary(seeds, key=jax.random.key(0))
@@ -201,6 +203,7 @@ def test_what_cannot_be_solved_stays_out_with_its_reason():
     pool = TaskPool(doubles.tasks("train")[4:40:9])
     model = doubles.RuleModel()
 
+    @FunctionProposer
     def propose(seeds):
         return model.vary(seeds, key=jax.random.key(0))
 
@@ -229,16 +232,16 @@ def test_nothing_is_tried_out_that_the_text_refuses():
     def feasible(tasks):
         raise AssertionError(f"{tasks} must not be tried")
 
-    got = generator.extend(
-        pool, lambda seeds: [None for _ in seeds], 1, np.random.default_rng(0),
-        feasible=feasible,
-    )  # fmt: skip
+    nothing = FunctionProposer(lambda seeds: [None for _ in seeds])
+    rng = np.random.default_rng(0)
+    got = generator.extend(pool, nothing, 1, rng, feasible=feasible)
     assert got == {"form": 1}
 
 
 def test_two_proposals_of_one_text_are_one_task():
     pool = TaskPool([doubles.task(0, 1, 3), doubles.task(0, 2, 3)])
 
+    @FunctionProposer
     def propose(seeds):
         return [dataclasses.replace(variant(), id=f"new{i}") for i in range(len(seeds))]
 

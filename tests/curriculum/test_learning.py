@@ -12,7 +12,7 @@ import pytest
 
 from curriculum.sampler import CurriculumConfig, pool_of, task_weights, weights
 from curriculum.value import ValueConfig
-from tests import doubles
+from tests import doubles, helpers
 
 ARMS, TASKS, GROUP, RATE = 6, 8, 8, 1.0
 HOPELESS, TRIVIAL, LEARNABLE = 50, 50, 20
@@ -79,7 +79,7 @@ def rollouts_until_learned(seed, how, *, updates=1500):
         p = weights(np.ones(COUNT) if how == "uniform" else value, config.coverage)
         for i in rng.choice(COUNT, TASKS, replace=False, p=p):
             won = learner.play(i, GROUP)
-            pool.record(entries[i].task.id, won.tolist(), update)
+            helpers.record(pool, entries[i].task.id, won.tolist(), update)
     return updates * TASKS * GROUP
 
 

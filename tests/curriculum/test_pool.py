@@ -8,7 +8,7 @@ import pytest
 
 from curriculum.pool import TaskPool
 from curriculum.value import ValueConfig, posterior
-from tests import doubles
+from tests import doubles, helpers
 
 
 def some(count=3):
@@ -18,8 +18,8 @@ def some(count=3):
 def test_record_keeps_counts_value_and_age():
     tasks = some()
     pool = TaskPool(tasks)
-    assert pool.record(tasks[1].id, [True, False, False, False], 7) == 3 / 16
-    pool.record(tasks[1].id, [True, True], 8)
+    assert helpers.record(pool, tasks[1].id, [True, False, False, False], 7) == 3 / 16
+    helpers.record(pool, tasks[1].id, [True, True], 8)
     entry = pool.entries[tasks[1].id]
     assert (entry.groups, entry.rollouts, entry.successes) == (2, 6, 3)
     assert (entry.value, entry.last_update) == (0.0, 8)
@@ -32,12 +32,14 @@ def test_groups_that_agree_retire_a_task_after_patience_in_a_row(same):
     tasks = some()
     pool = TaskPool(tasks, patience=2)
     name = tasks[0].id
-    pool.record(name, same, 0)
+    helpers.record(pool, name, same, 0)
     assert not pool.entries[name].retired
-    pool.record(name, [True, False], 1)  # the row is broken: count from the start
-    pool.record(name, same, 2)
+    helpers.record(
+        pool, name, [True, False], 1
+    )  # the row is broken: count from the start
+    helpers.record(pool, name, same, 2)
     assert not pool.entries[name].retired
-    pool.record(name, same, 3)
+    helpers.record(pool, name, same, 3)
     assert pool.entries[name].retired
     assert [e.task.id for e in pool.active()] == [t.id for t in tasks[1:]]
 
@@ -45,8 +47,8 @@ def test_groups_that_agree_retire_a_task_after_patience_in_a_row(same):
 def test_a_group_without_a_scored_member_changes_only_the_age():
     tasks = some()
     pool = TaskPool(tasks, patience=2)
-    pool.record(tasks[0].id, [True, False], 0)
-    assert pool.record(tasks[0].id, [], 5) == 0.0
+    helpers.record(pool, tasks[0].id, [True, False], 0)
+    assert helpers.record(pool, tasks[0].id, [], 5) == 0.0
     entry = pool.entries[tasks[0].id]
     assert (entry.value, entry.groups, entry.last_update) == (0.25, 1, 5)
     assert not entry.retired
@@ -58,9 +60,9 @@ def test_a_task_that_is_never_scored_is_retired_and_scored_groups_begin_anew():
     pool = TaskPool(tasks, patience=2)
     name = tasks[0].id
     for update, group in enumerate(([], [True, False], [])):
-        pool.record(name, group, update)
+        helpers.record(pool, name, group, update)
     assert not pool.entries[name].retired
-    pool.record(name, [], 3)
+    helpers.record(pool, name, [], 3)
     assert pool.entries[name].retired
     again = TaskPool(tasks[:1])
     again.load(pool.state())
@@ -71,7 +73,7 @@ def test_where_episodes_may_be_longer_what_was_only_lost_is_tried_again():
     lost, won, mixed = some(4)[:3]
     pool = TaskPool(some(4), patience=1)
     for task, group in ((lost, [False]), (won, [True]), (mixed, [True, False])):
-        pool.record(task.id, group * 2, 0)
+        helpers.record(pool, task.id, group * 2, 0)
     assert [e.retired for e in pool.entries.values()] == [True, True, False, False]
     pool.readmit_unsolved()
     assert [e.retired for e in pool.entries.values()] == [False, True, False, False]
@@ -84,10 +86,10 @@ def test_when_every_seed_is_retired_all_seeds_are_looked_at_again():
     pool = TaskPool(tasks, patience=1)
     made = dataclasses.replace(tasks[0], id="made")
     pool.add_generated(made)
-    pool.record("made", [False, False], 0)
-    pool.record(tasks[0].id, [False, False], 0)
+    helpers.record(pool, "made", [False, False], 0)
+    helpers.record(pool, tasks[0].id, [False, False], 0)
     assert pool.entries[tasks[0].id].retired
-    pool.record(tasks[1].id, [True, True], 0)
+    helpers.record(pool, tasks[1].id, [True, True], 0)
     seeds = pool.active(generated=False)
     assert [e.task.id for e in seeds] == [t.id for t in tasks]
     assert all(e.value is None and e.uninformative_groups == 0 for e in seeds)
@@ -109,8 +111,8 @@ def test_a_pool_goes_through_json_whole():
     pool = TaskPool(tasks, patience=1)
     made = dataclasses.replace(tasks[0], id="made", lineage=(tasks[0].id, "x"))
     pool.add_generated(made)
-    pool.record(tasks[0].id, [True, False, False], 3)
-    pool.record("made", [False, False], 4)
+    helpers.record(pool, tasks[0].id, [True, False, False], 3)
+    helpers.record(pool, "made", [False, False], 4)
     other = TaskPool(some(1))
     other.load(json.loads(json.dumps(pool.state())))
     assert other.entries == pool.entries
@@ -140,10 +142,10 @@ def values(pool, **settings):
 def test_an_old_group_value_drifts_back_to_an_untried_tasks():
     tasks = some(2)
     pool = TaskPool(tasks, values=ValueConfig(decay=0.5))
-    pool.record(tasks[0].id, [False, False], 0)
+    helpers.record(pool, tasks[0].id, [False, False], 0)
     # The next update is 1: one policy change since, so 0 counts half and 1/4 half.
     np.testing.assert_allclose(values(pool), [0.125, 0.25], rtol=1e-12)
-    pool.record(tasks[1].id, [True, False], 2)
+    helpers.record(pool, tasks[1].id, [True, False], 2)
     np.testing.assert_allclose(values(pool), [0.25 * 7 / 8, 0.25], rtol=1e-12)
 
 
@@ -151,15 +153,15 @@ def test_posterior_values_by_hand_and_their_decay():
     tasks = some(2)
     config = ValueConfig(estimate="posterior", optimism=0.0, decay=0.5)
     pool = TaskPool(tasks, values=config)
-    pool.record(tasks[0].id, [True, False, False, False], 0)
-    pool.record(tasks[0].id, [True, True], 1)
+    helpers.record(pool, tasks[0].id, [True, False, False, False], 0)
+    helpers.record(pool, tasks[0].id, [True, True], 1)
     # Won 1/2 + 2, lost 3/2; all seen before the update that comes next: halved again.
     want = [posterior(1.25, 0.75, prior=1).mean, posterior(0, 0, prior=1).mean]
     np.testing.assert_allclose(values(pool), want, rtol=1e-12)
     np.testing.assert_allclose(
         pool.success(list(pool.entries.values())), [2.25 / 4, 0.5], rtol=1e-12
     )
-    pool.record(tasks[1].id, [], 60)  # time alone brings it back to the prior
+    helpers.record(pool, tasks[1].id, [], 60)  # time alone brings it back to the prior
     np.testing.assert_allclose(values(pool), [1 / 6, 1 / 6], rtol=1e-6)
 
 
@@ -168,8 +170,8 @@ def test_a_group_without_a_scored_member_ages_and_does_not_refresh():
     config = ValueConfig(estimate="posterior", decay=0.5)
     seen, unseen = TaskPool(tasks, values=config), TaskPool(tasks, values=config)
     for pool in (seen, unseen):
-        pool.record(tasks[0].id, [True, True], 0)
-    seen.record(tasks[0].id, [], 3)
+        helpers.record(pool, tasks[0].id, [True, True], 0)
+    helpers.record(seen, tasks[0].id, [], 3)
     unseen.next_update = 4
     np.testing.assert_allclose(values(seen), values(unseen), rtol=1e-12)
 
@@ -189,7 +191,7 @@ def test_single_rollouts_alone_are_never_settled():
     tasks = some(1)
     pool = TaskPool(tasks, patience=1)
     for update in range(5):
-        pool.record(tasks[0].id, [False], update)
+        helpers.record(pool, tasks[0].id, [False], update)
     (entry,) = pool.entries.values()
     assert (entry.value, entry.uninformative_groups, entry.retired) == (None, 0, False)
     assert (entry.rollouts, entry.successes) == (5, 0)

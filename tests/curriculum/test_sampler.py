@@ -16,7 +16,7 @@ from curriculum.sampler import (
     weights,
 )
 from curriculum.value import ValueConfig, target_proximity
-from tests import doubles
+from tests import doubles, helpers
 
 
 def named(count, *, family="f", prefix="t"):
@@ -31,8 +31,8 @@ def test_weights_by_hand():
     # Values 0.25, untried (counts 0.25), 0: four fifths go 1/2, 1/2, 0 and one fifth
     # is spread evenly. Without the even share the last would be 0.
     pool = TaskPool(named(3))
-    pool.record("t0", [True, False], 0)
-    pool.record("t2", [True, True], 0)
+    helpers.record(pool, "t0", [True, False], 0)
+    helpers.record(pool, "t2", [True, True], 0)
     found = task_weights(pool, pool.active(), CurriculumConfig())
     np.testing.assert_allclose(found, [0.25, 0.25, 0.0], rtol=1e-12)
     got = weights(found, 0.2)
@@ -45,9 +45,9 @@ def test_weights_without_any_value_are_even():
 
 def test_draws_follow_the_weights():
     pool = TaskPool(named(3))
-    pool.record("t0", [True, False], 0)  # 1/4
-    pool.record("t1", [True] + [False] * 9, 0)  # 9/100
-    pool.record("t2", [True, True], 0)  # 0
+    helpers.record(pool, "t0", [True, False], 0)  # 1/4
+    helpers.record(pool, "t1", [True] + [False] * 9, 0)  # 9/100
+    helpers.record(pool, "t2", [True, True], 0)  # 0
     config = CurriculumConfig(coverage=0.1)
     rng, n = np.random.default_rng(0), 3000
     counts = collections.Counter(sample(pool, 1, config, rng)[0].id for _ in range(n))
@@ -58,7 +58,7 @@ def test_draws_follow_the_weights():
 
 def test_without_coverage_a_settled_task_is_never_drawn():
     pool = TaskPool(named(3))
-    pool.record("t1", [False, False], 0)
+    helpers.record(pool, "t1", [False, False], 0)
     rng = np.random.default_rng(0)
     config = CurriculumConfig(coverage=0.0)
     drawn = {t.id for _ in range(50) for t in sample(pool, 2, config, rng)}
@@ -98,7 +98,7 @@ def test_generated_tasks_are_capped(share, made, expected):
 
 def test_retired_tasks_are_not_drawn():
     pool = TaskPool(named(3), patience=1)
-    pool.record("t0", [False, False], 0)
+    helpers.record(pool, "t0", [False, False], 0)
     rng = np.random.default_rng(0)
     drawn = {t.id for _ in range(20) for t in sample(pool, 2, CurriculumConfig(), rng)}
     assert drawn == {"t1", "t2"}
@@ -143,9 +143,9 @@ def test_a_batch_of_nothing_is_refused():
 def test_a_target_weighs_by_closeness_and_not_by_variance():
     config = CurriculumConfig(target=0.9, value=ValueConfig(prior=1e-9))
     pool = pool_of(named(3), config)
-    pool.record("t0", [True] * 9 + [False], 0)
-    pool.record("t1", [True, False], 0)
-    pool.record("t2", [False] * 9 + [True], 0)
+    helpers.record(pool, "t0", [True] * 9 + [False], 0)
+    helpers.record(pool, "t1", [True, False], 0)
+    helpers.record(pool, "t2", [False] * 9 + [True], 0)
     got = task_weights(pool, pool.active(), config)
     want = [target_proximity(p, 0.9, config.target_width) for p in (0.9, 0.5, 0.1)]
     np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -155,7 +155,7 @@ def test_a_target_weighs_by_closeness_and_not_by_variance():
 def test_an_untried_task_is_taken_for_half_won():
     config = CurriculumConfig(target=0.5)
     pool = pool_of(named(2), config)
-    pool.record("t0", [False] * 20, 0)
+    helpers.record(pool, "t0", [False] * 20, 0)
     assert task_weights(pool, pool.active(), config)[1] == 1.0
 
 
@@ -215,7 +215,7 @@ def test_the_pool_is_made_as_the_settings_say():
         patience=1, value=ValueConfig(estimate="posterior", cluster="family")
     )
     pool = pool_of(named(2), config, seed=3)
-    pool.record("t0", [True, True], 0)
+    helpers.record(pool, "t0", [True, True], 0)
     assert pool.entries["t0"].retired
     assert pool.entries["t1"].cluster == "f"
     np.testing.assert_allclose(
@@ -227,7 +227,7 @@ def test_a_part_whose_tasks_are_all_retired_goes_on_being_drawn():
     # "When" is measured on tasks without a call: won every time, they retire first.
     pool = TaskPool([*named(4, prefix="call"), *named(2, prefix="none")], patience=1)
     for name in ("none0", "none1"):
-        pool.record(name, [True, True], 0)
+        helpers.record(pool, name, [True, True], 0)
     assert {e.task.id for e in pool.active()} == {f"call{i}" for i in range(4)}
     mix = [(0.5, lambda e: "call" in e.task.id), (0.5, lambda e: "none" in e.task.id)]
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from curriculum.generator import FunctionProposer
 from curriculum.sampler import CurriculumConfig, pool_of
 from dreamgym import training
 from dreamgym.agent.policy import Policy
@@ -280,6 +281,7 @@ def test_the_loop_ends_at_its_budget():
 def test_invented_tasks_enter_the_pool_and_then_the_batch():
     model = doubles.RuleModel()
 
+    @FunctionProposer
     def propose(seeds):
         return model.vary(seeds, key=jax.random.key(0))
 

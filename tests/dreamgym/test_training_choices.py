@@ -15,13 +15,13 @@ from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.pipeline.config import RunConfig
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run
+from dreamgym.rewards.config import MilestoneConfig, RewardConfig
+from dreamgym.rewards.reward_function import NO_OUTCOME, Scorer
 from dreamgym.rl import watch
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
 from dreamgym.rl.watch import WatchConfig
-from dreamgym.scoring.config import MilestoneConfig, RewardConfig
-from dreamgym.scoring.scorer import NO_OUTCOME, Scorer
 from dreamgym.training import BesideConfig, LoopConfig, Parts, Progress, ReplayConfig
 from dreamgym.training.gather import Rollouts, fork_points, gather, scored
 from tests import doubles

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from curriculum.generator import FunctionProposer
 from curriculum.lesson_presets import tool_lessons
 from curriculum.lesson_tracker import LessonTracker, lesson_tracker_for
 from curriculum.lessons import LessonConfig
@@ -124,6 +125,7 @@ class Trial:
 def test_proposals_are_tried_with_the_policy_of_now_and_counted():
     model, trial = doubles.RuleModel(), Trial()
 
+    @FunctionProposer
     def propose(seeds: list[Task]):
         return [model._moved(t) for t in seeds]
 

@@ -5,7 +5,7 @@ import pytest
 
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.envs.vector import RealVectorEnv
+from dreamgym.envs.vector import RealVectorEnv, Snapshot
 from tests import doubles
 
 TASKS = list(doubles.tasks("train")[:7])
@@ -170,3 +170,9 @@ def test_an_empty_state_is_a_state_and_no_step_that_changed_nothing():
     assert steps[0].next_state == () == steps[1].state
     assert steps[1].next_state
     assert found.episode.success is True
+
+
+def test_a_real_environment_cannot_start_from_a_snapshot():
+    start = Snapshot(TASKS[0], ("go right",), TASKS[0].initial_state)
+    with pytest.raises(TypeError, match="RealVectorEnv cannot start from a snapshot"):
+        run(doubles.Scripted(doubles.expert_rule), real(1), [start])

@@ -4,12 +4,14 @@ import dataclasses
 import json
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from dreamgym.envs import base
 from tests import doubles
+from worldmodel.data.records import Transition
 
 
 def test_text_of_any_kind_is_in_the_space():
@@ -119,6 +121,15 @@ def test_what_numpy_says_can_be_written():
     assert (quiet.invalid, quiet.reveals) == (None, None)
 
 
+def test_an_action_is_invalid_as_told_else_where_nothing_changed():
+    (t,) = doubles.episode(TASKS[0], ["go right"]).transitions
+    same = dataclasses.replace(t, next_state=t.state)
+    for told, moved, stuck in ((None, False, True), (True, True, True),
+                               (False, False, False)):  # fmt: skip
+        assert base.counts_as_invalid(dataclasses.replace(t, invalid=told)) is moved
+        assert base.counts_as_invalid(dataclasses.replace(same, invalid=told)) is stuck
+
+
 class Odd(doubles.Corridor):
     """Cannot begin one task, and speaks half a character in another."""
 
@@ -133,7 +144,7 @@ def test_tasks_that_cannot_be_begun_or_written_stay_as_they_are(capsys):
     numpy = dataclasses.replace(TASKS[2], options={"seed": np.int64(3)})
     given = [TASKS[0], TASKS[1], numpy, doubles.task(3, 1, 4)]
     bare = [dataclasses.replace(t, initial_state=()) for t in given]
-    found = base.begun(Odd(), bare)
+    found = base.begin_all(Odd(), bare)
     assert found[:3] == bare[:3]
     assert found[3] == given[3]
     told = capsys.readouterr().err.splitlines()
@@ -143,5 +154,133 @@ def test_tasks_that_cannot_be_begun_or_written_stay_as_they_are(capsys):
     with pytest.raises(UnicodeEncodeError):
         base.begin(Odd(), TASKS[1])
     with pytest.raises(ConnectionError, match="began none of 2 tasks: UnicodeEnc"):
-        base.begun(Odd(), bare[:2])  # down, or no environment for them: nothing to play
-    assert base.begun(Odd(), []) == []
+        # The environment is down, or is not that of these tasks: nothing to play.
+        base.begin_all(Odd(), bare[:2])
+    assert base.begin_all(Odd(), []) == []
+
+
+# --- capabilities ------------------------------------------------------------
+
+
+class Capable(doubles.Corridor):
+    """A corridor with every capability."""
+
+    def variations(self, task, rng):
+        del task, rng
+        return []
+
+    def fork(self):
+        other = Capable(self.max_steps)
+        other.state, other.steps, other.open = self.state, self.steps, self.open
+        return other
+
+    def render_state(self, state):
+        return " / ".join(state)
+
+
+class Shouting(gymnasium.Wrapper):
+    """A wrapper with state of its own."""
+
+    calls = 0
+
+    def step(self, action):
+        self.calls += 1
+        text, *rest = self.env.step(action)
+        return (f"{text}\ncall {self.calls}", *rest)
+
+
+LOOKUPS = [
+    (base.as_tasks, "tasks"), (base.as_expert, "expert"),
+    (base.as_valid_actions, "valid_actions"), (base.as_variations, "variations"),
+    (base.as_forkable, "fork"), (base.as_render, "render_state"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lookup", "method"), LOOKUPS)
+def test_a_capability_is_seen_where_its_method_is_and_behind_wrappers(lookup, method):
+    env = Capable()
+    assert lookup(env) is env
+    wrapped = gymnasium.wrappers.OrderEnforcing(Shouting(env))
+    found = lookup(wrapped)
+    assert found is not None
+    assert callable(getattr(found, method))
+    assert lookup(doubles.Bare()) is None
+    assert lookup(Shouting(doubles.Bare())) is None
+
+
+def test_a_wrappers_own_method_comes_first():
+    class Slow(gymnasium.Wrapper):
+        def valid_actions(self):
+            return ["wait"]
+
+    found = base.as_valid_actions(Shouting(Slow(doubles.Corridor())))
+    assert found is not None
+    assert found.valid_actions() == ["wait"]
+
+
+def test_a_fork_of_a_wrapped_environment_keeps_its_wrappers():
+    env = Shouting(Capable())
+    base.begin(env, TASKS[0])
+    base.take(env, "go left right")
+    forkable = base.as_forkable(env)
+    assert forkable is not None
+    fork = forkable.fork()
+    assert base.take(fork, "go right").state == ("at 1", *TASKS[0].initial_state[1:],
+                                                 "call 2")  # fmt: skip
+    assert isinstance(fork, Shouting)
+    assert fork.unwrapped is not env.unwrapped
+    assert base.take(env, "dance").state[0] == "at 0"
+    assert env.calls == 2
+
+
+def test_classes_that_vary_and_environments_that_draw_lots():
+    class Drawing(doubles.Corridor):
+        deterministic = False
+
+    assert base.can_vary(Capable)
+    assert not base.can_vary(doubles.Corridor)
+    assert base.is_deterministic(gymnasium.Env())
+    assert base.is_deterministic(Shouting(doubles.Corridor()))
+    assert not base.is_deterministic(Drawing())
+    assert not base.is_deterministic(Shouting(Drawing()))
+
+
+# --- failures ----------------------------------------------------------------
+
+
+def test_guarded_returns_the_value_or_the_failure():
+    def fails():
+        raise OSError("no answer")
+
+    env = Shouting(doubles.Corridor())
+    assert base.guarded(env, lambda: 3) == 3
+    failure = base.guarded(env, fails)
+    assert isinstance(failure, base.EnvironmentFailure)
+    assert failure.environment == "Corridor"
+    assert failure.reason == "OSError: no answer"
+    assert failure.place.startswith("test_base.py:")
+    # The line is that of the environment's code, not of the library it calls.
+    inside = base.guarded(env, lambda: json.loads("no"))
+    assert isinstance(inside, base.EnvironmentFailure)
+    assert inside.place.startswith("test_base.py:")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_no_failure_of_the_environment(error):
+    def interrupts():
+        raise error
+
+    with pytest.raises(error):
+        base.guarded(doubles.Corridor(), interrupts)
+
+
+def test_a_step_as_a_record():
+    told = {"rewards": {"a": 1.0}, "invalid": False, "reveals": True}
+    step = base.take(Fixed(1.0, True, False, told), "a")
+    record = step.transition(("here",), "open", "a door")
+    assert record == Transition(
+        state=("here",), action="open", next_state=("x",), rewards={"a": 1.0},
+        terminated=True, truncated=False, success=True, invalid=False, reveals=True,
+        thought="a door",
+    )  # fmt: skip
+    assert step.transition((), "open").thought is None

@@ -5,6 +5,7 @@ import itertools
 import json
 import warnings
 
+import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -56,6 +57,11 @@ def test_environment_passes_gymnasiums_own_check(name):
         check_env(made(name), skip_render_check=True)
 
 
+def test_a_wrapped_environment_keeps_the_contract_with_its_capabilities():
+    wrapped = gymnasium.Wrapper(gymnasium.Wrapper(doubles.Corridor()))
+    assert set(contract.check(wrapped, limit=30)) == ALWAYS | HAS["corridor"]
+
+
 # --- one broken rule each ----------------------------------------------------
 
 
@@ -78,6 +84,13 @@ class Touchy(doubles.Corridor):
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
         return obs, reward, terminated or info["invalid"], truncated, info
+
+
+class Mistyped(doubles.Corridor):
+    def step(self, action):
+        if not self.open:
+            raise NameError("name 'RuntimError' is not defined")
+        return super().step(action)
 
 
 class Endless(doubles.Corridor):
@@ -196,7 +209,8 @@ def test_variations_that_keep_the_contract_pass():
         (Forgetful, "replays differ"),
         (Moody, "plan"),
         (Touchy, "cannot take must not end"),
-        (Endless, "step after the end must raise"),
+        (Endless, "step after the end must raise$"),
+        (Mistyped, r"end must raise one of RuntimeError, .*got NameError: .*py:\d+"),
         (BadPlan, "expert's plan of 2 actions must win"),
         (Falling, "expert's plan of 9 actions must win"),
         (LateEnd, "trunca"),

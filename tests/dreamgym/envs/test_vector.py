@@ -1,6 +1,7 @@
 """The batch of real environments, slot by slot."""
 
 from dreamgym.envs import base, vector
+from dreamgym.envs.dream import DreamVectorEnv
 from tests import doubles
 
 
@@ -92,3 +93,9 @@ def test_the_return_of_an_earlier_game_is_not_carried_over():
         won = step.success
     assert step.terminated
     assert not won
+
+
+def test_only_the_dream_can_return_to_an_earlier_moment():
+    dream = DreamVectorEnv(doubles.RuleModel(), 1, max_steps=3)
+    assert vector.as_restorable(dream) is dream
+    assert vector.as_restorable(batch()) is None

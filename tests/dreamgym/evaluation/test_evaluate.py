@@ -71,15 +71,6 @@ def test_a_policy_without_a_scored_episode_has_no_numbers(rows):
     assert got["mean_return"] is got["mean_steps"] is got["invalid_action_rate"] is None
 
 
-def test_an_action_is_invalid_as_told_else_where_nothing_changed():
-    (t,) = doubles.episode(A, ["go right"]).transitions
-    same = dataclasses.replace(t, next_state=t.state)
-    for told, moved, stuck in ((None, False, True), (True, True, True),
-                               (False, False, False)):  # fmt: skip
-        assert evaluate.invalid(dataclasses.replace(t, invalid=told)) is moved
-        assert evaluate.invalid(dataclasses.replace(same, invalid=told)) is stuck
-
-
 def test_families_apart_in_order_of_name():
     rows = [doubles.trajectory(x, WIN) for x in (A, B, A)]
     found = evaluate.by_family(rows)

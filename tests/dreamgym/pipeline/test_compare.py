@@ -7,7 +7,7 @@ import matplotlib.image
 import pytest
 
 from dreamgym import cli
-from dreamgym.evaluation import compare as shown
+from dreamgym.evaluation import run_comparison
 from dreamgym.pipeline.compare import compared
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
@@ -70,7 +70,7 @@ def test_of_a_dream_that_is_not_over_there_is_what_it_told(two):
 
 
 def test_the_table_leaves_blank_what_is_missing(two):
-    text = shown.table(compared([run.root for run in two]))
+    text = run_comparison.table(compared([run.root for run in two]))
     rows = [
         [c.strip() for c in line.strip("|").split("|")]
         for line in text.splitlines()
@@ -107,5 +107,5 @@ def test_runs_of_the_same_settings_are_compared_too(two, tmp_path):
         "name": str(same.root), "settings": {}, "policies": {}, "curve": [],
     }  # fmt: skip
     assert found["paired"] == [{}]
-    assert "- none" in shown.table(found)
-    shown.plot(found, tmp_path / "c.png")
+    assert "- none" in run_comparison.table(found)
+    run_comparison.plot(found, tmp_path / "c.png")

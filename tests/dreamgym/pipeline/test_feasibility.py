@@ -7,6 +7,7 @@ import pytest
 
 from curriculum import generator
 from curriculum.feasibility import FeasibilityConfig
+from curriculum.generator import FunctionProposer
 from curriculum.pool import TaskPool
 from curriculum.sampler import CurriculumConfig
 from dreamgym.pipeline.feasibility import FeasibilityFilter, feasibility_filter_for
@@ -134,6 +135,7 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
     made = {t.id: dataclasses.replace(t, id=f"new-{t.id}", split="generated")
             for t in (doubles.task(1, 2, 6), FAR)}  # fmt: skip
 
+    @FunctionProposer
     def propose(seeds):
         assert len(seeds) == 2
         return list(made.values())

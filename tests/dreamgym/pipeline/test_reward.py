@@ -10,10 +10,10 @@ from dreamgym.pipeline import reward, served
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.pipeline.served import ServerLost
-from dreamgym.scoring import learned
-from dreamgym.scoring.config import JudgeConfig, LearnedConfig, RewardConfig
-from dreamgym.scoring.learned import PreferenceFitConfig
-from dreamgym.scoring.preferences import won_over_lost, write_preferences
+from dreamgym.rewards import reward_model
+from dreamgym.rewards.config import JudgeConfig, LearnedConfig, RewardConfig
+from dreamgym.rewards.preferences import won_over_lost, write_preferences
+from dreamgym.rewards.reward_model import PreferenceFitConfig
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import save_model
@@ -66,7 +66,7 @@ def test_a_runs_own_episodes_make_its_model(fitted):
 def test_what_is_done_is_not_done_again(fitted, monkeypatch):
     run, told = fitted
     with monkeypatch.context() as patch:
-        patch.setattr(learned, "fit", None)
+        patch.setattr(reward_model, "fit", None)
         again = reward.fit(run, None, CONFIG)
         assert again["accuracy"] == told["accuracy"]
         with pytest.raises(TypeError):  # other settings are another fit

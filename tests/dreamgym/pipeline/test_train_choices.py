@@ -12,9 +12,9 @@ from dreamgym.pipeline.config import TrustConfig, changed
 from dreamgym.pipeline.policies import save_policy
 from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
+from dreamgym.rewards.config import JudgeConfig, RewardConfig
 from dreamgym.rl.config import ALGORITHMS, PenaltyConfig
 from dreamgym.rl.watch import WatchConfig
-from dreamgym.scoring.config import JudgeConfig, RewardConfig
 from dreamgym.training import BesideConfig, Progress, ReplayConfig
 from tests import doubles
 from tests.dreamgym.pipeline.test_train import (

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from dreamgym.scoring.config import JudgeConfig, RewardConfig
-from dreamgym.scoring.judge import Judge, judge_messages, read_scores
-from dreamgym.scoring.scorer import Scorer, StepJudge
+from dreamgym.rewards.config import JudgeConfig, RewardConfig
+from dreamgym.rewards.judge import Judge, judge_messages, read_scores
+from dreamgym.rewards.reward_function import Scorer, StepJudge
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel.chat.client import ChatClient

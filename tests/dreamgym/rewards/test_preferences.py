@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dreamgym.scoring.preferences import (
+from dreamgym.rewards.preferences import (
     SCHEMA,
     Preference,
     read_preferences,

@@ -7,7 +7,7 @@ paid -> one dict of named components a step. Each function adds one kind.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
+from dreamgym.rewards.config import MilestoneConfig, RewardConfig, ToolConfig
 from worldmodel.data.records import Episode, Transition
 from worldmodel.text.tool_calls import (
     Call,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dreamgym.pipeline.config import changed, restored
-from dreamgym.scoring.config import (
+from dreamgym.rewards.config import (
     JudgeConfig,
     LearnedConfig,
     MilestoneConfig,

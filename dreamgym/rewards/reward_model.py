@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from dreamgym.scoring.preferences import Preference
+from dreamgym.rewards.preferences import Preference
 from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head

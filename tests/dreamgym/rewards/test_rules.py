@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from dreamgym.scoring import rules
-from dreamgym.scoring.config import MilestoneConfig, RewardConfig, ToolConfig
-from dreamgym.scoring.scorer import Scorer
+from dreamgym.rewards import rules
+from dreamgym.rewards.config import MilestoneConfig, RewardConfig, ToolConfig
+from dreamgym.rewards.reward_function import Scorer
 from tests import helpers
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tool_calls import Call

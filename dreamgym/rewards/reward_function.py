@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from dreamgym.scoring.config import RewardConfig
-from dreamgym.scoring.rules import (
+from dreamgym.rewards.config import RewardConfig
+from dreamgym.rewards.rules import (
     Components,
     added,
     kept_rewards,
@@ -51,7 +51,7 @@ class Scored(NamedTuple):
 
 @runtime_checkable
 class StepScores(Protocol):
-    """A learned model of rewards (dreamgym.scoring.learned.RewardModel)."""
+    """A learned model of rewards (dreamgym.rewards.reward_model.RewardModel)."""
 
     def scores(
         self,
@@ -64,7 +64,7 @@ class StepScores(Protocol):
 
 @runtime_checkable
 class StepJudge(Protocol):
-    """Whoever judges steps at a cost (dreamgym.scoring.judge.Judge)."""
+    """Whoever judges steps at a cost (dreamgym.rewards.judge.Judge)."""
 
     def scores(
         self,

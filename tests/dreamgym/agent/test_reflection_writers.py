@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym.agent.policy import PolicyConfig
 from dreamgym.agent.reflection import Moment, Writer, leaks_of, reflect, reflections
-from dreamgym.agent.writers import (
+from dreamgym.agent.reflection_writers import (
     OwnWriter,
     TeacherWriter,
     own_context,

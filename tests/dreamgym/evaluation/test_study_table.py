@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dreamgym.evaluation import grid
+from dreamgym.evaluation import study_table
 from dreamgym.evaluation.statistics import wilson, wilson_of
+from dreamgym.evaluation.study_table import Row
 
 COLUMNS = {
     "trained": "test/dream", "coin": "test/dream/coin",
@@ -27,7 +28,7 @@ def cell(seed, dream, bc, **values):
 
 def shown(row, other=None):
     pairs = [] if other is None else [(row, other)]
-    lines = grid.table(["variant"], [row], COLUMNS, pairs).splitlines()
+    lines = study_table.table(["variant"], [row], COLUMNS, pairs).splitlines()
     head, values = (
         [part.strip() for part in lines[i].strip("|").split("|")] for i in (0, 2)
     )
@@ -36,7 +37,7 @@ def shown(row, other=None):
 
 def test_rates_are_pooled_over_seeds_with_an_interval():
     """By hand: 3 of 4 and 1 of 3 scored are 4 of 7; of coin 2 of 2 and 1 of 2."""
-    row = grid.Row(("all",), 3, [cell(0, "1110", "0110"), cell(1, "10-0", "0000")])
+    row = Row(("all",), 3, [cell(0, "1110", "0110"), cell(1, "10-0", "0000")])
     told, below = shown(row)
     # By game 2 of 2, 1 of 2, 1 of 1, 0 of 2: less 4/7 of their counts 6/7, -1/7, 3/7
     # and -8/7, squares 110/49; as far apart as 12/7 x 1.3095 independent ones.
@@ -56,7 +57,7 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
         cell(1, "----", "----", exact={"mean": 1.0, "count": 30}, seconds=4),
         cell(2, "----", "----", exact={"mean": None, "count": 0}, seconds=None),
     ]
-    told, _ = shown(grid.Row(("all",), 3, cells))
+    told, _ = shown(Row(("all",), 3, cells))
     low, high = wilson(35, 40)
     assert told["exact"] == f"0.875 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
     assert told["seconds"] == "3 (2 to 4)"
@@ -64,7 +65,7 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
 
 
 def test_one_seed_has_no_range_and_text_stays_text():
-    told, _ = shown(grid.Row(("all",), 1, [cell(0, "1111", "1111", seconds="fast")]))
+    told, _ = shown(Row(("all",), 1, [cell(0, "1111", "1111", seconds="fast")]))
     assert told["trained"] == "1.000 [0.510, 1.000]"
     assert told["gain"] == "+0.000 [+0.000, +0.000]"
     assert told["seconds"] == "fast"
@@ -72,25 +73,25 @@ def test_one_seed_has_no_range_and_text_stays_text():
 
 def test_differences_are_of_the_same_seeds_and_games():
     """Seed 2 of the one and seed 1 of the other have no partner, nor has game 3."""
-    row = grid.Row(("a",), 2, [cell(0, "1111", "0000"), cell(2, "0000", "0000")])
-    other = grid.Row(("b",), 2, [cell(0, "001-", "0000"), cell(1, "1111", "0000")])
+    row = Row(("a",), 2, [cell(0, "1111", "0000"), cell(2, "0000", "0000")])
+    other = Row(("b",), 2, [cell(0, "001-", "0000"), cell(1, "1111", "0000")])
     _, below = shown(row, other)
     at = below.index("a minus b, same seeds, same games:")
     assert below[at + 1].startswith("- trained: +0.667 [")
     assert below[at + 1].endswith("3 games")
     assert below[at + 2] == "- coin: +1.000 [+1.000, +1.000], 2 games"
-    assert shown(row, grid.Row(("c",), 2, []))[1] == below[: at - 1]
+    assert shown(row, Row(("c",), 2, []))[1] == below[: at - 1]
 
 
 def test_games_played_by_several_seeds_are_one_draw():
     """The interval of a hundred copies of two games is that of the two."""
     copies = [cell(seed, "10--", "00--") for seed in range(100)]
-    found = grid.number(grid.Row(("a",), 100, copies), "gain", COLUMNS["gain"])
+    found = study_table.number(Row(("a",), 100, copies), "gain", COLUMNS["gain"])
     assert (found["mean"], found["low"], found["high"]) == (0.5, 0.0, 1.0)
     rng = np.random.default_rng(0)
     many = ["".join(rng.choice(["0", "1"], 4)) for _ in range(100)]
     cells = [cell(s, text, "0000") for s, text in enumerate(many)]
-    pooled = grid.number(grid.Row(("a",), 100, cells), "trained", "test/dream")
+    pooled = study_table.number(Row(("a",), 100, cells), "trained", "test/dream")
     assert pooled["count"] == 400
     assert pooled["mean"] == pytest.approx(np.mean([c == "1" for t in many for c in t]))
 
@@ -101,12 +102,15 @@ def test_games_played_by_several_seeds_are_one_draw():
 )  # fmt: skip
 def test_a_path_that_is_none_is_refused(path):
     with pytest.raises(ValueError, match="expected test/POLICY"):
-        grid.Tested.of(path)
+        study_table.Tested.of(path)
 
 
 def test_the_figure_has_what_has_intervals(tmp_path):
-    rows = [grid.Row(("a",), 1, [cell(0, "1100", "0100")]), grid.Row(("b",), 1, [])]
-    assert grid.plot(rows, COLUMNS, tmp_path / "s.png")
+    rows = [
+        Row(("a",), 1, [cell(0, "1100", "0100")]),
+        Row(("b",), 1, []),
+    ]
+    assert study_table.plot(rows, COLUMNS, tmp_path / "s.png")
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
-    assert not grid.plot(rows[1:], COLUMNS, tmp_path / "none.png")
+    assert not study_table.plot(rows[1:], COLUMNS, tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()

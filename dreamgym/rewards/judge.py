@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dreamgym.scoring.config import JudgeConfig
+from dreamgym.rewards.config import JudgeConfig
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema

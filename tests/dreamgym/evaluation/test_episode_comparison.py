@@ -1,7 +1,7 @@
 """A dreamed episode beside the real one."""
 
-from dreamgym.evaluation import beside
-from dreamgym.evaluation.beside import Moment
+from dreamgym.evaluation import episode_comparison
+from dreamgym.evaluation.episode_comparison import Moment
 from tests import helpers
 from worldmodel.experience.base import Prediction
 
@@ -20,7 +20,7 @@ def moments():
 
 
 def test_what_differs_is_marked():
-    told = beside.text(EPISODE, moments(), width=80).splitlines()
+    told = episode_comparison.text(EPISODE, moments(), width=80).splitlines()
     steps = [i for i, x in enumerate(told) if x[:2] in ("1.", "2.", "3.")]
     first, second, third = (
         told[a:b] for a, b in zip(steps, [*steps[1:], None], strict=True)
@@ -42,12 +42,12 @@ def test_what_differs_is_marked():
 
 
 def test_long_lines_are_folded():
-    told = beside.text(EPISODE, moments(), width=30)
+    told = episode_comparison.text(EPISODE, moments(), width=30)
     assert max(map(len, (x for x in told.splitlines() if "|" in x))) <= 30
 
 
 def test_the_page_quotes_and_marks(tmp_path):
-    beside.write_page(EPISODE, moments(), tmp_path / "deep/p.html")
+    episode_comparison.write_page(EPISODE, moments(), tmp_path / "deep/p.html")
     page = (tmp_path / "deep/p.html").read_text()
     assert "so &lt;it&gt; is" in page
     assert page.count("class='odd'") == 2 * len(EPISODE.transitions[0].state) + 3

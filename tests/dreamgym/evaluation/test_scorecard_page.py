@@ -3,7 +3,7 @@
 import matplotlib.image
 import numpy as np
 
-from dreamgym.evaluation import scorecard
+from dreamgym.evaluation import scorecard_page
 from tests import helpers
 from worldmodel import fidelity
 from worldmodel.experience.base import Prediction
@@ -36,13 +36,13 @@ def card(**more):
 
 
 def test_the_table_says_rates_with_intervals_and_cases():
-    told = scorecard.table(card())
+    told = scorecard_page.table(card())
     assert "3 held-out transitions" in told
     row = next(x for x in told.splitlines() if x.startswith("next state exact"))
     assert "33.3% [6.1%, 79.2%] n=3" in row  # Wilson, one of three
     assert "changed lines: precision" in told
     assert "of its tasks were in the training data" not in told
-    assert "2 of its tasks were in the training data" in scorecard.table(
+    assert "2 of its tasks were in the training data" in scorecard_page.table(
         card(seen_tasks=2)
     )
     # Nothing of that kind was asked: no number is shown.
@@ -53,23 +53,23 @@ def test_the_table_says_rates_with_intervals_and_cases():
 def test_what_decides_stands_first_and_is_told_of_policies_before_all():
     found = card()
     found["on_policy"] = {"dream": {k: v for k, v in found.items() if k != "families"}}
-    first, *_ = scorecard.summary(found).splitlines()
+    first, *_ = scorecard_page.summary(found).splitlines()
     assert first.startswith("predictable next states right, episodes of dream")
-    told = scorecard.summary(found)
+    told = scorecard_page.summary(found)
     for what in ("unusual rewards found", "ends found", "success as in reality"):
         assert told.count(what) == 2
 
 
 def test_the_interval_is_of_the_effective_number_of_cases():
     rate = {"mean": 0.5, "count": 100, "effective": 4.0}
-    assert scorecard._rate(rate) == " 50.0% [15.0%, 85.0%] n=100"
+    assert scorecard_page._rate(rate) == " 50.0% [15.0%, 85.0%] n=100"
 
 
 def test_the_page_holds_every_number_and_quotes_names(tmp_path):
     found = card(episodes="<i>mine", seen_tasks=1)
-    scorecard.write_page(found, tmp_path / "deep/card.html")
+    scorecard_page.write_page(found, tmp_path / "deep/card.html")
     page = (tmp_path / "deep/card.html").read_text()
-    for _, value in scorecard.rows(found):
+    for _, value in scorecard_page.rows(found):
         assert value.strip() in page
     assert "&lt;b&gt;lamps" in page
     assert "&lt;i&gt;mine" in page
@@ -80,9 +80,9 @@ def test_the_page_holds_every_number_and_quotes_names(tmp_path):
 
 def test_bars_stand_beside_the_baseline(tmp_path):
     found = card()
-    scorecard.plot_states(found, tmp_path / "deep/f.png")
+    scorecard_page.plot_states(found, tmp_path / "deep/f.png")
     one = matplotlib.image.imread(tmp_path / "deep/f.png")
     found["copy"]["all"]["mean"] = 0.9
-    scorecard.plot_states(found, tmp_path / "deep/g.png")
+    scorecard_page.plot_states(found, tmp_path / "deep/g.png")
     other = matplotlib.image.imread(tmp_path / "deep/g.png")
     assert np.abs(one - other).max() > 0.1

@@ -9,10 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.scoring import learned
-from dreamgym.scoring.learned import PreferenceFitConfig, RewardModel, bradley_terry
-from dreamgym.scoring.preferences import Preference
-from dreamgym.scoring.scorer import StepScores
+from dreamgym.rewards import reward_model
+from dreamgym.rewards.preferences import Preference
+from dreamgym.rewards.reward_function import StepScores
+from dreamgym.rewards.reward_model import (
+    PreferenceFitConfig,
+    RewardModel,
+    bradley_terry,
+)
 from tests import doubles
 from worldmodel.backbone.scalar_head import with_scalar_head
 
@@ -97,7 +101,7 @@ def swapped(pairs, seed):
 
 @functools.cache
 def fitted(folder, shuffled=False) -> tuple[RewardModel, list]:
-    return learned.fit(
+    return reward_model.fit(
         doubles.model(), doubles.tokenizer(),
         swapped(SEEN, 0) if shuffled else SEEN, CONFIG, seed=0, directory=folder,
     )  # fmt: skip
@@ -159,7 +163,7 @@ def test_it_reads_state_action_effect_and_history():
 
     def ids(past=("a",), **changes):
         step = dataclasses.replace(t, **changes)
-        return learned.transition_ids(tok, e.task, past, step, history=1)
+        return reward_model.transition_ids(tok, e.task, past, step, history=1)
 
     whole = ids()
     assert whole[-1] == tok.control("reward")
@@ -211,15 +215,15 @@ def test_a_fit_goes_on_where_it_was(told, tmp_path):
 
     args = (doubles.model(), doubles.tokenizer(), SEEN, CONFIG)
     with pytest.raises(Killed):
-        learned.fit(*args, seed=0, directory=tmp_path, progress=kill)
-    model, curve = learned.fit(*args, seed=0, directory=tmp_path)
+        reward_model.fit(*args, seed=0, directory=tmp_path, progress=kill)
+    model, curve = reward_model.fit(*args, seed=0, directory=tmp_path)
     assert curve == told[1]
     np.testing.assert_array_equal(model.gaps(UNSEEN[:3]), told[0].gaps(UNSEEN[:3]))
 
 
 def test_without_pairs_there_is_nothing_to_fit(tmp_path):
     with pytest.raises(ValueError, match="no pairs"):
-        learned.fit(
+        reward_model.fit(
             doubles.model(), doubles.tokenizer(), [], CONFIG, seed=0, directory=tmp_path
         )
 

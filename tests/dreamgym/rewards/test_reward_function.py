@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.envs.dream import DreamVectorEnv, Trust
-from dreamgym.scoring.config import (
+from dreamgym.rewards.config import (
     LearnedConfig,
     MilestoneConfig,
     RewardConfig,
     ToolConfig,
 )
-from dreamgym.scoring.scorer import Scored, Scorer, rewarded
+from dreamgym.rewards.reward_function import Scored, Scorer, rewarded
 from tests import doubles, helpers
 from worldmodel.data.records import Task
 
