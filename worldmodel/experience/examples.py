@@ -87,7 +87,7 @@ def transition_examples(
         example = _marked(context, reply, _reply_parts(tok, reply))
         weigh = {2: paid if t.reward else 1.0, 3: ended if t.terminated else 1.0}
         if set(weigh.values()) != {1.0}:
-            part = np.where(example.mask, example.part, CONTEXT)
+            part = np.where(example.mask, example.token_type, CONTEXT)
             weight = [weigh.get(int(p), 1.0) for p in part]
             example = example._replace(weight=weight)
         out.append(example)
@@ -138,7 +138,7 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     longest = {}
     for part, name, marks in ((0, "reasoning", 0), (1, "state", 1), (2, "reward", 1)):
         counts = [
-            int(np.sum(np.asarray(e.mask) & (np.asarray(e.part) == part)))
+            int(np.sum(np.asarray(e.mask) & (np.asarray(e.token_type) == part)))
             for e in examples
         ]
         most = int(np.quantile(counts or [0], 0.999, method="higher")) - marks
