@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +173,14 @@ def _said(progress: Progress) -> None:
 
 def _plain(example: Example) -> dict[str, Any]:
     """An example as JSON."""
-    return {
-        k: v.tolist() if isinstance(v, np.ndarray) else v
-        for k, v in example._asdict().items()
-    }
+    return {k: _listed(v) for k, v in example._asdict().items()}
+
+
+def _listed(value: Any) -> Any:
+    """Arrays as lists, in columns too."""
+    if isinstance(value, Mapping):
+        return {k: _listed(v) for k, v in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _arrays(progress: Progress) -> dict[str, TrainState]:

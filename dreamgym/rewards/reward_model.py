@@ -127,7 +127,9 @@ def bradley_terry(
 
 
 def _loss(logits, batch: Tokens, *, pairs: int):
-    loss, right = bradley_terry(logits[..., 0], batch.mask, batch.part, pairs=pairs)
+    loss, right = bradley_terry(
+        logits[..., 0], batch.mask, batch.columns["side"], pairs=pairs
+    )
     return loss, {"ranked": right}
 
 
@@ -162,7 +164,7 @@ class RewardModel:
         """
         pasts = [()] * len(attempts) if pasts is None else pasts
         examples = [
-            e._replace(adv=float(i))  # a row's number, in a field nothing else uses
+            e.with_columns(row=i)
             for i, e in enumerate(
                 e
                 for (task, steps), past in zip(attempts, pasts, strict=True)
@@ -178,7 +180,7 @@ class RewardModel:
             index = np.arange(at, min(at + rows, len(tokens.ids)))
             batch = rows_of(tokens, index, rows)
             found = np.asarray(self._scores(self.model.params, batch))
-            out[batch.adv[batch.mask].astype(int)] = found[batch.mask]
+            out[batch.columns["row"][batch.mask]] = found[batch.mask]
         ends = np.cumsum([len(steps) for _, steps in attempts])[:-1]
         return np.split(out - self.centre, ends) if attempts else []
 
@@ -311,7 +313,7 @@ class _Batches:
         self._size, self._seed = size, seed
         self._pairs = [
             pack(
-                [e._replace(part=[side] * len(e.ids))
+                [e.with_columns(side=side)
                  for side, examples in enumerate(pair) for e in examples],
                 width,
             )
@@ -331,8 +333,8 @@ class _Batches:
             self._order = epoch, rng.permutation(len(self._pairs))
         chosen = self._order[1][at * self._size : (at + 1) * self._size]
         found = [
-            pair._replace(part=pair.part + 2 * number)
+            pair.with_columns(side=pair.columns["side"] + np.int32(2 * number))
             for number, pair in enumerate(self._pairs[i] for i in chosen)
         ]
-        whole = Tokens(*(np.concatenate(x) for x in zip(*found, strict=True)))
+        whole = jax.tree.map(lambda *rows: np.concatenate(rows), *found)
         return rows_of(whole, np.arange(len(whole.ids)), self._rows)

@@ -65,9 +65,11 @@ class CriticConfig:
 
 
 def critic_loss(logits, batch: Tokens, *, clip: float):
-    """Of the columns before the marked tokens; `adv` holds returns, `logp` values."""
-    ids = (batch.logp, batch.adv, batch.mask, batch.weight)
-    old, returns, mask, weight = (jnp.asarray(x)[:, 1:] for x in ids)
+    """Of the columns before the marked tokens, from `returns` and `old_value`."""
+    told = (batch.columns["old_value"], batch.columns["returns"])
+    old, returns, mask, weight = (
+        jnp.asarray(x)[:, 1:] for x in (*told, batch.mask, batch.weight)
+    )
     loss = losses.value_loss(logits[:, :-1, 0], old, returns, mask, weight, clip=clip)
     return loss, {}
 
@@ -117,7 +119,7 @@ class Critic:
         params = self._params(state, policy)
         places = [self.places(e) for e in examples]
         total = sum(map(len, places))
-        tokens = self._packed(_asked(examples, places, np.arange(total)))
+        tokens = self._packed(_marked(examples, places, row=np.arange(total)))
         out = np.zeros(total, np.float32)
 
         def told(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
@@ -128,7 +130,7 @@ class Critic:
         for batch, found in self._learner.microbatches.over(
             count, self._rows, width, told
         ):
-            out[batch.adv[batch.mask].astype(int)] = found[batch.mask]
+            out[batch.columns["row"][batch.mask]] = found[batch.mask]
         return out
 
     def fit(
@@ -152,7 +154,9 @@ class Critic:
             params = jax.tree.map(jnp.copy, self._params(state, policy))
             state = state._replace(params=params)
         places = [self.places(e) for e in examples]
-        tokens = self._packed(_asked(examples, places, returns, values))
+        tokens = self._packed(
+            _marked(examples, places, returns=returns, old_value=values)
+        )
         steps = -(-len(tokens.ids) // self._rows) * self.config.passes
         batches = epochs(tokens, self._rows, seed=seed, start=0)
         total: dict[str, Ratio] = {}
@@ -178,21 +182,22 @@ class Critic:
         return pack(examples, width if longest <= width else -(-longest // 64) * 64)
 
 
-def _asked(
+def _marked(
     examples: Sequence[Example],
     places: Sequence[Sequence[int]],
-    told: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
-    old: Float[np.ndarray, " N"] | None = None,
+    **columns: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
 ) -> list[Example]:
-    """Turns up to their last place; places are marked and carry numbers."""
+    """Turns up to their last place; places are marked and carry the columns."""
     out, following = [], 0
     for e, at in zip(examples, places, strict=True):
         size = at[-1] + 1
         span = slice(following, following + len(at))
         following += len(at)
-        mask, adv, logp = (np.zeros(size, t) for t in (bool, np.float32, np.float32))
-        mask[at], adv[at] = True, told[span]
-        if old is not None:
-            logp[at] = old[span]
-        out.append(Example(e.ids[:size], mask, np.zeros(size, np.int32), logp, adv))
+        mask = np.zeros(size, bool)
+        mask[at] = True
+        named = {}
+        for name, numbers in columns.items():
+            named[name] = np.zeros(size, numbers.dtype)
+            named[name][at] = numbers[span]
+        out.append(Example(e.ids[:size], mask, np.zeros(size, np.int32), 1.0, named))
     return out

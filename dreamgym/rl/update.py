@@ -45,7 +45,7 @@ def distribution(logits, batch: Tokens, masks, temperature: float):
     `masks` is bool [2 P, V]: row 2 p + f allows what phase p allows (f: its first
     token).
     """
-    part, mask = jnp.asarray(batch.part)[:, 1:], jnp.asarray(batch.mask)[:, 1:]
+    part, mask = jnp.asarray(batch.token_type)[:, 1:], jnp.asarray(batch.mask)[:, 1:]
     allowed = jnp.asarray(masks)[part] | ~mask[..., None]
     full = jnp.full(part.shape, temperature, jnp.float32)
     shaped = shaped_logits(logits[:, :-1], allowed, full, jnp.zeros_like(full))
@@ -66,7 +66,8 @@ def policy_loss(
     ids, mask, old, adv, weight, segment = (
         jnp.asarray(x)[:, 1:]
         for x in (
-            batch.ids, batch.mask, batch.logp, batch.adv, batch.weight, batch.segment
+            batch.ids, batch.mask, batch.columns["sampler_logp"],
+            batch.columns["advantage"], batch.weight, batch.segment,
         )
     )  # fmt: skip
     logp = jnp.take_along_axis(whole, ids[..., None], axis=-1)[..., 0]
@@ -119,16 +120,18 @@ def merged(examples: Sequence[Example]) -> list[Example]:
     equal: dict[tuple, list[Example]] = {}
     out = []
     for e in examples:
-        if isinstance(e.adv, float):
-            told = 0.0 if e.logp is None else round(float(np.sum(e.logp)), 2)
-            equal.setdefault((tuple(e.ids), e.adv > 0, told), []).append(e)
+        advantage = e.columns["advantage"]
+        if isinstance(advantage, float):
+            sampled = round(float(np.sum(e.columns["sampler_logp"])), 2)
+            equal.setdefault((tuple(e.ids), advantage > 0, sampled), []).append(e)
         else:
             out.append(e)
     for found in equal.values():
         weights = np.array([e.weight for e in found], float)
-        each = np.array([e.adv for e in found], float)
-        adv = float(weights @ each / weights.sum())
-        out.append(found[0]._replace(adv=adv, weight=float(weights.sum())))
+        advantages = np.array([e.columns["advantage"] for e in found], float)
+        mean = float(weights @ advantages / weights.sum())
+        one = found[0]._replace(weight=float(weights.sum()))
+        out.append(one.with_columns(advantage=mean))
     return out
 
 
@@ -209,7 +212,7 @@ class Updater:
         require_finite("loss", metrics["loss"], int(state.step))
         if visits is not None:
             tokens = self._packed(merged([
-                e._replace(adv=np.multiply(e.adv, v))
+                e.with_columns(advantage=np.multiply(e.columns["advantage"], v))
                 for e, v in zip(examples, visits, strict=True)
             ]))  # fmt: skip
         params, far, share = backtracked(
@@ -245,14 +248,13 @@ class Updater:
 
         The k1 estimate of how far a turn is from the reference, float [N].
         """
-        numbered = [e._replace(adv=float(i)) for i, e in enumerate(examples)]
-        tokens = self._packed(numbered)
+        tokens = self._packed([e.with_columns(row=i) for i, e in enumerate(examples)])
         there = self._over(
             tokens, lambda b: self._logp(self._reference, b, self._masks)
         )
         out = np.zeros(len(examples))
-        gap = (tokens.logp - there)[tokens.mask]
-        np.add.at(out, tokens.adv[tokens.mask].astype(int), gap)
+        gap = (tokens.columns["sampler_logp"] - there)[tokens.mask]
+        np.add.at(out, tokens.columns["row"][tokens.mask], gap)
         return out
 
     def _packed(self, examples: Sequence[Example]) -> Tokens:
@@ -363,7 +365,8 @@ def _gap(told, new, old, batch: Tokens, masks):
     mask, weight, segment, ids, was, adv = (
         jnp.asarray(x)[:, 1:]
         for x in (
-            batch.mask, batch.weight, batch.segment, batch.ids, batch.logp, batch.adv
+            batch.mask, batch.weight, batch.segment, batch.ids,
+            batch.columns["sampler_logp"], batch.columns["advantage"],
         )
     )  # fmt: skip
     whole = told(new, batch, masks)

@@ -155,7 +155,9 @@ def learn(
             and config.update.reads_rewards
         ):
             adv, scale = unit_rms(adv, use)
-        examples = [batch.examples[i]._replace(adv=float(adv[i])) for i in known]
+        examples = [
+            batch.examples[i].with_columns(advantage=float(adv[i])) for i in known
+        ]
     else:
         known, examples, judge, fitted = _judged(
             batch, critic, judge, progress.state,
@@ -252,11 +254,11 @@ def _judged(
             continue
         known.append(i)
         if critic.config.over == "turn":
-            out.append(e._replace(adv=float(adv[span][0])))
+            out.append(e.with_columns(advantage=float(adv[span][0])))
         else:
             each = np.zeros(len(e.ids), np.float32)
             each[at] = adv[span]
-            out.append(e._replace(adv=each))
+            out.append(e.with_columns(advantage=each))
     told = {}
     if known:
         judge, told = critic.fit(
@@ -297,7 +299,9 @@ def _kept(
     won = np.repeat(batch.won & batch.scored, batch.length)
     good = {tuple(e.ids) for e, w in zip(batch.examples, won, strict=True) if w}
     fresh = {
-        tuple(e.ids): e for e in examples if tuple(e.ids) in good and np.mean(e.adv) > 0
+        tuple(e.ids): e
+        for e in examples
+        if tuple(e.ids) in good and np.mean(e.columns["advantage"]) > 0
     }
     return (*before, *fresh.values())[-config.replay.size :]
 
@@ -309,7 +313,6 @@ def turn_example(turn: Turn, advantage: float, weight: float = 1.0) -> Example:
         [*turn.context, *turn.ids],
         [False] * context + list(turn.sampled),
         [0] * context + list(turn.part),
-        [0.0] * context + list(turn.logp),
-        advantage,
         weight,
+        {"advantage": advantage, "sampler_logp": [0.0] * context + list(turn.logp)},
     )

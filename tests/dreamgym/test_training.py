@@ -87,12 +87,16 @@ def test_an_example_is_the_turn_with_its_advantage_and_nothing_of_the_context():
     assert list(example.ids) == [*turn.context, *turn.ids]
     assert not any(example.mask[: n + 1])  # the opener was forced
     assert all(example.mask[n + 1 :])
-    assert list(example.logp) == [0.0] * n + list(turn.logp)
-    assert list(example.part) == [0] * n + list(turn.part)
+    assert list(example.columns["sampler_logp"]) == [0.0] * n + list(turn.logp)
+    assert list(example.token_type) == [0] * n + list(turn.part)
     tokens = pack([example], len(example.ids) + 3)
     assert tokens.mask.sum() == len(turn.ids) - 1
-    np.testing.assert_allclose(tokens.adv[tokens.mask], -0.5, atol=1e-7)
-    np.testing.assert_allclose(tokens.logp[tokens.mask], -1.0, atol=1e-7)
+    np.testing.assert_allclose(
+        tokens.columns["advantage"][tokens.mask], -0.5, atol=1e-7
+    )
+    np.testing.assert_allclose(
+        tokens.columns["sampler_logp"][tokens.mask], -1.0, atol=1e-7
+    )
 
 
 def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(recorder):
@@ -114,7 +118,7 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(recorder):
     (examples,) = recorder.examples
     # Group a: to go 0.9 and 1, 0, 0 and 0. At the first turn their mean is 0.3, at
     # the second two act. Group b agrees; group c has one scored member only.
-    got = [e.adv for e in examples]
+    got = [e.columns["advantage"] for e in examples]
     np.testing.assert_allclose(got, [0.6, 0.5, -0.3, -0.3, -0.5], rtol=1e-6)
     assert list(examples[0].ids[: len(rows[0].turns[0].context)]) == list(
         rows[0].turns[0].context
@@ -171,7 +175,9 @@ def test_the_distance_to_the_reference_may_be_taken_off_the_reward(
     training.learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
     (examples,) = recorder.examples
     # To go: 1 - (0.2 + 0.4) / 2 and 0 - 0.6 / 2; then 1 and 0.
-    np.testing.assert_allclose([e.adv for e in examples], [0.5, -0.5, 0.5, -0.5])
+    np.testing.assert_allclose(
+        [e.columns["advantage"] for e in examples], [0.5, -0.5, 0.5, -0.5]
+    )
 
 
 def test_the_weight_of_the_kl_follows_its_target_and_is_kept(recorder):
@@ -216,7 +222,7 @@ def test_the_advantage_may_be_divided_by_the_std(recorder):
         CONFIG, update=dataclasses.replace(CONFIG.update, normalize_advantages="group")
     )
     training.learn(updater(), fresh([task]), Rollouts(rows, []), config, seed=0)
-    got = [e.adv for e in recorder.examples[0]]
+    got = [e.columns["advantage"] for e in recorder.examples[0]]
     # At the second turn one is left, and nothing to compare it with.
     np.testing.assert_allclose(got, [1.0, -1.0], rtol=1e-3)
 

@@ -106,7 +106,9 @@ def test_filtered_imitation_takes_the_won_episodes_of_any_group(told):
     config = with_(baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none"))
     found = learn(rows, config)
     (examples,) = told.examples
-    assert [e.adv for e in examples] == [1.0] * 6  # 2 turns of 3 episodes
+    assert [e.columns["advantage"] for e in examples] == [
+        1.0
+    ] * 6  # 2 turns of 3 episodes
     assert found.row["used_turns"] == pytest.approx(6 / 7)
 
 
@@ -120,7 +122,7 @@ def test_preferences_weigh_the_episodes_of_a_pair_alike(told, monkeypatch):
     (examples,) = told.examples
     # Whatever its length, an episode's log-probability weighs beta sigmoid(0), times
     # two episodes for the one pair.
-    each = [e.weight * e.adv for e in examples]
+    each = [e.weight * e.columns["advantage"] for e in examples]
     np.testing.assert_allclose(each, [0.2, 0.2, -0.2], rtol=1e-6)
     assert sum(sum(e.mask) * e.weight for e in examples) == pytest.approx(2.0)
 
@@ -133,7 +135,7 @@ def test_an_episode_with_a_void_turn_leaves_the_update_and_the_baseline(told):
     learn(rows, config)
     assert len(told.examples[-1]) == 3  # of 5: at the second turn all agree
     found = learn(rows, dataclasses.replace(config, drop_void=True))
-    adv = [e.adv for e in told.examples[-1]]
+    adv = [e.columns["advantage"] for e in told.examples[-1]]
     np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)  # 0.9 and 0
     assert found.row["void"] == pytest.approx(1 / 3)
     assert found.row["success"] == pytest.approx(2 / 3)  # as it was played
@@ -149,7 +151,9 @@ def test_a_turn_is_void_that_says_nothing_or_was_cut_off():
 def test_won_turns_come_back_with_the_probabilities_of_then(told):
     config = dataclasses.replace(CONFIG, replay=ReplayConfig(share=1.0, size=3))
     first = learn(pair(), config)
-    assert [e.adv > 0 for e in first.replay] == [True]  # the second turn: no news
+    assert [e.columns["advantage"] > 0 for e in first.replay] == [
+        True
+    ]  # the second turn: no news
     progress = fresh([doubles.task(0, 1, 2)])._replace(update=1, replay=first.replay)
     rows = pair(1, 2, 3)
     second = learn(rows, config, progress=progress)
@@ -204,8 +208,10 @@ def test_a_critic_over_tokens_gives_each_token_its_advantage(told):
     (examples,) = told.examples
     # Values are 0 at first: won at the second turn, 0.5 a turn before, 0 where lost.
     for e, want in zip(examples, (0.5, 1.0, 0.0), strict=True):
-        np.testing.assert_allclose(np.asarray(e.adv)[list(e.mask)], want)
-        assert not np.asarray(e.adv)[~np.asarray(e.mask)].any()
+        np.testing.assert_allclose(
+            np.asarray(e.columns["advantage"])[list(e.mask)], want
+        )
+        assert not np.asarray(e.columns["advantage"])[~np.asarray(e.mask)].any()
     assert found.row["critic_loss"] > 0
     assert found.row["used_turns"] == 1.0
 
@@ -318,7 +324,7 @@ def test_forks_are_groups_of_their_own_and_no_success_of_the_task(told):
         for a in (WIN, LOSE)
     ]
     found = learn(rows, CONFIG, forked=forked)
-    adv = [e.adv for e in told.examples[-1]]
+    adv = [e.columns["advantage"] for e in told.examples[-1]]
     np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)
     assert found.row["success"] == 0.0
     assert found.row["forks"] == 2.0
@@ -345,7 +351,7 @@ def test_a_step_is_paid_what_the_settings_say(told):
     assert [t.error for t in paid.started] == [t.error for t in rows]
     config = dataclasses.replace(CONFIG, group_size=4)
     learn(paid.started, config)
-    first = told.examples[-1][0].adv
+    first = told.examples[-1][0].columns["advantage"]
     assert first == pytest.approx((0.25 + 0.9) / 2)  # less the mean with 0
 
 
@@ -390,7 +396,7 @@ def test_the_remedy_of_rewards_turns_down_what_is_no_outcome(told):
     paid = scored(Rollouts(pair(), []), scorer.score)
     progress = fresh([doubles.task(0, 1, 2)])._replace(curve=[{"dense_weight": 0.5}])
     learn(paid.started, CONFIG, progress=progress)
-    assert told.examples[-1][0].adv == pytest.approx((0.5 + 0.9) / 2)
+    assert told.examples[-1][0].columns["advantage"] == pytest.approx((0.5 + 0.9) / 2)
 
 
 # --- what is done when it goes wrong -----------------------------------------

@@ -106,7 +106,9 @@ def test_a_stage_weighs_the_parts_of_rewards(told):
     progress = fresh([task])._replace(stages=stages)
     config = with_(discount=1.0)
     training.learn(updater(), progress, Rollouts(rows, []), config, seed=0)
-    assert told.examples[-1][0].adv == pytest.approx((0.5 * 2 + 1.0 + 1.0) / 2)
+    assert told.examples[-1][0].columns["advantage"] == pytest.approx(
+        (0.5 * 2 + 1.0 + 1.0) / 2
+    )
 
 
 class Trial:

@@ -68,10 +68,10 @@ def transition_examples(
     for e in episodes:
         past: tuple[str, ...] = ()
         for t in e.transitions:
-            demonstrations = prompts.last_actions(past, config.history)
+            history = prompts.last_actions(past, config.history)
             outcome = t.next_state, t.reward, prompts.outcome_of(t)
-            key = (e.task.id, demonstrations, t.state, t.action, outcome)
-            unique.setdefault(key, (e.task, demonstrations, t))
+            key = (e.task.id, history, t.state, t.action, outcome)
+            unique.setdefault(key, (e.task, history, t))
             past = (*past, t.action)
     rows = list(unique.values())
     demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
@@ -90,7 +90,7 @@ def transition_examples(
             3: end_weight if t.terminated else 1.0,
         }
         if set(part_weights.values()) != {1.0}:
-            part = np.where(example.mask, example.part, CONTEXT)
+            part = np.where(example.mask, example.token_type, CONTEXT)
             weight = [part_weights.get(int(p), 1.0) for p in part]
             example = example._replace(weight=weight)
         out.append(example)
@@ -141,7 +141,7 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     longest = {}
     for part, name, marks in ((0, "reasoning", 0), (1, "state", 1), (2, "reward", 1)):
         counts = [
-            int(np.sum(np.asarray(e.mask) & (np.asarray(e.part) == part)))
+            int(np.sum(np.asarray(e.mask) & (np.asarray(e.token_type) == part)))
             for e in examples
         ]
         count = int(np.quantile(counts or [0], 0.999, method="higher")) - marks

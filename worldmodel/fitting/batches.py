@@ -1,54 +1,79 @@
-"""Examples of tokens, packed into rows of one width.
+"""Examples of token ids, packed into rows of one width.
 
-Example (ids, which of them are trained on) -> first-fit packing -> Tokens [B, T] whose
-segments never attend to each other. Packed and padded rows give the same losses.
+Example (ids, which of them are trained on) -> first-fit packing -> Tokens [B, T], whose
+segments never attend to each other. Packed rows and padded rows give the same losses.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
+
+Values = float | int | Sequence[float] | np.ndarray
+"""One number for a whole example, or one for each of its ids."""
 
 
 class Example(NamedTuple):
     """One context with its targets.
 
-    `mask` is true on ids that are trained on, `part` names what each target id
-    belongs to (an index the loss may use), `logp` is the sampler's log-probability of
-    each id (0 where there is none), `adv` and `weight` the advantage and the weight in
-    the loss, of the example or of each id.
+    `mask` is true on ids that are trained on. `token_type` says what each id belongs
+    to: an index that the loss may use (a part of a reply, a phase of the grammar).
+    `weight` is the weight in the loss. `columns` are further numbers by name, such as
+    `advantage` or `sampler_logp`: what a loss reads beyond the ids. Weight and columns
+    hold one number for the whole example or one for each id.
     """
 
     ids: Sequence[int]
     mask: Sequence[bool] | np.ndarray
-    part: Sequence[int] | np.ndarray
-    logp: Sequence[float] | np.ndarray | None = None
-    adv: float | Sequence[float] | np.ndarray = 0.0
-    weight: float | Sequence[float] = 1.0
+    token_type: Sequence[int] | np.ndarray
+    weight: Values = 1.0
+    columns: Mapping[str, Values] = MappingProxyType({})
+
+    def with_columns(self, **columns: Values) -> "Example":
+        """Return the example with these columns added or replaced."""
+        return self._replace(columns={**self.columns, **columns})
 
 
 class Tokens(NamedTuple):
-    """Packed rows. Segment 0 is padding; positions restart with each segment."""
+    """Packed rows. Segment 0 is padding; positions restart with each segment.
+
+    `columns` are those of the examples, 0 in the padding: int32 where every example
+    gave whole numbers, float32 otherwise.
+    """
 
     ids: Int[np.ndarray, "B T"]
     position: Int[np.ndarray, "B T"]
     segment: Int[np.ndarray, "B T"]
     mask: Bool[np.ndarray, "B T"]
-    part: Int[np.ndarray, "B T"]
-    logp: Float[np.ndarray, "B T"]
-    adv: Float[np.ndarray, "B T"]
+    token_type: Int[np.ndarray, "B T"]
     weight: Float[np.ndarray, "B T"]
+    columns: dict[str, Num[np.ndarray, "B T"]]
+
+    def with_columns(self, **columns: Num[np.ndarray, "B T"]) -> "Tokens":
+        """Return the rows with these columns added or replaced."""
+        return self._replace(columns=self.columns | columns)
 
 
-def blank(rows: int, width: int) -> Tokens:
-    """All padding."""
-    whole = np.zeros((rows, width), np.int32)
-    real = np.zeros((rows, width), np.float32)
+def blank(
+    rows: int, width: int, columns: Mapping[str, type[np.number]] | None = None
+) -> Tokens:
+    """Return rows of padding, with the named columns of the given number types."""
+
+    def zeros(dtype: type[np.generic]) -> np.ndarray:
+        return np.zeros((rows, width), dtype)
+
     return Tokens(
-        whole, whole.copy(), whole.copy(), whole.astype(bool), whole.copy(),
-        real, real.copy(), real.copy(),
-    )  # fmt: skip
+        ids=zeros(np.int32),
+        position=zeros(np.int32),
+        segment=zeros(np.int32),
+        mask=zeros(np.bool_),
+        token_type=zeros(np.int32),
+        weight=zeros(np.float32),
+        columns={name: zeros(dtype) for name, dtype in (columns or {}).items()},
+    )
 
 
 def pack(examples: Sequence[Example], width: int) -> Tokens:
@@ -57,12 +82,14 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
     An example longer than `width` loses its oldest context ids, never a target.
 
     Raises:
-      ValueError: an example whose targets alone are longer than `width`.
+      ValueError: an example whose targets alone are longer than `width`, or examples
+        with different columns.
     """
+    columns = _column_types(examples)
     room: list[int] = []
     place: list[tuple[int, int]] = []
     lengths = [min(len(e.ids), width) for e in examples]
-    least = min(lengths, default=0)
+    shortest = min(lengths, default=0)
     # Rows that no example fits any more are not looked at again: first fit over all of
     # them would take quadratic time.
     open_rows: list[int] = []
@@ -77,9 +104,9 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
             open_rows.append(row)
         place.append((row, width - room[row]))
         room[row] -= length
-        if room[row] < least:
+        if room[row] < shortest:
             open_rows.remove(row)
-    out = blank(max(len(room), 1), width)
+    out = blank(max(len(room), 1), width, columns)
     segments = np.zeros(max(len(room), 1), np.int32)
     for example, length, (row, at) in zip(examples, lengths, place, strict=True):
         span = slice(at, at + length)
@@ -89,26 +116,49 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
         out.segment[row, span] = segments[row]
         out.mask[row, span] = example.mask[-length:]
         out.mask[row, at] = False  # the first id of a segment has no context
-        out.part[row, span] = example.part[-length:]
-        if example.logp is not None:
-            out.logp[row, span] = example.logp[-length:]
-        adv = np.broadcast_to(example.adv, len(example.ids))
-        out.adv[row, span] = adv[-length:]
-        weight = np.broadcast_to(example.weight, len(example.ids))
-        out.weight[row, span] = weight[-length:]
+        out.token_type[row, span] = example.token_type[-length:]
+        size = len(example.ids)
+        out.weight[row, span] = np.broadcast_to(example.weight, size)[-length:]
+        for name, values in example.columns.items():
+            out.columns[name][row, span] = np.broadcast_to(values, size)[-length:]
     return out
+
+
+def _column_types(examples: Sequence[Example]) -> dict[str, type[np.number]]:
+    """The number type of each column, by its name.
+
+    Raises:
+      ValueError: examples with different columns.
+    """
+    names = sorted(examples[0].columns) if examples else []
+    whole = dict.fromkeys(names, True)
+    for e in examples:
+        if sorted(e.columns) != names:
+            raise ValueError(
+                "examples of one batch must have the same columns, got "
+                f"{names} and {sorted(e.columns)}"
+            )
+        for name, values in e.columns.items():
+            whole[name] &= np.asarray(values).dtype.kind in "iu"
+    return {name: np.int32 if whole[name] else np.float32 for name in names}
 
 
 def rows_of(tokens: Tokens, index: np.ndarray, rows: int) -> Tokens:
-    """The rows `index`, padded with blank ones to `rows`."""
-    out = blank(rows, tokens.ids.shape[1])
-    for target, source in zip(out, tokens, strict=True):
-        target[: len(index)] = source[index]
-    return out
+    """Return the rows `index`, padded with blank ones to `rows`."""
+
+    def selected(values: np.ndarray) -> np.ndarray:
+        out = np.zeros((rows, *values.shape[1:]), values.dtype)
+        out[: len(index)] = values[index]
+        return out
+
+    return jax.tree.map(selected, tokens)
 
 
 def epochs(tokens: Tokens, rows: int, *, seed: int, start: int) -> Iterator[Tokens]:
-    """Endless shuffled batches from step `start` on: the same whoever asks again."""
+    """Yield shuffled batches without end, from step `start` on.
+
+    Equal arguments give equal batches, so a fit that resumes sees what it would have.
+    """
     n = tokens.ids.shape[0]
     steps = max(-(-n // rows), 1)
     step = start

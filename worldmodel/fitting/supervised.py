@@ -78,7 +78,7 @@ def supervised_loss(
     """Cross-entropy on the targets, with the loss of each part beside it."""
     logp = read_logp(output, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
-    parts = parts_cross_entropy(logp, batch.mask, batch.part, len(prompts.PARTS))
+    parts = parts_cross_entropy(logp, batch.mask, batch.token_type, len(prompts.PARTS))
     names = prompts.PARTS
     return loss, {f"loss/{n}": p for n, p in zip(names, parts, strict=True)}
 
@@ -190,7 +190,7 @@ def with_context_loss(example: Example, weight: float | int) -> Example:
     mask = np.asarray(example.mask)
     return example._replace(
         mask=[True] * len(mask),
-        part=np.where(mask, example.part, CONTEXT).tolist(),
+        token_type=np.where(mask, example.token_type, CONTEXT).tolist(),
         weight=np.where(mask, example.weight, weight).tolist(),
     )
 

@@ -33,11 +33,13 @@ def test_without_a_ratio_the_gradient_is_that_of_weighted_likelihood():
     masks = base.masks_of(doubles.policy(action_tokens=5))
     grads, told = base.gradient(given=given, **NONE)
     params = learner.learner.init().params
-    want = jax.grad(lambda p: -sums(p, tokens, masks, tokens.adv))(params)
+    want = jax.grad(lambda p: -sums(p, tokens, masks, tokens.columns["advantage"]))(
+        params
+    )
     assert helpers.distance(grads, want) < 1e-4
     assert float(told["loss"].count) == tokens.mask.sum()
     # No clip: whatever the sampler said of its tokens.
-    far = [e._replace(logp=[x - 3.0 for x in e.logp]) for e in given]
+    far = [base.with_shift(e, -3.0) for e in given]
     other, _ = base.gradient(given=far, **NONE)
     assert helpers.distance(grads, other) < 1e-5
 
@@ -67,7 +69,7 @@ def test_preferences_have_the_gradient_of_dpo():
     )[0]
     written = [sum(e.mask) for e in given]
     told = [
-        e._replace(adv=float(a * n), weight=1.0 / n)
+        e._replace(weight=1.0 / n).with_columns(advantage=float(a * n))
         for e, a, n in zip(given, each, written, strict=True)
     ]
     grads, metrics = base.gradient(given=merged(told), **NONE)
@@ -102,7 +104,7 @@ def test_preferences_are_those_of_a_loop_over_pairs():
 def test_what_is_imitated_beside_has_a_mean_of_its_own():
     learner = base.updater(reference=1, minibatches=1, learning_rate=1e-2)
     given = base.examples()
-    other = [e._replace(logp=None, adv=0.0) for e in base.examples((0.0,))[:3]]
+    other = [e._replace(columns={}) for e in base.examples((0.0,))[:3]]
 
     def step(**more):
         state, told = learner.update(learner.learner.init(), given, seed=0, **more)

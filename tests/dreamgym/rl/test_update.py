@@ -18,6 +18,7 @@ from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import blank, pack
 
 HOT = 0.7
+COLUMNS = {"advantage": np.float32, "sampler_logp": np.float32}
 SITUATIONS = [
     (t, past, t.initial_state)
     for t in doubles.tasks("train")[:4]
@@ -59,6 +60,13 @@ def examples(advantages=(1.0, -1.0), **settings):
     ]
 
 
+def with_shift(example, change):
+    """The example as if its sampler had given other log-probabilities."""
+    return example.with_columns(
+        sampler_logp=np.asarray(example.columns["sampler_logp"]) + change
+    )
+
+
 def masks_of(policy, temperature=HOT):
     g = policy.grammar(temperature)
     return np.stack([g.allowed, g.first], 1).reshape(-1, g.allowed.shape[1])
@@ -84,13 +92,17 @@ def test_the_learner_speaks_of_the_samplers_distribution(thought_tokens):
     logp = logp_of(logits, tokens, masks, HOT)
     assert tokens.mask.sum() == sum(sum(t.sampled) for t in some)
     np.testing.assert_allclose(
-        np.asarray(logp)[tokens.mask], tokens.logp[tokens.mask], atol=2e-5
+        np.asarray(logp)[tokens.mask],
+        tokens.columns["sampler_logp"][tokens.mask],
+        atol=2e-5,
     )
     # The wrong temperature, or no masks at all, are other distributions.
     cold = logp_of(logits, tokens, masks, 1.0)
     free = logp_of(logits, tokens, np.ones_like(masks), HOT)
     for other in (cold, free):
-        gap = np.abs(np.asarray(other)[tokens.mask] - tokens.logp[tokens.mask])
+        gap = np.abs(
+            np.asarray(other)[tokens.mask] - tokens.columns["sampler_logp"][tokens.mask]
+        )
         assert gap.max() > 1e-2
 
 
@@ -102,7 +114,7 @@ def test_before_any_update_the_ratio_is_one():
     given = examples((1.0, -0.5))
     _, metrics = learner.update(state, given, seed=0)
     counts = np.array([sum(e.mask) for e in given])
-    adv = np.array([e.adv for e in given])
+    adv = np.array([e.columns["advantage"] for e in given])
     mean = (counts * adv).sum() / counts.sum()
     np.testing.assert_allclose(metrics["policy_loss"], -mean, atol=1e-4)
     np.testing.assert_allclose(metrics["kl"], 0.0, atol=1e-6)
@@ -113,20 +125,20 @@ def test_before_any_update_the_ratio_is_one():
 def test_logp_and_entropy_are_those_of_a_loop():
     rng = np.random.default_rng(0)
     vocab, temperature = 6, 0.8
-    tokens = blank(2, 5)
+    tokens = blank(2, 5, COLUMNS)
     tokens.weight[:] = 1.0
     tokens.ids[:] = rng.integers(0, vocab, (2, 5))
     tokens.mask[:, 2:] = True
-    tokens.part[:] = rng.integers(0, 4, (2, 5))
+    tokens.token_type[:] = rng.integers(0, 4, (2, 5))
     masks = rng.random((4, vocab)) < 0.7
     masks[:, 0] = True
     for i, j in zip(*np.nonzero(tokens.mask), strict=True):
-        masks[tokens.part[i, j], tokens.ids[i, j]] = True
+        masks[tokens.token_type[i, j], tokens.ids[i, j]] = True
     logits = rng.normal(size=(2, 5, vocab)).astype(np.float32) * 2
     logp = logp_of(jnp.asarray(logits), tokens, masks, temperature)
     entropy = 0.0
     for i, j in zip(*np.nonzero(tokens.mask), strict=True):
-        allowed = masks[tokens.part[i, j]]
+        allowed = masks[tokens.token_type[i, j]]
         row = logits[i, j - 1][allowed] / temperature  # the column before predicts
         p = np.exp(row - row.max())
         p /= p.sum()
@@ -149,7 +161,7 @@ def test_logp_and_entropy_are_those_of_a_loop():
 
 
 def test_entropy_stays_finite_where_logits_lie_far_apart():
-    tokens = blank(1, 2)
+    tokens = blank(1, 2, COLUMNS)
     tokens.mask[0, 1] = tokens.weight[0, 1] = True
     logits = jnp.array([[[0.0, 200.0, 0.0], [0.0, 0.0, 0.0]]])
     tokens.ids[0, 1] = 1
@@ -195,8 +207,10 @@ def test_padding_and_context_may_hold_anything(bad):
 
     value, clean = gradient(tokens, ref)
     dirty = tokens._replace(
-        logp=np.where(tokens.mask, tokens.logp, np.float32(bad)),
-        adv=np.where(tokens.mask, tokens.adv, np.float32(bad)),
+        columns={
+            k: np.where(tokens.mask, x, np.float32(bad))
+            for k, x in tokens.columns.items()
+        }
     )
     got, grads = gradient(
         dirty, np.where(tokens.mask[:, 1:, None], ref, np.float32(bad))
@@ -451,19 +465,24 @@ def test_what_a_step_gained_and_how_far_its_turns_went_by_a_loop():
             whole.append(distribution(logits, tokens, masks, HOT))
         new, was = (np.asarray(x, np.float64)[0] for x in whole)
         at = np.flatnonzero(tokens.mask[0])
-        ratio = sum(new[t - 1, tokens.ids[0, t]] - tokens.logp[0, t] for t in at)
+        ratio = sum(
+            new[t - 1, tokens.ids[0, t]] - tokens.columns["sampler_logp"][0, t]
+            for t in at
+        )
         far = 0.0
         for t in at:
             real = np.isfinite(new[t - 1])
             p, q = new[t - 1][real], was[t - 1][real]
             far += (np.exp(p) * (p - q)).sum()
-        gain += np.exp(ratio) * e.adv
+        gain += np.exp(ratio) * e.columns["advantage"]
         weights += 1.0
         furthest = max(furthest, far)
     np.testing.assert_allclose(metrics["gain"], gain / weights, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(metrics["moved_turn"], furthest, rtol=1e-2)
     # A step along the gradient gains, on the batch it was made from.
-    np.testing.assert_allclose(0.25, np.mean([e.adv for e in given]), atol=1e-6)
+    np.testing.assert_allclose(
+        0.25, np.mean([e.columns["advantage"] for e in given]), atol=1e-6
+    )
     assert metrics["gain"] > 0.25
 
 
@@ -499,7 +518,7 @@ def test_how_far_each_turn_is_from_the_reference():
             m.definition, m.params, tokens.ids, tokens.position, tokens.segment
         )
         there = np.asarray(logp_of(logits, tokens, masks, HOT))
-        want = (tokens.logp - there)[tokens.mask].sum()
+        want = (tokens.columns["sampler_logp"] - there)[tokens.mask].sum()
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
@@ -509,7 +528,11 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
     masks = masks_of(doubles.policy(action_tokens=5))
     ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
     ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
-    more = {"before": tokens.logp + 1.0} if learner.config.surrogate.truncate else {}
+    more = (
+        {"before": tokens.columns["sampler_logp"] + 1.0}
+        if learner.config.surrogate.truncate
+        else {}
+    )
     return learner.learner.gradient(
         learner.learner.init().params, tokens, ref_logp=ref, masks=masks,
         kl=np.float32(kl), entropy=np.float32(settings.get("entropy", 0.0)), **more,
@@ -519,8 +542,7 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
 def test_each_choice_changes_the_gradient_and_nothing_else():
     rng = np.random.default_rng(0)
     given = [  # as after some minibatches: the tokens of a turn differ in their ratio
-        e._replace(logp=(np.array(e.logp) + 0.1 * rng.normal(size=len(e.ids))).tolist())
-        for e in examples()
+        with_shift(e, 0.1 * rng.normal(size=len(e.ids))) for e in examples()
     ]
     plain, told = gradient(given=given)
     size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
@@ -545,9 +567,7 @@ def test_tokens_the_learner_finds_likelier_than_the_sampler_weigh_more():
     _, told = gradient(truncate=2.0)
     learner = updater(reference=1)
     moved = [
-        e._replace(logp=[x + 1.0 if m else x for x, m in zip(e.logp, e.mask,
-                                                             strict=True)])
-        for e in examples()
+        with_shift(e, np.array(e.mask, float)) for e in examples()
     ]  # fmt: skip
     shifted, expected = gradient(given=moved)
     np.testing.assert_allclose(
@@ -609,7 +629,7 @@ def test_only_differences_of_returns_are_what_theorem_1_asks_for():
 
 def test_a_turn_of_an_earlier_policy_keeps_its_probabilities():
     """Replayed beside the same turn sampled now: two examples, or one of one policy."""
-    now = examples()[0]._replace(adv=1.0, weight=1.0)
-    old = now._replace(logp=[x - 1.0 for x in now.logp])
+    now = examples()[0]._replace(weight=1.0).with_columns(advantage=1.0)
+    old = with_shift(now, -1.0)
     assert len(merged([now, old])) == 2
-    assert len(merged([now, now._replace(adv=0.5)])) == 1
+    assert len(merged([now, now.with_columns(advantage=0.5)])) == 1

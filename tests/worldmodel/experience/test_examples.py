@@ -54,15 +54,15 @@ def test_an_example_is_context_and_reply(tok):
         reply = prompts.reply_ids(tok, t)
         assert example.ids == context + reply
         assert example.mask == [False] * len(context) + [True] * len(reply)
-        assert example.part[: len(context)] == [0] * len(context)
+        assert example.token_type[: len(context)] == [0] * len(context)
         # Each structure token opens its part: next 1, reward 2, outcome 3.
         part = 0
-        for token, got in zip(reply, example.part[len(context) :], strict=True):
+        for token, got in zip(reply, example.token_type[len(context) :], strict=True):
             part = {"next": 1, "reward": 2, "outcome": 3}.get(
                 str(tok.name(token)), part
             )
             assert got == part
-        assert set(example.part) == {0, 1, 2, 3}
+        assert set(example.token_type) == {0, 1, 2, 3}
 
 
 def test_no_example_shows_its_own_answer(tok):
@@ -106,7 +106,7 @@ def test_tasks_of_one_family_vary_each_other(tok):
     for e in out:
         cut = e.mask.index(True)
         assert all(e.mask[cut:])
-        assert set(e.part[cut:]) == {PARTS.index("variation")}
+        assert set(e.token_type[cut:]) == {PARTS.index("variation")}
         source, target = by_context[tuple(e.ids[:cut])], by_reply[tuple(e.ids[cut:])]
         assert source.family == target.family
         assert source.id != target.id
@@ -197,7 +197,7 @@ def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
         )
         return [
             [np.broadcast_to(e.weight, len(e.ids))[np.array(e.mask)][where]
-             for where in (np.flatnonzero(np.array(e.part)[e.mask] == p)
+             for where in (np.flatnonzero(np.array(e.token_type)[e.mask] == p)
                            for p in range(4))]
             for e in found
         ]  # fmt: skip

@@ -17,12 +17,22 @@ def marked(ids, targets: int, **rest) -> Example:
 
 
 def test_pack_by_hand():
+    rest = {"sampler_logp": 0.0, "advantage": 0.0, "row": 9}
     # Widths 3, 4, 2 into rows of 6: the third goes behind the first one.
     out = batches.pack(
         [
-            marked([1, 2, 3], 1, logp=[0.0, 0.0, -1.0], adv=2.0, weight=0.5),
-            marked([4, 5, 6, 7], 2),
-            marked([8, 9], 1, adv=-1.0),
+            marked(
+                [1, 2, 3],
+                1,
+                weight=0.5,
+                columns={
+                    "sampler_logp": [0.0, 0.0, -1.0],
+                    "advantage": 2.0,
+                    "row": 7,
+                },
+            ),
+            marked([4, 5, 6, 7], 2, columns=rest),
+            marked([8, 9], 1, columns=rest | {"advantage": -1.0}),
         ],
         6,
     )
@@ -33,10 +43,22 @@ def test_pack_by_hand():
     np.testing.assert_array_equal(out.segment, [[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 0, 0]])
     want = np.array([[0, 0, 1, 0, 1, 0], [0, 0, 1, 1, 0, 0]])
     np.testing.assert_array_equal(out.mask, want.astype(bool))
-    np.testing.assert_array_equal(out.part, want)
-    np.testing.assert_array_equal(out.logp[0], [0, 0, -1, 0, 0, 0])
-    np.testing.assert_array_equal(out.adv[0], [2, 2, 2, -1, -1, 0])
+    np.testing.assert_array_equal(out.token_type, want)
+    columns = out.columns
+    assert sorted(columns) == ["advantage", "row", "sampler_logp"]
+    np.testing.assert_array_equal(columns["sampler_logp"][0], [0, 0, -1, 0, 0, 0])
+    np.testing.assert_array_equal(columns["advantage"][0], [2, 2, 2, -1, -1, 0])
+    np.testing.assert_array_equal(columns["row"][0], [7, 7, 7, 9, 9, 0])
+    types = {name: x.dtype for name, x in columns.items()}
+    assert types == {"advantage": "f4", "row": "i4", "sampler_logp": "f4"}
+    second = batches.rows_of(out, np.array([1]), 2)
+    np.testing.assert_array_equal(second.columns["row"][:, 0], [9, 0])
     np.testing.assert_array_equal(out.weight[0], [0.5, 0.5, 0.5, 1, 1, 0])
+
+
+def test_examples_of_one_batch_have_the_same_columns():
+    with pytest.raises(ValueError, match=r"same columns, got \['row'\] and \[\]"):
+        batches.pack([marked([1, 2], 1, columns={"row": 0}), marked([3, 4], 1)], 6)
 
 
 LENGTHS = st.lists(st.tuples(st.integers(2, 14), st.integers(1, 5)), max_size=12)

@@ -85,7 +85,7 @@ def test_packed_rows_are_padded_rows(subject):
     tight = batches.rows_of(tight, np.arange(len(tight.ids)), 16)
     assert (tight.segment.max(1) > 1).sum() >= 3  # rows with company
     loose = [batches.pack([e], WIDTH) for e in some]
-    loose = batches.Tokens(*map(np.concatenate, zip(*loose, strict=True)))
+    loose = jax.tree.map(lambda *rows: np.concatenate(rows), *loose)
     params = subject.init().params
     a, one = subject.gradient(params, tight)
     b, two = subject.gradient(params, loose)

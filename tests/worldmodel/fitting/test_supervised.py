@@ -94,7 +94,7 @@ def test_the_context_is_trained_on_at_its_own_weight():
     example = Example([5, 6, 7, 8], [False, False, True, True], [0, 0, 1, 2])
     got = supervised.with_context_loss(example, 0.25)
     assert got.ids == [5, 6, 7, 8]
-    assert got.part == [supervised.CONTEXT, supervised.CONTEXT, 1, 2]
+    assert got.token_type == [supervised.CONTEXT, supervised.CONTEXT, 1, 2]
     row = supervised.pack([got], WIDTH)
     np.testing.assert_array_equal(row.mask[0, :4], [False, True, True, True])
     np.testing.assert_array_equal(row.weight[0, :4], [0.25, 0.25, 1.0, 1.0])
