@@ -18,17 +18,23 @@ from worldmodel.data.records import Episode, Task, Transition
 SOURCES = ("expert", "noisy", "random")
 """Behavior policies by name: the expert, an expert with noise, random actions."""
 
+MAX_POOL = 2000
+"""Actions of earlier episodes that random players choose from, at most."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectConfig:
-    """How many real episodes, from whom. Shares need not sum to one: they are weights.
+    """How many real episodes are collected, and by which behavior policies.
 
-    Few are an expert's: demonstrations are dear, and an expert knows what the state
-    does not say, so a model fitted to its ways expects luck wherever a policy goes.
-    `noise` is the chance that the noisy expert acts at random instead; a random actor
-    takes an action seen elsewhere with chance `foreign`, a mangled one with `mangled`,
-    and with `tempting` one that earned a reward elsewhere: here a condition of it is
-    mostly missing, which is what an experience model gets wrong first.
+    `expert`, `noisy` and `random` are weights; they need not sum to one. Few episodes
+    are an expert's by default: demonstrations are expensive, and an expert knows more
+    than the state says, so that a model fitted to its episodes expects luck everywhere.
+
+    With probability `noise` the noisy expert takes a random action. A random action is,
+    with probability `foreign`, an action of another task; with `mangled`, scrambled
+    words of two actions; with `tempting`, an action that earned a reward in another
+    task. In the present task some condition of the latter is mostly missing, which is
+    what an experience model learns last.
     """
 
     games: int = 600
@@ -59,38 +65,46 @@ def collect(
     max_steps: int,
     show: Callable[[int], Any] = lambda _: None,
 ) -> list[Episode]:
-    """Episodes over the tasks in turn, sources drawn by their weights.
+    """Return real episodes: the tasks in turn, the behavior policy drawn by weight.
 
-    An environment without an expert is played at random only.
+    An environment without an expert is played at random only. Episodes in which no step
+    succeeded are left out.
+
+    Args:
+      episodes: how many are played.
+      max_steps: steps after which an episode is truncated.
+      show: is called with the number of episodes played.
     """
     rng = np.random.default_rng(seed)
     weights = np.array([config.expert, config.noisy, config.random], float)
     if base.as_expert(env) is None:
         weights = np.array([0.0, 0.0, 1.0])
-    seen, earned = list[str](), list[str]()
+    actions, rewarded_actions = list[str](), list[str]()
     out = []
     for number in range(episodes):
         task = tasks[number % len(tasks)]
         source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
         name = f"{source}-{number}-{task.id}"
-        actor = BehaviorPolicy(env, source, config, rng, seen, earned)
+        actor = BehaviorPolicy(env, source, config, rng, actions, rewarded_actions)
         episode = play(env, task, actor, max_steps=max_steps, name=name)
         show(number + 1)
         if not episode.transitions:
             continue
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
-            # What was refused is no action of another place: mangled words, once
-            # known, would soon be most of what is known.
-            taken = not base.counts_as_invalid(t)
-            for known, counts in ((seen, taken), (earned, t.reward > 0)):
-                if counts and t.action not in known and len(known) < 2000:
-                    known.append(t.action)
+            # Invalid actions are not added: scrambled words would soon be most of them.
+            valid = not base.counts_as_invalid(t)
+            for pool, joins in ((actions, valid), (rewarded_actions, t.reward > 0)):
+                if joins and t.action not in pool and len(pool) < MAX_POOL:
+                    pool.append(t.action)
     return out
 
 
 class BehaviorPolicy:
-    """Expert, noisy expert or random player of one episode."""
+    """An expert, a noisy expert or a random player, for one episode.
+
+    `actions` and `rewarded_actions` are the actions of earlier episodes.
+    """
 
     def __init__(
         self,
@@ -98,21 +112,21 @@ class BehaviorPolicy:
         source: str,
         config: CollectConfig,
         rng: np.random.Generator,
-        seen: list[str],
-        earned: list[str],
+        actions: Sequence[str],
+        rewarded_actions: Sequence[str],
     ):
         self._env = env
         self._expert, self._lister = base.as_expert(env), base.as_valid_actions(env)
         self._config, self._rng = config, rng
-        self._seen, self._earned = seen, earned
+        self._actions, self._rewarded_actions = actions, rewarded_actions
         self._noise = {"expert": 0.0, "noisy": config.noise, "random": 1.0}[source]
         self._plan: list[str] | None = None
 
     def __call__(self) -> str:
-        """The next action: of the expert's plan, or a random one."""
+        """Return the next action: of the expert's plan, or a random one."""
         if self._plan is None:
-            known = self._expert if self._noise < 1.0 else None
-            self._plan = [] if known is None else list(known.expert())
+            expert = self._expert if self._noise < 1.0 else None
+            self._plan = [] if expert is None else list(expert.expert())
         if self._rng.random() >= self._noise and self._plan:
             return self._plan.pop(0)
         return self._random()
@@ -121,25 +135,26 @@ class BehaviorPolicy:
         draw = self._rng.random()
         c, lister = self._config, self._lister
         valid = [] if lister is None else list(lister.valid_actions())
-        foreign = c.mangled + c.foreign
-        if self._earned and foreign <= draw < foreign + c.tempting:
-            return self._one(self._earned)
-        if valid and draw >= foreign:
-            return self._one(valid)
-        if self._seen and draw >= c.mangled:
-            return self._one(self._seen)
-        if not self._seen:
-            return self._one(valid) if valid else self._sample()
-        two = self._rng.integers(len(self._seen), size=2)
-        words = " ".join(self._seen[i] for i in two).split()
-        return " ".join(self._rng.permutation(words)[:3])
+        other_task = c.mangled + c.foreign
+        if self._rewarded_actions and other_task <= draw < other_task + c.tempting:
+            return self._choose(self._rewarded_actions)
+        if valid and draw >= other_task:
+            return self._choose(valid)
+        if self._actions and draw >= c.mangled:
+            return self._choose(self._actions)
+        if not self._actions:
+            return self._choose(valid) if valid else self._env.action_space.sample()
+        return self._scramble()
 
-    def _one(self, actions: Sequence[str]) -> str:
+    def _choose(self, actions: Sequence[str]) -> str:
         # Not `choice`: an array of texts is as wide as its longest one.
         return str(actions[int(self._rng.integers(len(actions)))])
 
-    def _sample(self) -> str:
-        return self._env.action_space.sample()
+    def _scramble(self) -> str:
+        """Up to three words of two actions, in random order."""
+        pair = self._rng.integers(len(self._actions), size=2)
+        words = " ".join(self._actions[int(i)] for i in pair).split()
+        return " ".join(self._rng.permutation(words)[:3])
 
 
 def play(

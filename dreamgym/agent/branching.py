@@ -1,8 +1,9 @@
-"""Branches: what other actions lead to at the states of expert episodes (eq. 2).
+"""Branches: what other actions lead to in the states of expert episodes (Eq. 2).
 
-episodes -> K alternatives a state (valid actions, or a policy's proposals) -> each one
-taken in the real environment, from a snapshot or after a verified replay -> branches.
-What is left out is counted: duplicates, and errors beyond their share (papers.md 2.5).
+episodes -> K alternative actions a state (valid actions, or a policy's proposals) ->
+each is taken in the real environment, in a fork or after a verified replay -> branches.
+Alternatives that are left out are counted: duplicates, and errors beyond their share
+(papers.md 2.5). Equation numbers are those of arXiv:2510.08558.
 """
 
 import math
@@ -19,20 +20,20 @@ from worldmodel.data.hashing import content_seed
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Branch, Episode
 
-Proposed = Mapping[tuple[str, int], Sequence[str]]
-"""Actions somebody proposes, by episode and step."""
+Proposals = Mapping[tuple[str, int], Sequence[str]]
+"""Proposed actions by episode id and step."""
 
-TRIES = 2
-"""Samples of a policy for each alternative: it often says the same, or the expert's."""
+SAMPLES_PER_ALTERNATIVE = 2
+"""Samples of a policy for each alternative; many repeat each other or the expert."""
 
 
-class Branched(NamedTuple):
-    """The branches, the real transitions they cost, and what was left out.
+class BranchingResult(NamedTuple):
+    """The branches, the real transitions that they cost, and what was left out.
 
-    `drifted` names episodes whose replay did not arrive, `duplicates` counts
-    alternatives that were known of their state, `replaced` proposals the environment
-    would not take, `errors` error transitions beyond their share, `broken`
-    alternatives at which the environment raised.
+    `drifted` holds the ids of episodes in which a state was not reached again. The
+    others are counts: `duplicates` of alternatives already tried in an equal state,
+    `replaced` of proposals that were no valid action, `errors` of error transitions
+    beyond their share, `broken` of alternatives at which the environment raised.
     """
 
     branches: list[Branch]
@@ -49,144 +50,150 @@ def branch(
     episodes: Sequence[Episode],
     *,
     alternatives: int,
-    most: int,
+    max_episodes: int,
     seed: int,
-    errors: float | int = 1.0,
-    proposed: Proposed | None = None,
+    max_error_share: float | int = 1.0,
+    proposals: Proposals | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Branched:
-    """Real alternatives at every step of at most `most` expert episodes.
+) -> BranchingResult:
+    """Try other actions than the expert's in every state of some expert episodes.
 
-    Alternatives are those `proposed` where given, else drawn from the environment's
-    valid actions where it declares them, else from actions seen on other tasks. A
-    proposal that is no valid action gives way to one drawn from those (the paper's
-    rule). Nobody's is the expert's own, nor one known of the same state of the task. An
-    environment that declares `fork()` is branched by snapshot; in any other each
-    alternative is reached by replaying the prefix from a reset. Where that does not
-    arrive at the recorded state, or raises on the way, the episode is left; an
-    alternative at which the environment raises is dropped.
+    The alternatives are the `proposals`, if there are any. Otherwise they are drawn
+    from the environment's valid actions, or from the actions of all episodes where it
+    lists none. A proposal that is no valid action is replaced by one that is drawn (the
+    rule of the paper). No action is tried twice in equal states of a task, and none is
+    the expert's.
+
+    A state is reached by a fork of the environment, or else by a replay of the actions
+    before it. Where this comes to another state or raises, the rest of the episode is
+    left out; an alternative at which the environment raises is left out.
 
     Args:
-      errors: the largest share of error transitions among the branches (see capped).
+      alternatives: the number of actions tried in a state, at most.
+      max_episodes: how many of the episodes are used, from the first.
+      max_error_share: the largest share of error transitions (cap_error_share).
+      progress: is called with the episodes done and their number.
     """
     rng = np.random.default_rng(seed)
-    seen = sorted({t.action for e in episodes for t in e.transitions})
-    chosen = list(episodes)[:most]
-    known = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
-    out: list[Branch] = []
+    all_actions = sorted({t.action for e in episodes for t in e.transitions})
+    chosen = list(episodes)[:max_episodes]
+    tried = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
+    branches: list[Branch] = []
     drifted: list[str] = []
-    spent = duplicates = replaced = crashed = 0
+    transitions = duplicates = replaced = crashes = 0
     for number, episode in enumerate(chosen):
         point = branch_point(env, episode)
         try:
             for step, t in enumerate(episode.transitions):
                 valid = point.valid_actions(step)
-                named = (episode.id, step)
-                said = None if proposed is None else proposed.get(named, ())
-                picked, other = _picked(t.action, valid, seen, said, alternatives, rng)
-                replaced += other
-                for action in picked:
+                candidates = None
+                if proposals is not None:
+                    candidates = proposals.get((episode.id, step), ())
+                actions, count = _alternatives(
+                    t.action, valid, all_actions, candidates, alternatives, rng
+                )
+                replaced += count
+                for action in actions:
                     key = (episode.task.id, t.state, action)
-                    if key in known:
+                    if key in tried:
                         duplicates += 1
                         continue
                     result = point.branch(step, action)
-                    known.add(key)
-                    crashed += result is None
+                    tried.add(key)
+                    crashes += result is None
                     if result is not None:
-                        out.append(result)
+                        branches.append(result)
         except StateNotReached:
             drifted.append(episode.id)
         point.leave()
-        spent += point.transitions
+        transitions += point.transitions
         if progress is not None:
             progress(number + 1, len(chosen))
-    kept = capped(out, errors, seed=seed)
-    left = len(out) - len(kept)
-    return Branched(
-        kept, spent, sorted(set(drifted)), duplicates, replaced, left, crashed
+    capped = cap_error_share(branches, max_error_share, seed=seed)
+    return BranchingResult(
+        capped,
+        transitions,
+        sorted(set(drifted)),
+        duplicates,
+        replaced,
+        len(branches) - len(capped),
+        crashes,
     )
 
 
-def _picked(
+def _alternatives(
     expert: str,
     valid: Sequence[str] | None,
-    seen: Sequence[str],
-    said: Sequence[str] | None,
-    number: int,
+    all_actions: Sequence[str],
+    candidates: Sequence[str] | None,
+    count: int,
     rng: np.random.Generator,
 ) -> tuple[list[str], int]:
-    """At most `number` actions other than the expert's, and how many replace others.
+    """At most `count` actions other than the expert's, and how many replace others.
 
-    Where somebody `said` which, those that are not valid give way to others, drawn.
+    Candidates that are no valid action are replaced by actions that are drawn.
     """
-    others = [a for a in (seen if valid is None else valid) if a != expert]
-    if said is None:
-        return [others[i] for i in rng.permutation(len(others))][:number], 0
-    named = [a for a in dict.fromkeys(said) if a and a != expert][:number]
+    others = [a for a in (all_actions if valid is None else valid) if a != expert]
+    if candidates is None:
+        return [others[i] for i in rng.permutation(len(others))][:count], 0
+    distinct = [a for a in dict.fromkeys(candidates) if a and a != expert][:count]
     if valid is None:
-        return named, 0
-    rest = [a for a in others if a not in named]
+        return distinct, 0
+    rest = [a for a in others if a not in distinct]
     spare = iter([rest[i] for i in rng.permutation(len(rest))])
-    found = [a if a in others else next(spare, None) for a in named]
-    picked = [a for a in found if a is not None]
-    return picked, len(set(named) - set(picked))
+    replacements = [a if a in others else next(spare, None) for a in distinct]
+    actions = [a for a in replacements if a is not None]
+    return actions, len(set(distinct) - set(actions))
 
 
-# --- errors ------------------------------------------------------------------
-
-
-def capped(
+def cap_error_share(
     branches: Sequence[Branch], share: float | int, *, seed: int
 ) -> list[Branch]:
-    """The branches, in order, with error transitions at most that share of them.
+    """Return the branches, in order, with at most a share of error transitions.
 
-    Which errors stay is drawn by seed. Uncapped, errors fill the next-state targets of
-    open action spaces, and IWM falls below imitation (papers.md 2.5). Where there is
-    nothing but errors, none stays.
+    Which errors remain is drawn by `seed`. Without a cap errors fill the next-state
+    targets of open action spaces, and implicit world modelling falls below imitation
+    (papers.md 2.5). If there are only errors, none remains.
     """
-    wrong = [i for i, b in enumerate(branches) if is_invalid(b.transition)]
-    good = len(branches) - len(wrong)
+    errors = [i for i, b in enumerate(branches) if is_invalid(b.transition)]
+    good = len(branches) - len(errors)
     # e <= share (good + e); the small term is for shares no float holds exactly.
-    most = len(wrong)
+    limit = len(errors)
     if share < 1:
-        most = min(math.floor(share * good / (1 - share) + 1e-9), most)
-    order = np.random.default_rng((seed, 1)).permutation(len(wrong))
-    left = {wrong[i] for i in order[most:]}
-    return [b for i, b in enumerate(branches) if i not in left]
+        limit = min(math.floor(share * good / (1 - share) + 1e-9), limit)
+    order = np.random.default_rng((seed, 1)).permutation(len(errors))
+    removed = {errors[i] for i in order[limit:]}
+    return [b for i, b in enumerate(branches) if i not in removed]
 
 
-# --- proposals ---------------------------------------------------------------
-
-
-def proposals(
+def policy_proposals(
     policy: Policy,
     episodes: Sequence[Episode],
     *,
-    number: int,
+    count: int,
     temperature: float | int,
     seed: int,
 ) -> dict[tuple[str, int], list[str]]:
-    """`number` samples of the policy at every state of the episodes (eq. 2).
+    """Return `count` actions of the policy in every state of the episodes (Eq. 2).
 
-    A sample is the same whatever other states are asked about.
+    The noise of a sample depends on its seed, episode, step and number alone.
     """
-    asked = [
+    samples = [
         (e, step, i)
         for e in episodes
         for step in range(len(e.transitions))
-        for i in range(number)
+        for i in range(count)
     ]
-    out: dict[tuple[str, int], list[str]] = {(e.id, step): [] for e, step, _ in asked}
-    if not asked:
+    out: dict[tuple[str, int], list[str]] = {(e.id, step): [] for e, step, _ in samples}
+    if not samples:
         return out
-    seeds = [content_seed(seed, e.id, step, i) for e, step, i in asked]
+    seeds = [content_seed(seed, e.id, step, i) for e, step, i in samples]
     situations = []
-    for e, step, _ in asked:
+    for e, step, _ in samples:
         past = tuple(t.action for t in e.transitions[:step])
         situations.append((e.task, past, e.transitions[step].state))
     keys = jax.vmap(jax.random.key)(np.array(seeds, np.uint32))
     turns = policy.act(situations, keys, temperature=float(temperature))
-    for (e, step, _), turn in zip(asked, turns, strict=True):
+    for (e, step, _), turn in zip(samples, turns, strict=True):
         out[e.id, step].append(turn.action)
     return out

@@ -1,8 +1,9 @@
-"""Early experience: what the policy learns from before any reward (arXiv 2510.08558).
+"""Early experience: examples to learn from before any reward (arXiv:2510.08558).
 
-expert episodes, branches, thoughts -> BC, IWM and SR examples: equations 1, 3 and 4 of
-papers.md section 2.1. `branching` makes the branches, `reflection` the thoughts. The
-outcomes shape a thought when it is written; the policy never sees them.
+expert episodes, branches, thoughts -> examples of behavior cloning (BC, Eq. 1),
+implicit world modelling (IWM, Eq. 3) and self-reflection (SR, Eq. 4). Branches come
+from branching.py, thoughts from reflection.py. Outcomes shape a thought when it is
+written; the policy never sees them.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.reflection import Moment
+from dreamgym.agent.reflection import ReflectionCase
 from dreamgym.agent.rollout import Trajectory
 from worldmodel.data.records import Branch, Episode, State, Task, Transition
 from worldmodel.fitting.batches import Example
@@ -18,21 +19,24 @@ from worldmodel.text import prompts
 
 
 def bc_examples(policy: Policy, episodes: Sequence[Episode]) -> list[Example]:
-    """-log p(expert action | state), equation 1; repeats within a task once."""
-    rows: dict[tuple, Example] = {}
+    """Return the examples of -log p(expert action | state), Eq. 1.
+
+    Equal examples of a task are one example.
+    """
+    examples: dict[tuple, Example] = {}
     for e in episodes:
         past: tuple[str, ...] = ()
         for t in e.transitions:
-            shown = prompts.last_actions(past, policy.config.history)
-            rows.setdefault(
-                (e.task.id, shown, t.state, t.action),
-                turn_example(policy, e.task, past, t.state, t.action),
+            visible_past = prompts.last_actions(past, policy.config.history)
+            examples.setdefault(
+                (e.task.id, visible_past, t.state, t.action),
+                demonstration_example(policy, e.task, past, t.state, t.action),
             )
             past = (*past, t.action)
-    return list(rows.values())
+    return list(examples.values())
 
 
-def turn_example(
+def demonstration_example(
     policy: Policy,
     task: Task,
     past: Sequence[str],
@@ -40,7 +44,7 @@ def turn_example(
     action: str,
     thought: str | None = None,
 ) -> Example:
-    """A policy turn as a target in the context it is acted in."""
+    """Return a turn that is not sampled as a target, in the context of the policy."""
     context = policy.context(task, past, state)
     turn = prompts.turn_ids(policy.tokenizer, action, thought)
     ids = [*context, *turn]
@@ -55,7 +59,10 @@ def iwm_examples(
     episodes: Sequence[Episode],
     branches: Sequence[Branch],
 ) -> list[Example]:
-    """-log p(next state | state, action), equation 3, expert transitions included."""
+    """Return the examples of -log p(next state | state, action), Eq. 3.
+
+    The transitions are those of the experts and of the branches.
+    """
     out: list[Example] = []
     for e in episodes:
         steps = e.transitions
@@ -74,7 +81,7 @@ def _next_states(
     steps: Sequence[Transition],
     which: Sequence[int],
 ) -> list[Example]:
-    """Each of `which` steps as action and effect in the context it was acted in."""
+    """Some steps as examples: the effect of an action, in the context of the policy."""
     tok, out = policy.tokenizer, []
     for i in which:
         t, past = steps[i], [x.action for x in steps[:i]]
@@ -86,40 +93,43 @@ def _next_states(
     return out
 
 
-def own_iwm_examples(
-    policy: Policy, trajectories: Sequence[Trajectory], *, most: int, seed: int
+def rollout_iwm_examples(
+    policy: Policy, trajectories: Sequence[Trajectory], *, max_examples: int, seed: int
 ) -> list[Example]:
-    """Equation 3 on what the policy itself did: an auxiliary loss beside RL.
+    """Return the examples of Eq. 3 on the policy's rollouts, an auxiliary loss of RL.
 
-    Equal transitions are one example of their summed weight: a group of rollouts mostly
-    does the same. Of different ones at most `most` are drawn, by seed. A step that
-    broke has no next state, and is left out.
+    Equal transitions, of which a group of rollouts has many, are one example with the
+    sum of their weights. Of the distinct ones `max_examples` are drawn by `seed`. A
+    step at which the environment failed has no next state, and is left out.
     """
-    equal: dict[tuple[int, ...], Example] = {}
+    distinct: dict[tuple[int, ...], Example] = {}
     for t in trajectories:
-        whole = t.episode.transitions
-        steps = whole if t.error is None else whole[:-1]
+        steps = t.episode.transitions
+        if t.error is not None:
+            steps = steps[:-1]
         for e in _next_states(policy, t.episode.task, steps, range(len(steps))):
             key = tuple(e.ids)
-            known = equal.get(key, e._replace(weight=0.0))
-            assert isinstance(known.weight, float)
-            equal[key] = known._replace(weight=known.weight + 1.0)
-    found = list(equal.values())
-    order = np.random.default_rng(seed).permutation(len(found))[:most]
-    return [found[i] for i in sorted(order)]
+            previous = distinct.get(key, e._replace(weight=0.0))
+            assert isinstance(previous.weight, float)
+            distinct[key] = previous._replace(weight=previous.weight + 1.0)
+    examples = list(distinct.values())
+    order = np.random.default_rng(seed).permutation(len(examples))[:max_examples]
+    return [examples[i] for i in sorted(order)]
 
 
 def sr_examples(
-    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str | None]
+    policy: Policy, cases: Sequence[ReflectionCase], thoughts: Sequence[str | None]
 ) -> list[Example]:
-    """-log p(thought, expert action | state), equation 4, of moments with a thought.
+    """Return the examples of -log p(thought, expert action | state), Eq. 4.
 
-    A policy without thoughts (`thought_tokens` 0) is never asked for one: for it this
-    is an auxiliary loss on the same weights. One with them thinks so when it acts, and
-    then acts no better than its thought decides; BC alone never taught it to think.
+    Cases without a thought are left out. For a policy that acts without thoughts
+    (`thought_tokens` 0) this is an auxiliary loss on the same weights. A policy that
+    acts with thoughts learns here how to think; its action then depends on its thought.
     """
     return [
-        turn_example(policy, m.task, m.past, m.expert.state, m.expert.action, thought)
-        for m, thought in zip(moments, thoughts, strict=True)
+        demonstration_example(
+            policy, c.task, c.past, c.expert.state, c.expert.action, thought
+        )
+        for c, thought in zip(cases, thoughts, strict=True)
         if thought is not None
     ]

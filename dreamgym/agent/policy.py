@@ -1,7 +1,7 @@
 """The policy: a language model that writes its action as free text, token by token.
 
-(task, past actions, state) -> window of ids -> sampled turn -> action text. The ids,
-log-probabilities and the phase of each sampled token stay with the turn.
+(task, past actions, state) -> context ids -> sampled turn -> action text. A turn keeps
+its token ids, their log-probabilities, and the grammar phase of each token.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """What the policy reads and how much it may write.
+    """What the policy reads, and how much it may write.
 
-    `thought_tokens` 0 goes straight to the action; above it every turn begins with a
-    thought of at most that many tokens.
+    It reads `history` past actions. A turn has at most `thought_tokens` tokens of
+    thought (0: no thought) and then at most `action_tokens` tokens of action.
     """
 
     history: int = 6
@@ -41,10 +41,12 @@ class PolicyConfig:
 
 
 class Turn(NamedTuple):
-    """One turn as it was sampled: the record that trains.
+    """One turn as it was sampled: the record from which the policy is trained.
 
-    `part` is 2 * phase + (first token of its phase): which allowed-token mask the
-    sampler used, so that the learner applies the same.
+    `context` holds the ids that the turn is conditioned on. The other tuples have one
+    entry for each token of the turn: `ids`, `logp` (under the sampler), `sampled`
+    (False where the grammar forced the token), and `part`, 2 * phase + (first token of
+    its phase), which names the allowed-token mask that the learner must apply again.
     """
 
     context: tuple[int, ...]
@@ -57,22 +59,22 @@ class Turn(NamedTuple):
 
     @property
     def void(self) -> bool:
-        """True where it holds no whole action: nothing, or cut off at its limit."""
+        """Whether the turn has no complete action: an empty or a truncated one."""
         return not self.action.strip() or not self.sampled[-1]
 
 
 class Policy:
-    """A model, its tokenizer and the shape of its turns."""
+    """A model, its tokenizer, and the configuration of its turns."""
 
     def __init__(self, model: Model, tokenizer: TextTokenizer, config: PolicyConfig):
         self.model, self.tokenizer, self.config = model, tokenizer, config
 
     def replace(self, model: Model) -> "Policy":
-        """The same policy with other parameters."""
+        """Return the same policy with another model."""
         return Policy(model, self.tokenizer, self.config)
 
     def grammar(self, temperature: float) -> Grammar:
-        """`action` text `end`; with thoughts, `why` text before it."""
+        """Return the grammar of a turn: [`why` text] `action` text `end`."""
         tok, think = self.tokenizer, self.config.thought_tokens > 0
         c, size, text = tok.control, tok.vocab_size, tok.text_mask()
         openers = [c("why"), c("action")] if think else [c("action")]
@@ -92,7 +94,7 @@ class Policy:
         )  # fmt: skip
 
     def context(self, task: Task, past: Sequence[str], state: State) -> list[int]:
-        """The ids that the next turn is conditioned on."""
+        """Return the ids that the next turn is conditioned on."""
         return prompts.policy_context_ids(
             self.tokenizer, task, past, state, history=self.config.history
         )
@@ -104,21 +106,21 @@ class Policy:
         *,
         temperature: float,
     ) -> list[Turn]:
-        """One turn for each (task, past actions, state); one PRNG key each."""
+        """Sample a turn for each (task, past actions, state) with one PRNG key each."""
         contexts = [self.context(*s) for s in situations]
         return self.answer(contexts, keys, temperature=temperature)
 
     def answer(
         self, contexts: Sequence[list[int]], keys: jax.Array, *, temperature: float
     ) -> list[Turn]:
-        """One turn for each context of ids; one PRNG key each."""
+        """Sample a turn for each context of ids, with one PRNG key each."""
         c = self.config
-        most = c.action_tokens + c.thought_tokens + 3
+        max_tokens = c.action_tokens + c.thought_tokens + 3
         out = []
         for context, s in zip(
             contexts,
             generate(
-                self.model, contexts, self.grammar(temperature), keys, max_tokens=most
+                self.model, contexts, self.grammar(temperature), keys, max_tokens=max_tokens
             ),
             strict=True,
         ):

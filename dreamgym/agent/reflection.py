@@ -1,11 +1,11 @@
-"""Self-reflections: why the expert's action beats another one (2510.08558, eq. 4).
+"""Self-reflection: why the expert's action beats another one (arXiv:2510.08558, Eq. 4).
 
-expert episodes, branches -> moments -> a writer -> leak detectors -> a thought each.
-The writer knows what the actions led to, and the policy will not: so a thought that
-tells it, or tells of experts and of numbered choices, leaks (about one in six written
-by a model does, and one in four tells outcomes: papers.md 2.5). A thought that leaks,
-or that no writer could write, is the rule's, which passes every detector; where the
-expert's action shows nothing better at once the rule has no reason, and there is none.
+expert episodes, branches -> cases -> a writer -> leak detectors -> a thought each.
+A writer knows what the actions led to, and the policy will not. A thought leaks if it
+tells an outcome, an expert or a numbered choice: of those that a model writes about one
+in six does, and one in four tells outcomes (papers.md 2.5). A thought that leaks or is
+missing is replaced by one of a rule, which passes every detector. Where the expert's
+action has no visible advantage the rule has no reason either, and there is no thought.
 """
 
 import re
@@ -21,8 +21,8 @@ from worldmodel.reasoning.annotator import Report
 from worldmodel.text.novelty import novel_words
 
 
-class Moment(NamedTuple):
-    """Where an expert acted, and what other actions led to there."""
+class ReflectionCase(NamedTuple):
+    """An expert's step, and what other actions led to in the same state."""
 
     task: Task
     past: tuple[str, ...]
@@ -30,25 +30,25 @@ class Moment(NamedTuple):
     others: tuple[Transition, ...]
 
 
-def moments(
+def reflection_cases(
     episodes: Sequence[Episode],
     branches: Sequence[Branch],
     *,
     per_state: int,
     seed: int,
-) -> list[Moment]:
-    """One moment for each of at most `per_state` alternatives of every state."""
+) -> list[ReflectionCase]:
+    """Return a case for each of at most `per_state` alternatives of every state."""
     rng = np.random.default_rng(seed)
-    at: dict[tuple[str, int], list[Transition]] = {}
+    alternatives: dict[tuple[str, int], list[Transition]] = {}
     for b in branches:
-        at.setdefault((b.episode, b.step), []).append(b.transition)
+        alternatives.setdefault((b.episode, b.step), []).append(b.transition)
     out = []
     for e in episodes:
         for step, t in enumerate(e.transitions):
-            others = at.get((e.id, step), [])
+            others = alternatives.get((e.id, step), [])
             past = tuple(x.action for x in e.transitions[:step])
             for i in rng.permutation(len(others))[:per_state]:
-                out.append(Moment(e.task, past, t, (others[i],)))
+                out.append(ReflectionCase(e.task, past, t, (others[i],)))
     return out
 
 
@@ -57,43 +57,44 @@ def moments(
 
 @runtime_checkable
 class Writer(Protocol):
-    """Anything that writes reflections. `report` tells of the last call."""
+    """Writes reflections; `report` holds the counts of the last call."""
 
     report: Report
 
-    def write(self, moments: Sequence[Moment]) -> list[str | None]:
-        """A thought a moment, None where it has none that will do."""
+    def write(self, cases: Sequence[ReflectionCase]) -> list[str | None]:
+        """Return a thought for each case, or None where none is acceptable."""
         ...
 
 
 class RuleWriter:
-    """Reflections by rule: no model, no cost."""
+    """Writes reflections by a rule, without a model."""
 
     report = Report({})
 
-    def write(self, moments: Sequence[Moment]) -> list[str | None]:
-        """See Writer; None where `reflect` knows no reason."""
-        return [reflect(m.expert, m.others) for m in moments]
+    def write(self, cases: Sequence[ReflectionCase]) -> list[str | None]:
+        """See Writer; None where `reflect` has no reason."""
+        return [reflect(c.expert, c.others) for c in cases]
 
 
 def reflections(
-    writer: Writer, moments: Sequence[Moment]
+    writer: Writer, cases: Sequence[ReflectionCase]
 ) -> tuple[list[str | None], dict[str, int]]:
-    """A thought a moment, None where even the rule knows no reason; and counts.
+    """Return a thought for each case, or None, and counts.
 
-    `rewritten` by the rule, `unexplained`: without a thought, `leak_KIND` found.
+    The counts are of thoughts `rewritten` by the rule, of cases `unexplained` even by
+    the rule (None), of leaks by kind (`leak_KIND`), and those of the writer's report.
     """
-    written = writer.write(moments)
+    written = writer.write(cases)
     counts = Counter(rewritten=0, unexplained=0, **no_leaks())
     out = []
-    for m, thought in zip(moments, written, strict=True):
-        found = [] if thought is None else leaks_of(thought, m)
-        counts.update(tally(found))
-        good = thought is not None and not found
-        last = thought if good else reflect(m.expert, m.others)
-        counts["rewritten"] += not good and last is not None
-        counts["unexplained"] += last is None
-        out.append(last)
+    for case, thought in zip(cases, written, strict=True):
+        leaked = [] if thought is None else case_leaks(thought, case)
+        counts.update(count_leaks(leaked))
+        if thought is not None and not leaked:
+            out.append(thought)
+            continue
+        out.append(reflect(case.expert, case.others))
+        counts["unexplained" if out[-1] is None else "rewritten"] += 1
     counts.update(writer.report.counts)
     return out, dict(counts)
 
@@ -102,27 +103,28 @@ EFFECTS = (
     "would fail", "would change nothing", "would lead on", "would show something new",
     "would make progress", "would finish the task",
 )  # fmt: skip
-"""What an action does, as far as one sees at once; the better the later."""
+"""What an action does, as far as the next state shows; a later one is better."""
 
 
 def reflect(expert: Transition, others: Sequence[Transition]) -> str | None:
-    """A thought why the first action beats the others, from their real outcomes.
+    """Return a thought why an action is better than the first of others, or None.
 
-    The writer knows the outcomes; the words anticipate, since the policy will not. None
-    where the first of the others does as well or better, by what one sees at once: a
-    reason that speaks for both, or for the other, would teach to act against it.
+    The rule knows the real outcomes and words them as expectations, because the policy
+    will not know them. None where the other action is as good or better, as far as the
+    next state shows: such a reason would teach the policy to act against it.
     """
-    gain = _effect(expert)
+    effect = _effect(expert)
     if not others:
-        return f"{expert.action} {EFFECTS[gain]}"
-    worse = _effect(others[0])
-    if worse >= gain:
+        return f"{expert.action} {EFFECTS[effect]}"
+    other_effect = _effect(others[0])
+    if other_effect >= effect:
         return None
-    return f"{others[0].action} {EFFECTS[worse]} so {expert.action} {EFFECTS[gain]}"
+    reason = f"{others[0].action} {EFFECTS[other_effect]}"
+    return f"{reason} so {expert.action} {EFFECTS[effect]}"
 
 
 def _effect(t: Transition) -> int:
-    """Which of EFFECTS."""
+    """The index of a transition's effect in EFFECTS."""
     if t.success:
         return 5
     if t.reward > 0:
@@ -136,8 +138,8 @@ def _effect(t: Transition) -> int:
 
 # --- leaks -------------------------------------------------------------------
 
-KINDS = ("expert", "numbering", "outcome")
-"""Kinds of leak: who showed it, which choice it was, what came of it."""
+LEAK_KINDS = ("expert", "numbering", "outcome")
+"""Kinds of leak: who acted, which numbered choice it was, what it led to."""
 
 _PATTERNS = {
     "expert": re.compile(
@@ -161,7 +163,7 @@ _PATTERNS = {
 }
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _COMMON = frozenset(
-    # What the rule says, and words without a thing they name.
+    # The words of the rule, and words that name nothing.
     "would finish the task make progress fail change nothing show something new lead "
     "on so a an and are as at be been being but by can could did do does done for from "
     "go had has have here how i if in into is it its just less may me might more must "
@@ -182,48 +184,53 @@ def leaks(
     task: Task,
     past: Sequence[str] = (),
 ) -> list[str]:
-    """What a thought tells that the agent cannot know, each as "KIND: words".
+    """Return what a thought says that the agent cannot know, each as "KIND: words".
 
-    Kinds are those of KINDS. Outcomes are words of a next state found nowhere in task,
-    history, state or an action in question (worldmodel.reasoning.reveals), but for
-    numbers and words that name nothing; and phrases that tell of what has happened.
-    Words that stand in what the agent knows never leak, whatever they are: a coin may
-    be golden. Letters' case does not matter.
+    Kinds are those of LEAK_KINDS. An outcome is a phrase about what has happened, or a
+    word of a next state that is in no text the agent reads and in none of the actions
+    (worldmodel.text.novelty), except numbers and words that name nothing. Phrases that
+    the agent reads never leak, whatever they are: a coin may be golden. Upper and lower
+    case are the same.
+
+    Args:
+      transition: the step that the thought leads to.
+      others: what other actions led to in the same state.
     """
     actions = [transition.action, *(t.action for t in others)]
     texts = [task.instruction, *task.initial_state, *past, *transition.state, *actions]
-    known = [" ".join(text.lower().split()) for text in texts]
-    said = " ".join(thought.split())
+    visible_texts = [" ".join(text.lower().split()) for text in texts]
+    line = " ".join(thought.split())
     out = []
     for kind, pattern in _PATTERNS.items():
-        for found in pattern.finditer(said):
-            phrase = re.compile(rf"(?<!\w){re.escape(found[0].lower())}(?!\w)")
-            if not any(phrase.search(text) for text in known):
-                out.append(f"{kind}: {found[0].lower()}")
-    words = {w for text in known for w in _words(text)} | _COMMON
-    told = set[str]()
+        for match in pattern.finditer(line):
+            phrase = re.compile(rf"(?<!\w){re.escape(match[0].lower())}(?!\w)")
+            if not any(phrase.search(text) for text in visible_texts):
+                out.append(f"{kind}: {match[0].lower()}")
+    visible_words = {w for text in visible_texts for w in _words(text)} | _COMMON
+    outcome_words = set[str]()
     for t in (transition, *others):
-        new = novel_words(t.state, t.action, task.instruction, t.next_state)
-        told |= {w for text in new for w in _words(text)}
-    named = [w for w in _words(said) if w in told - words and not w.isdigit()]
-    return list(dict.fromkeys([*out, *(f"outcome: {w}" for w in named)]))
+        novel = novel_words(t.state, t.action, task.instruction, t.next_state)
+        outcome_words |= {w for text in novel for w in _words(text)}
+    hidden = outcome_words - visible_words
+    leaked = [w for w in _words(line) if w in hidden and not w.isdigit()]
+    return list(dict.fromkeys([*out, *(f"outcome: {w}" for w in leaked)]))
 
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def leaks_of(thought: str, moment: Moment) -> list[str]:
-    """`leaks` of a thought at a moment."""
-    m = moment
-    return leaks(thought, m.expert, m.others, task=m.task, past=m.past)
+def case_leaks(thought: str, case: ReflectionCase) -> list[str]:
+    """Return the `leaks` of a thought about a case."""
+    c = case
+    return leaks(thought, c.expert, c.others, task=c.task, past=c.past)
 
 
-def tally(found: Sequence[str]) -> Counter[str]:
-    """How many leaks of each kind, as `leak_KIND`."""
-    return Counter(f"leak_{x.partition(':')[0]}" for x in found)
+def count_leaks(leaked: Sequence[str]) -> Counter[str]:
+    """Return the number of leaks of each kind, as `leak_KIND`."""
+    return Counter(f"leak_{x.partition(':')[0]}" for x in leaked)
 
 
 def no_leaks() -> dict[str, int]:
-    """The count of every kind, all 0."""
-    return {f"leak_{kind}": 0 for kind in KINDS}
+    """Return a count of 0 for each kind of leak."""
+    return {f"leak_{kind}": 0 for kind in LEAK_KINDS}

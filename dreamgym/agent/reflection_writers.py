@@ -1,7 +1,7 @@
-"""Writers of reflections that are models: a teacher, and the policy's own model.
+"""Models that write reflections: a teacher behind a server, and the policy itself.
 
-moments -> questions -> thoughts, each tried again until it makes sense and no leak is
-found in it, or given up: None, which `reflections` leaves to the rule.
+cases -> questions -> thoughts. A malformed or leaking thought is sampled again; after
+the last attempt the case has none (None), and `reflections` leaves it to the rule.
 """
 
 import dataclasses
@@ -12,7 +12,12 @@ import jax
 import numpy as np
 
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.reflection import Moment, leaks_of, no_leaks, tally
+from dreamgym.agent.reflection import (
+    ReflectionCase,
+    case_leaks,
+    count_leaks,
+    no_leaks,
+)
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
@@ -46,100 +51,102 @@ _SCHEMA = schema(thought={"type": "string"})
 
 
 class TeacherWriter:
-    """Reflections by a model behind a chat server, one question a moment.
+    """Writes reflections with a model behind a chat server, one request a case.
 
-    A malformed or leaking answer is asked for again with another seed, the config's
-    `retries` times; `trace_chars` bounds a thought. Resumable where the client has a
-    cache. Reports `written`, and the leaks that were found on the way.
+    A request whose answer is malformed or leaks is repeated with another seed, up to
+    `config.retries` times; a thought has at most `config.trace_chars` characters. With
+    a cache in the client an interrupted call can be repeated at no cost. `report` has
+    the count of thoughts `written`, and of all leaks that were seen.
     """
 
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"written": 0})
-        self._asker = RetryingAsker(client, config.retries)
+        self._requests = RetryingAsker(client, config.retries)
 
-    def write(self, moments: Sequence[Moment]) -> list[str | None]:
+    def write(self, cases: Sequence[ReflectionCase]) -> list[str | None]:
         """See Writer.
 
         Raises:
           ChatError: as RetryingAsker.ask.
         """
-        leaked: Counter[str] = Counter(no_leaks())
+        leak_counts: Counter[str] = Counter(no_leaks())
 
         def read(i: int, text: str) -> str:
-            thought = read_thought(text, most=self.config.trace_chars)
-            if found := leaks_of(thought, moments[i]):
-                leaked.update(tally(found))
-                raise ValueError(f"leaks: {', '.join(found)}")
+            thought = read_thought(text, max_chars=self.config.trace_chars)
+            if leaked := case_leaks(thought, cases[i]):
+                leak_counts.update(count_leaks(leaked))
+                raise ValueError(f"leaks: {', '.join(leaked)}")
             return thought
 
-        found, problems = self._asker.ask(
-            range(len(moments)), lambda i, n: self._request(moments[i], n), read
+        thoughts, problems = self._requests.ask(
+            range(len(cases)), lambda i, n: self._request(cases[i], n), read
         )
         self.report = Report(
-            {"written": len(found)} | dict(leaked),
-            tuple(f"{moments[i].task.id!r}: {x}" for i, x in sorted(problems.items())),
+            {"written": len(thoughts)} | dict(leak_counts),
+            tuple(f"{cases[i].task.id!r}: {x}" for i, x in sorted(problems.items())),
         )
-        return [found.get(i) for i in range(len(moments))]
+        return [thoughts.get(i) for i in range(len(cases))]
 
-    def _request(self, moment: Moment, attempt: int) -> ChatRequest:
-        messages = reflect_messages(moment, state_chars=self.config.state_chars)
+    def _request(self, case: ReflectionCase, attempt: int) -> ChatRequest:
+        messages = reflection_messages(case, state_chars=self.config.state_chars)
         seed = content_seed(self._seed, attempt, messages[1].content)
         return ChatRequest(messages, seed, _SCHEMA)
 
 
-def reflect_messages(moment: Moment, *, state_chars: int) -> tuple[Message, ...]:
-    """The question: task, past, state, and each action with its next state.
+def reflection_messages(
+    case: ReflectionCase, *, state_chars: int
+) -> tuple[Message, ...]:
+    """Return the question: task, past, state, and each action with its next state.
 
-    After the paper's template (section 4.3), whose slots are named here such that
-    nothing in them speaks of an expert or counts alternatives.
+    It follows the paper's template (section 4.3), but its headings name no expert and
+    do not number the alternatives. States are shown up to `state_chars` characters.
     """
 
-    def about(t: Transition) -> str:
+    def effect(t: Transition) -> str:
         return (
             f"action {quote(t.action)}\nLEADS TO\n{numbered(t.next_state, state_chars)}"
         )
 
-    m = moment
-    past = [quote(a) for a in m.past]
+    past = [quote(a) for a in case.past]
     parts = [
-        f"TASK\n{quote(m.task.instruction)}",
+        f"TASK\n{quote(case.task.instruction)}",
         "\n".join(["DONE SO FAR, oldest first", *(past or ["nothing"])]),
-        f"STATE\n{numbered(m.expert.state, state_chars)}",
-        f"WHAT THE AGENT DOES NEXT\n{about(m.expert)}",
-        *(f"WHAT IT LEAVES UNDONE\n{about(t)}" for t in m.others),
+        f"STATE\n{numbered(case.expert.state, state_chars)}",
+        f"WHAT THE AGENT DOES NEXT\n{effect(case.expert)}",
+        *(f"WHAT IT LEAVES UNDONE\n{effect(t)}" for t in case.others),
         "Write the thought.",
     ]
     return Message("system", _REFLECT), Message("user", "\n\n".join(parts))
 
 
-def read_thought(text: str, *, most: int) -> str:
-    """The thought of an answer, in one line of at most `most` characters.
+def read_thought(text: str, *, max_chars: int) -> str:
+    """Return the thought of an answer, in one line of at most `max_chars` characters.
 
     Raises:
       ValueError: the answer is malformed.
     """
     try:
-        return one_line(json_object(text, ("thought",))["thought"], most)
+        return one_line(json_object(text, ("thought",))["thought"], max_chars)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"malformed: {error}") from None
 
 
-# --- the model itself --------------------------------------------------------
+# --- the policy itself -------------------------------------------------------
 
 
 THOUGHT_TOKENS = 48
-"""How long its thoughts may be where the policy itself does not think."""
+"""The length of its thoughts where the policy is configured without thoughts."""
 
 
-class OwnWriter:
-    """Reflections by the model that will learn from them, at most `samples` tries.
+class RejectionSamplingWriter:
+    """Writes reflections with the policy that will learn from them.
 
-    It reads what the actions led to, expert's and others' in an order that tells
-    nothing, in front of the context it acts in; then it thinks and acts. A thought is
-    kept where the action it concludes is the expert's, and nothing in it leaks: that is
-    rejection sampling, as in STaR (arXiv:2203.14465). Reports `written`, `samples`
-    (drawn in all), `wrong` (concluded something else) and the leaks.
+    The policy reads what the expert's and the other actions led to, in random order, in
+    front of its usual context; then it thinks and acts. A thought is accepted if it
+    ends in the expert's action and nothing leaks: rejection sampling as in STaR
+    (arXiv:2203.14465), with at most `samples` samples a case. `report` has the counts
+    of thoughts `written`, of `samples`, of `wrong` actions, and of leaks.
     """
 
     def __init__(
@@ -154,54 +161,54 @@ class OwnWriter:
         self.samples, self.temperature, self._seed = samples, float(temperature), seed
         self.report = Report({"written": 0, "samples": 0, "wrong": 0})
 
-    def write(self, moments: Sequence[Moment]) -> list[str | None]:
+    def write(self, cases: Sequence[ReflectionCase]) -> list[str | None]:
         """See Writer."""
-        contexts = [own_context(self.policy, m) for m in moments]
-        found: dict[int, str] = {}
+        contexts = [writer_context(self.policy, c) for c in cases]
+        thoughts: dict[int, str] = {}
         counts: Counter[str] = Counter(samples=0, wrong=0, **no_leaks())
-        for number in range(self.samples if moments else 0):
-            left = [i for i in range(len(moments)) if i not in found]
-            if not left:
+        for number in range(self.samples if cases else 0):
+            open_cases = [i for i in range(len(cases)) if i not in thoughts]
+            if not open_cases:
                 break
-            seeds = [content_seed(self._seed, number, contexts[i]) for i in left]
+            seeds = [content_seed(self._seed, number, contexts[i]) for i in open_cases]
             keys = jax.vmap(jax.random.key)(np.array(seeds, np.uint32))
             turns = self.policy.answer(
-                [contexts[i] for i in left], keys, temperature=self.temperature
+                [contexts[i] for i in open_cases], keys, temperature=self.temperature
             )
-            counts["samples"] += len(left)
-            for i, turn in zip(left, turns, strict=True):
+            counts["samples"] += len(open_cases)
+            for i, turn in zip(open_cases, turns, strict=True):
                 thought = " ".join((turn.thought or "").split())
-                leaked = leaks_of(thought, moments[i])
-                counts.update(tally(leaked))
-                right = turn.action == moments[i].expert.action
+                leaked = case_leaks(thought, cases[i])
+                counts.update(count_leaks(leaked))
+                right = turn.action == cases[i].expert.action
                 counts["wrong"] += not right
                 if right and thought and not leaked:
-                    found[i] = thought
-        self.report = Report({"written": len(found)} | dict(counts))
-        return [found.get(i) for i in range(len(moments))]
+                    thoughts[i] = thought
+        self.report = Report({"written": len(thoughts)} | dict(counts))
+        return [thoughts.get(i) for i in range(len(cases))]
 
 
-def own_context(policy: Policy, moment: Moment) -> list[int]:
-    """What the model reads to reflect: effects of the actions, then its own context."""
-    tok, m = policy.tokenizer, moment
-    rows = [m.expert, *m.others]
+def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
+    """Return the ids before a reflection: effects of the actions, the usual context."""
+    tok, c = policy.tokenizer, case
+    transitions = [c.expert, *c.others]
     order = np.random.default_rng(
-        content_seed(m.task.id, m.past, m.expert.state, [t.action for t in rows])
-    ).permutation(len(rows))
-    shown = [x for i in order for x in prompts.demonstration_ids(tok, rows[i])]
-    return [*shown, *policy.context(m.task, m.past, m.expert.state)]
+        content_seed(c.task.id, c.past, c.expert.state, [t.action for t in transitions])
+    ).permutation(len(transitions))
+    effects = [x for i in order for x in prompts.demonstration_ids(tok, transitions[i])]
+    return [*effects, *policy.context(c.task, c.past, c.expert.state)]
 
 
-def own_examples(
-    policy: Policy, moments: Sequence[Moment], thoughts: Sequence[str | None]
+def writer_examples(
+    policy: Policy, cases: Sequence[ReflectionCase], thoughts: Sequence[str | None]
 ) -> list[Example]:
-    """What a reflection is, shown to a model too small to be asked for one."""
+    """Return reflections as examples, for a model too small to write any unprompted."""
     out = []
-    for m, thought in zip(moments, thoughts, strict=True):
+    for case, thought in zip(cases, thoughts, strict=True):
         if thought is None:
             continue
-        context = own_context(policy, m)
-        turn = prompts.turn_ids(policy.tokenizer, m.expert.action, thought)
+        context = writer_context(policy, case)
+        turn = prompts.turn_ids(policy.tokenizer, case.expert.action, thought)
         ids = [*context, *turn]
         mask = [False] * len(context) + [True] * len(turn)
         out.append(Example(ids, mask, [0] * len(ids)))

@@ -1,8 +1,8 @@
-"""Rollouts: the policy in any batch of environments, dream or real.
+"""Rollouts: the policy acts in a batch of environments, dreamed or real.
 
-tasks -> slots -> (state -> turn -> step)* -> Trajectory: an episode, and the turns as
-they were sampled. Slots are refilled as episodes end. A trajectory whose environment
-broke has no success: it is not scored, never a zero.
+tasks -> slots -> (state -> turn -> step)* -> Trajectory: an episode, and its turns as
+they were sampled. A slot whose episode ends gets the next task. A trajectory whose
+environment failed has no success: it is left unscored, not scored 0.
 """
 
 import dataclasses
@@ -21,9 +21,10 @@ from worldmodel.data.records import Episode, State, Task, Transition
 
 
 class Trajectory(NamedTuple):
-    """One episode with the turns that made it; `error` says why it is not scored.
+    """One episode with the turns of its actions.
 
-    `past` holds the actions before it, where it does not begin at the task's start.
+    `error` says why it is not scored, None if it is. `past` holds the actions before
+    the episode, if it does not begin at the start of its task.
     """
 
     episode: Episode
@@ -37,13 +38,13 @@ class _Slot:
     index: int
     task: Task
     state: State
-    before: tuple[str, ...]
+    earlier_actions: tuple[str, ...]
     transitions: list[Transition]
     turns: list[Turn]
 
     @property
     def past(self) -> tuple[str, ...]:
-        return (*self.before, *(t.action for t in self.transitions))
+        return (*self.earlier_actions, *(t.action for t in self.transitions))
 
 
 @jax.jit
@@ -65,32 +66,42 @@ def rollout(
     budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
-    """One trajectory a task, in the order of `tasks`; a snapshot is gone on from.
+    """Return one trajectory for each task, in their order.
 
-    With a `budget` no episode starts once that many transitions are taken, and the
-    tasks left over are missing from the result.
+    An episode starts at its task, or continues from a snapshot.
+
+    Args:
+      key: episode i draws the noise of step t from fold_in(fold_in(key, i), t).
+      source: the `source` of the episodes, and the first part of their ids.
+      budget: transitions after which no further episode starts; tasks whose episode
+        did not start are missing from the result.
+      progress: is called with the episodes done and their number.
+
+    Raises:
+      TypeError: a snapshot, and a batch that is not Restorable.
     """
     slots: list[_Slot | None] = [None] * envs.size
     out: dict[int, Trajectory] = {}
-    following, start = 0, envs.transitions
+    next_index, transitions_before = 0, envs.transitions
     while True:
-        fresh: list[Task | Snapshot | None] = [None] * envs.size
+        starts: list[Task | Snapshot | None] = [None] * envs.size
         for i, slot in enumerate(slots):
-            spent = budget is not None and envs.transitions - start >= budget
-            if slot is None and following < len(tasks) and not spent:
-                fresh[i] = tasks[following]
-                slots[i] = _slot(following, tasks[following])
-                following += 1
-        _begin(envs, slots, fresh)
-        live = [(i, s) for i, s in enumerate(slots) if s is not None]
-        if not live:
+            transitions = envs.transitions - transitions_before
+            exhausted = budget is not None and transitions >= budget
+            if slot is None and next_index < len(tasks) and not exhausted:
+                starts[i] = tasks[next_index]
+                slots[i] = _slot(next_index, tasks[next_index])
+                next_index += 1
+        _begin(envs, slots, starts)
+        running = [(i, s) for i, s in enumerate(slots) if s is not None]
+        if not running:
             return [out[i] for i in sorted(out)]
-        turns = _act(policy, [s for _, s in live], key, temperature)
+        turns = _act(policy, [s for _, s in running], key, temperature)
         actions: list[str | None] = [None] * envs.size
-        for (i, _), turn in zip(live, turns, strict=True):
+        for (i, _), turn in zip(running, turns, strict=True):
             actions[i] = turn.action
         steps = envs.step(actions)
-        for (i, slot), turn in zip(live, turns, strict=True):
+        for (i, slot), turn in zip(running, turns, strict=True):
             step = steps[i]
             assert step is not None, "a running slot must be stepped"
             if _advance(slot, turn, step):
@@ -109,17 +120,17 @@ def _slot(index: int, start: Task | Snapshot) -> _Slot:
 def _begin(
     envs: VectorEnv,
     slots: Sequence[_Slot | None],
-    fresh: Sequence[Task | Snapshot | None],
+    starts: Sequence[Task | Snapshot | None],
 ) -> None:
-    """Start the episodes of slots, from their tasks' start or from a snapshot."""
-    tasks = [t if isinstance(t, Task) else None for t in fresh]
+    """Start episodes: reset slots to their task, or restore a snapshot."""
+    tasks = [t if isinstance(t, Task) else None for t in starts]
     if any(tasks):
         mask = [t is not None for t in tasks]
         states = envs.reset(options={"tasks": tasks, "reset_mask": mask})
         for slot, state in zip(slots, states, strict=True):
             if slot is not None and state is not None:
                 slot.state = state
-    for i, start in enumerate(fresh):
+    for i, start in enumerate(starts):
         if isinstance(start, Snapshot):
             restorable = as_restorable(envs)
             if restorable is None:
@@ -141,7 +152,7 @@ def _act(
 
 
 def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
-    """Record the step; true where the episode is over."""
+    """Record a step; return whether the episode has ended."""
     slot.turns.append(turn)
     if step.error is not None:
         step = step._replace(state=slot.state)
@@ -160,4 +171,4 @@ def _finish(slot: _Slot, step: Step, source: str) -> Trajectory:
         success=success,
         error=step.error,
     )
-    return Trajectory(episode, tuple(slot.turns), step.error, slot.before)
+    return Trajectory(episode, tuple(slot.turns), step.error, slot.earlier_actions)

@@ -165,7 +165,7 @@ def _refit(args: argparse.Namespace) -> None:
     source = Run.open(args.source, mesh)
     root = args.run_dir or args.source.with_name(f"{args.source.name}-refit")
     told = refit(source, args.episodes, root, args.track)
-    print(scorecard_page.beside({k: told[k] for k in ("before", "after")}))
+    print(scorecard_page.side_by_side({k: told[k] for k in ("before", "after")}))
     print(f"\nthe new run: {root}")
 
 

@@ -1,8 +1,8 @@
-"""The dream: an environment whose every answer comes from the experience model.
+"""The dream: an environment whose answers come from the experience model.
 
 tasks with their initial states -> actions -> experience model -> next states, rewards
-and outcomes. A batch of many episodes with a single-environment view; what is above
-sees no difference from a real environment.
+and outcomes. There are a batch of episodes and a view of a single one; both have the
+interfaces of real environments.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from worldmodel.experience.base import ExperienceModel, Prediction, Query
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trust:
-    """How far answers are believed.
+    """What is done about answers of low confidence.
 
-    A trajectory is cut at an answer whose confidence is below `threshold`; its outcome
-    is not known, so it is not scored. `pessimism` times the missing confidence is taken
-    off each reward, as a component `doubt` (MOReL and MOPO take such penalties).
+    A rollout is aborted at an answer whose confidence is below `threshold`; it has no
+    outcome and is not scored. `pessimism` times (1 - confidence) is subtracted from
+    each reward, as a component `doubt`, a penalty as in MOReL and MOPO.
     """
 
     threshold: float = 0.0
@@ -38,11 +38,12 @@ class Trust:
 
 
 class DreamVectorEnv(VectorEnv):
-    """Many dreamed episodes at once, each of which can be forked and revisited.
+    """A batch of dreamed episodes, which can return to any earlier moment.
 
-    A reply that makes no sense, or one that is not trusted, ends its trajectory with a
-    reason, unscored. A step limit is a scored failure (`truncated`). Whether an action
-    was refused is read from the answer (worldmodel.data.invalid_actions).
+    A malformed answer, or one of low confidence, ends its episode with an error, and
+    the episode is not scored. The step limit truncates an episode: a scored failure.
+    Whether an action is invalid is read from the answer
+    (worldmodel.data.invalid_actions).
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class DreamVectorEnv(VectorEnv):
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
         self._past: list[tuple[str, ...]] = [()] * size
-        self._live = [False] * size
+        self._running = [False] * size
         self.transitions = 0
 
     def reset(self, *, options: dict[str, Any]) -> list[State | None]:
         """See VectorEnv.
 
         Raises:
-          ValueError: a task without an initial state; the dream cannot invent it here.
+          ValueError: a task has no initial state; the dream cannot invent one.
         """
         mask = options.get("reset_mask", [True] * self.size)
         out: list[State | None] = [None] * self.size
@@ -79,34 +80,34 @@ class DreamVectorEnv(VectorEnv):
             if not task.initial_state:
                 raise ValueError(f"task {task.id!r} has no initial state to dream from")
             self._tasks[i], self._states[i] = task, task.initial_state
-            self._past[i], self._live[i] = (), True
+            self._past[i], self._running[i] = (), True
             out[i] = task.initial_state
         return out
 
     def snapshot(self, slot: int) -> Snapshot:
-        """Where the episode of a slot stands.
+        """Return the present moment of the episode in a slot.
 
         Raises:
-          ValueError: no episode runs there.
+          ValueError: no episode runs in the slot.
         """
         task = self._tasks[slot]
-        if task is None or not self._live[slot]:
+        if task is None or not self._running[slot]:
             raise ValueError(f"no episode runs in slot {slot}: nothing to fork")
         return Snapshot(task, self._past[slot], self._states[slot])
 
     def restore(self, slot: int, snapshot: Snapshot) -> State:
-        """Let a slot go on from a snapshot, of this slot or any other, of any batch.
+        """Let a slot continue from a snapshot of any slot of any batch.
 
-        Whoever does the same there finds the same, as long as the model's memory stays:
-        answers are a function of task, history, state and action.
+        Equal actions then have equal answers, as long as the memory of the model does
+        not change: an answer is a function of task, history, state and action.
         """
         self._tasks[slot], self._past[slot], self._states[slot] = snapshot
-        self._live[slot] = True
+        self._running[slot] = True
         return snapshot.state
 
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
         """See VectorEnv."""
-        slots = [i for i, a in enumerate(actions) if self._live[i] and a is not None]
+        slots = [i for i, a in enumerate(actions) if self._running[i] and a is not None]
         queries = []
         for i in slots:
             task, action = self._tasks[i], actions[i]
@@ -121,33 +122,33 @@ class DreamVectorEnv(VectorEnv):
             self.transitions += 1
             out[i] = step = self._step(query, answer, len(self._past[i]))
             self._states[i] = step.state
-            self._live[i] = not (step.terminated or step.truncated)
+            self._running[i] = not (step.terminated or step.truncated)
         return out
 
     def _step(self, query: Query, answer: Prediction, number: int) -> Step:
-        trust, broken = self._trust, None
-        # A backend may not know how sure it is: that is no confidence at all.
-        sure = 0.0 if math.isnan(answer.confidence) else answer.confidence
+        trust, error = self._trust, None
+        # An unknown confidence counts as none.
+        confidence = 0.0 if math.isnan(answer.confidence) else answer.confidence
         if answer.error is not None:
-            broken = f"dream: {answer.error}"
-        elif sure < trust.threshold:
-            broken = f"{UNTRUSTED}: {sure:.3g} is below {trust.threshold:.3g}"
-        if broken is not None:
-            return Step(query.state, {}, False, True, False, broken)
+            error = f"dream: {answer.error}"
+        elif confidence < trust.threshold:
+            error = f"{UNTRUSTED}: {confidence:.3g} is below {trust.threshold:.3g}"
+        if error is not None:
+            return Step(query.state, {}, False, True, False, error)
         rewards = {"dream": answer.reward}
         if trust.pessimism:
-            rewards["doubt"] = -trust.pessimism * (1 - sure)
+            rewards["doubt"] = -trust.pessimism * (1 - confidence)
         ended = answer.outcome != "go"
-        late = not ended and number >= self.max_steps
-        refused = not ended and answer.reward <= 0
+        truncated = not ended and number >= self.max_steps
+        may_be_invalid = not ended and answer.reward <= 0
         return Step(
-            answer.next_state, rewards, ended, late, answer.outcome == "win",
-            invalid=refused and error_only_change(query.state, answer.next_state),
+            answer.next_state, rewards, ended, truncated, answer.outcome == "win",
+            invalid=may_be_invalid and error_only_change(query.state, answer.next_state),
         )  # fmt: skip
 
 
 class DreamEnv(TextEnv):
-    """The single view of the dream: a gymnasium.Env over the given tasks."""
+    """The dream of a single episode: a gymnasium.Env over the given tasks."""
 
     deterministic = True
 
@@ -162,7 +163,7 @@ class DreamEnv(TextEnv):
         self._open = False
 
     def fork(self) -> "DreamEnv":
-        """Another dream of the same model that goes on from here.
+        """Return another dream of the same model that continues from this moment.
 
         Raises:
           ValueError: no episode runs.
@@ -186,7 +187,7 @@ class DreamEnv(TextEnv):
         return "\n".join(state), {"instruction": task.instruction, "success": False}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One dreamed step. Raises RuntimeError where no episode runs."""
+        """Take one dreamed step; raises RuntimeError if no episode runs."""
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
         (step,) = self._batch.step([action])
@@ -200,5 +201,5 @@ class DreamEnv(TextEnv):
         return "\n".join(step.state), reward, step.terminated, step.truncated, info
 
     def tasks(self, split: str) -> list[Task]:
-        """The tasks of a split among those given."""
+        """Return those of the given tasks that are of a split."""
         return [t for t in self._all if t.split == split]

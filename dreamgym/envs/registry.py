@@ -1,6 +1,7 @@
 """Environments by name: a registered id, or "module:Class".
 
-They are imported only when made, so that one which is an extra costs nobody anything.
+A module is imported when its environment is made: environments of an optional extra
+cost nothing where they are not used.
 """
 
 import importlib
@@ -15,10 +16,10 @@ ENVIRONMENTS = {
 
 
 def parse_spec(spec: str) -> type[gymnasium.Env]:
-    """The class of a registered id or of "module:Class".
+    """Return the class of a registered id or of "module:Class".
 
     Raises:
-      ValueError: neither; the message lists the registered ids.
+      ValueError: the name is neither; the message lists the registered ids.
     """
     target = ENVIRONMENTS.get(spec, spec)
     module, _, name = target.partition(":")
@@ -34,5 +35,5 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
 
 
 def make(spec: str, **kwargs: Any) -> gymnasium.Env:
-    """An environment of a registered id or of "module:Class"."""
+    """Return a new environment of a registered id or of "module:Class"."""
     return parse_spec(spec)(**kwargs)

@@ -1,4 +1,4 @@
-"""What Theorem 1 of DreamGym promises (arXiv:2511.03773, App. B.1, Eq. 9 and 26).
+"""The bound of Theorem 1 of DreamGym (arXiv:2511.03773, App. B.1, Eq. 9 and 26).
 
 surrogate gain in the dream - trust-region term - experience-model term -> a lower
 bound on how much better the new policy is in the real environment. Returns are
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 
 class Bound(NamedTuple):
-    """The terms of Theorem 1: `gain - trust - model` is promised, at least.
+    """The terms of Theorem 1: the improvement is at least `gain - trust - model`.
 
-    `span` is the largest difference between two returns there can be.
+    `span` is the largest possible difference between two returns.
     """
 
     gain: float
@@ -23,15 +23,16 @@ class Bound(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The promised gain."""
+        """The lower bound on the improvement in the real environment."""
         return self.gain - self.trust - self.model
 
 
 def lemma1(*, eps_r: float, eps_p: float, discount: float, r_max: float) -> float:
-    """How far returns of one policy in dream and real can be apart (Eq. 26).
+    """Return how far a policy's returns in dream and reality can be apart (Eq. 26).
 
-    eps_r: sup over (state, action) of the reward's error; eps_p: of the total variation
-    between real and dreamed next states.
+    Args:
+      eps_r: the supremum over (state, action) of the error of the reward.
+      eps_p: the supremum of the total variation between real and dreamed next states.
     """
     _check(discount, r_max, eps_r=eps_r, eps_p=eps_p)
     rest = 1.0 - discount
@@ -47,10 +48,11 @@ def theorem1(
     discount: float,
     r_max: float,
 ) -> Bound:
-    """Eq. 9 for an update whose KL(new || old) is at most `delta` in every state.
+    """Return Eq. 9 for an update whose KL(new || old) is at most `delta` everywhere.
 
-    gain: mean dream advantage of the new policy's actions in states the old one visits
-    in the dream; it is divided by 1 - discount here.
+    Args:
+      gain: the mean advantage, in the dream, of the new policy's actions in the states
+        that the old policy visits; it is divided by 1 - discount here.
 
     Raises:
       ValueError: a discount outside [0, 1), or a negative size.
@@ -72,10 +74,11 @@ def _check(discount: float, r_max: float, **sizes: float) -> None:
 
 
 def sentence(bound: Bound, *, discount: float, measured: int) -> str:
-    """Whether the bound says anything, in plain words.
+    """Return a sentence on what the bound says, if anything.
 
-    measured: transitions from which eps_r and eps_p were taken. The largest error seen
-    is at most the largest there is: what is taken off is underestimated.
+    `measured` is the number of transitions from which eps_r and eps_p are estimated.
+    The largest error among them is at most the supremum, so that the terms which are
+    subtracted are underestimated.
     """
     _, worst = max((bound.trust, "The step"), (bound.model, "The experience model"))
     if bound.total > 0:
@@ -94,7 +97,7 @@ def sentence(bound: Bound, *, discount: float, measured: int) -> str:
     )
 
 
-def told(
+def best_bound(
     curve: Sequence[Mapping[str, float | int]],
     *,
     discount: float,
@@ -103,37 +106,37 @@ def told(
     r_max: float,
     measured: int,
 ) -> dict[str, Any] | None:
-    """The bound of the update of a curve for which it is best, in numbers and words.
+    """Return the largest bound among the updates of a curve, in numbers and words.
 
-    `gain` and `moved_turn` of its rows are what an update gained and how far it went.
-    No advantage is larger than r_max / (1 - discount), so a larger gain shows a larger
-    reward than those seen, and counts. None where nothing was learned, or returns are
+    The rows have the surrogate gain (`gain`) and the largest KL (`moved_turn`) of each
+    update. No advantage exceeds r_max / (1 - discount): a larger gain shows that there
+    are larger rewards, and raises r_max. None if there was no update, or if returns are
     not discounted.
     """
     rows = [row for row in curve if "gain" in row and "undone" not in row]
     if not rows or discount >= 1.0:
         return None
     r_max = max(r_max, *(row["gain"] * (1.0 - discount) for row in rows))
-    known = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}
-    found = [
-        theorem1(gain=row["gain"], delta=max(row["moved_turn"], 0.0), **known)
+    constants = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}
+    candidates = [
+        theorem1(gain=row["gain"], delta=max(row["moved_turn"], 0.0), **constants)
         for row in rows
     ]
-    best = max(range(len(rows)), key=lambda i: found[i].total)
+    best = max(range(len(rows)), key=lambda i: candidates[i].total)
     return {
-        "update": rows[best].get("update"), "updates": len(rows), **known,
-        "delta": rows[best]["moved_turn"], **found[best]._asdict(),
-        "total": found[best].total, "measured": measured,
-        "needed_eps_p": needed(
+        "update": rows[best].get("update"), "updates": len(rows), **constants,
+        "delta": rows[best]["moved_turn"], **candidates[best]._asdict(),
+        "total": candidates[best].total, "measured": measured,
+        "needed_eps_p": max_eps_p(
             gain=rows[best]["gain"], discount=discount, r_max=r_max
         ),
         "sentence": f"Best of {len(rows)} updates: "
-        + sentence(found[best], discount=discount, measured=measured),
+        + sentence(candidates[best], discount=discount, measured=measured),
     }  # fmt: skip
 
 
-def needed(*, gain: float, discount: float, r_max: float) -> float:
-    """The largest eps_p at which this gain is still promised, all else perfect."""
+def max_eps_p(*, gain: float, discount: float, r_max: float) -> float:
+    """Return the largest eps_p for which the bound is positive, all else perfect."""
     _check(discount, r_max)
     if discount == 0.0 or r_max == 0.0:
         return math.inf

@@ -1,4 +1,4 @@
-"""A dreamed episode beside the real one, for the same actions: text and page."""
+"""A dreamed and a real episode of the same actions side by side, as text or HTML."""
 
 import html
 import math
@@ -12,11 +12,11 @@ from worldmodel.experience.base import Prediction
 from worldmodel.text.prompts import outcome_of
 
 
-class Moment(NamedTuple):
-    """One step: what really happened, what was dreamed, and what it was told.
+class ComparedStep(NamedTuple):
+    """One step: the real transition, and the prediction from the dream's own state.
 
-    `dreamed` is None where the dream had ended before; `recalled` holds the retrieved
-    transitions with their similarity, the nearest first.
+    `dreamed` is None after the end of the dream. `recalled` holds the transitions that
+    were retrieved for the prediction with their similarity, the most similar first.
     """
 
     real: Transition
@@ -26,7 +26,7 @@ class Moment(NamedTuple):
 
 
 def _pairs(real: State, dream: State) -> list[tuple[str, str, str]]:
-    """(mark, real line, dreamed line): `=` both say it, `-` and `+` one of them."""
+    """(mark, real line, dreamed line): `=` in both, `-` real only, `+` dreamed only."""
     left = list(dream)
     out = []
     for line in real:
@@ -38,27 +38,29 @@ def _pairs(real: State, dream: State) -> list[tuple[str, str, str]]:
     return out + [("+", "", line) for line in left]
 
 
-def _ends(reward: float, outcome: str) -> str:
+def _end_text(reward: float, outcome: str) -> str:
     return f"reward {reward:g}, {outcome}"
 
 
-def _says(moment: Moment) -> list[str]:
-    """What the dream thinks and remembers, a line each."""
-    answer = moment.dreamed
+def _note_lines(step: ComparedStep) -> list[str]:
+    """The reasoning, confidence, error and retrieved transitions, a line each."""
+    answer = step.dreamed
     assert answer is not None
     out = [f"because {answer.reasoning}"] if answer.reasoning else []
-    known = not math.isnan(answer.confidence)
-    out.append(f"confidence {answer.confidence:.3f}" if known else "confidence unknown")
+    is_known = not math.isnan(answer.confidence)
+    out.append(
+        f"confidence {answer.confidence:.3f}" if is_known else "confidence unknown"
+    )
     if answer.error is not None:
         out.append(f"makes no sense: {answer.error}")
-    for score, t in moment.recalled:
+    for score, t in step.recalled:
         after = " / ".join(x for x in t.next_state if x not in t.state) or "no change"
         out.append(f"recalls ({score:.2f}) {t.action}: {after}")
     return out
 
 
-def text(episode: Episode, moments: Sequence[Moment], *, width: int = 100) -> str:
-    """Two columns for a terminal, `-` what only reality says and `+` only the dream."""
+def text(episode: Episode, steps: Sequence[ComparedStep], *, width: int = 100) -> str:
+    """Return two columns for a terminal: `-` marks real lines, `+` dreamed lines."""
     half = (width - 6) // 2
     lines = [f"{episode.id}: {episode.task.instruction}", ""]
 
@@ -71,20 +73,23 @@ def text(episode: Episode, moments: Sequence[Moment], *, width: int = 100) -> st
             lines.append(f"{mark} {left:<{half}} | {right}".rstrip())
 
     row(" ", "REAL", "DREAM")
-    for line in moments[0].state if moments else ():
+    for line in steps[0].state if steps else ():
         row("=", line, line)
-    for number, m in enumerate(moments, start=1):
+    for number, m in enumerate(steps, start=1):
         lines += ["", f"{number}. {m.real.action}"]
         if m.dreamed is None:
-            for line in (*m.real.next_state, _ends(m.real.reward, outcome_of(m.real))):
+            for line in (
+                *m.real.next_state,
+                _end_text(m.real.reward, outcome_of(m.real)),
+            ):
                 row("-", line, "")
             continue
         for mark, a, b in _pairs(m.real.next_state, m.dreamed.next_state):
             row(mark, a, b)
-        real = _ends(m.real.reward, outcome_of(m.real))
-        dream = _ends(m.dreamed.reward, m.dreamed.outcome)
+        real = _end_text(m.real.reward, outcome_of(m.real))
+        dream = _end_text(m.dreamed.reward, m.dreamed.outcome)
         row("=" if real == dream else "!", real, dream)
-        lines += [f"    {x}" for x in _says(m)]
+        lines += [f"    {x}" for x in _note_lines(m)]
     return "\n".join(lines)
 
 
@@ -95,26 +100,26 @@ tr.odd td{background:#fff3d6;border-left-color:#d90}ul{color:#555;margin:.2rem 0
 h2{font-size:1.05rem;margin:1.4rem 0 .3rem}"""
 
 
-def write_page(episode: Episode, moments: Sequence[Moment], path: Path) -> None:
-    """The same as one HTML file; lines that differ are marked."""
+def write_page(episode: Episode, steps: Sequence[ComparedStep], path: Path) -> None:
+    """Write the comparison as one HTML file; lines that differ are marked."""
     title = html.escape(f"{episode.id}: {episode.task.instruction}")
     out = [f"<h1>{title}</h1>"
            "<table><tr><td><b>real</b></td><td><b>dream</b></td></tr>"]  # fmt: skip
-    out += [_row("=", x, x) for x in (moments[0].state if moments else ())]
+    out += [_row("=", x, x) for x in (steps[0].state if steps else ())]
     out.append("</table>")
-    for number, m in enumerate(moments, start=1):
+    for number, m in enumerate(steps, start=1):
         out.append(f"<h2>{number}. {html.escape(m.real.action)}</h2><table>")
-        real = _ends(m.real.reward, outcome_of(m.real))
+        real = _end_text(m.real.reward, outcome_of(m.real))
         if m.dreamed is None:
             out += [_row("-", x, "") for x in (*m.real.next_state, real)]
             out.append("</table>")
             continue
-        dream = _ends(m.dreamed.reward, m.dreamed.outcome)
-        found = _pairs(m.real.next_state, m.dreamed.next_state)
-        found.append(("=" if real == dream else "!", real, dream))
-        out += [_row(*x) for x in found]
-        said = "".join(f"<li>{html.escape(x)}</li>" for x in _says(m))
-        out.append(f"</table><ul>{said}</ul>")
+        dream = _end_text(m.dreamed.reward, m.dreamed.outcome)
+        lines = _pairs(m.real.next_state, m.dreamed.next_state)
+        lines.append(("=" if real == dream else "!", real, dream))
+        out += [_row(*x) for x in lines]
+        notes = "".join(f"<li>{html.escape(x)}</li>" for x in _note_lines(m))
+        out.append(f"</table><ul>{notes}</ul>")
     with atomic_write(path) as file:
         file.write(
             "<!doctype html><html lang='en'><meta charset='utf-8'><title>Real and dream"

@@ -1,4 +1,4 @@
-"""A policy's success on given games, with intervals, pooled and by family."""
+"""The success of a policy on given tasks, with intervals, pooled and by family."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def play(
     temperature: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
-    """One episode a task; the noise of game i is the same for every policy."""
+    """Play one episode for each task; all policies draw the same noise in task i."""
     return rollout(
         policy, envs, tasks, key=jax.random.key(seed), temperature=temperature,
         source="test", progress=progress,
@@ -34,19 +34,22 @@ def play(
 def summary(
     trajectories: Sequence[Trajectory], *, real_transitions: int
 ) -> dict[str, Any]:
-    """The row of one policy, of one run or several; unscored episodes stand apart."""
+    """Return the results of one policy, in one run or several.
+
+    Unscored episodes are counted, and left out of all means.
+    """
     scored = [t for t in trajectories if t.error is None]
     games: dict[str, list[bool]] = {}
     for t in scored:
         games.setdefault(t.episode.task.id, []).append(bool(t.episode.success))
-    found = rate(games)
+    success = rate(games)
     steps = [x for t in scored for x in t.episode.transitions]
     returns = [t.episode.total_reward for t in scored]
     return {
         "success": {
-            "mean": found["mean"] if scored else None,
-            "low": found["low"],
-            "high": found["high"],
+            "mean": success["mean"] if scored else None,
+            "low": success["low"],
+            "high": success["high"],
             "episodes": len(scored),
             "unscored": len(trajectories) - len(scored),
         },
@@ -61,12 +64,12 @@ def summary(
 
 
 def errors(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """Return how many episodes ended without a score, by reason."""
+    """Return the number of unscored episodes by reason."""
     return dict(Counter(t.error for t in trajectories if t.error is not None))
 
 
 def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
-    """Trajectories of each family, in order of name."""
+    """Return the trajectories of each family, in order of name."""
     out: dict[str, list[Trajectory]] = {}
     for t in trajectories:
         out.setdefault(t.episode.task.family, []).append(t)
@@ -76,7 +79,7 @@ def by_family(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]
 def paired(
     a: Sequence[Trajectory], b: Sequence[Trajectory], *, seed: int
 ) -> dict[str, float | None]:
-    """Success of a minus b where both were scored, resampled by game."""
+    """Return the success of a minus b where both are scored, resampled by task."""
     rows = [
         (
             x.episode.task.id, float(bool(x.episode.success)),

@@ -1,4 +1,4 @@
-"""What a person looks at after a run: the final table, success and curves."""
+"""The report of a run: the final table, and plots of success and curves."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _HEAD = ("policy", "success", "95 % interval", "episodes", "return", "steps",
 
 
 def table(results: dict[str, Any]) -> str:
-    """The final table as Markdown, pooled and by family, with paired differences."""
+    """Return the final table in Markdown, pooled and by family, with differences."""
     out = []
     groups = [("all families", results), *results["families"].items()]
     for title, group in groups:
@@ -39,7 +39,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _notes(results: dict[str, Any]) -> list[str]:
-    """Return a line for each policy that learned nothing, and for unscored games."""
+    """A line for each policy that has a note, and for each with unscored games."""
     out = []
     for name, row in results["policies"].items():
         if row.get("note"):
@@ -80,7 +80,7 @@ def _number(value: float | None) -> str:
 
 
 def write(root: Path, results: dict[str, Any]) -> None:
-    """table.md and plots/ of a run."""
+    """Write table.md and plots/ of a run."""
     with atomic_write(root / "table.md") as file:
         file.write(table(results))
     plot_curves(root / "curves", root / "plots/curves.png")
@@ -89,7 +89,7 @@ def write(root: Path, results: dict[str, Any]) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure, and close it."""
+    """Write a figure to a file, and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
@@ -97,7 +97,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def plot_success(results: dict[str, Any], path: Path) -> None:
-    """Success with Wilson intervals: pooled and by family."""
+    """Plot success with Wilson intervals, pooled and by family."""
     groups = [("all", results), *results["families"].items()]
     figure, axes = plt.subplots(
         1, len(groups), figsize=(3.6 * len(groups), 3.6), sharey=True, squeeze=False
@@ -126,19 +126,21 @@ def _plot_loop(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
         (axes[2], "informative_groups", "signal", "-"),
     ]
     for axis, key, label, style in lines:
-        known = [r for r in rows if key in r]
+        points = [r for r in rows if key in r]
         axis.plot(
-            [r["update"] for r in known], [r[key] for r in known], style,
+            [r["update"] for r in points], [r[key] for r in points], style,
             label=f"{name}, {label}",
         )  # fmt: skip
     axes[1].set_yscale("symlog", linthresh=1e-3)
-    known = [r for r in rows if "unscored" in r]
-    unscored = [r["unscored"] / max(r["rollouts"], 1) for r in known]
-    axes[2].plot([r["update"] for r in known], unscored, ":", label=f"{name}, unscored")
+    points = [r for r in rows if "unscored" in r]
+    unscored = [r["unscored"] / max(r["rollouts"], 1) for r in points]
+    axes[2].plot(
+        [r["update"] for r in points], unscored, ":", label=f"{name}, unscored"
+    )
 
 
 def plot_curves(folder: Path, path: Path) -> None:
-    """Losses of the fits and success of the loops, by update."""
+    """Plot the losses of fits and the curves of training loops by update."""
     curves = {
         p.stem: [json.loads(x) for x in p.read_text().splitlines()]
         for p in sorted(folder.glob("*.jsonl"))
@@ -151,12 +153,12 @@ def plot_curves(folder: Path, path: Path) -> None:
             axis = axes[0]
             axis.plot(steps, [r["held_out/loss"] for r in rows], label=name)
         elif rows and "update" in rows[0]:
-            known = [r for r in rows if "success" in r]
-            steps = [r["update"] for r in known]
-            axes[1].plot(steps, [r["success"] for r in known], label=name)
-            known = [r for r in rows if "kl" in r]  # no update, no distance
-            steps = [r["update"] for r in known]
-            axes[2].plot(steps, [r["kl"] for r in known], label=name)
+            points = [r for r in rows if "success" in r]
+            steps = [r["update"] for r in points]
+            axes[1].plot(steps, [r["success"] for r in points], label=name)
+            points = [r for r in rows if "kl" in r]  # no update, no distance
+            steps = [r["update"] for r in points]
+            axes[2].plot(steps, [r["kl"] for r in points], label=name)
         if rows and "update" in rows[0]:
             _plot_loop(axes[3:], name, rows)
     titles = (

@@ -1,4 +1,7 @@
-"""Runs side by side for a person: one table, one figure."""
+"""A comparison of runs: one table and one figure.
+
+settings, successes and curves of runs -> Markdown, PNG.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -16,26 +19,31 @@ CURVES = {
     "entropy": "entropy", "unchanged": "steps that change nothing",
     "unscored": "rollouts not scored",
 }  # fmt: skip
-"""What of a curve is plotted, and its title."""
-SHOWN = 8
-"""Differing settings in the table, at most."""
+"""The keys of a curve that are plotted, with their titles."""
+MAX_SETTINGS = 8
+"""The number of differing settings in the table, at most."""
 
 
-def table(found: dict[str, Any]) -> str:
-    """Markdown: a row a run, then the differences on the same games."""
-    runs = found["runs"]
-    apart = list(runs[0]["settings"])
+def table(comparison: dict[str, Any]) -> str:
+    """Return Markdown: a row for each run, then differences on the same games."""
+    runs = comparison["runs"]
+    settings = list(runs[0]["settings"])
     names = list(dict.fromkeys(n for run in runs for n in run["policies"]))
-    head = ["run", *apart[:SHOWN], *names]
+    head = ["run", *settings[:MAX_SETTINGS], *names]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for run in runs:
-        cells = [run["name"], *(_brief(run["settings"][k]) for k in apart[:SHOWN])]
+        cells = [
+            run["name"],
+            *(_brief(run["settings"][k]) for k in settings[:MAX_SETTINGS]),
+        ]
         cells += [_rate(run["policies"].get(n)) for n in names]
         lines.append("| " + " | ".join(cells) + " |")
-    if len(apart) > SHOWN:
-        lines.append(f"\nand {len(apart) - SHOWN} more settings differ: --json has all")
+    if len(settings) > MAX_SETTINGS:
+        lines.append(
+            f"\nand {len(settings) - MAX_SETTINGS} more settings differ: --json has all"
+        )
     first = runs[0]["name"]
-    for run, paired in zip(runs[1:], found["paired"], strict=True):
+    for run, paired in zip(runs[1:], comparison["paired"], strict=True):
         lines += ["", f"{run['name']} minus {first}, on the games that both played:"]
         lines += [
             f"- {name}: {difference_text(d)} ({d['episodes']} games)"
@@ -57,9 +65,9 @@ def _rate(success: dict[str, Any] | None) -> str:
     return f"{100 * success['mean']:.1f} % [{low:.0f}, {high:.0f}]"
 
 
-def plot(found: dict[str, Any], path: Path) -> None:
-    """Curves of training in the dream by run, and the policies' successes."""
-    runs = found["runs"]
+def plot(comparison: dict[str, Any], path: Path) -> None:
+    """Plot the curves of training in the dream, and the policies' success, by run."""
+    runs = comparison["runs"]
     figure, axes = plt.subplots(2, 4, figsize=(15, 7))
     flat = axes.ravel()
     for axis, (key, title) in zip(flat, CURVES.items(), strict=False):
@@ -74,13 +82,13 @@ def plot(found: dict[str, Any], path: Path) -> None:
     names = list(dict.fromkeys(n for run in runs for n in run["policies"]))
     axis, width = flat[len(CURVES)], 0.8 / len(runs)
     for number, run in enumerate(runs):
-        known = [(i, run["policies"][n]) for i, n in enumerate(names)
+        scored = [(i, run["policies"][n]) for i, n in enumerate(names)
                  if run["policies"].get(n, {}).get("mean") is not None]  # fmt: skip
-        mean = [s["mean"] for _, s in known]
-        error = [[s["mean"] - s["low"] for _, s in known],
-                 [s["high"] - s["mean"] for _, s in known]]  # fmt: skip
+        mean = [s["mean"] for _, s in scored]
+        error = [[s["mean"] - s["low"] for _, s in scored],
+                 [s["high"] - s["mean"] for _, s in scored]]  # fmt: skip
         axis.bar(
-            [i + number * width for i, _ in known], mean, width, yerr=error, capsize=2,
+            [i + number * width for i, _ in scored], mean, width, yerr=error, capsize=2,
             label=_brief(run["name"]), color=f"C{number}",
         )  # fmt: skip
     axis.set_xticks(range(len(names)), names, rotation=60, ha="right")

@@ -67,7 +67,7 @@ def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
 
 def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (what, value with interval) of everything on a card, in reading order."""
-    exact, share, kept = card["exact"], card["share"], card["kept"]
+    exact, share, facts = card["exact"], card["share"], card["kept"]
     yield from headlines(card)
     yield "next state exact", _rate(exact["all"])
     for kind, label in (
@@ -77,9 +77,9 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ("reveal", "reveals"),
     ):  # fmt: skip
         yield f"  {label} ({share[kind]:.0%} of all)", _rate(exact[kind])
-    yield "known facts kept", _rate(kept["all"])
-    yield "  all but reveals", _rate(kept["predictable"])
-    yield "  reveals", _rate(kept["reveal"])
+    yield "known facts kept", _rate(facts["all"])
+    yield "  all but reveals", _rate(facts["predictable"])
+    yield "  reveals", _rate(facts["reveal"])
     yield "copying the state instead", _rate(card["copy"]["all"])
     if "ceiling" in card:
         yield "the real environment played again", _rate(card["ceiling"])
@@ -104,11 +104,11 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     sure = card["confidence"]
     yield "confidence: calibration error", _plain(sure["calibration_error"])
     for name, label in (("earns", "a reward"), ("ends", "an end")):
-        found = card["probabilities"][name]
+        errors = card["probabilities"][name]
         yield (
             f"probability of {label}: calibration error, scaled",
-            f"{_plain(found['calibration_error'])}, "
-            f"{_plain(found['calibrated_error'])}",
+            f"{_plain(errors['calibration_error'])}, "
+            f"{_plain(errors['calibrated_error'])}",
         )
     detectors = card.get("error_detection_auroc", {"confidence": sure["auroc"]})
     for name, value in detectors.items():
@@ -116,8 +116,8 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if card.get("consistency") is not None:
         yield "consistency under other noise", _plain(card["consistency"])
     if "missing_probability" in card:
-        for name, found in card["missing_probability"].items():
-            yield f"1 - p(real next state), {name}", _plain(found["mean"])
+        for name, statistic in card["missing_probability"].items():
+            yield f"1 - p(real next state), {name}", _plain(statistic["mean"])
     if "open_loop" in card:
         yield from _open_loop(card["open_loop"])
 
@@ -165,12 +165,12 @@ def table(card: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
-def beside(cards: dict[str, dict[str, Any]]) -> str:
-    """Cards on the same rows, a column each."""
-    columns = {name: dict(rows(card)) for name, card in cards.items()}
-    what = list(dict.fromkeys(w for found in columns.values() for w in found))
+def side_by_side(scorecards: dict[str, dict[str, Any]]) -> str:
+    """Return several scorecards as one table, a column for each."""
+    columns = {name: dict(rows(card)) for name, card in scorecards.items()}
+    what = list(dict.fromkeys(w for column in columns.values() for w in column))
     left = max(map(len, what))
-    width = 2 + max(len(v) for found in columns.values() for v in found.values())
+    width = 2 + max(len(v) for column in columns.values() for v in column.values())
     lines = [" " * left + "  " + "".join(f"{name:<{width}}" for name in columns)]
     for row in what:
         cells = "".join(f"{c.get(row, '-'):<{width}}" for c in columns.values())
@@ -195,7 +195,7 @@ def _bars(axis: Any, card: dict[str, Any]) -> None:
 
 
 def plot_states(card: dict[str, Any], path: Path) -> None:
-    """Exact next states by kind, beside the copy-the-state baseline."""
+    """Plot exact next states by kind, next to the copy-the-state baseline."""
     figure, axis = plt.subplots(figsize=(7, 3.6))
     _bars(axis, card)
     axis.set_title("fidelity on held-out real transitions")
@@ -218,8 +218,8 @@ def _reliability(axis: Any, card: dict[str, Any]) -> None:
 
 def _drift(axis: Any, card: dict[str, Any]) -> None:
     for name, label in (("exact", "all"), ("predictable", "before a reveal")):
-        found = card["open_loop"][name]
-        axis.plot(range(1, len(found) + 1), [x["mean"] for x in found], "o-",
+        rates = card["open_loop"][name]
+        axis.plot(range(1, len(rates) + 1), [x["mean"] for x in rates], "o-",
                   label=label)  # fmt: skip
     axis.set_xlabel("steps on dreamed states")
     axis.set_ylabel("state still the real one")
@@ -248,7 +248,7 @@ h2{margin-top:2rem}"""
 
 
 def write_page(card: dict[str, Any], path: Path) -> None:
-    """One HTML file that needs nothing else: every number, and the plots."""
+    """Write one self-contained HTML file with all numbers and the plots."""
     body = [f"<h1>Fidelity</h1><p>{html.escape(card.get('episodes', ''))}</p>"]
     if card.get("seen_tasks"):
         body.append(f"<p><b>{card['seen_tasks']} of its tasks were in the training "

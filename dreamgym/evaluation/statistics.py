@@ -8,7 +8,7 @@ Z95 = 1.959963984540054
 
 
 def wilson(hits: int, count: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson score interval of a rate (1927); (0, 1) where nothing was counted."""
+    """Return the Wilson score interval (1927) of a rate; (0, 1) for no cases."""
     if not 0 <= hits <= count:
         raise ValueError(f"hits must be in [0, {count}], got {hits}")
     return wilson_of(hits / count, count, z) if count else (0.0, 1.0)
@@ -23,25 +23,25 @@ def wilson_of(p: float, count: float | int, z: float = Z95) -> tuple[float, floa
 
 
 def rate(games: Mapping[str, Sequence[float | int | bool]]) -> dict[str, float]:
-    """Share of hits over games, some played by several seeds, with a 95 % interval.
+    """Return the share of hits over games with a 95 % Wilson interval.
 
-    Wilson's, for as many independent games as the spread between them leaves: a game
-    that is hard for one policy is hard for another, so that seeds on the same games say
-    less than as many other games would (Kish's design effect). Where all were hit, or
-    none, each game counts once.
+    A game may be played with several seeds. Results on one game are alike, so that they
+    count less than results on as many games: the interval is that of the effective
+    number of independent games (Kish's design effect). If all are hits, or none, each
+    game counts once.
     """
-    known = [np.asarray(hits, float) for hits in games.values() if len(hits)]
-    count = sum(map(len, known))
-    hits = sum(float(x.sum()) for x in known)
+    outcomes = [np.asarray(hits, float) for hits in games.values() if len(hits)]
+    count = sum(map(len, outcomes))
+    hits = sum(float(x.sum()) for x in outcomes)
     out = {"mean": hits / count if count else 0.0, "count": count}
     if not count:
         return out | {"low": 0.0, "high": 1.0}
-    p, n = hits / count, len(known)
+    p, n = hits / count, len(outcomes)
     alone = p * (1 - p) / count
     effect = count / n
     if alone and n > 1:
-        apart = sum((float(x.sum()) - p * len(x)) ** 2 for x in known)
-        effect = max(apart / count**2 / alone, 1.0)
+        spread = sum((float(x.sum()) - p * len(x)) ** 2 for x in outcomes)
+        effect = max(spread / count**2 / alone, 1.0)
     low, high = wilson_of(p, count / effect)
     return out | {"low": low, "high": high}
 
@@ -84,8 +84,10 @@ def paired_by_game(
     for game, a, b in rows:
         games.setdefault(game, []).append((a, b))
     means = [np.mean(pairs, axis=0) for pairs in games.values()]
-    found = paired_difference([m[0] for m in means], [m[1] for m in means], seed=seed)
-    return found | {"episodes": sum(map(len, games.values()))}
+    difference = paired_difference(
+        [m[0] for m in means], [m[1] for m in means], seed=seed
+    )
+    return difference | {"episodes": sum(map(len, games.values()))}
 
 
 def difference_text(difference: Mapping[str, float | None]) -> str:

@@ -1,4 +1,4 @@
-"""A grid of runs for a person: a table and a figure, with intervals where games count.
+"""The table and the figure of a study: one row for each setting, seeds pooled.
 
 rows of finished cells, columns by path -> means over seeds; success on test games
 pooled over seeds, with intervals by game; differences paired by game.
@@ -25,34 +25,37 @@ Cell = Mapping[str, Any]
 """A finished cell: `settings`, `values` by column, `games` by id: family, success."""
 Number = Mapping[str, float]
 """mean and perhaps low, high, count; lowest and highest of the seeds."""
-_TESTED = re.compile(r"test/([^/]+)(?:/([^/]+))?")
+_SUCCESS_PATH = re.compile(r"test/([^/]+)(?:/([^/]+))?")
 
 
 class Row(NamedTuple):
-    """Cells that differ in their seed alone."""
+    """The finished cells, of `total`, that differ in their seed alone."""
 
     labels: Sequence[str]
-    asked: int
-    done: Sequence[Cell]
+    total: int
+    finished: Sequence[Cell]
 
 
-class Tested(NamedTuple):
-    """Success of `policy` on test games, perhaps of a family, or less another's."""
+class SuccessColumn(NamedTuple):
+    """The success of `policy` on test games, perhaps of one family.
+
+    With a `baseline` it is the difference between the two policies.
+    """
 
     policy: str
     family: str | None
-    less: str | None
+    baseline: str | None
 
     @classmethod
-    def of(cls, path: str) -> "Tested | None":
-        """What a column's path asks; None where it is no `test/...`.
+    def of(cls, path: str) -> "SuccessColumn | None":
+        """Parse the path of a column; None if it does not start with `test/`.
 
         Raises:
-          ValueError: a path that begins like one and is none.
+          ValueError: a malformed path that starts with `test/`.
         """
         if not path.startswith("test/"):
             return None
-        sides = [_TESTED.fullmatch(side) for side in path.split(" - ")]
+        sides = [_SUCCESS_PATH.fullmatch(side) for side in path.split(" - ")]
         families = {side[2] for side in sides if side is not None}
         if len(sides) > 2 or None in sides or len(families) != 1:
             raise ValueError(
@@ -64,11 +67,11 @@ class Tested(NamedTuple):
 
     @property
     def policies(self) -> list[str]:
-        """One or two."""
-        return [self.policy, *([] if self.less is None else [self.less])]
+        """The policy and, if there is one, its baseline."""
+        return [self.policy, *([] if self.baseline is None else [self.baseline])]
 
     def games(self, cell: Cell, policy: str) -> dict[str, float]:
-        """1 or 0 by game, of those that were scored."""
+        """Return 1 or 0 for each scored game of a cell."""
         return {
             name: float(game["success"][policy])
             for name, game in cell.get("games", {}).items()
@@ -83,61 +86,62 @@ def table(
     columns: Mapping[str, str],
     pairs: Sequence[tuple[Row, Row]] = (),
 ) -> str:
-    """Markdown: a line a row, blank where nothing ran; below it the asked differences.
+    """Return Markdown: the rows of the study, then differences between `pairs` of them.
 
-    A column without a value in any finished cell is named: families differ, but a name
-    may be wrong too.
+    A column without a value in any finished cell is named below the table: its path may
+    be wrong.
     """
     head = [*axes, "seeds", *columns]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
-        shown = [*row.labels, f"{len(row.done)} of {row.asked}"]
-        shown += [_cell(row, name, path) for name, path in columns.items()]
-        lines.append("| " + " | ".join(shown) + " |")
+        texts = [*row.labels, f"{len(row.finished)} of {row.total}"]
+        texts += [_cell(row, name, path) for name, path in columns.items()]
+        lines.append("| " + " | ".join(texts) + " |")
     for name, path in columns.items():
-        if any(row.done for row in rows) and not any(
+        if any(row.finished for row in rows) and not any(
             _cell(row, name, path) for row in rows
         ):
             lines.append(f"column {name!r}: no finished cell has a value at {path!r}")
     for row, other in pairs:
-        told = list(_differences(row, other, columns))
-        if told:
-            mine, theirs = " ".join(row.labels), " ".join(other.labels)
-            lines += ["", f"{mine} minus {theirs}, same seeds, same games:", *told]
+        differences = list(_differences(row, other, columns))
+        if differences:
+            names = f"{' '.join(row.labels)} minus {' '.join(other.labels)}"
+            lines += ["", f"{names}, same seeds, same games:", *differences]
     return "\n".join(lines)
 
 
 def number(row: Row, name: str, path: str) -> Number | None:
-    """What a column says of a row; None where no finished cell has a number."""
-    asked = Tested.of(path)
-    if asked is None:
-        return _of_values([c["values"].get(name) for c in row.done])
-    if asked.less is not None:
+    """Return the value of a column in a row; None if no finished cell has a number."""
+    column = SuccessColumn.of(path)
+    if column is None:
+        return _of_values([c["values"].get(name) for c in row.finished])
+    if column.baseline is not None:
         return _paired(
-            (asked.games(c, asked.policy), asked.games(c, asked.less)) for c in row.done
+            (column.games(c, column.policy), column.games(c, column.baseline))
+            for c in row.finished
         )
-    return _played([asked.games(c, asked.policy) for c in row.done])
+    return _pooled_success([column.games(c, column.policy) for c in row.finished])
 
 
 def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
-    """A panel for each column with intervals, a mark a row; whether there is one."""
-    shown = {}
+    """Plot a panel for each column with intervals; return whether there is one."""
+    panels = {}
     for name, where in columns.items():
-        found = [number(row, name, where) for row in rows]
-        if any(n is not None and "low" in n for n in found):
-            shown[name] = found
-    if not shown:
+        values = [number(row, name, where) for row in rows]
+        if any(n is not None and "low" in n for n in values):
+            panels[name] = values
+    if not panels:
         return False
     figure, axes = plt.subplots(
-        1, len(shown), sharey=True, squeeze=False,
-        figsize=(2.5 + 2.6 * len(shown), 1.2 + 0.32 * len(rows)),
+        1, len(panels), sharey=True, squeeze=False,
+        figsize=(2.5 + 2.6 * len(panels), 1.2 + 0.32 * len(rows)),
     )  # fmt: skip
-    for axis, (title, of) in zip(axes[0], shown.items(), strict=True):
-        known = [(y, n) for y, n in enumerate(of) if n is not None and "low" in n]
-        for y, n in known:
+    for axis, (title, values) in zip(axes[0], panels.items(), strict=True):
+        points = [(y, n) for y, n in enumerate(values) if n is not None and "low" in n]
+        for y, n in points:
             axis.plot([n["low"], n["high"]], [y, y], color="C0")
             axis.plot([n["mean"]], [y], "o", color="C0")
-        if any(n["low"] < 0 for _, n in known):
+        if any(n["low"] < 0 for _, n in points):
             axis.axvline(0, color="0.6", linewidth=0.8)
         axis.set_title(title)
         axis.grid(axis="x", alpha=0.3)
@@ -148,15 +152,17 @@ def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
 
 
 def _cell(row: Row, name: str, path: str) -> str:
-    found = number(row, name, path)
-    if found is not None:
-        asked = Tested.of(path)
-        return _told(found, signed=asked is not None and asked.less is not None)
-    told = [c["values"].get(name) for c in row.done]
-    return " ".join(str(t) for t in told if t is not None)
+    value = number(row, name, path)
+    if value is not None:
+        column = SuccessColumn.of(path)
+        return _number_text(
+            value, signed=column is not None and column.baseline is not None
+        )
+    values = [c["values"].get(name) for c in row.finished]
+    return " ".join(str(t) for t in values if t is not None)
 
 
-def _told(n: Number, *, signed: bool = False) -> str:
+def _number_text(n: Number, *, signed: bool = False) -> str:
     sign = "+" if signed else ""
     text = f"{n['mean']:{sign}.3f}" if "low" in n else f"{n['mean']:.3g}"
     if "low" in n:
@@ -167,42 +173,46 @@ def _told(n: Number, *, signed: bool = False) -> str:
     return text
 
 
-def _of_values(told: Sequence[Any]) -> Number | None:
+def _of_values(values: Sequence[Any]) -> Number | None:
     """Numbers by mean and range; rates (mean and count) pooled, with an interval."""
-    known = [t for t in told if t is not None]
-    if known and all(isinstance(t, Mapping) and "count" in t for t in known):
-        sizes = [t.get("effective", t["count"]) for t in known]
+    numbers = [t for t in values if t is not None]
+    if numbers and all(isinstance(t, Mapping) and "count" in t for t in numbers):
+        sizes = [t.get("effective", t["count"]) for t in numbers]
         return _pooled([
             ((t["mean"] or 0.0) * size, size)
-            for t, size in zip(known, sizes, strict=True)
+            for t, size in zip(numbers, sizes, strict=True)
         ])  # fmt: skip
-    if not known or not all(isinstance(t, int | float) for t in known):
+    if not numbers or not all(isinstance(t, int | float) for t in numbers):
         return None
-    mean = sum(known) / len(known)
-    return {"mean": mean, "lowest": min(known), "highest": max(known)}
+    mean = sum(numbers) / len(numbers)
+    return {"mean": mean, "lowest": min(numbers), "highest": max(numbers)}
 
 
 def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
-    known = [(hits, count) for hits, count in counts if count]
-    if not known:
+    nonempty = [(hits, count) for hits, count in counts if count]
+    if not nonempty:
         return None
-    hits, count = sum(h for h, _ in known), sum(c for _, c in known)
+    hits, count = sum(h for h, _ in nonempty), sum(c for _, c in nonempty)
     low, high = wilson_of(hits / count, count)
-    means = [h / c for h, c in known]
+    means = [h / c for h, c in nonempty]
     return {
         "mean": hits / count, "low": low, "high": high, "count": count,
         "lowest": min(means), "highest": max(means),
     }  # fmt: skip
 
 
-def _played(seeds: Sequence[Mapping[str, float]]) -> Number | None:
-    """Success over the games of several seeds."""
-    means = [sum(found.values()) / len(found) for found in seeds if found]
+def _pooled_success(seeds: Sequence[Mapping[str, float]]) -> Number | None:
+    """The success over the games of several seeds."""
+    means = [
+        sum(games_of_seed.values()) / len(games_of_seed)
+        for games_of_seed in seeds
+        if games_of_seed
+    ]
     if not means:
         return None
     games: dict[str, list[float]] = {}
-    for found in seeds:
-        for name, won in found.items():
+    for games_of_seed in seeds:
+        for name, won in games_of_seed.items():
             games.setdefault(name, []).append(won)
     return rate(games) | {"lowest": min(means), "highest": max(means)}
 
@@ -215,30 +225,36 @@ def _paired(
     rows = [row for seed in both for row in seed]
     if not rows:
         return None
-    found = paired_by_game(rows, seed=0)
+    difference = paired_by_game(rows, seed=0)
     means = [sum(a - b for _, a, b in seed) / len(seed) for seed in both if seed]
-    return {
-        "mean": found["mean"], "low": found["low"], "high": found["high"],
-        "count": len(rows), "lowest": min(means), "highest": max(means),
-    }  # fmt: skip
+    interval = {
+        k: value
+        for k in ("mean", "low", "high")
+        if (value := difference[k]) is not None
+    }
+    return interval | {
+        "count": len(rows),
+        "lowest": min(means),
+        "highest": max(means),
+    }
 
 
 def _differences(row: Row, other: Row, columns: Mapping[str, str]) -> Iterable[str]:
     """A line a column of test games; policies that both share differ in nothing."""
-    theirs = {c["settings"].get("seed"): c for c in other.done}
+    other_cells = {c["settings"].get("seed"): c for c in other.finished}
     pairs = [
-        (c, theirs[c["settings"].get("seed")])
-        for c in row.done
-        if c["settings"].get("seed") in theirs
+        (c, other_cells[c["settings"].get("seed")])
+        for c in row.finished
+        if c["settings"].get("seed") in other_cells
     ]
     for name, path in columns.items():
-        asked = Tested.of(path)
-        if asked is None or asked.less is not None:
+        column = SuccessColumn.of(path)
+        if column is None or column.baseline is not None:
             continue
-        found = _paired(
-            (asked.games(a, asked.policy), asked.games(b, asked.policy))
+        difference = _paired(
+            (column.games(a, column.policy), column.games(b, column.policy))
             for a, b in pairs
         )
-        if found is not None and (found["low"], found["high"]) != (0.0, 0.0):
-            told = _told(found, signed=True)
-            yield f"- {name}: {told}, {found['count']:.0f} games"
+        if difference is not None and (difference["low"] or difference["high"]):
+            text = _number_text(difference, signed=True)
+            yield f"- {name}: {text}, {difference['count']:.0f} games"

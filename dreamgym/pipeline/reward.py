@@ -28,7 +28,7 @@ from dreamgym.rewards.preferences import (
     split,
     won_over_lost,
 )
-from dreamgym.rewards.reward_function import Pasts, Scorer
+from dreamgym.rewards.reward_function import Pasts, RewardFunction
 from dreamgym.rewards.reward_model import PreferenceFitConfig, RewardModel
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.client import ChatClient
@@ -68,7 +68,7 @@ class _RunJudge(Judge):
 
 
 @contextlib.contextmanager
-def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[Scorer]:
+def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[RewardFunction]:
     """What scores the episodes of a stage, as the settings say; closed at the end.
 
     A judge's answers are kept with those of the run's server; what it was asked in all
@@ -87,7 +87,7 @@ def scoring(run: Run, config: RewardConfig, stage: str) -> Iterator[Scorer]:
         )
         judge = _RunJudge(client, config.judge, seed=run.config.seed)
     try:
-        yield Scorer(config, learned=model, judge=judge)
+        yield RewardFunction(config, learned=model, judge=judge)
     finally:
         if client is not None:
             client.close()
@@ -139,7 +139,7 @@ def fit(run: Run, path: Path | None, config: PreferenceFitConfig) -> dict[str, A
         )  # fmt: skip
     done.unlink(missing_ok=True)
     model.save(run.path(DIRECTORY))
-    gaps = model.gaps(held)
+    gaps = model.margins(held)
     hits, shorter = int((gaps > 0).sum()), [len(p.better) < len(p.worse) for p in held]
     told = {
         "digest": digest,
@@ -163,12 +163,12 @@ def _pairs(
     if path is None:
         both = episodes_of(run)
         fitted, held = (
-            won_over_lost(e, most=config.most, seed=run.config.seed) for e in both
+            won_over_lost(e, max_pairs=config.most, seed=run.config.seed) for e in both
         )
         source = f"{run.root}: episodes.jsonl and dev.jsonl"
     else:
         pairs = read_preferences(path)
-        fitted, held = split(pairs, held=config.held, seed=run.config.seed)
+        fitted, held = split(pairs, held_out_share=config.held, seed=run.config.seed)
         source = str(path)
     held = list({p.task.id: p for p in held[::-1]}.values())[::-1]
     if not fitted or not held:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dreamgym.evaluation import episode_comparison
-from dreamgym.evaluation.episode_comparison import Moment
+from dreamgym.evaluation.episode_comparison import ComparedStep
 from dreamgym.pipeline import served
 from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.run import Run, RunError
@@ -36,18 +36,18 @@ def shown(run: Run, name: str | None) -> tuple[str, Path]:
 
 def dreamed(
     experience: LocalExperienceModel | PromptedExperienceModel, episode: Episode
-) -> list[Moment]:
+) -> list[ComparedStep]:
     """Every step of the episode, the dream going on from its own states."""
     state, out, over = episode.transitions[0].state, [], False
     for i, t in enumerate(episode.transitions):
         if over:
-            out.append(Moment(t, state, None, ()))
+            out.append(ComparedStep(t, state, None, ()))
             continue
         past = tuple(x.action for x in episode.transitions[:i])
         (answer,) = experience.predict([Query(episode.task, past, state, t.action)])
         query = (episode.task.id, state, t.action)
         (near,) = experience.memory.nearest([query], experience.config.demos)
-        out.append(Moment(t, state, answer, tuple(near[::-1])))
+        out.append(ComparedStep(t, state, answer, tuple(near[::-1])))
         over = answer.error is not None or answer.outcome != "go"
         state = answer.next_state
     return out

@@ -126,7 +126,7 @@ def _check(path: Path, study: Study) -> None:
     """
     for name, where in study.columns.items():
         try:
-            asked = study_table.Tested.of(where)
+            asked = study_table.SuccessColumn.of(where)
         except ValueError as error:
             raise RunError(f"{path}: columns.{name}: {error}") from None
         wrong = [p for p in asked.policies if p not in POLICIES] if asked else []
@@ -197,7 +197,7 @@ def compute(
         "values": {
             c: _value(run, path)
             for c, path in study.columns.items()
-            if study_table.Tested.of(path) is None
+            if study_table.SuccessColumn.of(path) is None
         },
         "games": _games(run, "test"),
         "dreamgym": sorted({v for s in ALL if (v := version(run, s)) is not None}),
@@ -221,7 +221,7 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
     path = root / CELLS / f"{digest}.json"
     if not path.is_file():
         return False
-    asked = [study_table.Tested.of(where) for where in study.columns.values()]
+    asked = [study_table.SuccessColumn.of(where) for where in study.columns.values()]
     named = {p for a in asked if a is not None for p in a.policies}
     if not named:
         raise RunError("no column names a policy's test games, such as test/dream")
@@ -297,7 +297,9 @@ def table(study: Study, root: Path, fresh: int | None = None) -> str:
         other = study.against.get(row.labels[0]) if study.variants else None
         named = [r for r in rows if [other, *row.labels[1:]] == list(r.labels)]
         pairs += [(row, r) for r in named]
-    told = {v for row in rows for cell in row.done for v in cell.get("dreamgym", [])}
+    told = {
+        v for row in rows for cell in row.finished for v in cell.get("dreamgym", [])
+    }
     mixed = f"\nBy dreamgym {', '.join(sorted(told))}: more than settings may differ.\n"
     return study_table.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
 

@@ -59,7 +59,7 @@ def _promised(
     errors = fidelity.largest_errors(experience, dev, limit=limit)
     if errors is None:
         return None
-    return bounds.told(
+    return bounds.best_bound(
         curve, discount=run.config.dream.update.discount, eps_r=errors.reward,
         eps_p=errors.moves, r_max=errors.span, measured=errors.transitions,
     )  # fmt: skip

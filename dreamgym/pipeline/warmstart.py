@@ -10,10 +10,24 @@ from typing import Any
 import numpy as np
 
 from dreamgym.agent import early_experience as early
-from dreamgym.agent.branching import TRIES, Branched, branch, proposals
+from dreamgym.agent.branching import (
+    SAMPLES_PER_ALTERNATIVE,
+    BranchingResult,
+    branch,
+    policy_proposals,
+)
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.reflection import Moment, RuleWriter, moments, reflections
-from dreamgym.agent.reflection_writers import OwnWriter, TeacherWriter, own_examples
+from dreamgym.agent.reflection import (
+    ReflectionCase,
+    RuleWriter,
+    reflection_cases,
+    reflections,
+)
+from dreamgym.agent.reflection_writers import (
+    RejectionSamplingWriter,
+    TeacherWriter,
+    writer_examples,
+)
 from dreamgym.envs import registry
 from dreamgym.pipeline import clone, served
 from dreamgym.pipeline.clone import fitted
@@ -91,7 +105,7 @@ def _sr(
     c = run.config.warmstart
     if not _reflects(c):
         return [], {}
-    found = moments(
+    found = reflection_cases(
         experts, branches, per_state=c.reflections, seed=run.config.seed
     )  # fmt: skip
     if c.writer == "teacher":
@@ -104,7 +118,7 @@ def _sr(
     elif c.writer == "own":
         taught = _primed(run, policy, control, found)
         thoughts, told = reflections(
-            OwnWriter(
+            RejectionSamplingWriter(
                 policy.replace(taught), samples=c.samples, temperature=c.temperature,
                 seed=run.config.seed,
             ),
@@ -115,7 +129,9 @@ def _sr(
     return early.sr_examples(policy, found, thoughts), told
 
 
-def _primed(run: Run, policy: Policy, control: Model, found: list[Moment]) -> Model:
+def _primed(
+    run: Run, policy: Policy, control: Model, found: list[ReflectionCase]
+) -> Model:
     """The model that reflects: the control, shown some reflections of the rule."""
     c = run.config.warmstart
     thoughts, _ = reflections(RuleWriter(), found)
@@ -127,7 +143,7 @@ def _primed(run: Run, policy: Policy, control: Model, found: list[Moment]) -> Mo
     some, thoughts = [found[i] for i in drawn], [thoughts[i] for i in drawn]
     steps = max(int(c.primer * c.fit.steps), 1)
     return fitted(
-        run, "writer", control, own_examples(policy, some, thoughts),
+        run, "writer", control, writer_examples(policy, some, thoughts),
         _steps(c.fit, steps), (),
     )  # fmt: skip
 
@@ -136,7 +152,7 @@ def _steps(fit: FitConfig, steps: int) -> FitConfig:
     return dataclasses.replace(fit, steps=steps)
 
 
-def _branches(run: Run, experts: list[Episode], policy: Policy) -> Branched:
+def _branches(run: Run, experts: list[Episode], policy: Policy) -> BranchingResult:
     """Branches of the run; made once.
 
     None where no environment is at hand, nor where the method reads none.
@@ -144,21 +160,22 @@ def _branches(run: Run, experts: list[Episode], policy: Policy) -> Branched:
     c, path = run.config.warmstart, run.path("branches.jsonl")
     meta = run.path("branches.json")
     if meta.is_file():
-        return Branched(read_branches(path), **run.read_json("branches.json"))
+        return BranchingResult(read_branches(path), **run.read_json("branches.json"))
     if not run.config.env or not (_models(c) or _reflects(c)):
-        return Branched([], 0, [], 0, 0, 0, 0)
+        return BranchingResult([], 0, [], 0, 0, 0, 0)
     proposed = None
     if c.source == "policy":
-        proposed = proposals(
-            policy, experts[: c.branched], number=TRIES * c.alternatives,
+        proposed = policy_proposals(
+            policy, experts[: c.branched],
+            count=SAMPLES_PER_ALTERNATIVE * c.alternatives,
             temperature=c.temperature, seed=run.config.seed,
         )  # fmt: skip
     env = registry.make(run.config.env)
     try:
         with bar(min(c.branched, len(experts)), "branch", "episode") as show:
             found = branch(
-                env, experts, alternatives=c.alternatives, most=c.branched,
-                seed=run.config.seed, errors=c.errors, proposed=proposed,
+                env, experts, alternatives=c.alternatives, max_episodes=c.branched,
+                seed=run.config.seed, max_error_share=c.errors, proposals=proposed,
                 progress=lambda done, _: show(done),
             )  # fmt: skip
     finally:

@@ -1,1 +1,1 @@
-"""Text to named reward components: rules, a learned model, a judge, and their mix."""
+"""Named reward components from text: rules, a reward model, a judge, their mix."""

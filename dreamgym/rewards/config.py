@@ -1,6 +1,7 @@
-"""What a step is paid for: tables, patterns and weights as plain settings.
+"""Settings of the rewards: tables, patterns and weights.
 
-The default leaves rewards as they are. docs/REWARDS.md has the formulae.
+The defaults leave the environment's rewards as they are. docs/REWARDS.md has the
+formulae.
 """
 
 import dataclasses
@@ -9,13 +10,13 @@ import re
 
 from worldmodel.chat.protocol import ChatConfig
 
-TIERS = ("rule", "learned", "judge")
-"""Who can score a step, the cheapest and most reliable first."""
+SOURCES = ("rule", "learned", "judge")
+"""What can score a step, the cheapest and most reliable first."""
 PLACES = ("next_state", "action")
-"""Where a milestone is looked for."""
+"""Where the pattern of a milestone is searched."""
 
 Pair = tuple[float | int, ...]
-"""What is paid where it is right, and where it is wrong."""
+"""The reward where it is right, and where it is wrong."""
 
 
 def _finite(part: object, *names: str) -> None:
@@ -27,11 +28,11 @@ def _finite(part: object, *names: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MilestoneConfig:
-    """A checkpoint on the way: a pattern that is found for the first time.
+    """An intermediate goal: the first step at which a pattern occurs.
 
-    `pattern` is a regular expression, searched for in the action, or in the lines of
-    the next state (`^` and `$` mean those of a line). `weight` is paid once an episode,
-    and not for what the first state has.
+    `pattern` is a regular expression, searched in the action or in the lines of the
+    next state (`^` and `$` match at each line). `weight` is the reward; it is given
+    once an episode, and not if the first state has the pattern already.
     """
 
     name: str
@@ -56,7 +57,7 @@ class MilestoneConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolWeightsConfig:
-    """How much each part of tool use counts: the w of the primer's one formula."""
+    """The weight of each part of tool use: w in the formula of docs/REWARDS.md."""
 
     when: float = 1.0
     which: float = 1.0
@@ -71,13 +72,12 @@ class ToolWeightsConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolConfig:
-    """The asymmetric table of tool use: (right, wrong) of each part.
+    """The asymmetric table of tool-use rewards: (right, wrong) for each part.
 
-    Right is paid much better than wrong is punished, else a policy learns never to call
-    a tool. The defaults lie in the primer's ranges and give its worked examples.
-    `call` is paid where a call was due, `abstain` where none was; the rest where it was
-    due and made. The table is used where tasks say which calls are due
-    (worldmodel.text.tool_calls.gold_calls).
+    Rewards are larger than punishments, or a policy learns never to call a tool.
+    `call` applies where a call is expected, `abstain` where none is; the other rows
+    where a call is expected and made. The table is used for tasks that say which calls
+    are expected (worldmodel.text.tool_calls.gold_calls).
     """
 
     enabled: bool = False
@@ -103,11 +103,11 @@ class ToolConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnedConfig:
-    """The learned tier: which model, when it is sure, what it pays.
+    """The reward model as a source: its directory, confidence and scale.
 
-    `model` is a directory of a fitted reward model; "" is that of the run. A step that
-    it scores R is paid `scale` (2 sigmoid(R) - 1); where |sigmoid(R) - 0.5| is below
-    `confidence` it does not know.
+    `model` is the directory of a fitted reward model; "" is the model of the run. A
+    step of score R has the reward `scale` (2 sigmoid(R) - 1). The model is unsure of a
+    step where |sigmoid(R) - 0.5| is below `confidence`.
     """
 
     model: str = ""
@@ -123,11 +123,12 @@ class LearnedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """The judge: which chat server, what it is shown, what its scores pay.
+    """The judge as a source: its chat server, its requests, its rewards.
 
-    `api_key_env` names the variable of the key ("" for none). The judge says 0 to 10,
-    which pays from `bad` to `good`. An answer that makes no sense is asked for again
-    with another seed, `retries` times: at a temperature of 0 a server tells the same.
+    `api_key_env` names the environment variable of the key ("" for none). Scores from 0
+    to 10 become rewards from `bad` to `good`. A state is shown up to `state_chars`
+    characters. A request with a malformed answer is repeated up to `retries` times with
+    another seed, which has no effect at a temperature of 0.
     """
 
     base_url: str = ""
@@ -151,10 +152,10 @@ class JudgeConfig:
         _finite(self, "good", "bad")
 
     def chat(self) -> ChatConfig:
-        """The server as a client takes it.
+        """Return the settings of the chat client.
 
         Raises:
-          ValueError: no URL, or another setting that it does not take.
+          ValueError: `base_url` is empty, or the client rejects a setting.
         """
         if not self.base_url:
             raise ValueError("judge.base_url must be set where a judge scores, got ''")
@@ -168,14 +169,14 @@ class JudgeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    """A step's reward: alpha outcome + (1 - alpha) process, named by component.
+    """The reward of a step: alpha outcome + (1 - alpha) process, by named component.
 
-    The outcome is `success` or `failure`, at the last step. Process is what `tiers` say
-    of a step: asked in turn until one knows or, with `blend`, all of them with these
-    weights, which sum to 1. The rules are the environment's own rewards times
-    `environment`, the `milestones` and the `tools`. With `gated` process is paid in
-    successful episodes only. An action that the environment could not take costs
-    `invalid`. Components named in `kept` are no process: nothing scales or gates them.
+    The outcome is `success` or `failure`, at the last step. The process reward comes
+    from the sources in `tiers`: the first one that is sure of the step or, with
+    `blend`, all of them with these weights, which sum to 1. The rules are the rewards
+    of the environment times `environment`, the `milestones` and the `tools`. With
+    `gated` only successful episodes have process rewards. An invalid action costs
+    `invalid`. Components named in `kept` are neither scaled nor gated.
     """
 
     alpha: float = 0.0
@@ -198,8 +199,8 @@ class RewardConfig:
         _finite(self, "success", "failure", "environment")
         if not (self.invalid >= 0 and math.isfinite(self.invalid)):
             raise ValueError(f"invalid must be >= 0 and finite, got {self.invalid}")
-        if not self.tiers or set(self.tiers) - set(TIERS):
-            raise ValueError(f"tiers must be some of {TIERS}, got {self.tiers}")
+        if not self.tiers or set(self.tiers) - set(SOURCES):
+            raise ValueError(f"tiers must be some of {SOURCES}, got {self.tiers}")
         if len(set(self.tiers)) < len(self.tiers):
             raise ValueError(f"tiers must name each tier once, got {self.tiers}")
         names = [m.name for m in self.milestones]
@@ -217,6 +218,6 @@ class RewardConfig:
 
     @property
     def dense(self) -> bool:
-        """Whether steps are paid for what is no outcome, beyond the environment's."""
-        paid = {"learned", "judge"} & set(self.tiers) or self.milestones
-        return bool(paid) or self.tools.enabled
+        """Whether steps have process rewards other than those of the environment."""
+        models = {"learned", "judge"} & set(self.tiers)
+        return bool(models or self.milestones) or self.tools.enabled

@@ -1,7 +1,7 @@
-"""The judge: a large model behind a chat server says how good steps were.
+"""The judge: a large model behind a chat server scores the steps of episodes.
 
-episode, the steps in question -> one question -> a score of 0 to 10 for each -> what it
-pays. Equal questions have one answer, kept on disk where the client has a cache.
+an episode and some of its steps -> one request -> a score from 0 to 10 for each of
+them -> rewards. With a cache in the client equal requests are sent once.
 """
 
 import json
@@ -36,11 +36,11 @@ harder, wasted the step or could not be done."""
 
 
 class Judge:
-    """Scores of steps by a model behind a chat server, one question an episode."""
+    """Scores steps with a model behind a chat server, one request an episode."""
 
     def __init__(self, client: ChatClient, config: JudgeConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
-        self._asker = RetryingAsker(client, config.retries)
+        self._requests = RetryingAsker(client, config.retries)
 
     def scores(
         self,
@@ -48,20 +48,20 @@ class Judge:
         wanted: Sequence[Sequence[int]],
         pasts: Sequence[Sequence[str]] | None = None,
     ) -> list[dict[int, float] | str]:
-        """What each wanted step is paid, or why an episode's steps could not be scored.
+        """Return the reward of each wanted step, or why an episode has none.
 
-        An episode of which nothing is wanted is not asked about. `pasts` are the
-        actions before each; None where all begin at their task's start.
+        An episode without a wanted step costs no request. `pasts` are the actions
+        before each episode; None if all start their task.
 
         Raises:
-          ChatUnavailable: the server is gone; with a cache, call again to go on.
-          ChatRefused: it does not let us ask, or not any more.
-          ChatError: it is silent, and has never answered.
+          ChatUnavailable: the server is gone; with a cache a second call continues.
+          ChatRefused: the server does not accept requests, or no more of them.
+          ChatError: the server gives no answer, and has never given one.
         """
-        before = [()] * len(episodes) if pasts is None else pasts
-        found, problems = self._asker.ask(
+        actions = [()] * len(episodes) if pasts is None else pasts
+        scores, problems = self._requests.ask(
             [i for i, steps in enumerate(wanted) if steps],
-            lambda i, n: self._request(episodes[i], wanted[i], before[i], n),
+            lambda i, n: self._request(episodes[i], wanted[i], actions[i], n),
             lambda i, text: read_scores(text, len(wanted[i])),
         )
         c, out = self.config, list[dict[int, float] | str]()
@@ -69,45 +69,49 @@ class Judge:
             if i in problems:
                 out.append(f"judge: {problems[i]}")
                 continue
-            paid = (c.bad + (c.good - c.bad) * x / BEST for x in found.get(i, ()))
-            out.append(dict(zip(steps, paid, strict=True)))
+            rewards = (c.bad + (c.good - c.bad) * x / BEST for x in scores.get(i, ()))
+            out.append(dict(zip(steps, rewards, strict=True)))
         return out
 
     def _request(
         self, episode: Episode, wanted: Sequence[int], past: Sequence[str], attempt: int
     ) -> ChatRequest:
-        most = self.config.state_chars
-        messages = judge_messages(episode, wanted, most=most, past=past)
-        # Of what is asked, not of the episode's id: who does the same is judged once.
+        chars = self.config.state_chars
+        messages = judge_messages(episode, wanted, state_chars=chars, past=past)
+        # A function of the request, not of the id: equal episodes are judged once.
         seed = content_seed(self._seed, attempt, messages[-1].content)
         return ChatRequest(messages, seed, judge_schema(len(wanted)))
 
 
 def judge_schema(count: int) -> Mapping[str, Any]:
-    """The JSON schema of an answer of so many scores."""
-    told = {"type": "number", "minimum": 0, "maximum": BEST}
-    scores = {"type": "array", "items": told, "minItems": count, "maxItems": count}
+    """Return the JSON schema of an answer with `count` scores."""
+    score = {"type": "number", "minimum": 0, "maximum": BEST}
+    scores = {"type": "array", "items": score, "minItems": count, "maxItems": count}
     return schema(why={"type": "string"}, scores=scores)
 
 
 def judge_messages(
-    episode: Episode, wanted: Sequence[int], *, most: int, past: Sequence[str] = ()
+    episode: Episode,
+    wanted: Sequence[int],
+    *,
+    state_chars: int,
+    past: Sequence[str] = (),
 ) -> tuple[Message, ...]:
-    """The question: the whole episode with its end, then which steps are meant.
+    """Return the request: the episode with its outcome, and which steps to score.
 
-    States are shown up to `most` characters, of the `past` only the actions. What was
-    paid before is not shown: the judge shall not repeat it.
+    States are shown up to `state_chars` characters; of the `past` only the actions are
+    shown. Other rewards are not shown, so that the judge does not repeat them.
     """
     ended = {True: "success", False: "failure", None: "not scored"}[episode.success]
     parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {ended}"]
     if past:
         done = "\n".join(quote(action) for action in past)
         parts.append(f"DONE BEFORE, and not to be scored\n{done}")
-    parts.append(f"STATE\n{numbered(episode.transitions[0].state, most)}")
+    parts.append(f"STATE\n{numbered(episode.transitions[0].state, state_chars)}")
     for i, t in enumerate(episode.transitions):
         parts.append(
             f"STEP {i + 1}\naction {quote(t.action)}\noutcome {outcome_of(t)}\n"
-            f"next state\n{numbered(t.next_state, most)}"
+            f"next state\n{numbered(t.next_state, state_chars)}"
         )
     steps = ", ".join(str(i + 1) for i in wanted)
     parts.append(f"Score these {len(wanted)} steps: {steps}.")
@@ -115,7 +119,7 @@ def judge_messages(
 
 
 def read_scores(text: str, count: int) -> tuple[float, ...]:
-    """So many scores of 0 to 10.
+    """Return the `count` scores of an answer, each from 0 to 10.
 
     Raises:
       ValueError: "malformed: " and what is wrong with the answer.
@@ -124,11 +128,11 @@ def read_scores(text: str, count: int) -> tuple[float, ...]:
         row = json_object(text, ("why", "scores"))
         if not isinstance(row["why"], str):
             raise ValueError("why must be text")
-        found = row["scores"]
-        if not isinstance(found, list) or len(found) != count:
-            got = len(found) if isinstance(found, list) else type(found).__name__
-            raise ValueError(f"{count} scores were asked for, got {got}")
-        return tuple(_score(x) for x in found)
+        scores = row["scores"]
+        if not isinstance(scores, list) or len(scores) != count:
+            size = len(scores) if isinstance(scores, list) else type(scores).__name__
+            raise ValueError(f"{count} scores were asked for, got {size}")
+        return tuple(_score(x) for x in scores)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"malformed: {error}") from None
 

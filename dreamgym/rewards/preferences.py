@@ -1,10 +1,10 @@
-"""Preferences: of two attempts at one task, which is better.
+"""Preferences: pairs of attempts at one task, of which one is better.
 
-episodes of a task, won and lost -> pairs; a JSONL file of pairs -> the same. A file of
-schema dreamgym.preferences/1 has one object a line:
+episodes of a task, won and lost -> pairs; or a JSONL file of pairs -> pairs. A file of
+schema dreamgym.preferences/1 has one object in each line:
   {"schema": "dreamgym.preferences/1", "task": {...}, "better": [...], "worse": [...]}
-with a task and transitions as docs/EPISODES.md describes them. An attempt may be a part
-of an episode, down to one transition.
+docs/EPISODES.md describes tasks and transitions. An attempt may be a part of an
+episode, down to a single transition.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ SCHEMA = "dreamgym.preferences/1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preference:
-    """Two attempts at one task; whoever compared them likes `better` more."""
+    """Two attempts at one task, of which `better` is preferred."""
 
     task: Task
     better: tuple[Transition, ...]
@@ -38,12 +38,12 @@ class Preference:
 
 
 def won_over_lost(
-    episodes: Sequence[Episode], *, most: int, seed: int
+    episodes: Sequence[Episode], *, max_pairs: int, seed: int
 ) -> list[Preference]:
-    """Won over lost attempts at the same task, at most `most` pairs a task.
+    """Return pairs of a won and a lost attempt, at most `max_pairs` for each task.
 
-    Which of them is drawn with `seed`, the same whatever the order of the tasks.
-    Episodes that were not scored are in no pair.
+    The pairs of a task are drawn by `seed` and the task's id. Episodes without a score
+    are in no pair.
     """
     tasks: dict[str, tuple[list[Episode], list[Episode]]] = {}
     for e in episodes:
@@ -54,8 +54,8 @@ def won_over_lost(
         won, lost = tasks[name]
         pairs = [(i, j) for i in range(len(won)) for j in range(len(lost))]
         rng = np.random.default_rng([seed, *name.encode()])
-        for at in rng.permutation(len(pairs))[:most]:
-            i, j = pairs[at]
+        for index in rng.permutation(len(pairs))[:max_pairs]:
+            i, j = pairs[index]
             out.append(
                 Preference(
                     task=won[i].task, better=won[i].transitions,
@@ -66,21 +66,21 @@ def won_over_lost(
 
 
 def split(
-    pairs: Sequence[Preference], *, held: float, seed: int
+    pairs: Sequence[Preference], *, held_out_share: float, seed: int
 ) -> tuple[list[Preference], list[Preference]]:
-    """(to fit, held out): about a share `held` of the tasks with all their pairs.
+    """Return (pairs to fit, pairs held out); no task is on both sides.
 
-    A task lies on one side only: another attempt at it would tell too much.
+    About `held_out_share` of the tasks are held out, with all their pairs.
     """
     names = sorted({p.task.id for p in pairs})
     order = np.random.default_rng(seed).permutation(len(names))
-    apart = {names[i] for i in order[: round(held * len(names))]}
-    fit = [p for p in pairs if p.task.id not in apart]
-    return fit, [p for p in pairs if p.task.id in apart]
+    held_out = {names[i] for i in order[: round(held_out_share * len(names))]}
+    fit = [p for p in pairs if p.task.id not in held_out]
+    return fit, [p for p in pairs if p.task.id in held_out]
 
 
 def read_preferences(path: str | os.PathLike) -> list[Preference]:
-    """The pairs of a JSONL file (gzip or not), in order.
+    """Return the pairs of a JSONL file, gzipped or not, in order.
 
     Raises:
       RecordError: missing file, bad JSON, wrong schema, missing or mistyped field,
@@ -88,9 +88,9 @@ def read_preferences(path: str | os.PathLike) -> list[Preference]:
     """
     path, out = Path(path), []
     for row, where in json_lines(path, f"JSONL of schema {SCHEMA!r}"):
-        found = field(row, "schema", str, where)
-        if found != SCHEMA:
-            raise where.at("schema").error(repr(SCHEMA), found)
+        schema = field(row, "schema", str, where)
+        if schema != SCHEMA:
+            raise where.at("schema").error(repr(SCHEMA), schema)
         sides = [_attempt(row, side, where) for side in ("better", "worse")]
         out.append(
             Preference(
@@ -117,7 +117,7 @@ def _attempt(row: Any, side: str, where: Where) -> Episode:
 
 
 def write_preferences(path: str | os.PathLike, pairs: Iterable[Preference]) -> None:
-    """Pairs as JSONL; an existing file is replaced at once or not at all."""
+    """Write pairs as JSONL; an existing file is replaced at once or not at all."""
     with atomic_write(path) as file:
         for pair in pairs:
             row = {"schema": SCHEMA} | dataclasses.asdict(pair)

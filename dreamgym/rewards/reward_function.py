@@ -1,8 +1,8 @@
-"""Episodes to rewards: who scores each step, and what the parts add up to.
+"""The reward function: named reward components for every step of an episode.
 
-episodes (and what was done before them) -> rules, then a learned model, then a judge
-(or all, blended) -> process of each step; gate and mixture with the outcome -> named
-components, their tiers, and why an episode could not be scored.
+episodes (and the actions before them) -> process rewards of each step, by rules, then
+the reward model, then the judge (or all of them, weighted) -> mixture with the outcome
+-> named components, their sources, and the reason where an episode has no reward.
 """
 
 import dataclasses
@@ -16,55 +16,54 @@ from jaxtyping import Float
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rewards.rules import (
     Components,
-    added,
-    kept_rewards,
+    add_components,
     process_rewards,
-    scaled,
+    scale_components,
     task_rewards,
+    unscaled_rewards,
 )
 from worldmodel.data.records import Episode, Task, Transition
 
 Pasts = Sequence[Sequence[str]]
-"""Of each episode the actions before its first step; none where it begins a task."""
+"""For each episode the actions before its first step; none if it starts its task."""
 
-NOBODY = "none"
-"""The tier of a step that nobody had anything to say of: its process is 0."""
-
+NO_SOURCE = "none"
+"""The source of a step that no source scores: its process reward is 0."""
 
 NO_OUTCOME = "outcome: nobody scored the episode"
-"""The problem of an episode without an outcome, whoever could pay its steps."""
+"""The problem of an episode without an outcome where the outcome is rewarded."""
 
 
-class Scored(NamedTuple):
-    """What an episode's steps are paid.
+class RewardedEpisode(NamedTuple):
+    """The rewards of an episode.
 
-    `rewards` has the named components of each transition (their sum is its reward),
-    `tiers` who scored its process: "rule", "learned", "judge", several joined by "+",
-    or "none". With a `problem` the episode is not scored: rewards are what is known
-    without it, and must not be compared with others'.
+    `rewards` holds the named components of each step; their sum is its reward.
+    `sources` holds what scored the process of each step: "rule", "learned", "judge",
+    several of them joined by "+", or "none". With a `problem` the rewards are
+    incomplete, and must not be compared with those of other episodes.
     """
 
     rewards: tuple[Components, ...]
-    tiers: tuple[str, ...]
+    sources: tuple[str, ...]
     problem: str | None
 
 
 @runtime_checkable
-class StepScores(Protocol):
-    """A learned model of rewards (dreamgym.rewards.reward_model.RewardModel)."""
+class StepScorer(Protocol):
+    """A reward model (dreamgym.rewards.reward_model.RewardModel)."""
 
     def scores(
         self,
         attempts: Sequence[tuple[Task, Sequence[Transition]]],
         pasts: Pasts | None = None,
     ) -> list[Float[np.ndarray, " S"]]:
-        """R of each step of each attempt."""
+        """Return the score R of each step of each attempt."""
         ...
 
 
 @runtime_checkable
 class StepJudge(Protocol):
-    """Whoever judges steps at a cost (dreamgym.rewards.judge.Judge)."""
+    """A judge of steps, at a cost for each call (dreamgym.rewards.judge.Judge)."""
 
     def scores(
         self,
@@ -72,57 +71,58 @@ class StepJudge(Protocol):
         wanted: Sequence[Sequence[int]],
         pasts: Pasts | None = None,
     ) -> list[dict[int, float] | str]:
-        """What each wanted step is paid, or why it could not be told."""
+        """Return the reward of each wanted step, or why an episode has none."""
         ...
 
 
-class _Opinion(NamedTuple):
-    """What a tier says of a step. Unsure: the next one is asked."""
+class _StepScore(NamedTuple):
+    """What a source says about a step; if it is not sure, the next source decides."""
 
-    parts: Components
+    components: Components
     sure: bool
 
 
-_Told = list[dict[int, _Opinion] | str]
-"""Of each episode: opinions by step, or a problem."""
+_EpisodeScores = list[dict[int, _StepScore] | str]
+"""For each episode: scores by step, or the problem that prevented them."""
 
 
-class Scorer:
-    """Rewards of episodes under one configuration."""
+class RewardFunction:
+    """Rewards episodes under one configuration."""
 
     def __init__(
         self,
         config: RewardConfig,
         *,
-        learned: StepScores | None = None,
+        learned: StepScorer | None = None,
         judge: StepJudge | None = None,
     ):
-        """Raise ValueError where a tier is named that is not given."""
-        for tier, part in (("learned", learned), ("judge", judge)):
-            if tier in config.tiers and part is None:
-                raise ValueError(f"tiers name {tier!r}, and no such model was given")
+        """Raise ValueError if the settings name a source that is not given."""
+        for source, model in (("learned", learned), ("judge", judge)):
+            if source in config.tiers and model is None:
+                raise ValueError(f"tiers name {source!r}, and no such model was given")
         self.config, self._learned, self._judge = config, learned, judge
 
     def score(
         self, episodes: Sequence[Episode], pasts: Pasts | None = None
-    ) -> list[Scored]:
-        """What each step is paid, in the order of the episodes.
+    ) -> list[RewardedEpisode]:
+        """Return the rewards of every step, in the order of the episodes.
 
         Args:
-          pasts: what was done before them; None where all begin at their task's start.
+          pasts: the actions before each episode; None if all start their task.
 
         Raises:
-          ValueError: a task whose due calls are of no sense.
-          ChatError: the judge's server is gone, or answers nothing (Judge.scores).
+          ValueError: the expected tool calls of a task are malformed.
+          ChatError: the judge's server is gone or gives no answer (Judge.scores).
         """
         pasts = [()] * len(episodes) if pasts is None else pasts
-        process, tiers, problems = self._process(episodes, pasts)
+        processes, sources, problems = self._process(episodes, pasts)
         out = []
-        for e, parts, who, told in zip(episodes, process, tiers, problems, strict=True):
+        for e, process, names, problem in zip(
+            episodes, processes, sources, problems, strict=True
+        ):
             unknown = e.success is None and self._needs_outcome(e)
-            without = NO_OUTCOME if unknown else None
-            problem = without if told is None else told
-            out.append(Scored(self._mixed(e, parts), tuple(who), problem))
+            reason = NO_OUTCOME if problem is None and unknown else problem
+            out.append(RewardedEpisode(self._mix(e, process), tuple(names), reason))
         return out
 
     def _needs_outcome(self, episode: Episode) -> bool:
@@ -130,121 +130,130 @@ class Scorer:
         calls = c.tools.enabled and "calls" in episode.task.options
         return c.alpha > 0 or c.gated or calls
 
-    def _mixed(
+    def _mix(
         self, episode: Episode, process: Sequence[Components]
     ) -> tuple[Components, ...]:
-        """alpha outcome + (1 - alpha) process, and what stands outside of it."""
+        """alpha outcome + (1 - alpha) process, and the components outside of it."""
         c, steps = self.config, episode.transitions
-        rest = 1.0 - c.alpha
+        process_weight = 1.0 - c.alpha
         out = []
-        for t, parts, kept in zip(
-            steps, process, kept_rewards(steps, c.kept), strict=True
+        for t, components, unscaled in zip(
+            steps, process, unscaled_rewards(steps, c.kept), strict=True
         ):
-            paid = [scaled(parts, rest) if c.alpha else parts, kept]
+            if c.alpha:
+                terms = [scale_components(components, process_weight), unscaled]
+            else:
+                terms = [components, unscaled]
             if c.invalid and t.invalid:
-                paid.append({"invalid": -float(c.invalid)})
-            out.append(added(paid))
+                terms.append({"invalid": -float(c.invalid)})
+            out.append(add_components(terms))
         if c.alpha and episode.success is not None:
-            worth = c.success if episode.success else c.failure
-            out[-1] = added([out[-1], {"outcome": c.alpha * worth}])
-        # Not process: a gate that withheld it would hide the failure it is there for.
+            outcome = c.success if episode.success else c.failure
+            out[-1] = add_components([out[-1], {"outcome": c.alpha * outcome}])
+        # Not process: the gate would withhold it from the failures that it punishes.
         final = task_rewards(episode, c.tools)
-        if final and rest:
-            out[-1] = added([out[-1], scaled(final, rest)])
+        if final and process_weight:
+            out[-1] = add_components([out[-1], scale_components(final, process_weight)])
         return tuple(out)
 
     def _process(
         self, episodes: Sequence[Episode], pasts: Pasts
     ) -> tuple[list[list[Components]], list[list[str]], list[str | None]]:
-        """(parts of each step, who scored it, what went wrong) of each episode."""
+        """Components and sources of each step, and the problem, of each episode."""
         c = self.config
-        parts: list[list[Components]] = [[{} for _ in e.transitions] for e in episodes]
-        who: list[list[list[str]]] = [[[] for _ in e.transitions] for e in episodes]
+        process: list[list[Components]] = [
+            [{} for _ in e.transitions] for e in episodes
+        ]
+        sources: list[list[list[str]]] = [[[] for _ in e.transitions] for e in episodes]
         problems: list[str | None] = [None] * len(episodes)
-        left = [self._payable(e) for e in episodes]
-        for tier, weight in zip(
+        wanted = [self._rewarded_steps(e) for e in episodes]
+        for source, weight in zip(
             c.tiers, c.blend if c.blend else (None,) * len(c.tiers), strict=True
         ):
             if weight == 0:
                 continue
-            for i, told in enumerate(self._ask(tier, episodes, left, pasts)):
-                if isinstance(told, str):
-                    problems[i], left[i] = told, []
+            results = self._scores(source, episodes, wanted, pasts)
+            for i, scores in enumerate(results):
+                if isinstance(scores, str):
+                    problems[i], wanted[i] = scores, []
                     continue
-                for step, opinion in told.items():
-                    said = opinion.parts
+                for step, score in scores.items():
+                    components = score.components
                     if weight is not None:
-                        said = scaled(said, weight)
-                    elif not opinion.sure and tier != "rule":
+                        components = scale_components(components, weight)
+                    elif not score.sure and source != "rule":
                         continue
-                    parts[i][step] = added([parts[i][step], said])
-                    if opinion.sure or weight is not None:
-                        who[i][step].append(tier)
+                    process[i][step] = add_components([process[i][step], components])
+                    if score.sure or weight is not None:
+                        sources[i][step].append(source)
                 if weight is None:
-                    left[i] = [s for s in left[i] if not told[s].sure]
-        names = [["+".join(x) if x else NOBODY for x in steps] for steps in who]
-        return parts, names, problems
+                    wanted[i] = [s for s in wanted[i] if not scores[s].sure]
+        names = [["+".join(x) if x else NO_SOURCE for x in steps] for steps in sources]
+        return process, names, problems
 
-    def _payable(self, episode: Episode) -> list[int]:
-        """The steps whose process is paid at all: nobody need be asked of the rest."""
+    def _rewarded_steps(self, episode: Episode) -> list[int]:
+        """The steps with a process reward: all of them, or none."""
         c = self.config
-        shut = c.alpha == 1 or (c.gated and episode.success is not True)
-        return [] if shut else list(range(len(episode.transitions)))
+        if c.alpha == 1 or (c.gated and episode.success is not True):
+            return []
+        return list(range(len(episode.transitions)))
 
-    def _ask(
+    def _scores(
         self,
-        tier: str,
+        source: str,
         episodes: Sequence[Episode],
         wanted: Sequence[Sequence[int]],
         pasts: Pasts,
-    ) -> _Told:
-        if tier == "rule":
-            return self._ruled(episodes, wanted, pasts)
-        if tier == "learned":
-            return self._inferred(episodes, wanted, pasts)
+    ) -> _EpisodeScores:
+        if source == "rule":
+            return self._rule_scores(episodes, wanted, pasts)
+        if source == "learned":
+            return self._model_scores(episodes, wanted, pasts)
         assert self._judge is not None
         return [
-            told
-            if isinstance(told, str)
-            else {s: _Opinion({"judge": x}, True) for s, x in told.items()}
-            for told in self._judge.scores(episodes, wanted, pasts)
+            rewards
+            if isinstance(rewards, str)
+            else {s: _StepScore({"judge": x}, True) for s, x in rewards.items()}
+            for rewards in self._judge.scores(episodes, wanted, pasts)
         ]
 
-    def _ruled(
+    def _rule_scores(
         self,
         episodes: Sequence[Episode],
         wanted: Sequence[Sequence[int]],
         pasts: Pasts,
-    ) -> _Told:
-        """A rule knows a step where it pays or takes something there."""
-        out: _Told = []
+    ) -> _EpisodeScores:
+        """The rules are sure of a step to which they give a reward that is not 0."""
+        out: _EpisodeScores = []
         for e, steps, past in zip(episodes, wanted, pasts, strict=True):
-            told = process_rewards(e, self.config, past) if steps else []
-            out.append({s: _Opinion(told[s], any(told[s].values())) for s in steps})
+            rewards = process_rewards(e, self.config, past) if steps else []
+            out.append(
+                {s: _StepScore(rewards[s], any(rewards[s].values())) for s in steps}
+            )
         return out
 
-    def _inferred(
+    def _model_scores(
         self,
         episodes: Sequence[Episode],
         wanted: Sequence[Sequence[int]],
         pasts: Pasts,
-    ) -> _Told:
-        """R_phi knows a step where it is far enough from indifferent."""
+    ) -> _EpisodeScores:
+        """The reward model is sure of a step if its probability is far from 0.5."""
         assert self._learned is not None
         c = self.config.learned
-        some = [i for i, steps in enumerate(wanted) if steps]
-        found = self._learned.scores(
-            [(episodes[i].task, episodes[i].transitions) for i in some],
-            [pasts[i] for i in some],
+        index = [i for i, steps in enumerate(wanted) if steps]
+        results = self._learned.scores(
+            [(episodes[i].task, episodes[i].transitions) for i in index],
+            [pasts[i] for i in index],
         )
-        out: _Told = [{} for _ in episodes]
-        for i, scores in zip(some, found, strict=True):
-            chance = {s: _sigmoid(float(scores[s])) for s in wanted[i]}
+        out: _EpisodeScores = [{} for _ in episodes]
+        for i, scores in zip(index, results, strict=True):
+            probability = {s: _sigmoid(float(scores[s])) for s in wanted[i]}
             out[i] = {
-                s: _Opinion(
+                s: _StepScore(
                     {"learned": c.scale * (2 * p - 1)}, abs(p - 0.5) >= c.confidence
                 )
-                for s, p in chance.items()
+                for s, p in probability.items()
             }
         return out
 
@@ -253,10 +262,10 @@ def _sigmoid(x: float) -> float:
     return 0.5 * (1.0 + math.tanh(0.5 * x))
 
 
-def rewarded(episode: Episode, scored: Scored) -> Episode:
-    """The episode with its new rewards in place of the old ones."""
+def with_rewards(episode: Episode, result: RewardedEpisode) -> Episode:
+    """Return the episode with new rewards in place of its own."""
     steps = tuple(
-        dataclasses.replace(t, rewards=parts)
-        for t, parts in zip(episode.transitions, scored.rewards, strict=True)
+        dataclasses.replace(t, rewards=components)
+        for t, components in zip(episode.transitions, result.rewards, strict=True)
     )
     return dataclasses.replace(episode, transitions=steps)

@@ -1,11 +1,11 @@
-"""The learned tier: a model of rewards R_phi, fitted to which attempts are better.
+"""The reward model R_phi, fitted to preferences between attempts.
 
-transition -> task, past actions, state, action, effect as ids -> a decoder with one
-score -> R(s, a, s') at the last of them. Pairs of attempts -> Bradley-Terry loss
--log sigmoid(R(better) - R(worse)) (Christiano et al., arXiv:1706.03741, eq. 1).
+transition -> task, past actions, state, action and effect as ids -> a decoder with a
+scalar head -> R(s, a, s') at the last id. Pairs of attempts -> the Bradley-Terry loss
+-log sigmoid(R(better) - R(worse)) (Christiano et al., arXiv:1706.03741, Eq. 1).
 
-Unlike the paper an attempt's R is the mean of its steps', not their sum: lost attempts
-are longer, and by the sum a constant would tell them apart and say nothing of a step.
+Unlike in the paper the R of an attempt is the mean over its steps, not the sum: lost
+attempts are longer, so that with a sum a constant R would tell them apart.
 """
 
 import dataclasses
@@ -44,9 +44,10 @@ Progress = Callable[[int, dict[str, float | int]], None]
 class PreferenceFitConfig:
     """How a reward model is fitted: `steps` updates of `pairs` pairs each.
 
-    Rows hold `width` tokens (more where a transition needs them). `history` past
-    actions are read with a transition. A share `held` of the tasks is held out; at most
-    `most` pairs are made of a task's episodes.
+    Rows have `width` tokens, or more if a transition needs them. `history` past actions
+    are read with a transition. A share `held` of the tasks is held out. At most `most`
+    pairs are made from the episodes of a task. A checkpoint and a row of the curve are
+    written every `save_every` updates.
     """
 
     steps: int = 200
@@ -75,10 +76,10 @@ class PreferenceFitConfig:
 def transition_ids(
     tok: TextTokenizer, task: Task, past: Sequence[str], t: Transition, *, history: int
 ) -> list[int]:
-    """What R_phi reads of a step; it scores the last id."""
-    asked = prompts.query_ids(tok, task, past, (), t.state, t.action, history=history)
+    """Return the ids that R_phi reads of a step; its score is that of the last id."""
+    query = prompts.query_ids(tok, task, past, (), t.state, t.action, history=history)
     effect = prompts.effect_ids(tok, t.state, t.next_state)
-    return [*asked, *effect, tok.control("reward")]
+    return [*query, *effect, tok.control("reward")]
 
 
 def attempt_examples(
@@ -89,7 +90,7 @@ def attempt_examples(
     history: int,
     past: Sequence[str] = (),
 ) -> list[Example]:
-    """The steps of an attempt after the `past`, each with its last id marked."""
+    """Return an example for each step of an attempt; the mask marks its last id."""
     out = []
     for t in steps:
         ids = transition_ids(tok, task, past, t, history=history)
@@ -106,24 +107,25 @@ def bradley_terry(
     *,
     pairs: int,
 ) -> tuple[Ratio, Ratio]:
-    """(-log sigmoid(R(better) - R(worse)), share ranked right) over pairs.
+    """Return (-log sigmoid(R(better) - R(worse)), share ranked right) over pairs.
 
     Args:
-      scores: R of the columns where `mask`.
-      side: 2 i of the steps of pair i's better attempt, 2 i + 1 of its worse.
-      pairs: how many there can be; one without steps does not count.
+      scores: R at the positions of `mask`.
+      side: 2 i at the steps of the better attempt of pair i, 2 i + 1 at those of the
+        worse one.
+      pairs: the number of pairs; one without steps on both sides does not count.
     """
-    flat, at = jnp.where(mask, scores, 0.0).reshape(-1), jnp.asarray(side).reshape(-1)
+    flat, index = jnp.where(mask, scores, 0.0).reshape(-1), jnp.ravel(side)
     count = jnp.asarray(mask).reshape(-1).astype(scores.dtype)
-    total = jax.ops.segment_sum(flat, at, 2 * pairs)
-    steps = jax.ops.segment_sum(count, at, 2 * pairs)
+    total = jax.ops.segment_sum(flat, index, 2 * pairs)
+    steps = jax.ops.segment_sum(count, index, 2 * pairs)
     mean = (total / jnp.maximum(steps, 1.0)).reshape(pairs, 2)
-    there = steps.reshape(pairs, 2).min(axis=1) > 0
-    gap, number = mean[:, 0] - mean[:, 1], there.sum().astype(scores.dtype)
-    loss = jnp.where(there, jax.nn.softplus(-gap), 0.0).sum()
-    # A tie is half right: a model that says nothing ranks half of them.
-    right = jnp.where(gap > 0, 1.0, jnp.where(gap == 0, 0.5, 0.0))
-    return Ratio(loss, number), Ratio(jnp.where(there, right, 0.0).sum(), number)
+    valid = steps.reshape(pairs, 2).min(axis=1) > 0
+    margin, number = mean[:, 0] - mean[:, 1], valid.sum().astype(scores.dtype)
+    loss = jnp.where(valid, jax.nn.softplus(-margin), 0.0).sum()
+    # A tie is half right: a model that always says the same ranks half of them.
+    right = jnp.where(margin > 0, 1.0, jnp.where(margin == 0, 0.5, 0.0))
+    return Ratio(loss, number), Ratio(jnp.where(valid, right, 0.0).sum(), number)
 
 
 def _loss(logits, batch: Tokens, *, pairs: int):
@@ -134,17 +136,18 @@ def _loss(logits, batch: Tokens, *, pairs: int):
 
 
 class RewardModel:
-    """A fitted R_phi. `centre` is its mean over the steps that it was fitted to.
+    """A fitted reward model R_phi.
 
-    Pairs tell only differences: a score of 0 means what the average step does.
+    Pairs determine R only up to a constant: `mean_score`, the mean over the steps of
+    the fit, is subtracted, so that a score of 0 is that of an average step.
     """
 
     def __init__(
         self, model: Model, tokenizer: TextTokenizer, *, history: int, width: int,
-        centre: float = 0.0,
+        mean_score: float = 0.0,
     ):  # fmt: skip
         self.model, self.tokenizer = model, tokenizer
-        self.history, self.width, self.centre = history, width, centre
+        self.history, self.width, self.mean_score = history, width, mean_score
         definition = model.definition
 
         def scores(params: nnx.State, batch: Tokens) -> jax.Array:
@@ -158,9 +161,9 @@ class RewardModel:
         attempts: Sequence[tuple[Task, Sequence[Transition]]],
         pasts: Sequence[Sequence[str]] | None = None,
     ) -> list[Float[np.ndarray, " S"]]:
-        """R of each step of each attempt, less the centre.
+        """Return the score of each step of each attempt.
 
-        `pasts` are the actions before each; None where all begin at their task's start.
+        `pasts` are the actions before each attempt; None if all start their task.
         """
         pasts = [()] * len(attempts) if pasts is None else pasts
         examples = [
@@ -179,19 +182,19 @@ class RewardModel:
         for at in range(0, len(tokens.ids) if examples else 0, rows):
             index = np.arange(at, min(at + rows, len(tokens.ids)))
             batch = rows_of(tokens, index, rows)
-            found = np.asarray(self._scores(self.model.params, batch))
-            out[batch.columns["row"][batch.mask]] = found[batch.mask]
+            scores = np.asarray(self._scores(self.model.params, batch))
+            out[batch.columns["row"][batch.mask]] = scores[batch.mask]
         ends = np.cumsum([len(steps) for _, steps in attempts])[:-1]
-        return np.split(out - self.centre, ends) if attempts else []
+        return np.split(out - self.mean_score, ends) if attempts else []
 
-    def gaps(self, pairs: Sequence[Preference]) -> Float[np.ndarray, " N"]:
-        """R(better) - R(worse) of each pair; above 0 it ranks them right."""
+    def margins(self, pairs: Sequence[Preference]) -> Float[np.ndarray, " N"]:
+        """Return R(better) - R(worse) of each pair; above 0 it is ranked right."""
         both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
         mean = np.array([x.mean() for x in self.scores(both)]).reshape(-1, 2)
         return mean[:, 0] - mean[:, 1]
 
     def save(self, directory: Path) -> None:
-        """Write the trunk as a model directory, and its head beside it."""
+        """Write a model directory, with the head of the score in a file of its own."""
         decoder = nnx.merge(self.model.definition, self.model.params)
         head = np.asarray(decoder.head[...])[0].tolist()
         config = dataclasses.replace(self.model.config, tie_word_embeddings=True)
@@ -200,32 +203,40 @@ class RewardModel:
         definition, params = nnx.split(decoder)
         trunk = self.model._replace(definition=definition, params=params, config=config)
         save_model(directory, trunk, self.tokenizer)
-        told = {"schema": SCHEMA, "history": self.history, "width": self.width,
-                "centre": self.centre, "head": head}  # fmt: skip
+        row = {
+            "schema": SCHEMA,
+            "history": self.history,
+            "width": self.width,
+            "centre": self.mean_score,
+            "head": head,
+        }
         with atomic_write(directory / _FILE) as file:
-            json.dump(told, file)
+            json.dump(row, file)
 
     @classmethod
     def load(cls, directory: Path) -> "RewardModel":
-        """The model that `save` wrote.
+        """Load a model that `save` wrote.
 
         Raises:
-          ValueError: no reward model there, or one of another version.
+          ValueError: the directory holds no reward model, or one of another version.
         """
         path = directory / _FILE
         if not path.is_file():
             raise ValueError(f"{directory}: expected a reward model, got no {_FILE}")
-        told = json.loads(path.read_text())
-        if told.get("schema") != SCHEMA:
-            got = told.get("schema")
-            raise ValueError(f"{path}: schema must be {SCHEMA!r}, got {got!r}")
+        row = json.loads(path.read_text())
+        schema = row.get("schema")
+        if schema != SCHEMA:
+            raise ValueError(f"{path}: schema must be {SCHEMA!r}, got {schema!r}")
         trunk, tok = load_model(directory)
         model = with_scalar_head(trunk)
-        model = model._replace(params=_with_head(model.params, told["head"]))
+        model = model._replace(params=_with_head(model.params, row["head"]))
         return cls(
-            model, tok, history=told["history"], width=told["width"],
-            centre=told["centre"],
-        )  # fmt: skip
+            model,
+            tok,
+            history=row["history"],
+            width=row["width"],
+            mean_score=row["centre"],
+        )
 
 
 def _with_head(params: nnx.State, head: Sequence[float]) -> nnx.State:
@@ -236,7 +247,7 @@ def _with_head(params: nnx.State, head: Sequence[float]) -> nnx.State:
 
 
 def _width(examples: Sequence[Example], width: int) -> int:
-    """`width`, or what the longest example needs, in steps of 64."""
+    """The row width: `width`, or the longest example rounded up (generate.bucket)."""
     longest = max((len(e.ids) for e in examples), default=0)
     return width if longest <= width else bucket(longest)
 
@@ -251,13 +262,15 @@ def fit(
     directory: Path,
     progress: Progress | None = None,
 ) -> tuple[RewardModel, list[dict[str, float | int]]]:
-    """R_phi, begun at a model's weights, and the curve of its fit.
+    """Fit R_phi, starting from a model's weights; return it and its learning curve.
 
-    A directory with a checkpoint resumes there.
+    The fit resumes from a checkpoint in `directory`, if there is one. Its batches are
+    whole pairs of one fixed shape and its loss is over pairs: fitting/supervised.py
+    packs single examples under a cross-entropy, so the loop stands here.
 
     Raises:
-      ValueError: no pairs.
-      FloatingPointError: a loss that is not finite, with the update's number.
+      ValueError: there are no pairs.
+      FloatingPointError: the loss is not finite; the message names the update.
     """
     if not pairs:
         raise ValueError("nothing to fit a reward model to: no pairs")
@@ -276,16 +289,16 @@ def fit(
         start, optimizer, on_logits(functools.partial(_loss, pairs=c.pairs))
     )
     state, curve = learner.init(), []
-    found = checkpoint.restore(directory, state)
-    if found is not None:
-        _, state, host = found
+    saved = checkpoint.restore(directory, state)
+    if saved is not None:
+        _, state, host = saved
         state, curve = TrainState(*state), host["curve"]
     window: dict[str, Ratio] = {}
     for step in range(int(state.step) + 1, c.steps + 1):
         state, metrics = learner.update(state, [batches.at(step - 1)])
         for name in ("loss", "ranked"):
-            old = window.get(name)
-            window[name] = metrics[name] if old is None else old + metrics[name]
+            total = window.get(name)
+            window[name] = metrics[name] if total is None else total + metrics[name]
         if step % c.save_every and step != c.steps:
             continue
         row: dict[str, float | int] = {"step": step}
@@ -299,12 +312,12 @@ def fit(
         start._replace(params=state.params), tok, history=history, width=c.width
     )
     both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
-    raw.centre = float(np.concatenate(raw.scores(both)).mean())
+    raw.mean_score = float(np.concatenate(raw.scores(both)).mean())
     return raw, curve
 
 
 class _Batches:
-    """Batches of whole pairs, all of one shape; epoch by epoch, in drawn order."""
+    """Batches of whole pairs, all of one shape; each epoch has a random order."""
 
     def __init__(
         self, sides: Sequence[Sequence[Sequence[Example]]], size: int, width: int,
@@ -319,22 +332,22 @@ class _Batches:
             )
             for pair in sides
         ]  # fmt: skip
-        # One shape: as many rows as the largest batch there can be takes.
+        # One shape: the rows of the largest batch there can be.
         large = sorted((len(x.ids) for x in self._pairs), reverse=True)
         self._rows = sum(large[:size])
         self._order = -1, np.arange(0)
 
     def at(self, step: int) -> Tokens:
-        """The batch of a step: the same whoever asks."""
+        """Return the batch of a step, a function of the seed and the step alone."""
         steps = -(-len(self._pairs) // self._size)
-        epoch, at = divmod(step, steps)
+        epoch, batch = divmod(step, steps)
         if self._order[0] != epoch:
             rng = np.random.default_rng((self._seed, epoch))
             self._order = epoch, rng.permutation(len(self._pairs))
-        chosen = self._order[1][at * self._size : (at + 1) * self._size]
-        found = [
-            pair.with_columns(side=pair.columns["side"] + np.int32(2 * number))
+        chosen = self._order[1][batch * self._size : (batch + 1) * self._size]
+        pairs = [
+            pair._replace(part=pair.part + 2 * number)
             for number, pair in enumerate(self._pairs[i] for i in chosen)
         ]
-        whole = jax.tree.map(lambda *rows: np.concatenate(rows), *found)
-        return rows_of(whole, np.arange(len(whole.ids)), self._rows)
+        tokens = Tokens(*(np.concatenate(x) for x in zip(*pairs, strict=True)))
+        return rows_of(tokens, np.arange(len(tokens.ids)), self._rows)

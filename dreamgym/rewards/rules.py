@@ -1,7 +1,7 @@
-"""The rules: rewards that a step's record decides by itself, for no cost.
+"""Rule-based rewards: they follow from the record of a step alone, at no cost.
 
-transitions -> milestones reached, right and wrong tool calls, what the environment
-paid -> one dict of named components a step. Each function adds one kind.
+transitions -> the environment's rewards, milestones, right and wrong tool calls -> one
+dict of named components a step. Each function adds one kind of component.
 """
 
 import re
@@ -18,11 +18,11 @@ from worldmodel.text.tool_calls import (
 )
 
 Components = dict[str, float]
-"""Named parts of a step's reward, which is their sum."""
+"""The named components of a step's reward, which is their sum."""
 
 
-def added(parts: Iterable[Mapping[str, float]]) -> Components:
-    """The sum of components, name by name."""
+def add_components(parts: Iterable[Mapping[str, float]]) -> Components:
+    """Return the sum of components, name by name."""
     out: Components = {}
     for part in parts:
         for name, value in part.items():
@@ -30,25 +30,25 @@ def added(parts: Iterable[Mapping[str, float]]) -> Components:
     return out
 
 
-def scaled(part: Mapping[str, float], by: float | int) -> Components:
-    """Each component times a number."""
-    return {name: by * value for name, value in part.items()}
+def scale_components(part: Mapping[str, float], factor: float | int) -> Components:
+    """Return each component times a factor."""
+    return {name: factor * value for name, value in part.items()}
 
 
 def process_rewards(
     episode: Episode, config: RewardConfig, past: Sequence[str] = ()
 ) -> list[Components]:
-    """All that rules say of the steps of an episode.
+    """Return the components of all rules for each step of an episode.
 
     Args:
-      past: the actions before its first step, where it goes on from another's.
+      past: the actions before the first step, if it does not start its task.
 
     Raises:
-      ValueError: the task's calls are of no sense (gold_calls).
+      ValueError: the task's expected calls are malformed (gold_calls).
     """
     steps = episode.transitions
     return [
-        added(parts)
+        add_components(parts)
         for parts in zip(
             environment_rewards(steps, config.environment, config.kept),
             milestone_rewards(steps, config.milestones, past),
@@ -59,20 +59,22 @@ def process_rewards(
 
 
 def environment_rewards(
-    steps: Sequence[Transition], weight: float | int, kept: Sequence[str]
+    steps: Sequence[Transition], weight: float | int, unscaled: Sequence[str]
 ) -> list[Components]:
-    """What the environment paid, times a weight; without the components `kept`."""
+    """Return the environment's rewards times a weight, without those `unscaled`."""
     if weight == 0:
         return [{} for _ in steps]
     return [
-        {k: weight * float(v) for k, v in t.rewards.items() if k not in kept}
+        {k: weight * float(v) for k, v in t.rewards.items() if k not in unscaled}
         for t in steps
     ]
 
 
-def kept_rewards(steps: Sequence[Transition], kept: Sequence[str]) -> list[Components]:
-    """The components of these names, as they are."""
-    return [{k: float(v) for k, v in t.rewards.items() if k in kept} for t in steps]
+def unscaled_rewards(
+    steps: Sequence[Transition], names: Sequence[str]
+) -> list[Components]:
+    """Return the environment's components of these names, as they are."""
+    return [{k: float(v) for k, v in t.rewards.items() if k in names} for t in steps]
 
 
 def milestone_rewards(
@@ -80,36 +82,37 @@ def milestone_rewards(
     milestones: Sequence[MilestoneConfig],
     past: Sequence[str] = (),
 ) -> list[Components]:
-    """The weight of each milestone, at the first step that reaches it.
+    """Return the weight of each milestone, at the first step that reaches it.
 
-    What the first state has already is no progress, even where it is lost and comes
-    again, nor is an action like one of the `past`.
+    A milestone that the first state or an action of the `past` has reached already is
+    not rewarded, even if it is lost and reached again.
     """
     out: list[Components] = [{} for _ in steps]
     for m in milestones:
         if m.over == "action":
-            before, texts = past, [t.action for t in steps]
+            texts_before, texts = past, [t.action for t in steps]
         else:
-            before = ["\n".join(t.state) for t in steps[:1]]
+            texts_before = ["\n".join(t.state) for t in steps[:1]]
             texts = ["\n".join(t.next_state) for t in steps]
         pattern = re.compile(m.pattern, re.MULTILINE)
-        if any(pattern.search(text) for text in before):
+        if any(pattern.search(text) for text in texts_before):
             continue
-        at = next((i for i, text in enumerate(texts) if pattern.search(text)), None)
-        if at is not None:
-            out[at][f"milestone/{m.name}"] = float(m.weight)
+        step = next((i for i, text in enumerate(texts) if pattern.search(text)), None)
+        if step is not None:
+            out[step][f"milestone/{m.name}"] = float(m.weight)
     return out
 
 
 def tool_rewards(
     episode: Episode, config: ToolConfig, past: Sequence[str] = ()
 ) -> list[Components]:
-    """When, which and how of tool use; nothing where nobody says which calls are due.
+    """Return the rewards of tool use: when to call, which tool, with which arguments.
 
-    The calls due at the steps of the `past` are gone.
+    There are none where the task does not say which calls are expected. The calls that
+    were expected at the steps of the `past` are over.
 
     Raises:
-      ValueError: the task's calls are of no sense (gold_calls).
+      ValueError: the task's expected calls are malformed (gold_calls).
     """
     out: list[Components] = [{} for _ in episode.transitions]
     gold = gold_calls(episode.task) if config.enabled else None
@@ -117,54 +120,54 @@ def tool_rewards(
         return out
     for i, t in enumerate(episode.transitions):
         step = len(past) + i
-        told = call_rewards(
+        rewards = call_rewards(
             read_call(t.action), expected_call(gold, step), t.invalid, config,
             named=step < len(gold),
         )  # fmt: skip
-        out[i] = {f"tool/{name}": value for name, value in told.items()}
+        out[i] = {f"tool/{name}": value for name, value in rewards.items()}
     return out
 
 
 def call_rewards(
-    got: Call | None,
+    call: Call | None,
     gold: Call | None,
     invalid: bool | None,
     config: ToolConfig,
     *,
     named: bool = True,
 ) -> Components:
-    """What one decision is paid, by part of the table times the part's weight.
+    """Return the rewards of one decision: the entries of the table, weighted.
 
     Args:
-      got: the call that was made, None for none.
-      gold: the call that was due, None for none.
-      invalid: whether its execution failed; None where nobody said.
-      named: the task says what was due here; past the end of what it says no call is
-        due and none is no merit, else a policy would idle for it.
+      call: the call of the agent, None if it made none.
+      gold: the expected call, None if none is expected.
+      invalid: whether the execution failed; None if the environment does not say.
+      named: whether the task says what is expected at this step. After the last such
+        step no call is expected and none is rewarded, or a policy would idle for it.
 
-    A call that was not due is paid nothing but its punishment, however well-formed, and
-    the execution of a wrong tool is no success: it ran, but for nothing.
+    A call that is not expected gets its punishment only, however well-formed it is. The
+    execution of a wrong tool is no success.
     """
     w, out = config.weights, {}
     if gold is None:
-        if got is not None:
+        if call is not None:
             out["when"] = w.when * config.abstain[1]
         elif named:
             out["when"] = w.when * config.abstain[0]
-    elif got is None:
+    elif call is None:
         out["when"] = w.when * config.call[1]
     else:
         out["when"] = w.when * config.call[0]
-    if got is not None and not got.valid_json:
+    if call is not None and not call.valid_json:
         out["syntax"] = w.syntax * config.syntax[1]
-    elif got is not None and invalid:
+    elif call is not None and invalid:
         out["execution"] = w.execution * config.execution[1]
-    if got is None or gold is None:
+    if call is None or gold is None:
         return out
-    right = got.tool == gold.tool
-    if got.tool:  # of a malformed call it may not be known
+    right = call.tool == gold.tool
+    if call.tool:  # of a malformed call it may not be known
         out["which"] = w.which * config.tool[0 if right else 1]
-    if not got.valid_json:
+    if not call.valid_json:
         return out
     out["syntax"] = w.syntax * config.syntax[0]
     if not right:
@@ -172,13 +175,13 @@ def call_rewards(
     if invalid is False:
         out["execution"] = w.execution * config.execution[0]
     best, worst = config.arguments
-    good = argument_score(got.arguments, gold.arguments)
-    out["arguments"] = w.arguments * (worst + (best - worst) * good)
+    score = argument_score(call.arguments, gold.arguments)
+    out["arguments"] = w.arguments * (worst + (best - worst) * score)
     return out
 
 
 def task_rewards(episode: Episode, config: ToolConfig) -> Components:
-    """The table's row for the final answer; nothing where it was not scored."""
+    """Return the table's entry for the final answer; none where it is not scored."""
     if not config.enabled or episode.success is None:
         return {}
     if gold_calls(episode.task) is None:

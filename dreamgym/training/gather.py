@@ -14,12 +14,17 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import UNTRUSTED
 from dreamgym.envs.vector import Snapshot, VectorEnv
-from dreamgym.rewards.reward_function import NO_OUTCOME, Pasts, Scored, rewarded
+from dreamgym.rewards.reward_function import (
+    NO_OUTCOME,
+    Pasts,
+    RewardedEpisode,
+    with_rewards,
+)
 from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import Episode, Task
 
-Score = Callable[[Sequence[Episode], Pasts], Sequence[Scored]]
-"""What pays the steps of episodes (rewards.Scorer.score)."""
+Score = Callable[[Sequence[Episode], Pasts], Sequence[RewardedEpisode]]
+"""What pays the steps of episodes (rewards.RewardFunction.score)."""
 
 
 class Rollouts(NamedTuple):
@@ -98,13 +103,13 @@ def scored(found: Rollouts, score: Score) -> Rollouts:
         expected = error is not None and row.problem == NO_OUTCOME
         if row.problem is not None and not expected:
             error = f"reward: {row.problem}"
-        out[i] = t._replace(episode=rewarded(t.episode, row), error=error)
+        out[i] = t._replace(episode=with_rewards(t.episode, row), error=error)
     count = len(found.started)
     return Rollouts(out[:count], out[count:], _paid(told))
 
 
-def _paid(told: Sequence[Scored]) -> dict[str, float]:
-    who = Counter(tier for row in told for tier in row.tiers)
+def _paid(told: Sequence[RewardedEpisode]) -> dict[str, float]:
+    who = Counter(tier for row in told for tier in row.sources)
     parts: Counter[str] = Counter()
     for row in told:
         for step in row.rewards:

@@ -16,7 +16,7 @@ import numpy as np
 from curriculum import generator, sampler
 from curriculum.lesson_tracker import step_limit
 from curriculum.pool import TaskQuota
-from dreamgym.agent.early_experience import own_iwm_examples
+from dreamgym.agent.early_experience import rollout_iwm_examples
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.vector import VectorEnv, as_restorable
@@ -188,8 +188,8 @@ def _beside(
     """The examples that may be imitated beside this update."""
     if config.beside.kind != "own" or not config.supervised:
         return parts.beside
-    most = config.beside.turns
-    return own_iwm_examples(acting, found.started, most=most, seed=seed)
+    count = config.beside.turns
+    return rollout_iwm_examples(acting, found.started, max_examples=count, seed=seed)
 
 
 def _mix(progress: Progress, parts: Parts) -> Sequence[TaskQuota]:

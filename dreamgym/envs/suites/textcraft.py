@@ -38,8 +38,8 @@ ENDS = {"train": 0.7, "dev": 0.8, "test": 1.0}  # of the goals: 70, 10 and 20 %
 FAMILIES = ("depth1", "depth2", "depth3")  # crafts on top of each other; 3: or more
 MAX_STEPS = 24  # four goals that take the expert more are no tasks
 DISTRACTORS = 2
-MOST_DISTRACTORS = 5  # of a varied task
-MOST_ACTIONS = 64  # listed as valid: nobody can try more
+MAX_DISTRACTORS = 5  # of a varied task
+MAX_ACTIONS = 64  # listed as valid: nobody can try more
 _REFUSALS = (
     ("Could not find enough items", "not enough"),
     ("Could not find a valid recipe", "no such recipe"),
@@ -61,14 +61,14 @@ class TextCraft(TextEnv):
     def __init__(self, *, max_steps: int = MAX_STEPS, distractors: int = DISTRACTORS):
         super().__init__()
         if max_steps < 1 or distractors < 0:
-            got = f"{max_steps} and {distractors}"
-            raise ValueError(f"max_steps must be >= 1, distractors >= 0, got {got}")
+            pair = f"{max_steps} and {distractors}"
+            raise ValueError(f"max_steps must be >= 1, distractors >= 0, got {pair}")
         self._max_steps, self._distractors = max_steps, distractors
         # The recipes are shared: only inventory and goal of a simulator change.
         self._simulator = copy.copy(recipes.simulator())
         self._goal: str | None = None
         self._recipes: tuple[Recipe, ...] = ()
-        self._held: dict[str, None] = {}  # whatever was held, oldest first
+        self._items: dict[str, None] = {}  # items held at some time, oldest first
         self._open = False
 
     def reset(
@@ -91,13 +91,13 @@ class TextCraft(TextEnv):
                 f"'minecraft:oak_sign', got {dict(task.options)}"
             )
         count = int(task.options.get("distractors", self._distractors))
-        self._goal, self._recipes = goal, self._shown(goal, count)
+        self._goal, self._recipes = goal, self._visible_recipes(goal, count)
         self._simulator.inventory, self._simulator.goal = {}, goal
-        self._held, self._steps, self._open = {}, 0, True
-        told = {"instruction": f"craft {item_id_to_str(goal)}", "success": False}
-        return "\n".join(self._state("ok")), told
+        self._items, self._steps, self._open = {}, 0, True
+        info = {"instruction": f"craft {item_id_to_str(goal)}", "success": False}
+        return "\n".join(self._state("ok")), info
 
-    def _shown(self, goal: str, distractors: int) -> tuple[Recipe, ...]:
+    def _visible_recipes(self, goal: str, distractors: int) -> tuple[Recipe, ...]:
         """The recipes of a state: the goal's first, the rest in order of their text."""
         *below, last = recipes.game(goal).needed
         others = recipes.game(goal).others
@@ -106,33 +106,33 @@ class TextCraft(TextEnv):
         more = draw(others, min(distractors, len(others)))
         return (last, *sorted([*below, *more], key=recipes.text))
 
-    def _state(self, said: str) -> State:
+    def _state(self, message: str) -> State:
         have = self._simulator.inventory
         return (
             *map(recipes.text, self._recipes),
-            f"said {said}",
-            *(f"{item_id_to_str(i)} {have.get(i, 0)}" for i in self._held),
+            f"said {message}",
+            *(f"{item_id_to_str(i)} {have.get(i, 0)}" for i in self._items),
         )
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One action as free text: `get N ITEM`, `craft N ITEM using ...`, `inventory`.
+        """Take one action: `get N ITEM`, `craft N ITEM using ...` or `inventory`.
 
         Raises:
-          RuntimeError: the episode has ended, or none has begun.
+          RuntimeError: there is no running episode.
         """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
         with contextlib.redirect_stdout(None):  # it prints what it compares
             message, reward, won, *_ = self._simulator.step(self._translated(action))
-        said, refused = _said(message)
-        self._held |= dict.fromkeys(self._simulator.inventory)
+        text, invalid = _message_text(message)
+        self._items |= dict.fromkeys(self._simulator.inventory)
         self._steps += 1
         truncated = not won and self._steps >= self._max_steps
         self._open = not (won or truncated)
-        earned = {"goal": float(reward)}
-        told = {"rewards": earned, "success": won, "invalid": refused}
-        told["reveals"] = False  # what is hidden is the same in every task
-        return "\n".join(self._state(said)), earned["goal"], won, truncated, told
+        rewards = {"goal": float(reward)}
+        info = {"rewards": rewards, "success": won, "invalid": invalid}
+        info["reveals"] = False  # what is hidden is the same in every task
+        return "\n".join(self._state(text)), rewards["goal"], won, truncated, info
 
     def _translated(self, action: str) -> str:
         """An action in the simulator's spelling: a comma before each further amount."""
@@ -142,29 +142,29 @@ class TextCraft(TextEnv):
         return craft + using + re.sub(r",?\s+(?=\d+\s)", ", ", parts)
 
     def tasks(self, split: str) -> list[Task]:
-        """The goals of a split, families in turn; none is in another split."""
+        """Return the goals of a split, the families in turn."""
         return list(_tasks(split))
 
     def expert(self) -> list[str]:
-        """A plan that wins from the start, short but not always the shortest."""
+        """Return a plan that wins from the start, short but not always the shortest."""
         if self._goal is None:
             raise RuntimeError("expert() needs a task: call reset() first")
         return list(recipes.game(self._goal).plan)
 
     def variations(self, task: Task, rng: np.random.Generator) -> list[Task]:
-        """The task's goal among fewer distractors, or more; it is still of train.
+        """Return tasks of the same goal with fewer or more distractors.
 
         Raises:
-          ValueError: a task whose goal is not of train.
+          ValueError: the goal is not of the train split.
         """
         goal = str(task.options.get("goal"))
         if goal not in recipes.tree().itemid_recipes or _split(goal) != "train":
             raise ValueError(
                 f"task {task.id!r}: only goals of train are varied, got {goal!r}"
             )
-        there = len(recipes.game(goal).others)
-        now = min(int(task.options.get("distractors", self._distractors)), there)
-        counts = [n for n in range(min(there, MOST_DISTRACTORS) + 1) if n != now]
+        limit = len(recipes.game(goal).others)
+        usual = min(int(task.options.get("distractors", self._distractors)), limit)
+        counts = [n for n in range(min(limit, MAX_DISTRACTORS) + 1) if n != usual]
         return [
             dataclasses.replace(
                 task, id=f"{task.id}-distractors{n}", split="generated",
@@ -175,9 +175,10 @@ class TextCraft(TextEnv):
         ]  # fmt: skip
 
     def valid_actions(self) -> list[str]:
-        """What brings a shown recipe nearer and works now, in a fixed order.
+        """Return actions that serve a visible recipe and work now, in a fixed order.
 
-        Any amount can be had: listed are those of the recipes and of the expert's plan.
+        Any amount of an item can be fetched; the list has the amounts of the recipes
+        and of the expert's plan.
         """
         plan = () if self._goal is None else recipes.game(self._goal).plan
         gets = {action for action in plan if action.startswith("get ")}
@@ -191,16 +192,16 @@ class TextCraft(TextEnv):
             crafts |= {
                 recipes.craft(recipe, items) for items in itertools.product(*ways)
             }
-        return [*sorted(crafts), *sorted(gets)][:MOST_ACTIONS]
+        return [*sorted(crafts), *sorted(gets)][:MAX_ACTIONS]
 
 
-def _said(message: str) -> tuple[str, bool]:
-    """The simulator's message in few words, and whether it refused."""
+def _message_text(message: str) -> tuple[str, bool]:
+    """The simulator's message in few words, and whether the action was invalid."""
     if message.startswith(_DONE):
         return "ok", False  # what it lists the state holds anyway
-    for start, said in _REFUSALS:
+    for start, text in _REFUSALS:
         if message.startswith(start):
-            return said, True
+            return text, True
     return "unknown action", True
 
 
@@ -226,7 +227,7 @@ def _tasks(split: str) -> tuple[Task, ...]:
                 options={"goal": goal},
             )
         )  # fmt: skip
-    for found in families.values():  # neighbours by name are much alike
-        random.Random(0).shuffle(found)
+    for family_tasks in families.values():  # neighbours by name are much alike
+        random.Random(0).shuffle(family_tasks)
     turns = itertools.zip_longest(*families.values())
     return tuple(task for turn in turns for task in turn if task is not None)

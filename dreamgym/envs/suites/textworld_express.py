@@ -77,9 +77,9 @@ def _name(words: str) -> str:
 
 
 class _Mapping:
-    """The rule-based state of one episode: what was seen, as lines.
+    """The state of one episode as lines: a map of what has been observed.
 
-    Of a map that is read only the roads to the places that the task names are kept.
+    Of a map in the game that is read, only roads to places of the task are added.
     """
 
     def __init__(self, instruction: str) -> None:
@@ -88,43 +88,45 @@ class _Mapping:
         self._ways: dict[str, list[tuple[str, str]]] = {}  # the last seen is the last
         self._things: dict[str, str] = {}
 
-    def known(self) -> int:
-        """How much of the map is known: places that were entered, or read of."""
+    def size(self) -> int:
+        """Return the number of places on the map: entered, or read on a map."""
         return len(self._ways) + len(self._near)
 
     def read(self, info: dict[str, Any], action: str | None) -> State:
-        look, said = info["look"], "ok"
+        """Add an answer of the game to the map; return the state."""
+        look, feedback = info["look"], "ok"
         message = info["observation"].strip()
         if message.startswith("Unknown action"):
-            said = "unknown action"
+            feedback = "unknown action"
         elif action == "read map":
-            said = "map read"
+            feedback = "map read"
             for words, roads in _ROAD.findall(message):
                 near = map(_name, re.split(r",? and |, ", roads))
                 if _name(words) in self._named:
                     self._near[_name(words)] = " ".join(near)
         elif action is not None and not message.startswith(("You are in", "Inventory")):
-            said = message.splitlines()[0].lower().rstrip(".")
-        here = _name(look.split("You are in the ", 1)[1].split(".", 1)[0])
+            feedback = message.splitlines()[0].lower().rstrip(".")
+        room = _name(look.split("You are in the ", 1)[1].split(".", 1)[0])
         things = [f"{a} with {b}" if b else a for a, b in _THING.findall(look)]
-        self._ways.pop(here, None)
-        self._ways[here] = [(d.lower(), _name(room)) for d, room in _EXIT.findall(look)]
+        self._ways.pop(room, None)
+        exits = _EXIT.findall(look)
+        self._ways[room] = [(way.lower(), _name(other)) for way, other in exits]
         if things:
-            self._things[here] = f"{here} has {' '.join(things)}"
+            self._things[room] = f"{room} has {' '.join(things)}"
         else:
-            self._things.pop(here, None)
-        found = " ".join(self._things.values())
+            self._things.pop(room, None)
+        all_things = " ".join(self._things.values())
         carried = " ".join(a for a, _ in _THING.findall(info["inventory"]))
         return (
-            f"found {found or 'nothing'}",
+            f"found {all_things or 'nothing'}",
             *(f"{a} near {b}" for a, b in self._near.items() if a not in self._ways),
             *map(self._exits, self._ways),
-            f"said {said} carry {carried or 'nothing'} "
-            f"here {' '.join(things) or 'nothing'} at {here}",
+            f"said {feedback} carry {carried or 'nothing'} "
+            f"here {' '.join(things) or 'nothing'} at {room}",
         )
 
     def _exits(self, room: str) -> str:
-        """A line of the map: each way out, and whether the room behind it was seen."""
+        """A line of the map: each way out, and `unseen` if the room was not entered."""
         ways = [
             f"{room} {way} {other}" + " unseen" * (other not in self._ways)
             for way, other in self._ways[room]
@@ -135,8 +137,8 @@ class _Mapping:
 class TextWorldExpress(TextEnv):
     """Coin Collector and Map Reader as one environment of two families.
 
-    Deterministic: the same task and actions give the same texts. An action the game
-    does not know leaves the state as it is but for `said unknown action`.
+    It is deterministic: equal tasks and actions give equal texts. An action that the
+    game does not know changes nothing but the message, `said unknown action`.
     """
 
     deterministic = True
@@ -160,10 +162,10 @@ class TextWorldExpress(TextEnv):
             jvm: Any = _gateway().jvm
             self._server = jvm.textworldexpress.runtime.PythonInterface()
         if self._loaded != (game, rooms):
-            told = GAMES[game]
+            options = GAMES[game]
             if rooms:
-                told = re.sub(r"(numLocations)=\d+", rf"\1={rooms}", told)
-            problem = self._server.load(game, told)
+                options = re.sub(r"(numLocations)=\d+", rf"\1={rooms}", options)
+            problem = self._server.load(game, options)
             if problem:
                 raise ValueError(f"game {game!r}: {problem}")
             self._loaded = (game, rooms)
@@ -171,7 +173,7 @@ class TextWorldExpress(TextEnv):
 
     @staticmethod
     def instruction_of(game: str, text: str) -> str:
-        """The task in a few words; both games state it in a fixed sentence."""
+        """Return the instruction of a task, from the fixed sentence of its game."""
         if game == "coin":
             return "find and take the coin"
         room, box = map(_name, re.findall(r"in the ([\w ]+?)(?:,|\.)", text))
@@ -183,7 +185,7 @@ class TextWorldExpress(TextEnv):
         """Start `options["task"]`, or the train game number `seed` of a family.
 
         Raises:
-          ValueError: a task whose options name no family, seed and fold of ours.
+          ValueError: the task's options lack a family, a seed or a fold.
         """
         super().reset(seed=seed)
         task = (options or {}).get("task")
@@ -199,16 +201,16 @@ class TextWorldExpress(TextEnv):
             )
         info = self._new_game(*_key(task))
         self._task, self._steps, self._score = task, 0, 0.0
-        told = self.instruction_of(game, self._server.getTaskDescription())
-        self._mapping, self._open, self._info = _Mapping(told), True, info
+        text = self.instruction_of(game, self._server.getTaskDescription())
+        self._mapping, self._open, self._info = _Mapping(text), True, info
         state = self._mapping.read(info, None)
-        return "\n".join(state), {"instruction": told, "success": False}
+        return "\n".join(state), {"instruction": text, "success": False}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """One action as free text.
+        """Take one action, given as free text.
 
         Raises:
-          RuntimeError: the episode has ended, or none has begun.
+          RuntimeError: there is no running episode.
         """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
@@ -219,39 +221,39 @@ class TextWorldExpress(TextEnv):
         terminated = won or lost
         truncated = not terminated and self._steps >= self._max_steps
         self._open = not (terminated or truncated)
-        known = self._mapping.known()
+        size_before = self._mapping.size()
         state = self._mapping.read(info, action)
-        told = {
+        step_info = {
             "rewards": {"score": float(reward)},
             "success": won,
             "invalid": state[-1].startswith("said unknown action "),
-            "reveals": self._mapping.known() > known,
+            "reveals": self._mapping.size() > size_before,
         }
-        return "\n".join(state), float(reward), terminated, truncated, told
+        return "\n".join(state), float(reward), terminated, truncated, step_info
 
     def tasks(self, split: str) -> list[Task]:
-        """Distinct games of a split, families in turn; none is in another split."""
+        """Return distinct games of a split, the families in turn."""
         return _distinct_tasks(split)
 
     def expert(self) -> list[str]:
-        """A shortest plan from the start of the task; it knows where the coin lies.
+        """Return a shortest plan from the start of the task.
 
-        Map Reader's own gold path, without its look-arounds; Coin Collector's wanders
-        at random, a new way each time it is asked for, so its rooms are walked here.
+        It is the gold path of Map Reader without its looks around. The gold path of
+        Coin Collector wanders at random, so that its rooms are searched here.
         """
         if self._task is None:
             raise RuntimeError("expert() needs a task: call reset() first")
         return list(_plan(_key(self._task))[0])
 
     def variations(self, task: Task, rng: np.random.Generator) -> list[Task]:
-        """A few games of the task's family with fewer rooms or more, of train seeds.
+        """Return a few games of the task's family and seed with fewer or more rooms.
 
         Raises:
-          ValueError: a task that is not of the train fold.
+          ValueError: the task is not of the train fold.
         """
         if task.options.get("fold") != "train":
-            got = dict(task.options)
-            raise ValueError(f"task {task.id!r} is not of the train fold: {got}")
+            options = dict(task.options)
+            raise ValueError(f"task {task.id!r} is not of the train fold: {options}")
         family, seed, fold, rooms = _key(task)
         sizes = [n for n in SIZES[family] if n != rooms]
         picked = rng.permutation(len(sizes))[:VARIED]
@@ -266,11 +268,11 @@ class TextWorldExpress(TextEnv):
         ]  # fmt: skip
 
     def valid_actions(self) -> list[str]:
-        """What the game would take now, in a fixed order."""
+        """Return the actions that the game would take now, in a fixed order."""
         return sorted(set(self._info["validActions"]) - set(_NOT_PROGRESS))
 
     def close(self) -> None:
-        """Let go of the game; the Java machine serves others and ends with Python."""
+        """Release the game; the Java process is shared and ends with Python."""
         self._server, self._loaded, self._open = None, ("", 0), False
 
 
@@ -294,17 +296,17 @@ def _distinct_tasks(split: str) -> list[Task]:
 
 @functools.cache
 def _games(family: str, split: str) -> list[tuple[Task, tuple]]:
-    """Games that differ in rooms, coin or task from all of earlier folds and seeds."""
+    """Games that differ from all of earlier folds and seeds in rooms, coin or task."""
     folds = list(FOLDS)
-    known: set[tuple] = set()
+    signatures: set[tuple] = set()
     for earlier in folds[: folds.index(split)]:
-        known |= {signature for _, signature in _games(family, earlier)}
+        signatures |= {signature for _, signature in _games(family, earlier)}
     out = []
     for seed in range(SEEDS[split]):
         task = _task(family, seed, split)
         signature = _signature(task)
-        if signature not in known:
-            known.add(signature)
+        if signature not in signatures:
+            signatures.add(signature)
             out.append((task, signature))
     return out
 
@@ -325,17 +327,17 @@ def _scout() -> TextWorldExpress:
 
 @functools.cache
 def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
-    """The expert's plan of a game, and all that tells it from another game."""
+    """The expert's plan of a game, and a signature that identifies the game."""
     family, env = key[0], _scout()
     info = env._new_game(*key)
-    told = env._server.getTaskDescription()
+    description = env._server.getTaskDescription()
     if family != "coin":
         gold = env._server.getGoldActionSequence()
         plan = tuple(a for a in gold if a not in _NOT_PROGRESS)
         drawn = json.loads(env._server.stepJSON("read map"))["observation"]
-        return plan, (told, info["observation"], drawn, plan)
+        return plan, (description, info["observation"], drawn, plan)
     plan, rooms = _walk(env._server, info)
-    return (*plan, "take coin"), (told, *rooms)
+    return (*plan, "take coin"), (description, *rooms)
 
 
 def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
@@ -345,9 +347,9 @@ def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]
     texts: dict[str, str] = {}
 
     def visit(look: str) -> None:
-        here = look.split("You are in the ", 1)[1].split(".", 1)[0]
+        place = look.split("You are in the ", 1)[1].split(".", 1)[0]
         exits = {d.lower(): room for d, room in _EXIT.findall(look)}
-        texts[here], roads[here] = look, exits
+        texts[place], roads[place] = look, exits
         for direction, room in exits.items():
             if room not in texts:
                 visit(json.loads(server.stepJSON(f"move {direction}"))["look"])

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dreamgym.agent.branching import branch, capped, proposals
+from dreamgym.agent.branching import branch, cap_error_share, policy_proposals
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles, helpers
 from worldmodel.data.invalid_actions import is_invalid
@@ -19,7 +19,7 @@ EPISODE = doubles.expert(TASK)  # go right, go right, take coin
 
 def test_branches_are_what_the_environment_answers_to_other_actions():
     found, spent, drifted, *_ = branch(
-        doubles.Corridor(), [EPISODE], alternatives=5, most=9, seed=0
+        doubles.Corridor(), [EPISODE], alternatives=5, max_episodes=9, seed=0
     )
     assert drifted == []
     for step, expert in enumerate(EPISODE.transitions):
@@ -43,7 +43,9 @@ def test_alternatives_and_episodes_are_limited_and_drawn_by_seed():
     episodes = [doubles.expert(t) for t in doubles.tasks("train")[:6]]
 
     def of(seed):
-        return branch(doubles.Corridor(), episodes, alternatives=1, most=4, seed=seed)
+        return branch(
+            doubles.Corridor(), episodes, alternatives=1, max_episodes=4, seed=seed
+        )
 
     found, *_ = of(0)
     places = [(b.episode, b.step) for b in found]
@@ -58,7 +60,9 @@ def test_without_valid_actions_alternatives_come_from_other_episodes():
         valid_actions = property()  # type: ignore[assignment]
 
     other = doubles.episode(doubles.task(1, 0, 3), ["go left", "fly", "take coin"])
-    found, *_ = branch(Silent(), [EPISODE, other], alternatives=9, most=1, seed=0)
+    found, *_ = branch(
+        Silent(), [EPISODE, other], alternatives=9, max_episodes=1, seed=0
+    )
     first = {b.transition.action for b in found if b.step == 0}
     assert first == {"go left", "fly", "take coin"}
 
@@ -75,7 +79,7 @@ def test_a_replay_that_does_not_arrive_is_detected():
         ),
     )  # fmt: skip
     found, _, drifted, *_ = branch(
-        doubles.Corridor(), [bad, EPISODE], alternatives=2, most=9, seed=0
+        doubles.Corridor(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0
     )
     assert drifted == ["bad"]
     assert {b.step for b in found if b.episode == "bad"} == {0}  # it still stood there
@@ -87,7 +91,7 @@ def test_a_game_that_starts_elsewhere_yields_no_branch():
         EPISODE, task=dataclasses.replace(TASK, options={"at": 1, "goal": 2, "end": 3})
     )
     found, spent, drifted, *_ = branch(
-        doubles.Corridor(), [moved], alternatives=2, most=9, seed=0
+        doubles.Corridor(), [moved], alternatives=2, max_episodes=9, seed=0
     )
     assert (found, spent, drifted) == ([], 0, [EPISODE.id])
 
@@ -106,7 +110,9 @@ def test_a_replay_that_drifts_midway_leaves_the_episode():
             return "\n".join(self.state), {"instruction": "take the coin"}
 
     # Resets 1 and 2 serve step 0, 3 the look and first branch of step 1, 4 drifts.
-    found, _, drifted, *_ = branch(Aging(), [EPISODE], alternatives=2, most=9, seed=0)
+    found, _, drifted, *_ = branch(
+        Aging(), [EPISODE], alternatives=2, max_episodes=9, seed=0
+    )
     assert drifted == [EPISODE.id]
     assert sorted(b.step for b in found) == [0, 0, 1]
     assert Aging.games == 4  # no game is spent on an episode that was left
@@ -126,7 +132,7 @@ def test_a_snapshot_yields_what_a_replay_does_for_fewer_transitions():
     episodes = [doubles.expert(doubles.task(0, goal, 5)) for goal in (1, 3, 4)]
 
     def of(env):
-        return branch(env, episodes, alternatives=2, most=9, seed=3)
+        return branch(env, episodes, alternatives=2, max_episodes=9, seed=3)
 
     by_replay, by_fork = of(doubles.Corridor()), of(Forking())
     assert by_fork.branches == by_replay.branches
@@ -145,7 +151,7 @@ def test_a_dream_is_branched_by_its_own_fork():
             return super().reset(**options)
 
     env = Dream(doubles.RuleModel(), [TASK], max_steps=9)
-    found = branch(env, [EPISODE], alternatives=9, most=1, seed=0)
+    found = branch(env, [EPISODE], alternatives=9, max_episodes=1, seed=0)
     assert Dream.resets == 1
     assert {(b.step, b.transition.action) for b in found.branches} == {
         (0, "take coin"),
@@ -164,7 +170,7 @@ def test_a_snapshot_that_drifts_leaves_the_episode():
             self.state = ("at 3", *self.state[1:])
             return ("\n".join(self.state), *out[1:])
 
-    found = branch(Moving(), [EPISODE], alternatives=1, most=1, seed=0)
+    found = branch(Moving(), [EPISODE], alternatives=1, max_episodes=1, seed=0)
     assert found.drifted == [EPISODE.id]
     assert {b.step for b in found.branches} == {0}
 
@@ -188,7 +194,7 @@ def test_every_fork_is_closed_once_and_the_walker_is_not():
         forked = False
 
     twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]  # all known by then
-    found = branch(Closing(), twice, alternatives=2, most=9, seed=0)
+    found = branch(Closing(), twice, alternatives=2, max_episodes=9, seed=0)
     assert Closing.open_now == 0
     # A fork for each alternative, the first of which is that of the look.
     assert Closing.closed == 6 + 3
@@ -230,8 +236,10 @@ class FragileForks(Fragile):
 
 @pytest.mark.parametrize("kind", [Fragile, FragileForks])
 def test_an_alternative_that_raises_is_dropped_and_counted(kind, capsys):
-    whole = branch(doubles.Corridor(), [EPISODE], alternatives=2, most=9, seed=0)
-    found = branch(kind(), [EPISODE], alternatives=2, most=9, seed=0)
+    whole = branch(
+        doubles.Corridor(), [EPISODE], alternatives=2, max_episodes=9, seed=0
+    )
+    found = branch(kind(), [EPISODE], alternatives=2, max_episodes=9, seed=0)
     lost = [b for b in whole.branches if b not in found.branches]
     assert [(b.step, b.transition.action) for b in lost] == [(1, "go left")]
     assert [b for b in whole.branches if b not in lost] == found.branches
@@ -246,7 +254,7 @@ def test_an_alternative_that_raises_is_dropped_and_counted(kind, capsys):
 
 def test_what_raised_is_not_tried_again_in_the_same_state():
     twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]
-    found = branch(Fragile(), twice, alternatives=2, most=9, seed=0)
+    found = branch(Fragile(), twice, alternatives=2, max_episodes=9, seed=0)
     assert (found.broken, found.drifted) == (1, [])
     assert found.duplicates == 6  # all that the second could do, the broken one too
 
@@ -270,7 +278,7 @@ def test_an_episode_whose_state_cannot_be_had_is_left(where, reached, capsys):
 
     setattr(Breaking, where, raises)
     bad = doubles.expert(doubles.task(0, 2, 5))
-    found = branch(Breaking(), [bad, EPISODE], alternatives=2, most=9, seed=0)
+    found = branch(Breaking(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0)
     assert (found.drifted, found.broken) == ([bad.id], 0)
     steps = {e.id: {b.step for b in found.branches if b.episode == e.id}
              for e in (bad, EPISODE)}  # fmt: skip
@@ -289,7 +297,7 @@ def test_a_state_that_comes_again_is_not_branched_again():
         TASK, ["go right", "go right", "go left", "go right", "take coin"], name="walk"
     )
     env = doubles.Corridor()
-    found = branch(env, [there_and_back], alternatives=2, most=1, seed=0)
+    found = branch(env, [there_and_back], alternatives=2, max_episodes=1, seed=0)
     keys = [(b.transition.state, b.transition.action) for b in found.branches]
     assert len(set(keys)) == len(keys)
     # Room 1 has the expert's `go right` and two others, all known the second time.
@@ -302,7 +310,7 @@ def test_a_state_that_comes_again_is_not_branched_again():
     assert found.duplicates == 2 + 1 + 2
     # Another game is another place, whatever it looks like.
     other = dataclasses.replace(EPISODE, task=dataclasses.replace(TASK, id="other"))
-    both = branch(env, [EPISODE, other], alternatives=2, most=2, seed=0)
+    both = branch(env, [EPISODE, other], alternatives=2, max_episodes=2, seed=0)
     assert (len(both.branches), both.duplicates) == (12, 0)
 
 
@@ -341,17 +349,19 @@ def rows(kinds):
 )
 def test_errors_are_at_most_a_share_of_the_branches(kinds, share, kept):
     some = rows(kinds)
-    found = capped(some, share, seed=0)
+    found = cap_error_share(some, share, seed=0)
     assert [b for b in some if b in found] == found  # in order
     wrong = [b for b in found if b.transition.invalid]
     assert len(wrong) == kept
     assert len(found) - kept == kinds.count(".")
-    assert capped(some, share, seed=0) == found
+    assert cap_error_share(some, share, seed=0) == found
 
 
 def test_which_errors_stay_is_drawn_by_seed():
     some = rows("x" * 12 + "." * 12)
-    drawn = {tuple(b.episode for b in capped(some, 0.25, seed=s)) for s in range(6)}
+    drawn = {
+        tuple(b.episode for b in cap_error_share(some, 0.25, seed=s)) for s in range(6)
+    }
     assert len(drawn) > 1
 
 
@@ -364,9 +374,11 @@ def test_branching_caps_errors_and_counts_them():
     episodes = [EPISODE, talker]
 
     def of(**options):
-        return branch(Silent(), episodes, alternatives=9, most=1, seed=0, **options)
+        return branch(
+            Silent(), episodes, alternatives=9, max_episodes=1, seed=0, **options
+        )
 
-    free, bound = of(), of(errors=0.25)
+    free, bound = of(), of(max_error_share=0.25)
     # Three words at each of three steps, beside two or three sensible actions.
     assert sum(is_invalid(b.transition) for b in free.branches) == 9
     good = len(free.branches) - 9
@@ -385,7 +397,12 @@ def test_proposals_are_taken_and_what_is_not_valid_is_replaced():
         (EPISODE.id, 2): ["sing", "fly", "go left"],
     }
     found = branch(
-        doubles.Corridor(), [EPISODE], alternatives=3, most=1, seed=0, proposed=said
+        doubles.Corridor(),
+        [EPISODE],
+        alternatives=3,
+        max_episodes=1,
+        seed=0,
+        proposals=said,
     )
     taken = [(b.step, b.transition.action) for b in found.branches]
     # Step 0: `fly` gives way to the one valid action left; the expert's and the empty
@@ -402,7 +419,9 @@ def test_without_valid_actions_proposals_are_taken_as_they_are():
         valid_actions = property()  # type: ignore[assignment]
 
     said = {(EPISODE.id, 0): ["fly", "go left", "sing"]}
-    found = branch(Silent(), [EPISODE], alternatives=2, most=1, seed=0, proposed=said)
+    found = branch(
+        Silent(), [EPISODE], alternatives=2, max_episodes=1, seed=0, proposals=said
+    )
     assert [b.transition.action for b in found.branches] == ["fly", "go left"]
     assert found.replaced == 0
 
@@ -413,8 +432,8 @@ def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
     other = doubles.expert(doubles.task(1, 0, 3))
 
     def of(episodes, seed=0, temperature=1.0):
-        return proposals(
-            policy, episodes, number=12, temperature=temperature, seed=seed
+        return policy_proposals(
+            policy, episodes, count=12, temperature=temperature, seed=seed
         )
 
     found = of([first])

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dreamgym.agent import early_experience as early
-from dreamgym.agent.reflection import moments
+from dreamgym.agent.reflection import reflection_cases
 from tests import doubles
 from worldmodel.data.records import Branch
 from worldmodel.text import edits
@@ -105,7 +105,7 @@ def test_iwm_of_an_action_without_effect_is_an_empty_script():
     assert len(target(examples[0])) > 1
 
 
-MOMENTS = moments([EPISODE], BRANCHES, per_state=1, seed=0)
+MOMENTS = reflection_cases([EPISODE], BRANCHES, per_state=1, seed=0)
 
 
 def test_sr_trains_on_thought_and_expert_action_in_the_state_alone():
@@ -134,7 +134,9 @@ def test_a_moment_without_a_thought_is_no_example():
 
 
 def own(trajectories, most=99, seed=0):
-    return early.own_iwm_examples(POLICY, trajectories, most=most, seed=seed)
+    return early.rollout_iwm_examples(
+        POLICY, trajectories, max_examples=most, seed=seed
+    )
 
 
 def test_iwm_of_rollouts_is_that_of_episodes_each_turn_once():

@@ -18,7 +18,7 @@ import pytest
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.branching import branch
 from dreamgym.agent.policy import Policy, PolicyConfig
-from dreamgym.agent.reflection import RuleWriter, moments, reflections
+from dreamgym.agent.reflection import RuleWriter, reflection_cases, reflections
 from dreamgym.pipeline.config import MODELS
 from tests import doubles
 from worldmodel.backbone.model import create
@@ -50,7 +50,9 @@ def fitted(model, examples, held, steps, seed):
 
 
 def experience(episodes, seed):
-    found = branch(doubles.Corridor(), episodes, alternatives=2, most=99, seed=seed)
+    found = branch(
+        doubles.Corridor(), episodes, alternatives=2, max_episodes=99, seed=seed
+    )
     return found.branches
 
 
@@ -97,8 +99,8 @@ def test_iwm_teaches_what_actions_lead_to_and_shuffled_ones_do_not(seed):
 def test_sr_makes_the_policy_act_as_its_thought_concludes(seed):
     told = experts(seed)
     bc = early.bc_examples(POLICY, told)
-    found = moments(told, experience(told, seed), per_state=1, seed=seed)
-    held = moments(HELD, experience(HELD, seed), per_state=1, seed=seed)
+    found = reflection_cases(told, experience(told, seed), per_state=1, seed=seed)
+    held = reflection_cases(HELD, experience(HELD, seed), per_state=1, seed=seed)
     thoughts, _ = reflections(RuleWriter(), found)
     order = np.random.default_rng(seed).permutation(len(thoughts))
     others = [thoughts[i] for i in order]

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamgym.agent.reflection import (
-    KINDS,
+    LEAK_KINDS,
     RuleWriter,
     Writer,
+    count_leaks,
     leaks,
-    moments,
     reflect,
+    reflection_cases,
     reflections,
-    tally,
 )
 from tests import doubles
 from worldmodel.data.records import Branch, Task, Transition
@@ -34,7 +34,7 @@ BRANCHES = [
 
 def test_moments_are_the_states_that_have_branches_as_many_as_told():
     def of(per_state, branches=BRANCHES):
-        return moments([EPISODE], branches, per_state=per_state, seed=0)
+        return reflection_cases([EPISODE], branches, per_state=per_state, seed=0)
 
     assert [len(of(n)) for n in (0, 1, 2, 9)] == [0, 1, 2, 2]
     assert of(3, []) == []
@@ -45,7 +45,9 @@ def test_moments_are_the_states_that_have_branches_as_many_as_told():
     others = [o.action for m in of(2) for o in m.others]
     assert sorted(others) == ["fly", "go left"]
     drawn = {
-        moments([EPISODE], BRANCHES, per_state=1, seed=seed)[0].others[0].action
+        reflection_cases([EPISODE], BRANCHES, per_state=1, seed=seed)[0]
+        .others[0]
+        .action
         for seed in range(8)
     }
     assert drawn == {"fly", "go left"}
@@ -150,7 +152,11 @@ def test_what_the_agent_did_and_read_before_is_known():
 
 def test_leaks_are_counted_by_kind():
     found = leaks("expert expert: option B, the spoon", TAKEN, [], task=KITCHEN)
-    assert tally(found) == {"leak_expert": 1, "leak_numbering": 1, "leak_outcome": 1}
+    assert count_leaks(found) == {
+        "leak_expert": 1,
+        "leak_numbering": 1,
+        "leak_outcome": 1,
+    }
 
 
 WORDS = st.sampled_from(
@@ -182,15 +188,15 @@ def test_the_rule_never_leaks(data):
 
 # --- writers -----------------------------------------------------------------
 
-MOMENTS = moments([EPISODE], BRANCHES, per_state=2, seed=0)
+MOMENTS = reflection_cases([EPISODE], BRANCHES, per_state=2, seed=0)
 
 
 class Says:
     def __init__(self, *thoughts):
         self.thoughts, self.report = thoughts, Report({"written": 2, "leak_outcome": 3})
 
-    def write(self, moments):
-        del moments
+    def write(self, cases):
+        del cases
         return list(self.thoughts)
 
 
@@ -216,6 +222,6 @@ def test_the_rule_as_a_writer_is_never_rewritten():
     found, told = reflections(RuleWriter(), MOMENTS)
     assert found == [reflect(m.expert, m.others) for m in MOMENTS]
     without = found.count(None)
-    none = {"rewritten": 0, **{f"leak_{k}": 0 for k in KINDS}}
+    none = {"rewritten": 0, **{f"leak_{k}": 0 for k in LEAK_KINDS}}
     assert told == none | {"unexplained": without}
     assert reflections(RuleWriter(), []) == ([], none | {"unexplained": 0})

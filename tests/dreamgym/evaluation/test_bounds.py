@@ -145,9 +145,9 @@ def test_by_hand():
     # reference/papers.md: at 0.99 the coefficient of eps_p is 39,600 of a span of 100.
     one = bounds.lemma1(eps_r=0.0, eps_p=1.0, discount=0.99, r_max=1.0)
     np.testing.assert_allclose(2 * one, 39_600, rtol=1e-9)
-    small = bounds.needed(gain=1.0, discount=0.99, r_max=1.0)
+    small = bounds.max_eps_p(gain=1.0, discount=0.99, r_max=1.0)
     np.testing.assert_allclose(small, 100 / 39_600, rtol=1e-9)
-    assert bounds.needed(gain=-1.0, discount=0.99, r_max=1.0) == 0.0
+    assert bounds.max_eps_p(gain=-1.0, discount=0.99, r_max=1.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_the_best_update_of_a_curve_is_told():
         {"update": 2, "gain": 0.02, "moved_turn": 1e-6},
         {"update": 3},  # nothing was learned
     ]
-    found = bounds.told(curve, discount=0.9, **errors)
+    found = bounds.best_bound(curve, discount=0.9, **errors)
     assert (found["update"], found["updates"], found["measured"]) == (2, 2, 10)
     np.testing.assert_allclose(found["gain"], 0.2)
     np.testing.assert_allclose(found["total"], 0.2 - 3600 * 1e-6)
@@ -194,9 +194,9 @@ def test_the_best_update_of_a_curve_is_told():
     # A mean advantage of 3 takes a reward of 0.3 at least, where 0.1 was seen.
     rich = [{"update": 4, "gain": 3.0, "moved_turn": 0.0}]
     small = errors | {"r_max": 0.1, "eps_p": 1.0}
-    assert bounds.told(rich, discount=0.9, **small)["r_max"] == pytest.approx(0.3)
-    none = bounds.told(rich, discount=0.9, **(small | {"r_max": 0.0}))
+    assert bounds.best_bound(rich, discount=0.9, **small)["r_max"] == pytest.approx(0.3)
+    none = bounds.best_bound(rich, discount=0.9, **(small | {"r_max": 0.0}))
     assert none["r_max"] == pytest.approx(0.3)
     assert "it says nothing" in none["sentence"]  # 30 gained, less 108 for eps_p
-    assert bounds.told(curve[2:], discount=0.9, **errors) is None
-    assert bounds.told(curve, discount=1.0, **errors) is None
+    assert bounds.best_bound(curve[2:], discount=0.9, **errors) is None
+    assert bounds.best_bound(curve, discount=1.0, **errors) is None

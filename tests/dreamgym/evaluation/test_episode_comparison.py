@@ -1,7 +1,7 @@
 """A dreamed episode beside the real one."""
 
 from dreamgym.evaluation import episode_comparison
-from dreamgym.evaluation.episode_comparison import Moment
+from dreamgym.evaluation.episode_comparison import ComparedStep
 from tests import helpers
 from worldmodel.experience.base import Prediction
 
@@ -13,9 +13,9 @@ def moments():
     right = Prediction(one.next_state, one.reward, "go", "so <it> is", 0.75, None)
     wrong = Prediction(("fog",), 1.0, "win", "", 0.25, None)
     return [
-        Moment(one, one.state, right, ((0.5, two),)),
-        Moment(two, one.next_state, wrong, ()),
-        Moment(three, ("fog",), None, ()),
+        ComparedStep(one, one.state, right, ((0.5, two),)),
+        ComparedStep(two, one.next_state, wrong, ()),
+        ComparedStep(three, ("fog",), None, ()),
     ]
 
 

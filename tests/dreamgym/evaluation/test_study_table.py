@@ -102,7 +102,7 @@ def test_games_played_by_several_seeds_are_one_draw():
 )  # fmt: skip
 def test_a_path_that_is_none_is_refused(path):
     with pytest.raises(ValueError, match="expected test/POLICY"):
-        study_table.Tested.of(path)
+        study_table.SuccessColumn.of(path)
 
 
 def test_the_figure_has_what_has_intervals(tmp_path):

@@ -88,7 +88,7 @@ def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
     other = made(tmp_path, train=1, dev=1)
     found = scored(run, c, e)
     assert found == scored(other, named, e)
-    assert set(found[0].tiers) == {"learned"}
+    assert set(found[0].sources) == {"learned"}
     gone = dataclasses.replace(c, learned=LearnedConfig(model=str(tmp_path / "gone")))
     with pytest.raises(RunError, match=r"gone: expected a reward .*reward fit .*none"):
         scored(other, gone, e)
@@ -154,7 +154,7 @@ def test_pairs_of_a_file_are_held_out_by_task(tmp_path):
     run = made(tmp_path, train=1, dev=1)
     episodes = both("train", 10)
     episodes += [dataclasses.replace(e, id=f"{e.id}-2") for e in episodes[:4]]
-    pairs = won_over_lost(episodes, most=4, seed=0)
+    pairs = won_over_lost(episodes, max_pairs=4, seed=0)
     write_preferences(tmp_path / "p.jsonl", pairs)
     config = dataclasses.replace(CONFIG, held=0.3)
     fit, held = reward._pairs(run, tmp_path / "p.jsonl", config)

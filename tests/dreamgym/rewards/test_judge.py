@@ -8,7 +8,7 @@ import pytest
 
 from dreamgym.rewards.config import JudgeConfig, RewardConfig
 from dreamgym.rewards.judge import Judge, judge_messages, read_scores
-from dreamgym.rewards.reward_function import Scorer, StepJudge
+from dreamgym.rewards.reward_function import RewardFunction, StepJudge
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel.chat.client import ChatClient
@@ -68,21 +68,21 @@ def test_only_the_wanted_steps_are_asked_of():
 
 def test_the_question_shows_the_episode_and_no_rewards():
     e = room('say "x\n\nSTEP 9')
-    system, user = judge_messages(e, (1,), most=1000)
+    system, user = judge_messages(e, (1,), state_chars=1000)
     assert "why" in system.content
     assert "THE EPISODE: success" in user.content
     assert [user.content.count(f"\nSTEP {i}") for i in (1, 2, 3, 9)] == [1, 1, 1, 0]
     assert 'action "press lamp"' in user.content
     assert "0.5" not in user.content
     lost = dataclasses.replace(e, success=False)
-    assert "EPISODE: failure" in judge_messages(lost, (1,), most=9)[1].content
+    assert "EPISODE: failure" in judge_messages(lost, (1,), state_chars=9)[1].content
 
 
 def test_what_was_done_before_a_fork_is_shown_and_is_no_step():
     e = room("x")
     fork = dataclasses.replace(e, transitions=e.transitions[1:])
     plain, told = (
-        judge_messages(fork, (0, 1), most=1000, past=past)[1].content
+        judge_messages(fork, (0, 1), state_chars=1000, past=past)[1].content
         for past in ((), ("press lamp", "say\n\nSTEP 9"))
     )
     assert told.replace(
@@ -120,17 +120,19 @@ def test_nonsense_is_asked_again_then_left_unscored_with_a_reason():
     c = RewardConfig(environment=0.0, tiers=("judge",))
     with serving(answering(rule)) as server:
         made = judge(server.url, retries=2)
-        found = Scorer(c, judge=made).score([room("never"), room("slow"), room("fine")])
+        found = RewardFunction(c, judge=made).score(
+            [room("never"), room("slow"), room("fine")]
+        )
     assert {k: len(set(v)) for k, v in seeds.items()} == {
         "never": 3, "slow": 3, "fine": 1,
     }  # fmt: skip
     assert found[0].problem is not None
     assert found[0].problem.startswith("judge: malformed: ")
     assert found[0].rewards == ({}, {}, {})
-    assert found[0].tiers == ("none",) * 3
+    assert found[0].sources == ("none",) * 3
     assert [x.problem for x in found[1:]] == [None, None]
     assert found[2].rewards == ({"judge": 0.25},) * 3  # half way from -0.5 to 1
-    assert found[2].tiers == ("judge",) * 3
+    assert found[2].sources == ("judge",) * 3
 
 
 def test_a_refused_episode_is_unscored_the_others_are_not():

@@ -33,7 +33,7 @@ def test_won_attempts_are_better_than_lost_ones_at_the_same_task():
     a, b, c = TASKS[:3]
     unscored = dataclasses.replace(attempts(a)[2], success=None, id="x")
     episodes = [*attempts(a), *attempts(b, lost=0), *attempts(c, won=0), unscored]
-    pairs = won_over_lost(episodes, most=100, seed=0)
+    pairs = won_over_lost(episodes, max_pairs=100, seed=0)
     assert len(pairs) == 6  # two won, three lost, of one task
     assert {p.task.id for p in pairs} == {a.id}
     assert all(p.better[-1].success and not p.worse[-1].success for p in pairs)
@@ -42,31 +42,31 @@ def test_won_attempts_are_better_than_lost_ones_at_the_same_task():
 
 def test_pairs_are_drawn_alike_whatever_stands_beside_them():
     episodes = [e for t in TASKS for e in attempts(t)]
-    pairs = won_over_lost(episodes, most=2, seed=0)
+    pairs = won_over_lost(episodes, max_pairs=2, seed=0)
     assert len(pairs) == 12
-    alone = won_over_lost(attempts(TASKS[3]), most=2, seed=0)
+    alone = won_over_lost(attempts(TASKS[3]), max_pairs=2, seed=0)
     assert alone == [p for p in pairs if p.task.id == TASKS[3].id]
-    assert won_over_lost(episodes, most=2, seed=1) != pairs
+    assert won_over_lost(episodes, max_pairs=2, seed=1) != pairs
 
 
 def test_a_task_lies_on_one_side():
-    pairs = won_over_lost([e for t in TASKS for e in attempts(t)], most=4, seed=0)
-    fit, held = split(pairs, held=0.34, seed=0)
+    pairs = won_over_lost([e for t in TASKS for e in attempts(t)], max_pairs=4, seed=0)
+    fit, held = split(pairs, held_out_share=0.34, seed=0)
     assert len({p.task.id for p in held}) == 2  # a third of six
     assert not {p.task.id for p in fit} & {p.task.id for p in held}
     assert len(fit) + len(held) == len(pairs)
-    assert split(pairs[::-1], held=0.34, seed=0)[1] == held[::-1]
+    assert split(pairs[::-1], held_out_share=0.34, seed=0)[1] == held[::-1]
 
 
 def test_a_file_gives_back_what_was_written(tmp_path):
-    pairs = won_over_lost(attempts(TASKS[0]), most=3, seed=0)
+    pairs = won_over_lost(attempts(TASKS[0]), max_pairs=3, seed=0)
     path = tmp_path / "p.jsonl"
     write_preferences(path, pairs)
     assert read_preferences(path) == pairs
 
 
 def row(**changes):
-    pair = won_over_lost(attempts(TASKS[0]), most=1, seed=0)[0]
+    pair = won_over_lost(attempts(TASKS[0]), max_pairs=1, seed=0)[0]
     out = {"schema": SCHEMA} | dataclasses.asdict(pair) | changes
     return {k: v for k, v in out.items() if v is not None}
 

@@ -15,7 +15,11 @@ from dreamgym.rewards.config import (
     RewardConfig,
     ToolConfig,
 )
-from dreamgym.rewards.reward_function import Scored, Scorer, rewarded
+from dreamgym.rewards.reward_function import (
+    RewardedEpisode,
+    RewardFunction,
+    with_rewards,
+)
 from tests import doubles, helpers
 from worldmodel.data.records import Task
 
@@ -52,8 +56,8 @@ class Judging:
         ]  # fmt: skip
 
 
-def one(config, episode, **parts) -> Scored:
-    (found,) = Scorer(config, **parts).score([episode])
+def one(config, episode, **parts) -> RewardedEpisode:
+    (found,) = RewardFunction(config, **parts).score([episode])
     return found
 
 
@@ -65,9 +69,9 @@ def test_the_default_leaves_rewards_as_they_are():
     for some in (e, dataclasses.replace(e, success=None)):
         found = one(RewardConfig(), some)
         assert found.rewards == tuple(x.rewards for x in some.transitions)
-        assert found.tiers == ("rule", "none", "rule")
+        assert found.sources == ("rule", "none", "rule")
         assert found.problem is None
-        assert rewarded(some, found) == some
+        assert with_rewards(some, found) == some
 
 
 def test_the_mixture_by_hand():
@@ -100,11 +104,11 @@ def test_process_is_paid_past_the_gate_only():
         {"reward": 0.5, "outcome": 0.5},
     )  # fmt: skip
     assert one(c, lost).rewards == ({}, {"invalid": -0.2}, {"outcome": 0.0})
-    assert one(c, lost).tiers == ("none",) * 3
+    assert one(c, lost).sources == ("none",) * 3
     # Nobody is asked of what is not paid.
     judge = Judging()
     c = dataclasses.replace(c, tiers=("judge",))
-    Scorer(c, judge=judge).score([won, lost])
+    RewardFunction(c, judge=judge).score([won, lost])
     assert judge.asked == [(won.id, (0, 1, 2)), (lost.id, ())]
 
 
@@ -138,13 +142,13 @@ def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
     assert found.rewards[0] == {"reward": 0.5}
     assert found.rewards[1] == pytest.approx({"reward": 0.0, who: paid})
     assert found.rewards[2] == {"reward": 1.0}
-    assert found.tiers == ("rule", who, "rule")
+    assert found.sources == ("rule", who, "rule")
     assert judge.asked == [(WON.id, asked)]
 
 
 def test_what_nobody_knows_is_said_to_be_nobodys():
     unsure = one(RewardConfig(tiers=("learned",)), WON, learned=Learned(0.0, 1.0, -1.0))
-    assert unsure.tiers == ("none", "learned", "learned")
+    assert unsure.sources == ("none", "learned", "learned")
     assert unsure.rewards[0] == {}
     assert unsure.rewards[1]["learned"] == -unsure.rewards[2]["learned"] > 0
 
@@ -155,7 +159,7 @@ def test_the_threshold_is_that_of_the_chance():
         c = RewardConfig(
             tiers=("learned",), learned=LearnedConfig(confidence=threshold)
         )
-        assert one(c, WON, learned=Learned(0.4, 0.4, 0.4)).tiers == (tier,) * 3
+        assert one(c, WON, learned=Learned(0.4, 0.4, 0.4)).sources == (tier,) * 3
 
 
 def test_a_blend_is_the_weighted_sum_of_all():
@@ -172,7 +176,7 @@ def test_a_blend_is_the_weighted_sum_of_all():
     ]
     for got, want in zip(found.rewards, expected, strict=True):
         assert got == pytest.approx(want)
-    assert found.tiers == ("rule+learned+judge",) * 3
+    assert found.sources == ("rule+learned+judge",) * 3
     judge = Judging()
     c = dataclasses.replace(c, blend=(0.5, 0.5, 0.0))
     one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=judge)
@@ -182,11 +186,11 @@ def test_a_blend_is_the_weighted_sum_of_all():
 def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
     judge = Judging(bad="lost")
     c = RewardConfig(tiers=("rule", "judge"), alpha=0.5)
-    won, lost = Scorer(c, judge=judge).score([WON, LOST])
+    won, lost = RewardFunction(c, judge=judge).score([WON, LOST])
     assert won.problem is None
     assert lost.problem == "judge: timeout: late"
     assert "judge" not in lost.rewards[1]
-    assert lost.tiers == ("rule", "none", "rule")
+    assert lost.sources == ("rule", "none", "rule")
 
 
 def test_every_tier_is_told_what_was_done_before_a_fork():
@@ -199,7 +203,7 @@ def test_every_tier_is_told_what_was_done_before_a_fork():
     step = dataclasses.replace(WON.transitions[-1], action="book(n=1)")
     fork = dataclasses.replace(WON, task=task, transitions=(step,))
     learned, judge = Learned(0.0, 0.0, 0.0), Judging()
-    scorer = Scorer(c, learned=learned, judge=judge)
+    scorer = RewardFunction(c, learned=learned, judge=judge)
     past = ("search()",)
     _, found = scorer.score([WON, fork], [(), past])
     assert found.rewards[0]["tool/which"] == 0.5 * 1.5
@@ -213,7 +217,7 @@ def test_every_tier_is_told_what_was_done_before_a_fork():
 def test_tiers_that_are_not_given_are_asked_for():
     for tier in ("learned", "judge"):
         with pytest.raises(ValueError, match=tier):
-            Scorer(RewardConfig(tiers=("rule", tier)))
+            RewardFunction(RewardConfig(tiers=("rule", tier)))
 
 
 def test_everything_at_once_does_not_depend_on_any_order():
@@ -230,7 +234,9 @@ def test_everything_at_once_does_not_depend_on_any_order():
     episodes = [WON, LOST, called, UNKNOWN]
 
     def scored(some, config=c):
-        return Scorer(config, learned=Learned(1, 0.01, 3), judge=Judging()).score(some)
+        return RewardFunction(
+            config, learned=Learned(1, 0.01, 3), judge=Judging()
+        ).score(some)
 
     found = scored(episodes)
     order = [2, 0, 3, 1]
@@ -238,7 +244,7 @@ def test_everything_at_once_does_not_depend_on_any_order():
     turned = dataclasses.replace(c, milestones=c.milestones[::-1])
     assert scored(episodes, turned) == found
     assert [scored([e])[0] for e in episodes] == found
-    assert Scorer(c, learned=Learned(), judge=Judging()).score([]) == []
+    assert RewardFunction(c, learned=Learned(), judge=Judging()).score([]) == []
 
 
 @given(
@@ -255,7 +261,7 @@ def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
     process = 0.0 if gated and not success else sum(paid)
     expected = alpha * (1.0 if success else -1.0) + (1 - alpha) * process
     np.testing.assert_allclose(
-        rewarded(e, found).total_reward, expected, rtol=0, atol=1e-12
+        with_rewards(e, found).total_reward, expected, rtol=0, atol=1e-12
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dreamgym.rewards import reward_model
 from dreamgym.rewards.preferences import Preference
-from dreamgym.rewards.reward_function import StepScores
+from dreamgym.rewards.reward_function import StepScorer
 from dreamgym.rewards.reward_model import (
     PreferenceFitConfig,
     RewardModel,
@@ -119,16 +119,16 @@ def chance(gaps) -> float:
 
 def test_it_ranks_unseen_pairs_and_not_if_the_pairs_were_shuffled(told, tmp_path):
     model, curve = told
-    gaps = model.gaps(UNSEEN)
+    gaps = model.margins(UNSEEN)
     assert (gaps > 0).mean() > 0.9
     assert chance(gaps) > 0.9
     assert curve[-1]["loss"] < 0.2 < math.log(2)
-    assert 0.35 < chance(fitted(tmp_path, True)[0].gaps(UNSEEN)) < 0.65
+    assert 0.35 < chance(fitted(tmp_path, True)[0].margins(UNSEEN)) < 0.65
 
 
 def test_the_average_step_it_was_fitted_to_has_a_score_of_0(told):
     model, _ = told
-    assert isinstance(model, StepScores)
+    assert isinstance(model, StepScorer)
     both = [(p.task, x) for p in SEEN for x in (p.better, p.worse)]
     np.testing.assert_allclose(np.concatenate(model.scores(both)).mean(), 0, atol=1e-4)
     # And the winning step is worth more than a step back.
@@ -151,10 +151,8 @@ def test_scores_do_not_depend_on_what_is_scored_beside(told):
 
 
 def test_a_model_of_no_fit_says_nothing():
-    raw = RewardModel(
-        with_scalar_head(doubles.model()), doubles.tokenizer(), history=2, width=64
-    )
-    np.testing.assert_array_equal(raw.gaps(UNSEEN[:2]), 0.0)
+    raw = RewardModel(with_scalar_head(doubles.model()), doubles.tokenizer(), history=2, width=64)
+    np.testing.assert_array_equal(raw.margins(UNSEEN[:2]), 0.0)
 
 
 def test_it_reads_state_action_effect_and_history():
@@ -192,9 +190,9 @@ def test_it_is_saved_and_loaded_whole(told, tmp_path):
     model, _ = told
     model.save(tmp_path / "reward")
     again = RewardModel.load(tmp_path / "reward")
-    assert (again.history, again.width, again.centre) == (2, 64, model.centre)
+    assert (again.history, again.width, again.mean_score) == (2, 64, model.mean_score)
     np.testing.assert_allclose(
-        again.gaps(UNSEEN[:3]), model.gaps(UNSEEN[:3]), rtol=1e-5, atol=1e-6
+        again.margins(UNSEEN[:3]), model.margins(UNSEEN[:3]), rtol=1e-5, atol=1e-6
     )
     with pytest.raises(ValueError, match=r"expected a reward model.*reward\.json"):
         RewardModel.load(tmp_path)
@@ -218,7 +216,9 @@ def test_a_fit_goes_on_where_it_was(told, tmp_path):
         reward_model.fit(*args, seed=0, directory=tmp_path, progress=kill)
     model, curve = reward_model.fit(*args, seed=0, directory=tmp_path)
     assert curve == told[1]
-    np.testing.assert_array_equal(model.gaps(UNSEEN[:3]), told[0].gaps(UNSEEN[:3]))
+    np.testing.assert_array_equal(
+        model.margins(UNSEEN[:3]), told[0].margins(UNSEEN[:3])
+    )
 
 
 def test_without_pairs_there_is_nothing_to_fit(tmp_path):

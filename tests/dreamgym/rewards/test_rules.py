@@ -7,7 +7,7 @@ import pytest
 
 from dreamgym.rewards import rules
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig, ToolConfig
-from dreamgym.rewards.reward_function import Scorer
+from dreamgym.rewards.reward_function import RewardFunction
 from tests import helpers
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tool_calls import Call
@@ -40,12 +40,12 @@ def test_the_primers_trajectory_a_is_paid_a_half():
     # When right +1.0, which wrong -0.5, valid JSON +0.5, runs but is irrelevant 0,
     # final answer wrong -0.5.
     e = asked([call("news_api", topic="Paris"), "It will snow."], success=False)
-    (told,) = Scorer(ON).score([e])
+    (told,) = RewardFunction(ON).score([e])
     assert told.rewards == (
         {"tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5},
         {"tool/task": -0.5},
     )
-    assert rules.added(told.rewards) == {
+    assert rules.add_components(told.rewards) == {
         "tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5, "tool/task": -0.5,
     }  # fmt: skip
     assert sum(v for r in told.rewards for v in r.values()) == 0.5
@@ -55,7 +55,7 @@ def test_the_primers_trajectory_b_is_paid_fourteen_and_a_half():
     # When +1.0, which +1.5, correct JSON arguments +1.0 (valid 0.5, their values 0.5),
     # runs +1.0, final answer right +10.
     e = asked([call(city="Paris", date="tomorrow"), "It will rain."])
-    (told,) = Scorer(ON).score([e])
+    (told,) = RewardFunction(ON).score([e])
     assert told.rewards == (
         {"tool/when": 1.0, "tool/which": 1.5, "tool/syntax": 0.5,
          "tool/arguments": 0.5, "tool/execution": 1.0},
@@ -194,9 +194,13 @@ def test_a_pattern_means_lines():
 
 def test_components_add_up_whatever_their_order():
     a, b = {"x": 1.0, "y": 2.0}, {"y": 0.5}
-    assert rules.added([a, b]) == rules.added([b, a]) == {"x": 1.0, "y": 2.5}
-    assert rules.added([]) == {}
-    assert rules.scaled(a, 0.5) == {"x": 0.5, "y": 1.0}
+    assert (
+        rules.add_components([a, b])
+        == rules.add_components([b, a])
+        == {"x": 1.0, "y": 2.5}
+    )
+    assert rules.add_components([]) == {}
+    assert rules.scale_components(a, 0.5) == {"x": 0.5, "y": 1.0}
 
 
 def test_what_is_kept_is_not_the_environments_to_scale():
@@ -206,7 +210,7 @@ def test_what_is_kept_is_not_the_environments_to_scale():
     )  # fmt: skip
     assert rules.environment_rewards([t], 0.5, ("doubt",)) == [{"dream": 0.5}]
     assert rules.environment_rewards([t], 0.0, ("doubt",)) == [{}]
-    assert rules.kept_rewards([t], ("doubt",)) == [{"doubt": -0.5}]
+    assert rules.unscaled_rewards([t], ("doubt",)) == [{"doubt": -0.5}]
 
 
 @pytest.mark.parametrize(
