@@ -1,10 +1,10 @@
 """Batches of token streams over one cache: append, sample, rewind.
 
-prompts -> append (prefill) -> sample until the grammar closes -> ids and log-probs.
-A stream's columns are its positions, whatever the others do: ragged runs leave no
-holes, rewinding forgets a tail, and a stream that is rewound to nothing takes the next
-text. The noise of a stream comes from its own key and its own count of tokens: at the
-same compiled shape its text does not depend on what else is in the batch.
+prompts -> append (prefill) -> sample until the grammar ends -> ids and log-probs. A
+stream's columns are its positions, whatever the other streams do: ragged runs leave no
+holes, rewinding drops a tail, and a stream rewound to nothing takes the next text. The
+noise of a stream comes from its own key and its own token count: at the same compiled
+shape its text does not depend on the rest of the batch.
 """
 
 import functools
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.layers import UNBLOCKED_COLUMNS, LayerCache, Placement
+from worldmodel.backbone.layers import UNBLOCKED, LayerCache, Placement
 from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, fitting
 from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
@@ -31,12 +31,12 @@ BATCHES = (16, 64)
 
 
 class Grammar(NamedTuple):
-    """What may be sampled, phase by phase. P phases over V tokens.
+    """Constrained decoding, phase by phase: P phases over V tokens.
 
-    A phase samples from `allowed` (its first token from `first`) until it samples a
-    token of `close`; after `limit` tokens `closing` is forced. The stream ends with the
-    last phase. Temperature 0 is greedy; `min_p`, `top_k` and `top_p` cut the
-    distribution (sampling.py).
+    A phase samples from `allowed` (its first token from `first`) until it samples one
+    of its `closing_tokens`; after `max_tokens` tokens its `forced_token` is written.
+    The stream ends with the last phase. Temperature 0 is greedy; `min_p`, `top_k` and
+    `top_p` cut the distribution (sampling.py).
     """
 
     allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
@@ -59,10 +59,10 @@ def free_grammar(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> Grammar:
-    """Anything, until a token of `stop`.
+    """Return a grammar that allows everything until a token of `stop`.
 
     Raises:
-      ValueError: a setting out of its range, or a stop id outside the vocabulary.
+      ValueError: a setting is out of range, or a stop id outside the vocabulary.
     """
     if temperature < 0 or top_k < 0 or not 0 < top_p <= 1 or not 0 <= min_p <= 1:
         raise ValueError(
@@ -83,7 +83,7 @@ def free_grammar(
 
 
 class StreamState(NamedTuple):
-    """The device side of a batch of streams, and where each is in its grammar."""
+    """The device side of a batch of streams, with each one's place in its grammar."""
 
     cache: tuple[LayerCache, ...]
     length: Int[Array, " B"]
@@ -94,9 +94,9 @@ class StreamState(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """What a batch of streams wrote: N columns, padded on the right.
+    """Sampled tokens of a batch of streams: N columns, padded on the right.
 
-    `sampled` is false where a token was forced or is padding; `logp` is under the
+    `sampled` is false where a token was forced or is padding. `logp` is under the
     distribution sampled from (masks, temperature and cuts applied), 0 where forced.
     """
 
@@ -117,7 +117,7 @@ def _laid_out(state: StreamState, mesh: Mesh | None) -> StreamState:
 
 
 def _layout(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Rows over the data axes; heads (of [B K C H]) over the tensor axis."""
+    """Return the layout: rows over the data axes, heads (of [B K C H]) over tensor."""
     spec = P(ROWS, TENSOR) if len(shape) == 4 else P(ROWS)
     return fitting(spec if shape else P(), shape, mesh)
 
@@ -154,7 +154,7 @@ def _append(
 
 
 def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | None):
-    """(token, log-probability, freely chosen) of each stream."""
+    """Return (token, log-probability, whether it was sampled) of each stream."""
     phase, first = state.phase, state.count == 0
     allowed = jnp.where(first[:, None], grammar.first[phase], grammar.allowed[phase])
     if banned is not None:
@@ -225,7 +225,7 @@ def _sample(
     _, state, live, out = jax.lax.while_loop(
         lambda c: (c[0] < max_tokens) & c[2].any(), body, (0, state, active, out)
     )
-    if mesh is not None:  # every process reads all of it
+    if mesh is not None:  # every process reads all rows
         replicated = NamedSharding(mesh, P())
         live, out = jax.lax.with_sharding_constraint((live, out), replicated)
     return state, live, out
@@ -239,11 +239,7 @@ class Streams:
     """
 
     def __init__(self, model: Model, batch: int, capacity: int):
-        capacity = (
-            bucket(capacity, UNBLOCKED_COLUMNS)
-            if capacity > UNBLOCKED_COLUMNS
-            else capacity
-        )
+        capacity = bucket(capacity, UNBLOCKED) if capacity > UNBLOCKED else capacity
         self._model, self._mesh = model, model.mesh
         self.batch, self.capacity = batch, capacity
         dtype = str(model.params["embed"][...].dtype)
@@ -272,13 +268,13 @@ class Streams:
         return device_put_global(x, _layout(x.shape, self._mesh))
 
     def append(self, runs: Sequence[Sequence[int]], *, columns: int | None = None):
-        """Append one run of ids to each stream (an empty run leaves it as it is).
+        """Append one run of ids to each stream; an empty run leaves it as it is.
 
         `columns` pads the runs to a fixed width, so that few shapes compile.
 
         Raises:
-          ValueError: the number of runs is not the batch, a run is longer than
-            `columns`, or the capacity is used up.
+          ValueError: there are not as many runs as streams, a run is longer than
+            `columns`, or the capacity is exceeded.
         """
         if len(runs) != self.batch:
             raise ValueError(f"expected {self.batch} runs, got {len(runs)}")
@@ -310,12 +306,12 @@ class Streams:
         banned: np.ndarray | None = None,
         resume: bool = False,
     ) -> Sampled:
-        """Let the active streams write until the grammar closes, or `most` tokens.
+        """Sample the active streams until the grammar ends, or `max_tokens` tokens.
 
-        `keys` is one PRNG key a stream; `banned`, bool [B, V], takes tokens from what
-        the grammar allows a stream. With `resume` the streams go on in the grammar, and
-        in their noise, where the last call left them; `live` tells which had not ended.
-        Raises ValueError where there is nothing to continue from, or no room.
+        `keys` has one PRNG key a stream; `banned`, bool [B, V], removes tokens from
+        those that the grammar allows. With `resume` the streams go on in grammar and
+        noise where the last call left them; `live` tells which had not ended. Raises
+        ValueError where a stream is empty or its capacity exceeded.
         """
         active = np.ones(self.batch, bool) if active is None else np.asarray(active)
         if (active & ~self._ready).any():
@@ -343,26 +339,20 @@ class Streams:
         return sampled
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        """Forget what stands after the first `lengths[b]` tokens of each stream.
+        """Drop all but the first `lengths[b]` tokens of each stream.
 
-        A stream that got shorter needs a token appended before it is sampled from.
+        A shortened stream needs a token appended before it is sampled from.
         """
-        new_lengths = np.asarray(lengths, np.int32)
-        if (
-            new_lengths.shape != (self.batch,)
-            or (new_lengths > self._length).any()
-            or new_lengths.min() < 0
-        ):
-            raise ValueError(
-                f"lengths must be [B] within {self._length}, got {new_lengths}"
-            )
-        self._ready &= new_lengths == self._length
-        self._length = new_lengths
-        self._state = self._state._replace(length=self._placed(new_lengths))
+        keep = np.asarray(lengths, np.int32)
+        if keep.shape != (self.batch,) or (keep > self._length).any() or keep.min() < 0:
+            raise ValueError(f"lengths must be [B] within {self._length}, got {keep}")
+        self._ready &= keep == self._length
+        self._length = keep
+        self._state = self._state._replace(length=self._placed(keep))
 
 
 def bucket(n: int, size: int = PROMPT_BUCKET) -> int:
-    """The least multiple of `size` that holds n, so that few shapes compile."""
+    """Return the least multiple of `size` that holds n, so that few shapes compile."""
     return max(size, -(-n // size) * size)
 
 
@@ -375,9 +365,9 @@ def generate(
     max_tokens: int,
     banned: np.ndarray | None = None,
 ) -> list[Sampled]:
-    """One Sampled (B = 1) for each prompt, in a handful of compiled shapes.
+    """Return one Sampled (B = 1) a prompt, in a handful of compiled shapes.
 
-    `keys` holds one PRNG key a prompt, `banned` one row a prompt (see Streams.sample).
+    `keys` has one PRNG key a prompt, `banned` one row a prompt (Streams.sample).
     """
     out: list[Sampled] = []
     start = 0

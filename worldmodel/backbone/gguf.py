@@ -1,7 +1,7 @@
-"""GGUF files (llama.cpp) as named arrays: metadata, tensors, dequantised.
+"""Read GGUF files (llama.cpp) as named arrays: metadata and dequantised tensors.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Numpy only; the file
-is mapped, and a tensor is read when it is asked for.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Only numpy is needed;
+the file is memory-mapped, and a tensor is read on request.
 """
 
 import os
@@ -109,11 +109,11 @@ class Gguf:
         return list(self._tensors)
 
     def tensor(self, name: str) -> np.ndarray:
-        """One tensor as float32, in the shape [out, in].
+        """Return one tensor as float32, in the shape [out, in].
 
         Raises:
-          ValueError: a storage type that is not read here, or a file that ends early;
-            the message names the tensor.
+          ValueError: the storage type is not supported, or the file ends early; the
+            message names the tensor.
         """
         shape, number, offset = self._tensors[name]
         if number not in _KINDS:

@@ -1,9 +1,9 @@
-"""Prompts for a large model behind a chat server, and its answers, strictly read.
+"""Prompts for a large model behind a chat server, and strict parsing of its replies.
 
-query, demonstrations -> messages (papers.md Eq. 4); a JSON object -> Reply. What the
-environment says stands in the prompt as JSON strings, so that text which imitates an
-answer or a heading stays text. The answer holds the next state in full, not an edit
-script: large models copy well.
+query, demonstrations -> messages (DreamGym, Eq. 4); a JSON object -> Reply. Text of the
+environment is quoted as JSON strings, so that text which imitates an answer or a
+heading stays text. The answer holds the next state in full rather than an edit script,
+because large models copy well.
 """
 
 import math
@@ -77,7 +77,7 @@ def _demo(number: int, demo: Transition, chars: int) -> str:
 def predict_messages(
     query: Query, demos: Sequence[Transition], *, history: int, demo_chars: int
 ) -> tuple[Message, ...]:
-    """The question of Eq. 4: demonstrations, task, past actions, state, action."""
+    """Return the prompt of Eq. 4: demonstrations, task, past actions, state, action."""
     parts = [_demo(i + 1, d, demo_chars) for i, d in enumerate(demos)]
     past = [quote(a) for a in last_actions(query.past, history)]
     parts += [
@@ -90,7 +90,7 @@ def predict_messages(
 
 
 def vary_messages(task: Task) -> tuple[Message, ...]:
-    """The question of Eq. 6: a task with its initial state."""
+    """Return the prompt of Eq. 6: a task with its initial state."""
     text = f"TASK\n{quote(task.instruction)}\n\nSTATE\n{numbered(task.initial_state)}"
     return Message("system", _VARY), Message("user", text)
 
@@ -106,7 +106,7 @@ class Variation(NamedTuple):
 
 
 def _state(value: Any, name: str) -> State:
-    """Lines, each one line of text, without the empty ones; raises ValueError."""
+    """Return non-empty lines, each one line of text; raises ValueError."""
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list of lines, got {value!r:.60}")
     rows = [_line(x, f"a line of {name}").rstrip() for x in value]
@@ -125,7 +125,7 @@ def _line(value: Any, name: str) -> str:
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, got {value!r:.60}")
-    value.encode()  # half a surrogate pair: a ValueError here, not in some tokenizer
+    value.encode()  # half a surrogate pair is a ValueError here
     return value
 
 
@@ -138,7 +138,7 @@ def _number(value: Any) -> float:
 
 
 def read_reply(text: str) -> Reply:
-    """An answer, strictly. Never raises: what is wrong stands in `problem`."""
+    """Parse an answer strictly. Never raises: a malformed answer has an `error`."""
     try:
         row = json_object(text, _FIELDS)
         outcome = row["outcome"]
@@ -154,7 +154,7 @@ def read_reply(text: str) -> Reply:
 
 
 def read_variation(text: str) -> Variation | None:
-    """A task and its initial state, or None where the form is wrong."""
+    """Return a task and its initial state, or None where the reply is malformed."""
     try:
         row = json_object(text, ("instruction", "initial_state"))
         instruction = _line(row["instruction"], "instruction").strip()
@@ -165,13 +165,13 @@ def read_variation(text: str) -> Variation | None:
 
 
 def confidence(reply: ChatReply) -> float:
-    """The probability of all that follows the reasoning in a reply that was read.
+    """Return the probability of everything behind the reasoning of a parsed reply.
 
-    That is what Prediction promises; nan where the server told no log-probabilities of
-    its tokens, or where the reasoning does not come first.
+    NaN where the server sent no log-probabilities, or where the reasoning does not come
+    first.
     """
     text = reply.text
-    # Inside a string quotes are escaped: what is found here are the keys.
+    # Quotes inside strings are escaped, so that only keys are found.
     key_positions = [text.find(f'"{name}"') for name in _FIELDS[1:]]
     reasoning_first = text.startswith(f'"{_FIELDS[0]}"', max(text.find('"'), 0))
     if reply.tokens is None or not reasoning_first or min(key_positions) < 0:

@@ -1,10 +1,10 @@
 """Reasoning traces by a teacher, a large model behind a chat server.
 
-episode, with its outcome -> one question -> a plan, modes and one explanation a step
-(papers.md 1.4, C.1) -> the traces of its transitions that have none.
+episode with its outcome -> one question -> a plan, modes and one explanation a step
+(DreamGym, Appendix C.1) -> the traces of its transitions that have none.
 
-Unlike the paper the teacher's plan, success mode and failure mode are only thought, in
-front of the explanations: no record has a place for them.
+Unlike in the paper, the teacher's plan, success mode and failure mode are only written
+before the explanations and not stored, because no record has a field for them.
 """
 
 import dataclasses
@@ -43,9 +43,9 @@ be foretold from it. Name things as the states do. Say nothing of later steps.""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
-    """How many characters a teacher is shown of a state and may say of a step.
+    """How many characters of a state a teacher reads, and how many a trace may have.
 
-    An answer that makes no sense is asked for again with another seed, `retries` times.
+    A malformed answer is asked for again with another seed, `retries` times.
     """
 
     state_chars: int = 4000
@@ -61,11 +61,11 @@ class TeacherConfig:
 
 
 class TeacherAnnotator:
-    """Traces by a model behind a chat server, one question an episode.
+    """Writes traces with a model behind a chat server, one question an episode.
 
-    Resumable where the client has a cache: what was answered is not asked again. An
-    episode without a sensible answer gets the rule's traces. Reports `annotated` and
-    `fallbacks`, in episodes; those that had all their traces are in neither number.
+    A client with a cache makes it resumable. An episode without a well-formed answer
+    gets the rule's traces. Reports `annotated` and `fallbacks` in episodes; episodes
+    that had all their traces count in neither.
     """
 
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
@@ -108,13 +108,16 @@ class TeacherAnnotator:
 
 
 def teacher_schema(count: int) -> dict[str, Any]:
-    """The JSON schema of an answer: small models do not count so many steps unaided."""
+    """Return the JSON schema of an answer, with the number of steps.
+
+    Small models do not count so many steps without it.
+    """
     items = {"type": "array", "items": _TEXT, "minItems": count, "maxItems": count}
     return schema(**dict.fromkeys(_MODES, _TEXT), explanations=items)
 
 
 def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ...]:
-    """The question: task, whether it succeeded, all states, actions and rewards."""
+    """Return the prompt: task, success, and all states, actions and rewards."""
     scored = {True: "success", False: "failure", None: "not scored"}[episode.success]
     parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {scored}"]
     first = episode.transitions[0].state if episode.transitions else ()
@@ -136,7 +139,7 @@ def _outcome(t: Transition) -> str:
 def read_explanations(
     text: str, count: int, *, max_chars: int
 ) -> tuple[str, ...] | str:
-    """As many one-line traces of at most `most` characters, or what is wrong.
+    """Return `count` one-line traces of at most `max_chars` characters, or the error.
 
     Never raises.
     """
@@ -159,10 +162,10 @@ def read_explanations(
 
 
 def one_line(value: object, max_chars: int) -> str:
-    """Text in one line, cut between words where there is a place to cut.
+    """Return text in one line, cut between words where possible.
 
     Raises:
-      ValueError: no text, or none that says anything.
+      ValueError: the value is no text, or has no letter or digit.
     """
     if not isinstance(value, str) or not any(map(str.isalnum, value)):
         raise ValueError("an explanation must be text")  # not the prompt's "..."

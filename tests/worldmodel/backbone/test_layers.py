@@ -129,7 +129,7 @@ def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window, few):
     mask = readable(place.positions, 0, 24, window)
     want = attend(q, k[:, :, :24], v[:, :, :24], mask)
     monkeypatch.setattr(layers, "BLOCK_COLUMNS", 4)
-    monkeypatch.setattr(layers, "UNBLOCKED_COLUMNS", 8)
+    monkeypatch.setattr(layers, "UNBLOCKED", 8)
     monkeypatch.setattr(
         layers, "SHORT_RUN", few
     )  # runs of three: in blocks of 4, or of 8
