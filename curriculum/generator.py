@@ -98,7 +98,7 @@ def extend(
         return {}
     chosen = seeds(pool, count, rng)
     real = getattr(propose, "real", False)
-    passed, counts = _filtered(pool, chosen, propose(chosen), real=real)
+    passed, counts = _filter_proposals(pool, chosen, propose(chosen), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:
         reasons = feasible(passed)
@@ -110,7 +110,7 @@ def extend(
     return dict(counts)
 
 
-def _filtered(
+def _filter_proposals(
     pool: TaskPool,
     chosen: Sequence[Task],
     proposals: Sequence[Task | None],

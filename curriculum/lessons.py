@@ -195,9 +195,9 @@ def advance(
         state, spent=state.spent + spent,
         history=(*state.history, dict(measures))[-HISTORY:],
     )  # fmt: skip
-    lost = _lost(state, lessons, measures, config.margin)
+    lost = _lost_lesson(state, lessons, measures, config.margin)
     failed = state.failed + 1 if lost is not None else 0
-    reached = all(_reached(measures, k, v) for k, v in lesson.promote.items())
+    reached = all(_reaches(measures, k, v) for k, v in lesson.promote.items())
     passed = state.passed + 1 if lesson.promote and reached else 0
     state = dataclasses.replace(state, failed=failed, passed=passed)
     if lost is not None and failed >= config.checks:
@@ -221,11 +221,11 @@ def advance(
     )  # fmt: skip
 
 
-def _reached(measures: Mapping[str, float], name: str, threshold: float) -> bool:
+def _reaches(measures: Mapping[str, float], name: str, threshold: float) -> bool:
     return name in measures and measures[name] >= threshold
 
 
-def _lost(
+def _lost_lesson(
     state: LessonState,
     lessons: Sequence[Lesson],
     measures: Mapping[str, float],

@@ -29,10 +29,10 @@ EXPLODED = 3.0
 
 def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
     """Return the red flags of the last check in the state's history (`reasons`)."""
-    return reasons(state.history, drop=config.drop)
+    return red_flags(state.history, drop=config.drop)
 
 
-def reasons(
+def red_flags(
     history: Sequence[Mapping[str, float]], *, drop: float | int, window: int = 4
 ) -> dict[str, str]:
     """Return the red flags of the last check by measure; empty where there are none.

@@ -67,7 +67,7 @@ class Skills:
                 for n in names
             },
             confusion={
-                t: _added(self.confusion.get(t, {}), other.confusion.get(t, {}))
+                t: _add_counts(self.confusion.get(t, {}), other.confusion.get(t, {}))
                 for t in tools
             },
         )
@@ -104,7 +104,7 @@ class Skills:
         )
 
 
-def _added(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+def _add_counts(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
     return {k: a.get(k, 0) + b.get(k, 0) for k in sorted(a.keys() | b.keys())}
 
 

@@ -15,7 +15,7 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import Moment, leaks_of, no_leaks, tally
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Transition
@@ -96,16 +96,15 @@ def reflect_messages(moment: Moment, *, state_chars: int) -> tuple[Message, ...]
     """
 
     def about(t: Transition) -> str:
-        return (
-            f"action {quote(t.action)}\nLEADS TO\n{numbered(t.next_state, state_chars)}"
-        )
+        state = number_lines(t.next_state, state_chars)
+        return f"action {quote(t.action)}\nLEADS TO\n{state}"
 
     m = moment
     past = [quote(a) for a in m.past]
     parts = [
         f"TASK\n{quote(m.task.instruction)}",
         "\n".join(["DONE SO FAR, oldest first", *(past or ["nothing"])]),
-        f"STATE\n{numbered(m.expert.state, state_chars)}",
+        f"STATE\n{number_lines(m.expert.state, state_chars)}",
         f"WHAT THE AGENT DOES NEXT\n{about(m.expert)}",
         *(f"WHAT IT LEAVES UNDONE\n{about(t)}" for t in m.others),
         "Write the thought.",

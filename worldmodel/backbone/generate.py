@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.layers import UNBLOCKED, LayerCache, Placement
-from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, fitting
+from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, sharding_for
 from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
 
@@ -93,7 +93,7 @@ class StreamState(NamedTuple):
     drawn: Int[Array, ""]
 
 
-class Sampled(NamedTuple):
+class SampledTokens(NamedTuple):
     """Sampled tokens of a batch of streams: N columns, padded on the right.
 
     `sampled` is false where a token was forced or is padding. `logp` is under the
@@ -108,7 +108,7 @@ class Sampled(NamedTuple):
     length: Int[np.ndarray, " B"]
 
 
-def _laid_out(state: StreamState, mesh: Mesh | None) -> StreamState:
+def _constrain_layout(state: StreamState, mesh: Mesh | None) -> StreamState:
     if mesh is None:
         return state
     return jax.tree.map(
@@ -119,7 +119,7 @@ def _laid_out(state: StreamState, mesh: Mesh | None) -> StreamState:
 def _layout(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     """Return the layout: rows over the data axes, heads (of [B K C H]) over tensor."""
     spec = P(ROWS, TENSOR) if len(shape) == 4 else P(ROWS)
-    return fitting(spec if shape else P(), shape, mesh)
+    return sharding_for(spec if shape else P(), shape, mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -130,7 +130,7 @@ def _fresh(
     cache = empty_cache(config, batch, capacity, dtype)
     logits = jnp.zeros((batch, config.vocab_size), jnp.float32)
     drawn = jnp.zeros((), jnp.int32)
-    return _laid_out(StreamState(cache, none, logits, none, none, drawn), mesh)
+    return _constrain_layout(StreamState(cache, none, logits, none, none, drawn), mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=2)
@@ -150,7 +150,9 @@ def _append(
     )[:, 0]
     logits = jnp.where((count > 0)[:, None], decoder.logits(last), state.logits)
     length = state.length + count
-    return _laid_out(state._replace(cache=cache, length=length, logits=logits), mesh)
+    return _constrain_layout(
+        state._replace(cache=cache, length=length, logits=logits), mesh
+    )
 
 
 def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | None):
@@ -215,7 +217,7 @@ def _sample(
             jnp.minimum(state.phase + closed, last_phase),
             jnp.where(closed, 0, state.count + 1), state.drawn + 1,
         )  # fmt: skip
-        return t + 1, _laid_out(state, mesh), live & ~ended, out
+        return t + 1, _constrain_layout(state, mesh), live & ~ended, out
 
     zeros = jnp.zeros((batch, width), jnp.int32)
     out = (
@@ -253,7 +255,7 @@ class Streams:
         """Tokens in each stream, int [B]."""
         return self._length.copy()
 
-    def _require_room(self, extra: np.ndarray) -> None:
+    def _require_capacity(self, extra: np.ndarray) -> None:
         needed = self._length + extra
         if (needed > self.capacity).any():
             b = int(np.argmax(needed))
@@ -262,7 +264,7 @@ class Streams:
                 f"{self.capacity} are used; rewind, or make Streams with more"
             )
 
-    def _placed(self, x: np.ndarray) -> np.ndarray | Array:
+    def _place(self, x: np.ndarray) -> np.ndarray | Array:
         if self._mesh is None:
             return x
         return device_put_global(x, _layout(x.shape, self._mesh))
@@ -283,15 +285,15 @@ class Streams:
         if longest > columns:
             raise ValueError(f"a run of {longest} ids in {columns} columns")
         count = np.array([len(run) for run in runs], np.int32)
-        self._require_room(count)
+        self._require_capacity(count)
         columns = min(columns, self.capacity)
         ids = np.zeros((self.batch, columns), np.int32)
         for row, run in zip(ids, runs, strict=True):
             row[: len(run)] = run
         m = self._model
         self._state = _append(
-            m.definition, m.params, self._state, self._placed(ids),
-            self._placed(count), self._mesh,
+            m.definition, m.params, self._state, self._place(ids),
+            self._place(count), self._mesh,
         )  # fmt: skip
         self._length = self._length + count
         self._ready |= count > 0
@@ -305,7 +307,7 @@ class Streams:
         active: np.ndarray | None = None,
         banned: np.ndarray | None = None,
         resume: bool = False,
-    ) -> Sampled:
+    ) -> SampledTokens:
         """Sample the active streams until the grammar ends, or `max_tokens` tokens.
 
         `keys` has one PRNG key a stream; `banned`, bool [B, V], removes tokens from
@@ -317,21 +319,21 @@ class Streams:
         if (active & ~self._ready).any():
             b = int(np.argmax(active & ~self._ready))
             raise ValueError(f"stream {b} has nothing to continue from: append first")
-        self._require_room(np.where(active, max_tokens, 0))
+        self._require_capacity(np.where(active, max_tokens, 0))
         if not resume:
             zeros = np.zeros(self.batch, np.int32)
             self._state = self._state._replace(
-                phase=self._placed(zeros), count=self._placed(zeros),
-                drawn=self._placed(np.zeros((), np.int32)),
+                phase=self._place(zeros), count=self._place(zeros),
+                drawn=self._place(np.zeros((), np.int32)),
             )  # fmt: skip
         m = self._model
-        banned_array = None if banned is None else self._placed(banned)
+        banned_array = None if banned is None else self._place(banned)
         self._state, live, out = _sample(
             m.definition, m.params, self._state, grammar, keys, max_tokens,
-            bucket(max_tokens, SAMPLE_BUCKET), self._placed(active), banned_array,
+            bucket(max_tokens, SAMPLE_BUCKET), self._place(active), banned_array,
             self._mesh,
         )  # fmt: skip
-        written = Sampled(*(np.asarray(x) for x in out))
+        written = SampledTokens(*(np.asarray(x) for x in out))
         cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
         sampled = written._replace(**cut)
         self._length = self._length + sampled.length
@@ -348,7 +350,7 @@ class Streams:
             raise ValueError(f"lengths must be [B] within {self._length}, got {keep}")
         self._ready &= keep == self._length
         self._length = keep
-        self._state = self._state._replace(length=self._placed(keep))
+        self._state = self._state._replace(length=self._place(keep))
 
 
 def bucket(n: int, size: int = PROMPT_BUCKET) -> int:
@@ -364,12 +366,12 @@ def generate(
     *,
     max_tokens: int,
     banned: np.ndarray | None = None,
-) -> list[Sampled]:
+) -> list[SampledTokens]:
     """Return one Sampled (B = 1) a prompt, in a handful of compiled shapes.
 
     `keys` has one PRNG key a prompt, `banned` one row a prompt (Streams.sample).
     """
-    out: list[Sampled] = []
+    out: list[SampledTokens] = []
     start = 0
     while start < len(prompts):
         left = len(prompts) - start
@@ -386,6 +388,6 @@ def generate(
             banned=None if banned is None else banned[index],
         )  # fmt: skip
         for b in range(len(chunk)):
-            out.append(Sampled(*(field[b : b + 1] for field in sampled)))
+            out.append(SampledTokens(*(field[b : b + 1] for field in sampled)))
         start += len(chunk)
     return out

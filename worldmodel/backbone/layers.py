@@ -99,22 +99,22 @@ def attend(
     mask: Bool[Array, "B T C"],
 ) -> Float[Array, "B T N H"]:
     """Return softmax attention of grouped query heads, computed in float32."""
-    scores = _scores(_grouped(q, k.shape[1]), k, mask)
+    scores = _scores(_group_queries(q, k.shape[1]), k, mask)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     out = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
     # Divided last, because the outputs are fewer than the weights.
     total = weights.sum(-1, keepdims=True)
-    return _joined((out / total).astype(q.dtype))
+    return _join_heads((out / total).astype(q.dtype))
 
 
-def _grouped(q: Array, kv: int) -> Float[Array, "B K G T H"]:
+def _group_queries(q: Array, kv: int) -> Float[Array, "B K G T H"]:
     """Return scaled queries by the key head they read; no transpose is left to do."""
     batch, steps, num_heads, size = q.shape
     q = (q * size**-0.5).reshape(batch, steps, kv, num_heads // kv, size)
     return q.transpose(0, 2, 3, 1, 4)
 
 
-def _joined(out: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
+def _join_heads(out: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
     batch, kv, group, steps, size = out.shape
     return out.transpose(0, 3, 1, 2, 4).reshape(batch, steps, kv * group, size)
 
@@ -142,7 +142,7 @@ def attend_used(
         return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
     assert capacity % UNBLOCKED == 0, "Streams rounds capacities up"
     grouped, block = (
-        _grouped(q, kv),
+        _group_queries(q, kv),
         BLOCK_COLUMNS if steps >= SHORT_RUN else UNBLOCKED,
     )
 
@@ -165,7 +165,7 @@ def attend_used(
     )  # fmt: skip
     blocks = jnp.minimum(at.max() // block + 1, capacity // block)
     _, total, out = jax.lax.fori_loop(0, blocks, body, start)
-    return _joined((out / total[..., None]).astype(q.dtype))
+    return _join_heads((out / total[..., None]).astype(q.dtype))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -294,7 +294,8 @@ class Attention(nnx.Module):
         v = v.swapaxes(1, 2)
         if cache is not None:
             cache = KVCache(
-                _with_run(cache.k, k, placement, 2), _with_run(cache.v, v, placement, 2)
+                _write_run(cache.k, k, placement, 2),
+                _write_run(cache.v, v, placement, 2),
             )
             out = attend_used(q, cache, placement, self.window)
         else:
@@ -344,7 +345,7 @@ class ShortConv(nnx.Module):
         x = input_gate * x
         row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         if cache is not None:
-            cache = ConvCache(_with_run(cache.x, x, placement, 1))
+            cache = ConvCache(_write_run(cache.x, x, placement, 1))
         mixed = jnp.zeros_like(x)
         for back in range(self.size):
             start = self.size - 1 - back
@@ -364,7 +365,7 @@ class ShortConv(nnx.Module):
         return jnp.take_along_axis(cache.x, at[..., None], axis=1)
 
 
-def _with_run(cached: Array, run: Array, placement: Placement, axis: int) -> Array:
+def _write_run(cached: Array, run: Array, placement: Placement, axis: int) -> Array:
     """Return the cache with the real tokens of a run in their positions' columns."""
     assert placement.count is not None, "with a cache a place needs counts"
     steps, capacity = run.shape[axis], cached.shape[axis]

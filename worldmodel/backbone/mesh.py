@@ -98,7 +98,7 @@ def parameter_spec(path: tuple[Any, ...]) -> P:
     return P()
 
 
-def fitting(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+def sharding_for(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     """Return the layout on a mesh; axes that do not divide evenly are replicated."""
     names = []
     for size, name in zip(shape, tuple(spec) + (None,) * len(shape), strict=False):
@@ -112,7 +112,7 @@ def parameter_sharding(
     path: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh
 ) -> NamedSharding:
     """Return the sharding of the parameter at `path` on a mesh."""
-    return fitting(parameter_spec(path), shape, mesh)
+    return sharding_for(parameter_spec(path), shape, mesh)
 
 
 def shard(model: Model, mesh: Mesh) -> Model:
@@ -132,7 +132,7 @@ def shard(model: Model, mesh: Mesh) -> Model:
 def place_rows(tree: Any, mesh: Mesh) -> Any:
     """Return arrays whose first axis is the batch, sharded over the data axes."""
     return jax.tree.map(
-        lambda x: device_put_global(x, fitting(P(ROWS), jnp.shape(x), mesh)), tree
+        lambda x: device_put_global(x, sharding_for(P(ROWS), jnp.shape(x), mesh)), tree
     )
 
 

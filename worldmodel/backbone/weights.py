@@ -162,7 +162,7 @@ def _parameter(
     target = jnp.dtype(dtype)
     grown: np.ndarray | None = None
     if grows:
-        grown = _grown(
+        grown = _grow_rows(
             _slice(files, name, path, (slice(None),) * len(file_shape)), shape[0]
         )
 
@@ -177,7 +177,7 @@ def _parameter(
     return jax.make_array_from_callback(shape, placed, read)
 
 
-def _grown(table: np.ndarray, rows: int) -> np.ndarray:
+def _grow_rows(table: np.ndarray, rows: int) -> np.ndarray:
     mean = table.astype(np.float32).mean(0, keepdims=True)
     extra = np.repeat(mean, rows - table.shape[0], axis=0)
     return np.concatenate([table, extra.astype(table.dtype)])
@@ -215,7 +215,7 @@ def save_model(
     shards: list[dict[str, int]] = []
     pending: dict[str, np.ndarray] = {}
     for path, leaf in nnx.to_flat_state(model.params):
-        value = _to_file(path, _gathered(leaf[...]))
+        value = _to_file(path, _gather(leaf[...]))
         if (
             pending
             and sum(x.nbytes for x in pending.values()) + value.nbytes > MAX_SHARD_BYTES
@@ -236,7 +236,7 @@ def save_model(
         json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
 
 
-def _gathered(value: jax.Array) -> np.ndarray:
+def _gather(value: jax.Array) -> np.ndarray:
     if not value.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
     return np.asarray(value)

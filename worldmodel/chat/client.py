@@ -167,7 +167,7 @@ class ChatClient:
                 async with slots:
                     if breaker.tripped is not None:
                         return breaker.tripped
-                    reply = await self._bounded(http, breaker, request)
+                    reply = await self._ask_within_deadline(http, breaker, request)
                     breaker.note(reply)
                 answered = isinstance(reply, ChatReply | ChatCut)
                 if answered and self._cache is not None:
@@ -177,7 +177,7 @@ class ChatClient:
             answers = await asyncio.gather(*(one(k, r) for k, r in todo.items()))
         return dict(zip(todo, answers, strict=True))
 
-    async def _bounded(
+    async def _ask_within_deadline(
         self, http: httpx.AsyncClient, breaker: CircuitBreaker, request: ChatRequest
     ) -> ChatReply | ChatError:
         end = time.monotonic() + self.config.deadline

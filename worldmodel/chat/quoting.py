@@ -29,14 +29,14 @@ def quote(text: str) -> str:
     in the content of a message too.
     """
     encoded = json.dumps(text, ensure_ascii=False)
-    return _MARKS.sub(_escaped, _BREAKS.sub(_escaped, encoded))
+    return _MARKS.sub(_escape, _BREAKS.sub(_escape, encoded))
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
 
 
-def numbered(state: State, max_chars: int | None = None) -> str:
+def number_lines(state: State, max_chars: int | None = None) -> str:
     """Return a state's lines, numbered and quoted, up to `max_chars` characters."""
     rows, room = [], math.inf if max_chars is None else max_chars
     for i, line in enumerate(state):
@@ -70,7 +70,7 @@ def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
     try:
         value = json.loads(
             fenced[1] if fenced else body,
-            parse_constant=_no_number, object_pairs_hook=_once,
+            parse_constant=_no_number, object_pairs_hook=_unique_fields,
         )  # fmt: skip
     except RecursionError:
         raise ValueError("nested too deep") from None
@@ -87,7 +87,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _once(rows: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(rows: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(rows)
     if len(out) < len(rows):
         raise ValueError("a field is given twice")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.import_common import build, name_of, number, task_row
-from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.json_reading import Where, check_type, field
 from worldmodel.data.records import Episode, State, lines
 
 _LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
@@ -92,7 +92,7 @@ def _content(message: Any, where: Where) -> str | None:
         return value
     content_place = where.at("content")
     out = []
-    for i, part in enumerate(typed(value, list, content_place)):
+    for i, part in enumerate(check_type(value, list, content_place)):
         at = content_place.at(f"[{i}]")
         kind = field(part, "type", str, at)
         if kind not in ("text", "refusal"):
@@ -117,7 +117,7 @@ def _call(call: Any, where: Where) -> str:
         except (ValueError, RecursionError):
             return f"{name} {arguments}"
     else:
-        arguments = typed(arguments, dict, function_place.at("arguments"))
+        arguments = check_type(arguments, dict, function_place.at("arguments"))
     try:
         return f"{name} {json.dumps(arguments, ensure_ascii=False, sort_keys=True)}"
     except (TypeError, ValueError, RecursionError) as error:

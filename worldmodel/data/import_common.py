@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from worldmodel.data.hashing import content_digest
-from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.json_reading import Where, check_type, field
 from worldmodel.data.records import Episode, State, parse_episode
 
 
@@ -18,12 +18,12 @@ def name_of(row: Any, key: str, where: Where, default: str) -> str:
         return default
     if isinstance(value, str):
         return value
-    return str(typed(value, int, where.at(key)))
+    return str(check_type(value, int, where.at(key)))
 
 
 def number(value: Any, where: Where) -> float:
     """Return a finite number as float."""
-    result = typed(value, float, where)
+    result = check_type(value, float, where)
     if not abs(result) < float("inf"):
         raise where.error("a finite number", result)
     return result

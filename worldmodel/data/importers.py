@@ -17,17 +17,17 @@ from worldmodel.data.json_reading import (
     Progress,
     RecordError,
     Where,
+    check_type,
     field,
     first_use,
     holds_array,
     json_array,
     json_lines,
-    typed,
 )
 from worldmodel.data.records import Episode, State, lines
 
 
-def _sized(row: Any, key: str, count: int, where: Where) -> list[Any]:
+def _list_of_length(row: Any, key: str, count: int, where: Where) -> list[Any]:
     """Return a list that has one item an action."""
     values = field(row, key, list, where)
     if len(values) != count:
@@ -53,7 +53,9 @@ def _info_flag(
     if infos is None:
         return None
     column = isinstance(infos, dict)
-    values = field(infos, key, list, where, []) if column else typed(infos, list, where)
+    values = (
+        field(infos, key, list, where, []) if column else check_type(infos, list, where)
+    )
     if not values and (column or not count):
         return None
     if len(values) not in (count, count + 1):
@@ -62,7 +64,7 @@ def _info_flag(
     flag_place = where.at(f"{key}[{at}]" if column else f"[{at}]")
     if not column:
         return field(values[at], key, bool, flag_place, None)
-    return None if values[at] is None else typed(values[at], bool, flag_place)
+    return None if values[at] is None else check_type(values[at], bool, flag_place)
 
 
 def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
@@ -83,9 +85,9 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
         raise where.at("observations").error(
             f"{count + 1} items, one more than actions", len(observations)
         )
-    rewards = _sized(row, "rewards", count, where)
-    terminations = _sized(row, "terminations", count, where)
-    truncations = _sized(row, "truncations", count, where)
+    rewards = _list_of_length(row, "rewards", count, where)
+    terminations = _list_of_length(row, "terminations", count, where)
+    truncations = _list_of_length(row, "truncations", count, where)
     infos = field(row, "infos", object, where, None)
     states = [
         _observation(x, where.at(f"observations[{i}]"))
@@ -96,10 +98,14 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
         reward = number(rewards[i], where.at(f"rewards[{i}]"))
         step = {
             "state": list(states[i]), "next_state": list(states[i + 1]),
-            "action": typed(action, str, where.at(f"actions[{i}]")),
+            "action": check_type(action, str, where.at(f"actions[{i}]")),
             "rewards": {"reward": reward},
-            "terminated": typed(terminations[i], bool, where.at(f"terminations[{i}]")),
-            "truncated": typed(truncations[i], bool, where.at(f"truncations[{i}]")),
+            "terminated": check_type(
+                terminations[i], bool, where.at(f"terminations[{i}]")
+            ),
+            "truncated": check_type(
+                truncations[i], bool, where.at(f"truncations[{i}]")
+            ),
         }  # fmt: skip
         for flag in ("invalid", "reveals"):
             step[flag] = _info_flag(infos, flag, i, count, where.at("infos"))

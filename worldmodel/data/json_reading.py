@@ -54,7 +54,7 @@ class Where:
         )
 
 
-def typed(value: Any, kind: type, where: Where) -> Any:
+def check_type(value: Any, kind: type, where: Where) -> Any:
     """Return the value if it has the type; ints count as floats, bools not as ints.
 
     Raises:
@@ -80,7 +80,7 @@ def field(row: Any, key: str, kind: type, where: Where, default: Any = _MISSING)
         raise where.error(f"a field {key!r}", sorted(map(str, row)))
     if value is default:
         return value
-    return value if kind is object else typed(value, kind, where.at(key))
+    return value if kind is object else check_type(value, kind, where.at(key))
 
 
 def strings(row: Any, key: str, where: Where) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def first_use(seen: dict[str, int], name: str, where: Where) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
+def _open_file(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
     """Yield (the unpacked bytes, the file on disk)."""
     if not path.is_file():
         raise RecordError(f"{path}: no such file; expected {expected}")
@@ -162,7 +162,7 @@ def json_lines(
         lines that are not JSON. `expected` describes what the file should have been.
     """
     number = 0
-    with _opened(path, expected) as (file, disk):
+    with _open_file(path, expected) as (file, disk):
         try:
             for number, raw in enumerate(file, start=1):
                 if raw.strip():
@@ -176,7 +176,7 @@ def json_lines(
 
 def holds_array(path: Path, expected: str) -> bool:
     """Return whether the first character is `[`: one JSON array, not JSON lines."""
-    with _opened(path, expected) as (file, _):
+    with _open_file(path, expected) as (file, _):
         try:
             return file.read(_CHUNK).lstrip()[:1] == b"["
         except _GZIP_ERRORS:
@@ -260,7 +260,7 @@ def json_array(
 
     The place is the line on which the item begins; errors are those of json_lines.
     """
-    with _opened(path, expected) as (file, disk):
+    with _open_file(path, expected) as (file, disk):
         text = _Text(path, file)
         text.take("[")
         sign = text.take("]") if text.sign() == "]" else ","

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from worldmodel import completion
-from worldmodel.backbone.generate import Sampled, bucket, generate
+from worldmodel.backbone.generate import SampledTokens, bucket, generate
 from worldmodel.backbone.model import Model
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
@@ -267,7 +267,7 @@ class LocalExperienceModel(CachingExperienceModel):
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
-    def _read(self, query: Query, sampled: Sampled) -> Prediction:
+    def _read(self, query: Query, sampled: SampledTokens) -> Prediction:
         n, state_format = (
             int(sampled.length[0]),
             self._state_formats.get(query.task.family),

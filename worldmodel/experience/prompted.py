@@ -235,9 +235,11 @@ class PromptedExperienceModel(CachingExperienceModel):
         replies = self.client.ask(requests)
         self._health.note(replies)
         self._health.check(unanswered(replies))
-        return [self._varied(t, r) for t, r in zip(tasks, replies, strict=True)]
+        return [
+            self._parse_variation(t, r) for t, r in zip(tasks, replies, strict=True)
+        ]
 
-    def _varied(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
+    def _parse_variation(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
         variation_reply, form = (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.chat.protocol import ChatReply
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import Query
 from worldmodel.text.conversation import Message
@@ -65,11 +65,11 @@ Answer with one JSON object and nothing else:
 
 
 def _demo(number: int, demo: Transition, chars: int) -> str:
-    rows = [f"EXAMPLE {number}", "state", numbered(demo.state, chars)]
+    rows = [f"EXAMPLE {number}", "state", number_lines(demo.state, chars)]
     rows.append(f"action {quote(demo.action)}")
     if demo.reasoning:
         rows.append(f"why {quote(demo.reasoning)}")
-    rows += ["next state", numbered(demo.next_state, chars)]
+    rows += ["next state", number_lines(demo.next_state, chars)]
     rows += [f"reward {number_text(demo.reward)}", f"outcome {outcome_of(demo)}"]
     return "\n".join(rows)
 
@@ -83,7 +83,7 @@ def predict_messages(
     parts += [
         f"TASK\n{quote(query.task.instruction)}",
         "\n".join(["EARLIER ACTIONS, oldest first", *(past or ["none"])]),
-        f"STATE\n{numbered(query.state)}",
+        f"STATE\n{number_lines(query.state)}",
         f"ACTION\n{quote(query.action)}",
     ]
     return Message("system", _PREDICT), Message("user", "\n\n".join(parts))
@@ -91,7 +91,9 @@ def predict_messages(
 
 def vary_messages(task: Task) -> tuple[Message, ...]:
     """Return the prompt of Eq. 6: a task with its initial state."""
-    text = f"TASK\n{quote(task.instruction)}\n\nSTATE\n{numbered(task.initial_state)}"
+    text = (
+        f"TASK\n{quote(task.instruction)}\n\nSTATE\n{number_lines(task.initial_state)}"
+    )
     return Message("system", _VARY), Message("user", text)
 
 

@@ -26,7 +26,7 @@ def probability_calibration(
     """
     predictable = [i for i, c in enumerate(cases) if c.kind != "reveal"]
     cases, given = [cases[i] for i in predictable], [answers[i] for i in predictable]
-    scaled = _cross_fitted(cases, given)
+    scaled = _cross_fit(cases, given)
     true = labels(given, [c.transition for c in cases])
     return {
         key: _calibration_row(name, given, scaled, true[key])
@@ -55,7 +55,7 @@ def _calibration_row(
     }
 
 
-def _cross_fitted(
+def _cross_fit(
     cases: Sequence[Case], answers: Sequence[Prediction]
 ) -> list[Prediction]:
     """Return the answers, each half of the tasks scaled by a fit to the other half."""

@@ -41,14 +41,14 @@ class NearMiss(NamedTuple):
     known_failure: bool
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """What a second play of a query's task, past and action led to."""
 
     next_state: State
     rewarded: bool
 
 
-Replay = Callable[[Query], Replayed | None]
+Replay = Callable[[Query], ReplayResult | None]
 """Plays a query in the real environment; None where it leads to another state."""
 
 

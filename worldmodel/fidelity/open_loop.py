@@ -33,7 +33,7 @@ def open_loop(
     cells = {f"{a}_{b}": 0 for a in ("win", "loss") for b in ("win", "loss")}
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
-        for e, (states, won) in zip(part, _dreamed(model, part), strict=True):
+        for e, (states, won) in zip(part, _dream_episodes(model, part), strict=True):
             reveal = _first_reveal(e)
             for i, t in enumerate(e.transitions[:STEPS]):
                 hit = i < len(states) and states[i] == t.next_state
@@ -71,7 +71,7 @@ def _first_reveal(episode: Episode) -> int:
     return len(episode.transitions)
 
 
-def _dreamed(
+def _dream_episodes(
     model: ExperienceModel, episodes: Sequence[Episode]
 ) -> list[tuple[list[State], bool]]:
     """Return (dreamed states, dreamed success) of each episode's actions."""

@@ -121,7 +121,7 @@ def score(
     return scorecard
 
 
-def calibrated(
+def fit_calibration(
     model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
 ) -> Calibration:
     """Return the calibration of the model's probabilities on held-out transitions.
@@ -134,7 +134,7 @@ def calibrated(
     return calibration(answers, [c.transition for c in predictable])
 
 
-def threshold(
+def confidence_threshold(
     model: ExperienceModel, episodes: Sequence[Episode], *, limit: int, gate: float
 ) -> float:
     """Return the confidence below which a share `gate` of the acceptable answers lies.

@@ -149,7 +149,7 @@ class Learner:
             compiler_options=_memory_saving_options(),
             donate_argnums=0,
         )
-        self._add = jax.jit(_added, donate_argnums=0)
+        self._add = jax.jit(_add_trees, donate_argnums=0)
         shares = [] if model.mesh is None else [model.mesh.shape[a] for a in ROWS]
         self.microbatches = MicroBatches(min_rows=math.prod(shares))
 
@@ -160,7 +160,7 @@ class Learner:
         parameters, which must then not be used again.
         """
         params = self.model.params if params is None else params
-        params = copied(params) if copy else params
+        params = copy_params(params) if copy else params
         trainable, _ = self._split(params)
         opt = jax.jit(self._tx.init, out_shardings=self._layouts(trainable))(trainable)
         step = jnp.zeros((), jnp.int32)
@@ -168,7 +168,7 @@ class Learner:
             step = device_put_global(
                 np.asarray(step), NamedSharding(self._mesh, PartitionSpec())
             )
-        average = copied(params) if self._averages else None
+        average = copy_params(params) if self._averages else None
         return TrainState(params, opt, step, average)
 
     def _layouts(self, trainable: nnx.State) -> Any:
@@ -207,7 +207,9 @@ class Learner:
             for new_grads, new_metrics in self._pieces(
                 batch, lambda part: self.gradient(state.params, part, **loss_args)
             ):
-                grads = new_grads if grads is None else self.added(grads, new_grads)
+                grads = (
+                    new_grads if grads is None else self.add_gradients(grads, new_grads)
+                )
                 metrics = merge(metrics, new_metrics)
         return self.apply(state, grads, metrics)
 
@@ -219,13 +221,13 @@ class Learner:
                 return compute(batch)
             return compute(rows_of(batch, np.arange(start, stop), size))
 
-        return self.microbatches.over(rows, rows, width, of)
+        return self.microbatches.run(rows, rows, width, of)
 
     def gradient(
         self, params: nnx.State, batch: Tokens, **loss_args: Any
     ) -> tuple[Any, dict[str, Ratio]]:
         """Return the gradient of the loss's total on one microbatch, and metrics."""
-        return self._grad(params, self._placed(batch), **loss_args)
+        return self._grad(params, self._place(batch), **loss_args)
 
     def scratch(self, params: nnx.State, batch: Tokens, **loss_args: Any) -> int:
         """Return the bytes that `gradient` needs besides parameters and gradient.
@@ -233,13 +235,13 @@ class Learner:
         Raises:
           RuntimeError: the backend's compiler does not report them.
         """
-        lowered = self._grad.lower(params, self._placed(batch), **loss_args)
+        lowered = self._grad.lower(params, self._place(batch), **loss_args)
         analysis = lowered.compile().memory_analysis()
         if analysis is None:
             raise RuntimeError("this backend's compiler does not tell its memory")
         return analysis.temp_size_in_bytes
 
-    def added(self, grads: Any, more: Any) -> Any:
+    def add_gradients(self, grads: Any, more: Any) -> Any:
         """Return the sum of two gradients; the first is donated."""
         return self._add(grads, more)
 
@@ -259,12 +261,12 @@ class Learner:
         """Return the loss's metrics without an update; split if memory runs out."""
         metrics: dict[str, Ratio] = {}
         for new_metrics in self._pieces(
-            batch, lambda part: self._value(params, self._placed(part), **loss_args)
+            batch, lambda part: self._value(params, self._place(part), **loss_args)
         ):
             metrics = merge(metrics, new_metrics)
         return metrics
 
-    def _placed(self, batch: Tokens) -> Tokens:
+    def _place(self, batch: Tokens) -> Tokens:
         return batch if self._mesh is None else place_rows(batch, self._mesh)
 
 
@@ -273,7 +275,7 @@ def merge(a: dict[str, Ratio], b: dict[str, Ratio]) -> dict[str, Ratio]:
     return a | {k: a[k] + v if k in a else v for k, v in b.items()}
 
 
-def copied(params: nnx.State) -> nnx.State:
+def copy_params(params: nnx.State) -> nnx.State:
     """Return the same parameters in new buffers."""
     return jax.tree.map(jnp.copy, params)
 
@@ -324,7 +326,7 @@ def _gradient(passes, split, params, batch, **loss_args):
     return grads, metrics
 
 
-def _added(grads, more):
+def _add_trees(grads, more):
     return jax.tree.map(jnp.add, grads, more)
 
 

@@ -16,16 +16,18 @@ def token_logp(
     # The last column is scored needlessly, because a slice would copy the others.
     ids = jnp.asarray(ids)
     following = jnp.concatenate([ids[:, 1:], ids[:, :1]], axis=1)
-    return _shifted(_picked(logits, following))
+    return _shift_right(_pick_logp(logits, following))
 
 
-def _picked(logits: Float[Array, "*B V"], ids: Int[Array, "*B"]) -> Float[Array, "*B"]:
+def _pick_logp(
+    logits: Float[Array, "*B V"], ids: Int[Array, "*B"]
+) -> Float[Array, "*B"]:
     """Return log p of one id a row."""
     chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
     return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _shifted(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:
+def _shift_right(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:
     """Move each column from the token before to the token it predicts."""
     return jnp.pad(logp[:, :-1], ((0, 0), (1, 0)))
 
@@ -54,7 +56,7 @@ def read_logp(output: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, 
     @jax.checkpoint
     def piece(args: tuple[Array, Array]) -> Array:
         x, y = args
-        return _picked(matmul(x, table.T, True), y)
+        return _pick_logp(matmul(x, table.T, True), y)
 
     logp = jax.lax.map(piece, (hidden, targets)).reshape(-1)
     logp = logp[: batch * (steps - 1)].reshape(batch, steps - 1)

@@ -31,7 +31,7 @@ class MicroBatches:
         self._max_rows: int | None = None
         self._fitting_shapes: set[tuple[int, int]] = set()
 
-    def over(
+    def run(
         self,
         count: int,
         max_rows: int,

@@ -24,7 +24,7 @@ from worldmodel.fitting.learner import (
     ComputeConfig,
     Learner,
     TrainState,
-    copied,
+    copy_params,
     merge,
     require_finite,
 )
@@ -118,7 +118,7 @@ def fit(
         model = lora.attach(model, config.lora, seed=seed)
     learner = Learner(model, optimizer, supervised_loss, config.compute)
     state, curve, best = learner.init(), [], float("inf")
-    best_params = copied(state.params)  # updates donate the buffers
+    best_params = copy_params(state.params)  # updates donate the buffers
     restored = checkpoint.restore(directory, (state, best_params))
     if restored is not None:
         _, (state, best_params), host = restored
@@ -143,7 +143,7 @@ def fit(
             row |= evaluate(learner, state.params, held_out_tokens, config.rows)
             if row["held_out/loss"] < best:
                 best = row["held_out/loss"]
-                best_params = copied(state.params)
+                best_params = copy_params(state.params)
         window = None
         curve.append({"step": step} | row)
         checkpoint.save(

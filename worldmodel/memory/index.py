@@ -38,7 +38,7 @@ class Best(NamedTuple):
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _written(
+def _write_block(
     block: Block,
     at: Int[Array, " W"],
     vectors: Float[Array, "W D"],
@@ -52,7 +52,7 @@ def _written(
 
 
 @jax.jit
-def _merged(
+def _merge_block(
     best: Best,
     block: Block,
     start: Int[Array, ""] | int,
@@ -122,7 +122,7 @@ class Index:
                 rows[: len(part)] = vectors[part]
                 owner_ids = np.zeros(WRITE, np.int32)
                 owner_ids[: len(part)] = owners[part]
-                self._blocks[number] = _written(
+                self._blocks[number] = _write_block(
                     self._blocks[number], at, rows, owner_ids
                 )
 
@@ -156,7 +156,7 @@ class Index:
                 jnp.full((size, k), np.iinfo(np.int32).max, jnp.int32),
             )
             for number, block in enumerate(self._blocks):
-                best = _merged(best, block, number * BLOCK, padded, excluded)
+                best = _merge_block(best, block, number * BLOCK, padded, excluded)
             scores.append(np.asarray(best.score)[: len(part)])
             slots.append(np.asarray(best.slot)[: len(part)])
         if not scores:

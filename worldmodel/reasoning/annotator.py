@@ -38,10 +38,10 @@ class RuleAnnotator:
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator."""
-        self.report = Report({"written": sum(map(missing, episodes))})
+        self.report = Report({"written": sum(map(missing_traces, episodes))})
         return [annotate(e) for e in episodes]
 
 
-def missing(episode: Episode) -> int:
+def missing_traces(episode: Episode) -> int:
     """Return the number of transitions without a trace."""
     return sum(t.reasoning is None for t in episode.transitions)

@@ -45,7 +45,7 @@ def explain(transition: Transition) -> str:
         what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
     where = t.state[-1].split()[-4:] if t.state else []
-    what = " ".join([*where, *t.action.split()[:6], *_recalled(t), what])
+    what = " ".join([*where, *t.action.split()[:6], *_lines_in_action(t), what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
     if t.terminated and t.success is None:
@@ -63,7 +63,7 @@ def _first_word(state: State, index: int | None) -> str:
     return "new" if index is None else state[index].split()[0]
 
 
-def _recalled(t: Transition) -> list[str]:
+def _lines_in_action(t: Transition) -> list[str]:
     """Return lines such as `bamboo 4` whose words but the last occur in the action.
 
     Whether the action is possible often depends on these alone.

@@ -13,11 +13,11 @@ from typing import Any
 
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Transition
-from worldmodel.reasoning.annotator import Report, missing
+from worldmodel.reasoning.annotator import Report, missing_traces
 from worldmodel.reasoning.rule import annotate
 from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import number_text, outcome_of
@@ -79,7 +79,7 @@ class TeacherAnnotator:
         Raises:
           ChatError: as RetryingAsker.ask.
         """
-        todo = [i for i, e in enumerate(episodes) if missing(e)]
+        todo = [i for i, e in enumerate(episodes) if missing_traces(e)]
         traces, problems = self._retrying.ask(
             todo,
             lambda i, attempt: self._request(episodes[i], attempt),
@@ -121,12 +121,12 @@ def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ..
     scored = {True: "success", False: "failure", None: "not scored"}[episode.success]
     parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {scored}"]
     first = episode.transitions[0].state if episode.transitions else ()
-    parts.append(f"STATE\n{numbered(first, state_chars)}")
+    parts.append(f"STATE\n{number_lines(first, state_chars)}")
     for i, t in enumerate(episode.transitions):
         parts.append(
             f"STEP {i + 1}\naction {quote(t.action)}\n"
             f"reward {number_text(t.reward)}\noutcome {_outcome(t)}\n"
-            f"next state\n{numbered(t.next_state, state_chars)}"
+            f"next state\n{number_lines(t.next_state, state_chars)}"
         )
     parts.append(f"Explain each of the {len(episode.transitions)} steps.")
     return Message("system", _TEACHER), Message("user", "\n\n".join(parts))

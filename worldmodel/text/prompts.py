@@ -118,7 +118,7 @@ def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
     ]
 
 
-def _newest(segments: Sequence[list[int]], budget: float | int) -> list[int]:
+def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[int]:
     """Return the last segments that fit the budget together, uncut and in order."""
     chosen: list[list[int]] = []
     for segment in reversed(segments):
@@ -148,10 +148,10 @@ def query_ids(
     actions. Task, state and action are never cut.
     """
     left = math.inf if context_budget is None else context_budget
-    past_ids = _newest(
+    past_ids = _newest_fitting(
         [_part(tok, "past", a) for a in last_actions(past, history)], left
     )
-    demonstrations = _newest(
+    demonstrations = _newest_fitting(
         [demonstration_ids(tok, d) for d in demos], left - len(past_ids)
     )
     return [

@@ -46,8 +46,8 @@ def state_format(states: Iterable[State]) -> StateFormat:
     line_keys = [
         [line.split()[0] for line in state] for state in distinct_states if state
     ] or [[]]
-    lines, first = min(map(len, line_keys)), _shared(line_keys)
-    last = _shared([x[::-1] for x in line_keys])[: lines - len(first)]
+    lines, first = min(map(len, line_keys)), _common_start(line_keys)
+    last = _common_start([x[::-1] for x in line_keys])[: lines - len(first)]
     distinct = all(len(set(x)) == len(x) for x in line_keys)
     return StateFormat(first, last[::-1], lines, distinct, empty=() in distinct_states)
 
@@ -71,7 +71,7 @@ def keyed_by_prefix(pairs: Iterable[tuple[State, State]]) -> bool:
     return any_moved
 
 
-def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def _common_start(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the words with which all rows begin."""
     columns = zip(*rows, strict=False)
     return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))

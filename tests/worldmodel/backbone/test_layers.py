@@ -144,7 +144,7 @@ def test_a_run_is_written_where_its_stream_stands():
     run = jnp.arange(1.0, 10.0).reshape(3, 3, 1)
     positions = jnp.array([[1, 2, 3], [4, 5, 6], [3, 4, 5]])
     place = Placement(positions, count=jnp.array([2, 0, 2]))
-    got = layers._with_run(cached, run, place, 1)[..., 0]
+    got = layers._write_run(cached, run, place, 1)[..., 0]
     want = [[0, 1, 2, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 7, 8]]
     np.testing.assert_array_equal(got, want)
 
