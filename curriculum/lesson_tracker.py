@@ -25,7 +25,9 @@ class LessonTracker:
         """Raise ValueError where there are no lessons, or two with the same name."""
         names = [s.name for s in lessons]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"stages must have names of their own, got {names}")
+            raise ValueError(
+                f"lessons must have distinct names, at least one, got {names}"
+            )
         self.lessons, self._config = tuple(lessons), config
         self.state, self.seen = LessonState(), Skills()
 
@@ -100,7 +102,7 @@ class LessonTracker:
         expected = {"schema": SCHEMA, "stages": [s.name for s in self.lessons]}
         stored = {k: row.get(k) for k in expected}
         if stored != expected:
-            raise ValueError(f"expected stages {expected}, got {stored}")
+            raise ValueError(f"expected lessons {expected}, got {stored}")
         self.state = LessonState.of_json(row["state"])
         self.seen = Skills.of_state(row["seen"])
 

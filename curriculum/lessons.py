@@ -100,10 +100,12 @@ class Lesson:
         if self.unit not in UNITS:
             raise ValueError(f"unit must be one of {UNITS}, got {self.unit!r}")
         if not self.name or not self.task_mixture:
-            raise ValueError(f"a stage needs a name and a mix, got {self.name!r}")
+            raise ValueError(
+                f"a lesson needs a name and a task mixture, got {self.name!r}"
+            )
         low, high = self.budget
         if not 0 <= low <= high or not high:
-            raise ValueError(f"budget must be (least, most), got {self.budget}")
+            raise ValueError(f"budget must be (minimum, maximum), got {self.budget}")
         if self.max_steps < 0:
             raise ValueError(f"max_steps must be >= 0, got {self.max_steps}")
         bad = {k: v for k, v in self.rewards.items() if not 0 <= v < math.inf}
@@ -187,7 +189,7 @@ def advance(
     """
     if not 0 <= state.index < len(lessons) or spent < 0:
         raise ValueError(
-            f"expected a stage of {len(lessons)} and spent >= 0, got number "
+            f"expected a lesson of {len(lessons)} and spent >= 0, got number "
             f"{state.index} and {spent}"
         )
     lesson = lessons[state.index]

@@ -75,17 +75,17 @@ def task_value(successes: Sequence[bool]) -> float:
 
 
 def posterior(won: float | int, lost: float | int, *, prior: float | int) -> Spread:
-    """Variance p (1 - p) of the outcomes of a task after so many won and lost.
+    """Return the posterior of the variance p (1 - p) of a task's outcomes.
 
     p ~ Beta(a, b) with a = prior + won, b = prior + lost, n = a + b. The moments are
     E[p] = a / n and E[p^2] = a (a + 1) / (n (n + 1)), so
       E[p (1 - p)] = a (n + 1 - a - 1) / (n (n + 1)) = a b / (n (n + 1)),
-    and, as p^2 (1 - p)^2 is Beta(a + 2, b + 2) but for its normaliser,
+    and, because p^2 (1 - p)^2 is Beta(a + 2, b + 2) up to its normaliser,
       E[(p (1 - p))^2] = a (a + 1) b (b + 1) / (n (n + 1) (n + 2) (n + 3)).
-    Counts may be fractions, as aged ones are.
+    Counts may be fractions, because old ones are decayed.
 
     Raises:
-      ValueError: a negative count, or a prior that is not positive.
+      ValueError: a count is negative, or the prior is not positive.
     """
     if min(won, lost) < 0 or prior <= 0:
         raise ValueError(

@@ -261,7 +261,7 @@ class Streams:
             b = int(np.argmax(needed))
             raise ValueError(
                 f"stream {b}: {extra[b]} more tokens do not fit, {self._length[b]} of "
-                f"{self.capacity} are used; rewind, or make Streams with more"
+                f"{self.capacity} are used; rewind, or make Streams larger"
             )
 
     def _place(self, x: np.ndarray) -> np.ndarray | Array:

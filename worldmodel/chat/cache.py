@@ -59,7 +59,7 @@ class ChatCache:
             yield
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise CacheError(
-                f"{self._path}: no cache of answers that can be used ({error}); "
+                f"{self._path}: not a usable cache of answers ({error}); "
                 "move the file away to begin a new one"
             ) from None
 

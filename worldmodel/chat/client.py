@@ -325,7 +325,7 @@ def _refuses_options(reply: ChatReply | ChatError) -> bool:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Retry-After: whole seconds or a date; None where it is neither."""
+    """Return the seconds of a Retry-After header (a number or a date), or None."""
     if header is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):

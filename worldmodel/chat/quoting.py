@@ -84,7 +84,7 @@ def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _unique_fields(rows: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -126,10 +126,10 @@ def variation(task: Task, instruction: str, state: State) -> Task:
 
 
 class CachingExperienceModel(ExperienceModel):
-    """What backends share: a replay memory, and a cache of answers until it changes.
+    """What both backends share: a replay memory, and a cache of answers.
 
-    So a group of rollouts that takes the same actions pays once, and the same action in
-    the same state has the same answer.
+    The cache is cleared when the memory changes. So a group of rollouts that takes the
+    same actions pays once, and the same action in the same state has the same answer.
     """
 
     def __init__(

@@ -155,8 +155,8 @@ def confidence_threshold(
     ]
     if acceptable and np.isnan(acceptable).all():
         raise ValueError(
-            f"a gate of {gate:g} needs to know how sure an answer is, and none of the "
-            f"{len(acceptable)} that are acceptable says it: set it to 0"
+            f"a gate of {gate:g} needs confidences, and none of the {len(acceptable)} "
+            "acceptable answers has one: set the gate to 0"
         )
     if not acceptable:
         return 0.0

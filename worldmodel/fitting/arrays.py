@@ -37,7 +37,7 @@ def masked_ratio(
     mask: Bool[AnyArray, "*S"],
     weight: Float[AnyArray, "*S"] | float = 1.0,
 ) -> Ratio:
-    """Return the weighted sum of the entries where `mask`, over the sum of weights.
+    """Return the weighted mean of the entries where `mask`, as a Ratio.
 
     Entries outside the mask may be NaN.
     """

@@ -238,7 +238,7 @@ class Learner:
         lowered = self._grad.lower(params, self._place(batch), **loss_args)
         analysis = lowered.compile().memory_analysis()
         if analysis is None:
-            raise RuntimeError("this backend's compiler does not tell its memory")
+            raise RuntimeError("this backend's compiler does not report its memory")
         return analysis.temp_size_in_bytes
 
     def add_gradients(self, grads: Any, more: Any) -> Any:

@@ -81,7 +81,8 @@ class ReplayMemory:
         """
         if len(task_ids) != len(transitions):
             raise ValueError(
-                f"{len(task_ids)} task ids, {len(transitions)} transitions"
+                f"expected one task id a transition, got {len(task_ids)} task ids, "
+                f"{len(transitions)} transitions"
             )
         tasks = list(task_ids)[-self.capacity :]
         fresh = list(transitions)[-self.capacity :]

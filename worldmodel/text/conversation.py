@@ -60,7 +60,9 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template is no Jinja: {error}") from error
+            raise TemplateError(
+                f"the chat template is not valid Jinja: {error}"
+            ) from error
         names = "|".join(
             re.escape(t) for t in sorted(vocabulary.added, key=len, reverse=True)
         )
@@ -173,7 +175,7 @@ class Conversation:
           TemplateError: the template rewrites earlier messages.
         """
         if not self._answered or not messages:
-            raise ValueError("messages are added after an answer, one at least")
+            raise ValueError("add at least one message, after an answer")
         extended = [*self._messages, Message("assistant", "answer"), *messages]
         pieces = self._template.render(extended, prompt=True)
         count = len(self._pieces)

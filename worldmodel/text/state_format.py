@@ -41,7 +41,7 @@ def state_format(states: Iterable[State]) -> StateFormat:
     """
     distinct_states = dict.fromkeys(states)
     if not distinct_states:
-        raise ValueError("a form needs at least one state")
+        raise ValueError("a state format needs at least one state")
     # A state without lines would make the common first and last lines empty.
     line_keys = [
         [line.split()[0] for line in state] for state in distinct_states if state

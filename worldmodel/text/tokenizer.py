@@ -204,15 +204,15 @@ class TextTokenizer:
         return {"bos": [], "eos": [self.control("end")], "pad": [self.control("pad")]}
 
     def control(self, name: str) -> int:
-        """The id of a control token."""
+        """Return the id of a control token."""
         return self._control[name]
 
     def name(self, token: int) -> str | None:
-        """The control token's name, or None for a text token."""
+        """Return the control token's name, or None for a text token."""
         return self._names.get(token)
 
     def line(self, index: int) -> int:
-        """The control token of line `index`; lines from the last one on share it."""
+        """Return the control token of line `index`; lines from the last on share it."""
         return self._control[f"line{min(index, MAX_LINES - 1)}"]
 
     def unused_line_mask(self, lines: int) -> np.ndarray:
