@@ -1,7 +1,7 @@
-"""Groups of alike tasks: those whose outcomes say something of each other.
+"""Clusters of similar tasks, whose outcomes are informative about each other.
 
-tasks -> their wording and start as hashed trigrams -> spherical k-means -> a name.
-The paper clusters tasks "with a semantic embedder" (papers.md 1.2); ours is lexical.
+tasks -> instruction and initial state as hashed trigrams -> spherical k-means -> a
+name. The DreamGym paper clusters tasks with a semantic embedder; ours is lexical.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,19 +16,20 @@ from worldmodel.text.ngrams import HashedNgrams, unit
 DIMENSIONS = 256
 RESTARTS = 4
 ROUNDS = 50
-"""At most; it ends when no row changes its cluster."""
+"""The maximal number of rounds; k-means ends when no row changes its cluster."""
 
 
 def spherical_kmeans(
     rows: Float[np.ndarray, "N D"], count: int, *, seed: int
 ) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, "K D"]]:
-    """Cluster of each unit row, and the clusters' unit means; K is at most `count`.
+    """Return the cluster of each unit row, and the clusters' unit means.
 
-    Dhillon and Modha (2001): the sum of cosines to the own centre does not fall from
-    round to round. The best of a few starts, each spread out as k-means++ does.
+    K is at most `count`. The sum of cosines to the cluster means does not fall from
+    round to round (Dhillon and Modha, 2001). The best of RESTARTS starts is returned,
+    each spread out as in k-means++.
 
     Raises:
-      ValueError: no rows, or a count below 1.
+      ValueError: there are no rows, or the count is below 1.
     """
     if len(rows) < 1 or count < 1:
         raise ValueError(f"rows and count must be >= 1, got {len(rows)} and {count}")
@@ -43,13 +44,16 @@ def _fit(rows: np.ndarray, labels: np.ndarray, centres: np.ndarray) -> float:
 
 
 def _spread(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """At most `count` starts, each drawn by its distance 1 - cos to the nearest."""
+    """Return at most `count` starts, each drawn by its distance to the nearest.
+
+    The distance is 1 - cos.
+    """
     chosen = [int(rng.integers(len(rows)))]
     while len(chosen) < count:
         distance = np.maximum(1.0 - (rows @ rows[chosen].T).max(axis=1), 0.0)
         distance[chosen] = 0.0
         distance = distance.astype(np.float64)
-        if not distance.sum():  # rows that differ, but by less than a cosine can tell
+        if not distance.sum():  # rows that differ by less than float precision
             break
         chosen.append(int(rng.choice(len(rows), p=distance / distance.sum())))
     return rows[chosen]
@@ -60,7 +64,7 @@ def _lloyd(rows: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarra
     for _ in range(ROUNDS):
         sums = np.zeros_like(centres)
         np.add.at(sums, labels, rows)
-        # One that lost all its rows keeps its place.
+        # A cluster without rows keeps its centre.
         empty = np.bincount(labels, minlength=len(centres)) == 0
         centres = np.where(empty[:, None], centres, unit(sums))
         new_labels = np.argmax(rows @ centres.T, axis=1)
@@ -73,7 +77,7 @@ def _lloyd(rows: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarra
 class Lexical:
     """Clusters of tasks by instruction and initial state; new tasks join the nearest.
 
-    A function of the tasks and the seed alone: their order does not matter.
+    They depend on the tasks and the seed only, not on the tasks' order.
     """
 
     def __init__(self, tasks: Sequence[Task], count: int, *, seed: int):
@@ -83,7 +87,7 @@ class Lexical:
         _, self._centres = spherical_kmeans(rows, count, seed=seed)
 
     def __call__(self, task: Task) -> str:
-        """The name of a task's cluster."""
+        """Return the name of a task's cluster."""
         cosines = self._centres @ self._hashed.vector(_text(task))
         return f"lexical-{int(np.argmax(cosines))}"
 
@@ -95,7 +99,7 @@ def _text(task: Task) -> str:
 def namer(
     kind: str, tasks: Sequence[Task], count: int, *, seed: int
 ) -> Callable[[Task], str]:
-    """What names a task's cluster, by one of value.CLUSTERS."""
+    """Return the function that names a task's cluster, by one of value.CLUSTERS."""
     if kind == "lexical":
         return Lexical(tasks, count, seed=seed)
     if kind == "family":

@@ -1,8 +1,8 @@
-"""Whether an invented task can be solved at all: the decision, from counts.
+"""Decide whether an invented task can be solved, from counts.
 
-Who asks the dream (dreamgym/pipeline/feasibility.py) gives numbers; here it is decided
-what they mean. Two questions: does the dream know what happens in this start (several
-samples of its answers agree), and does some plan win there (one of n rollouts does)?
+dreamgym/pipeline/feasibility.py asks the dream and passes the numbers here. There are
+two questions: does the dream know what happens at this start (several samples of its
+answers agree), and does some plan win (one of n rollouts does)?
 """
 
 import collections
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from worldmodel.data.records import Task
 
 Feasible = Callable[[Sequence[Task]], Sequence[str | None]]
-"""For each task why it is refused, or None."""
+"""Returns for each task why it is refused, or None."""
 
 NO_AGREEMENT = "disagreement"
 NO_PLAN = "no plan"
@@ -21,10 +21,11 @@ UNSCORED = "unscored"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeasibilityConfig:
-    """How proposals are tried out before they are taken in; 0 of either: not at all.
+    """How proposals are tested before they enter the pool; 0 disables a test.
 
-    `rollouts` of the current policy look for a plan: one must win. `samples` answers to
-    each of the first actions of `actions` turns must agree in `agreement` of all pairs.
+    `rollouts` rollouts of the current policy look for a plan: one of them must win.
+    `samples` answers to each of the first actions of `actions` turns must agree in a
+    share of at least `agreement` of all pairs.
     """
 
     rollouts: int = 0
@@ -46,12 +47,12 @@ class FeasibilityConfig:
 
 
 def agreement(answers: Sequence[Sequence[Hashable | None]]) -> float:
-    """The share of pairs of samples that say the same, in [0, 1].
+    """Return the share of pairs of samples that are equal, in [0, 1].
 
-    `answers[i]` are the samples to question i; one that is None made no sense and
-    agrees with nothing. Drawn with chances q, two samples agree
-    with chance sum of q^2, of which the share of pairs is an unbiased estimate. The
-    mean over questions; 0 where no question has two samples.
+    `answers[i]` are the samples for question i; None is a malformed sample, which
+    agrees with nothing. Drawn with probabilities q, two samples agree with probability
+    sum of q^2, of which the share of pairs is an unbiased estimate. The result is the
+    mean over questions, and 0 where no question has two samples.
     """
     rates = []
     for samples in answers:
@@ -71,11 +72,12 @@ def refusal_reason(
     won: int,
     scored: int,
 ) -> str | None:
-    """Why a task is refused, or None, from what its trial gave.
+    """Return why a task is refused after its test, or None.
 
-    `agreed` is the agreement of samples, None where there were none to compare. Of the
-    rollouts `scored` came to an outcome: a task whose rollouts all broke is refused
-    apart from one that was lost, for it tells of the dream and not of the task.
+    `agreement_rate` is the agreement of samples, None where there were none to compare.
+    `scored` of the rollouts reached an outcome. A task whose rollouts all failed to
+    reach one has a reason of its own, because that is a fault of the dream rather than
+    of the task.
     """
     if config.samples and (agreement_rate is None or agreement_rate < config.agreement):
         return NO_AGREEMENT

@@ -1,9 +1,8 @@
-"""New tasks from valuable ones (papers.md Eq. 6).
+"""Generate new tasks from valuable ones (DreamGym, Eq. 6).
 
-valuable seeds -> propose (the experience model's own variations, or a rule's) -> form
-and duplicate filters -> feasibility, where it is asked for -> the pool, with lineage.
-Whatever passes and cannot be solved shows itself: a task that every rollout of a group
-loses, twice, is retired.
+valuable seeds -> proposals (variations by the experience model or by a rule) -> format
+and duplicate filters -> feasibility test, if there is one -> the pool, with lineage. A
+task that passes and cannot be solved is retired after two groups without a success.
 """
 
 import collections
@@ -50,10 +49,11 @@ class FunctionProposer:
 
 
 class TaskFormat(NamedTuple):
-    """What proposals have in common with the seed tasks of their family.
+    """What proposals must have in common with the seed tasks of their family.
 
-    `form` is of their starts, None where there are too few to tell form from content;
-    `told`: all have an instruction; `distinct`: no start has a line twice.
+    `state_format` is the format of initial states, None where there are too few to
+    infer it. `instructed` says that all have an instruction, `distinct` that no initial
+    state has the same line twice.
     """
 
     state_format: StateFormat | None
@@ -62,20 +62,20 @@ class TaskFormat(NamedTuple):
 
 
 ANY = TaskFormat(None, False, False)
-"""Whatever begins: a real environment's own."""
+"""Accepts every start, as those of a real environment."""
 
 
 def task_format(tasks: Sequence[Task]) -> TaskFormat:
-    """What the seed tasks of a family have in common."""
+    """Return what the seed tasks of a family have in common."""
     starts = {t.initial_state for t in tasks}
-    # The form of a single start is all of its heads in their order.
+    # One start alone would make all of its line keys part of the format.
     form = state_format.state_format(starts) if len(starts) > 1 else None
     distinct = all(len(set(s)) == len(s) for s in starts)
     return TaskFormat(form, all(t.instruction for t in tasks), distinct)
 
 
 def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
-    """The most valuable tasks first, by what is expected, without optimism."""
+    """Return the most valuable tasks first, by expected value without optimism."""
     entries = pool.active(generated=False)
     jitter = rng.random(len(entries)) * 1e-6
     order = np.argsort(pool.values(entries, optimism=0.0) + jitter)[::-1][:count]
@@ -85,9 +85,9 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
 def proposal_error(
     task: Task | None, task_format: TaskFormat, seen: set[tuple[str, State]]
 ) -> str | None:
-    """Why a proposal is refused: form, copy, or None where it is good.
+    """Return why a proposal is refused, "form" or "duplicate", or None.
 
-    A variation is another task of the same kind, with the same slots of state.
+    `seen` holds (instruction, initial state) of the existing tasks.
     """
     if task is None or not task.initial_state:
         return "form"
@@ -113,17 +113,17 @@ def extend(
     feasible: Feasible | None = None,
     name: str = "model",
 ) -> dict[str, int]:
-    """Ask for `count` variations, take the good ones in; counts what became of each.
+    """Ask for `count` variations and add the good ones to the pool; return counts.
 
     The counts are by "accepted" or the reason of the refusal: "form", "duplicate", or
-    what `feasible` says. The pool keeps their sums under the generator's `name`. What a
-    real environment has begun is of a good form.
+    what `feasible` returns. The pool sums them under the generator's `name`. The format
+    of real starts is not checked.
     """
     if count == 0:
         return {}
     chosen = seeds(pool, count, rng)
     real = propose.begun_in_environment
-    passed, counts = _filtered(pool, chosen, propose(chosen), real=real)
+    passed, counts = _filter_proposals(pool, chosen, propose(chosen), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:
         reasons = feasible(passed)
@@ -135,14 +135,14 @@ def extend(
     return dict(counts)
 
 
-def _filtered(
+def _filter_proposals(
     pool: TaskPool,
     chosen: Sequence[Task],
     proposals: Sequence[Task | None],
     *,
     real: bool,
 ) -> tuple[list[Task], collections.Counter[str]]:
-    """Those of a good form that are not known, and why the others are refused."""
+    """Return the proposals that are well-formed and new, and the counts of refusals."""
     seen = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
     families: dict[str, list[Task]] = {}
     for entry in pool.entries.values():

@@ -1,4 +1,4 @@
-"""Stages as data: the primer's for tool calling, and a ladder for plain text games."""
+"""Preset lessons: the primer's for tool calling, and a ladder for plain text games."""
 
 import math
 
@@ -11,23 +11,24 @@ SEVERAL = (2.0, math.inf)
 
 
 def tool_lessons() -> tuple[Lesson, ...]:
-    """supervised, when, which, how, pipelines, open: the primer on tool calling.
+    """Return the primer's lessons on tool calling: supervised, when, which, how, ...
 
-    Its section "Curriculum Design, Evaluation Strategy, and Diagnostics" gives these
-    numbers, and no others:
+    The primer's section "Curriculum Design, Evaluation Strategy, and Diagnostics" gives
+    these numbers, and no others:
       budgets ("Curriculum Scheduling"): "Stage 0 (SFT): 30k-200k examples", "Stage 1
         (When): 1-5 RL epochs", "Stage 2 (Which): 3-10", "Stage 3 (How): 5-20", "Stage 4
         (Pipelines): 10-30", "Stage 5 (Open-domain): continuous";
-      the mix of stage 1: "50% queries that require a specific tool", "50% queries that
-        must be answered without tools".
-    The rest it says in words, and the numbers are ours, not measured. Weights, from its
-    "Reward emphasis": stage 1 "increase w_call", "reduce penalties for syntax/execution
-    errors"; 2 "shift weight from w_call to w_which"; 3 "increase w_args", "tighten
-    penalty for malformed JSON"; 4 "add step penalties" (so none before), "strengthen
-    outcome reward".
-    Mixes: later stages keep tasks of the earlier ones, as 3 says "start with minimal
+      the mixture of stage 1: "50% queries that require a specific tool", "50% queries
+        that must be answered without tools". The rest it describes in words; those
+        numbers are ours and not measured. Weights follow its "Reward emphasis": stage 1
+        "increase w_call", "reduce penalties for syntax/execution errors"; 2 "shift
+        weight from w_call to w_which"; 3 "increase w_args", "tighten penalty for
+        malformed JSON"; 4 "add step penalties" (so none before), "strengthen outcome
+        reward".
+
+    Later lessons keep tasks of the earlier ones, as stage 3 says "start with minimal
     arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
-    it lists for each stage.
+    that the primer lists for each stage.
     """
     silent = TaskFilter(share=0.5, calls=NO_CALL, skill="call_precision")
     called = TaskFilter(share=0.5, calls=CALLS, skill="call_recall")
@@ -74,16 +75,16 @@ def tool_lessons() -> tuple[Lesson, ...]:
 def game_lessons(
     *, success: float = 0.6, plans: tuple[int, ...] = (4, 8), updates: float = 8.0
 ) -> tuple[Lesson, ...]:
-    """Short plans first, then longer ones, then all: for text games without tools.
+    """Return lessons for text games without tools: short plans, longer ones, then all.
 
-    `plans` are the longest known plans of the stages but the last; a stage is passed at
-    a `success` rate, or after so many `updates`, and its episodes may take three times
-    its plan. Half of a later stage is what is new in it, half what came before. It is
-    never gone back to: success on longer plans says nothing of shorter ones. All
-    numbers are defaults of ours, not measured.
+    `plans` are the longest known plans of all lessons but the last. A lesson is passed
+    at a `success` rate, or after `updates` updates, and its episodes may take three
+    times its plan. Half of a later lesson's tasks are new in it, half come from before.
+    No lesson is returned to, because success on longer plans does not show success on
+    shorter ones. All numbers are defaults of ours, not measured.
 
     Raises:
-      ValueError: plans that do not grow, or a success rate outside (0, 1].
+      ValueError: the plans do not grow, or the success rate is outside (0, 1].
     """
     if not plans or min(plans) < 1 or list(plans) != sorted(set(plans)):
         raise ValueError(f"plans must be >= 1 and grow, got {plans}")

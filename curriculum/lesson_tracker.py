@@ -1,7 +1,7 @@
-"""The stages of a run: episodes in, the next batch's mix, rewards and limits out.
+"""The lessons of a run: episodes in; task mixture, rewards and limits out.
 
-episodes -> skills since the last check -> advance -> mix, reward weights, step limit.
-All the state there is goes through JSON, beside the pool's.
+episodes -> skills since the last check -> advance -> mixture, reward weights, step
+limit. The whole state can be saved as JSON next to the pool's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,19 +19,21 @@ SCHEMA = "dreamgym.stages/1"
 
 
 class LessonTracker:
-    """Where a run stands in its stages; `seen` is of the turns since the last check."""
+    """The state of a run's lessons; `seen` sums the skills since the last check."""
 
     def __init__(self, lessons: Sequence[Lesson], config: LessonConfig):
-        """Raises ValueError where there are no stages, or two of one name."""
+        """Raise ValueError where there are no lessons, or two with the same name."""
         names = [s.name for s in lessons]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"stages must have names of their own, got {names}")
+            raise ValueError(
+                f"lessons must have distinct names, at least one, got {names}"
+            )
         self.lessons, self._config = tuple(lessons), config
         self.state, self.seen = LessonState(), Skills()
 
     @property
     def lesson(self) -> Lesson:
-        """The present stage."""
+        """The current lesson."""
         return self.lessons[self.state.index]
 
     @property
@@ -39,13 +41,14 @@ class LessonTracker:
         return self.state.history[-1] if self.state.history else {}
 
     def observe(self, episodes: Iterable[Episode]) -> None:
-        """Count what the episodes show."""
+        """Add the skills that the episodes show."""
         self.seen = skills.total([self.seen, *map(skills.of_episode, episodes)])
 
     def check(self, epochs: float | int) -> dict[str, str]:
-        """Decide on what an update showed, the last since then; returns the red flags.
+        """Advance by the skills since the last check; return the red flags.
 
-        `epochs` over the tasks of the stage's mix that it took (see `tasks`).
+        `epochs` is the number of passes over the tasks of the lesson's mixture since
+        then (see `tasks`).
         """
         spent = 1.0 if self.lesson.unit == "updates" else epochs
         measures = self.seen.measures()
@@ -58,28 +61,31 @@ class LessonTracker:
     def task_mixture(
         self, pool: TaskPool, steps: Mapping[str, float | int] | None = None
     ) -> list[TaskQuota]:
-        """The present mix for sampler.sample; `steps` of known plans by task id."""
+        """Return the current mixture for sampler.sample.
+
+        `steps` holds the lengths of known plans by task id.
+        """
         return lessons.task_quotas(
             self.lesson, pool, self._config, measures=self._measures, steps=steps
         )
 
     def tasks(self, pool: TaskPool, steps: Mapping[str, float | int]) -> int:
-        """How many seed tasks there are of the present mix, of all where none is."""
+        """Return how many seed tasks the current mixture has; all if none fits."""
         seeds = [e for e in pool.entries.values() if not e.generated]
         task_mixture = self.task_mixture(pool, steps)
         wanted = [e for e in seeds if any(fits(e) for _, fits in task_mixture)]
         return len(wanted or seeds)
 
     def rewards(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """A reward's parts (or their weights), times the present stage's factors."""
+        """Return reward components (or weights) times the lesson's factors."""
         return {k: w * self.lesson.rewards.get(k, 1.0) for k, w in weights.items()}
 
     def max_steps(self, last: int) -> int:
-        """The step limit of the present stage, never above the run's."""
+        """Return the step limit of the current lesson, never above the run's."""
         return min(self.lesson.max_steps, last) if self.lesson.max_steps else last
 
     def to_json(self) -> dict[str, Any]:
-        """The state as JSON."""
+        """Return the state as JSON."""
         return {
             "schema": SCHEMA,
             "stages": [s.name for s in self.lessons],
@@ -88,15 +94,15 @@ class LessonTracker:
         }
 
     def load(self, row: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` told.
+        """Restore the state that `to_json` returned.
 
         Raises:
-          ValueError: it is of another schema or of other stages.
+          ValueError: it has another schema or other lessons.
         """
         expected = {"schema": SCHEMA, "stages": [s.name for s in self.lessons]}
         stored = {k: row.get(k) for k in expected}
         if stored != expected:
-            raise ValueError(f"expected stages {expected}, got {stored}")
+            raise ValueError(f"expected lessons {expected}, got {stored}")
         self.state = LessonState.of_json(row["state"])
         self.seen = Skills.of_state(row["seen"])
 
@@ -107,7 +113,7 @@ def step_limit(
     config: CurriculumConfig,
     tracker: LessonTracker | None = None,
 ) -> int:
-    """The step limit of an update: the schedule's, and no more than the stage's.
+    """Return the step limit of an update: the schedule's, capped by the lesson's.
 
     `last` is the run's own limit.
     """
@@ -116,9 +122,10 @@ def step_limit(
 
 
 def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
-    """The stages of reinforcement that the settings name, None where they name none.
+    """Return the lessons of the settings for reinforcement learning, or None.
 
-    A stage that is counted in examples is supervised: the warm start was that.
+    A lesson that is counted in examples is supervised and left out: the warm start was
+    that.
     """
     if config.stages == "none":
         return None

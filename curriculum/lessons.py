@@ -1,8 +1,8 @@
-"""Stages of a curriculum: which tasks, which rewards, until what can be done.
+"""Lessons of a curriculum: which tasks, which rewards, and what must be reached.
 
-skills measured -> promotion or regression, n checks in a row -> the stage -> the mix of
-tasks, the weights of the reward's parts, the limits. The machine is a pure function of
-(state, measures); the presets are data (curriculum/lesson_presets.py).
+measured skills -> promotion or regression after several checks in a row -> the lesson
+-> its task mixture, reward weights and limits. `advance` is a pure function of state
+and measures; the presets are data (lesson_presets.py).
 """
 
 import dataclasses
@@ -19,18 +19,19 @@ Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)
 UNITS = ("epochs", "updates", "examples")
 HISTORY = 64
-"""Checks whose measures are kept."""
+"""The number of checks whose measures are kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskFilter:
-    """A share of a stage's tasks, and which tasks it may be of; both ends included.
+    """A share of a lesson's tasks and the conditions they meet, as inclusive ranges.
 
-    `families` are patterns ("coin*"), none: any. `calls` is how many calls are due and
-    `arguments` how many the richest of them has (of tasks that say: calls.gold_calls;
-    others fit where both are ANY). `steps` is the length of a known plan, `success` the
-    pool's estimate; a task whose plan is not known fits where there is no upper limit.
-    The share grows with what is lacking in `skill`, a measure: see `shares`.
+    `families` are patterns such as "coin*"; none accepts any family. `calls` is the
+    number of expected calls and `arguments` the number of arguments of the largest
+    (tool_calls.gold_calls; tasks without expected calls fit where both are ANY).
+    `steps` is the length of a known plan, `success` the pool's estimate; a task without
+    a known plan fits where there is no upper limit. The share grows with what is
+    missing in the measure `skill`: see `mixture_shares`.
     """
 
     share: float
@@ -50,7 +51,7 @@ class TaskFilter:
                 raise ValueError(f"{name} must be (low, high), got {(low, high)}")
 
     def matches_calls(self, task: Task) -> bool:
-        """Whether the calls due are as many as wanted, and as rich."""
+        """Return whether the expected calls have the wanted number and size."""
         if self.calls == ANY and self.arguments == ANY:
             return True
         gold = gold_calls(task)
@@ -61,7 +62,7 @@ class TaskFilter:
         return _in(len(calls), self.calls) and _in(num_arguments, self.arguments)
 
     def fits(self, task: Task, *, steps: float | int | None, success: float) -> bool:
-        """Whether a task is of this kind; `steps` None: its plan is not known."""
+        """Return whether a task meets the conditions; an unknown plan is None."""
         family_fits = not self.families or any(
             fnmatch.fnmatchcase(task.family, p) for p in self.families
         )
@@ -76,14 +77,14 @@ class TaskFilter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """One stage: its mix of tasks, its rewards, how long, and what it must lead to.
+    """One lesson: its task mixture, its rewards, its budget and its goals.
 
-    `rewards` multiply the weights of the reward's parts, by name; what is not named
-    stays. `budget` is the least and the most that is spent in it, in `unit`s: epochs
-    over the tasks of its mix, updates, or examples. It is passed when every measure of
-    `promote` is at least as large, in checks in a row; unless `held`, later stages
-    measure those on other tasks, and falling below does not lead back here. `max_steps`
-    limits its episodes (0: the run's limit).
+    `rewards` are factors of the reward's components by name; the others stay as they
+    are. `budget` is the minimum and maximum spent in it, in `unit`s: epochs over the
+    tasks of its mixture, updates, or examples. It is passed when every measure of
+    `promote` is reached in several checks in a row. With `can_regress`, a later loss of
+    these measures leads back to it; it is False where later lessons measure them on
+    other tasks. `max_steps` limits its episodes (0: the run's limit).
     """
 
     name: str
@@ -99,10 +100,12 @@ class Lesson:
         if self.unit not in UNITS:
             raise ValueError(f"unit must be one of {UNITS}, got {self.unit!r}")
         if not self.name or not self.task_mixture:
-            raise ValueError(f"a stage needs a name and a mix, got {self.name!r}")
+            raise ValueError(
+                f"a lesson needs a name and a task mixture, got {self.name!r}"
+            )
         low, high = self.budget
         if not 0 <= low <= high or not high:
-            raise ValueError(f"budget must be (least, most), got {self.budget}")
+            raise ValueError(f"budget must be (minimum, maximum), got {self.budget}")
         if self.max_steps < 0:
             raise ValueError(f"max_steps must be >= 0, got {self.max_steps}")
         bad = {k: v for k, v in self.rewards.items() if not 0 <= v < math.inf}
@@ -112,13 +115,13 @@ class Lesson:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LessonConfig:
-    """How stages follow each other.
+    """How lessons follow each other.
 
-    `checks` in a row must say so before a stage is left, either way. A stage is gone
-    back to when a measure that it was passed with falls more than `margin` below. At
-    the end of its budget a stage is passed if `force`, whatever was reached. `boost`
-    shifts the mix towards what is lacking (`shares`). `drop` is how far a skill falls
-    from its best before it counts as collapsed (skill_collapse.reasons).
+    A lesson is left, in either direction, after `checks` checks in a row. It is
+    returned to when a measure that it was passed with falls by more than `margin`. With
+    `force` a lesson is passed at the end of its budget, whatever was reached. `boost`
+    shifts the mixture towards weak skills (`mixture_shares`). `drop` is how far a skill
+    must fall from its best to count as collapsed (skill_collapse.reasons).
     """
 
     checks: int = 2
@@ -139,10 +142,10 @@ class LessonConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LessonState:
-    """Where the stages stand, as plain data.
+    """The state of the lessons as plain data.
 
-    `passed` and `failed` count checks in a row; `floors` are, by stage, the measures it
-    was passed with; `why` says how the present stage was come to; `history` holds the
+    `passed` and `failed` count checks in a row; `floors` holds, by lesson, the measures
+    it was passed with; `why` is the reason of the last transition; `history` holds the
     measures of the last HISTORY checks, oldest first.
     """
 
@@ -155,12 +158,12 @@ class LessonState:
     history: tuple[Mapping[str, float], ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """The state as JSON."""
+        """Return the state as JSON."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def of_json(row: Mapping[str, Any]) -> "LessonState":
-        """The state that `json` told."""
+        """Return the state that `json` wrote."""
         fields: dict[str, Any] = {**row, "history": tuple(row["history"])}
         return LessonState(**fields)
 
@@ -173,19 +176,20 @@ def advance(
     *,
     spent: float | int,
 ) -> LessonState:
-    """The state after a check of the skills; `spent` since the last, in stage units.
+    """Return the state after a check of the skills.
 
-    Back to the earliest stage that was passed with a measure that has been lost, or on
-    where all of `promote` is reached and the least budget spent, or where the most is;
-    the last stage is never passed. A measure that nothing is known of neither promotes
-    nor sets back.
+    `spent` is what was spent since the last check, in the lesson's unit. The state goes
+    back to the earliest lesson whose measures are lost, or on where all of `promote` is
+    reached and the minimal budget spent, or where the maximal budget is spent. The last
+    lesson is never passed. An unknown measure neither promotes nor sets back.
 
     Raises:
-      ValueError: no stages, a state beyond them, or a negative cost.
+      ValueError: there are no lessons, the state is beyond them, or `spent` is
+        negative.
     """
     if not 0 <= state.index < len(lessons) or spent < 0:
         raise ValueError(
-            f"expected a stage of {len(lessons)} and spent >= 0, got number "
+            f"expected a lesson of {len(lessons)} and spent >= 0, got number "
             f"{state.index} and {spent}"
         )
     lesson = lessons[state.index]
@@ -193,9 +197,9 @@ def advance(
         state, spent=state.spent + spent,
         history=(*state.history, dict(measures))[-HISTORY:],
     )  # fmt: skip
-    lost = _lost(state, lessons, measures, config.margin)
+    lost = _lost_lesson(state, lessons, measures, config.margin)
     failed = state.failed + 1 if lost is not None else 0
-    reached = all(_reached(measures, k, v) for k, v in lesson.promote.items())
+    reached = all(_reaches(measures, k, v) for k, v in lesson.promote.items())
     passed = state.passed + 1 if lesson.promote and reached else 0
     state = dataclasses.replace(state, failed=failed, passed=passed)
     if lost is not None and failed >= config.checks:
@@ -219,17 +223,17 @@ def advance(
     )  # fmt: skip
 
 
-def _reached(measures: Mapping[str, float], name: str, threshold: float) -> bool:
+def _reaches(measures: Mapping[str, float], name: str, threshold: float) -> bool:
     return name in measures and measures[name] >= threshold
 
 
-def _lost(
+def _lost_lesson(
     state: LessonState,
     lessons: Sequence[Lesson],
     measures: Mapping[str, float],
     margin: float,
 ) -> int | None:
-    """The earliest stage behind whose measures are not held any more."""
+    """Return the earliest passed lesson whose measures are lost, or None."""
     for i, lesson in enumerate(lessons[: state.index]):
         for name, floor in state.floors.get(lesson.name, {}).items():
             if name in measures and measures[name] < floor - margin:
@@ -240,10 +244,11 @@ def _lost(
 def mixture_shares(
     lesson: Lesson, measures: Mapping[str, float], boost: float | int
 ) -> list[float]:
-    """The shares of the mix, each grown by `boost` times what its skill lacks of 1.
+    """Return the mixture's shares, grown where a skill lacks something to 1.
 
-    "Dynamic curriculum: shift task sampling probabilities based on evaluation metrics"
-    (the primer). They sum to 1; a skill that nothing is known of lacks nothing.
+    A share grows by `boost` times what its skill lacks. "Dynamic curriculum: shift task
+    sampling probabilities based on evaluation metrics" (the primer). The shares sum to
+    1; an unknown skill lacks nothing.
     """
     raw = [
         task_filter.share
@@ -261,9 +266,9 @@ def task_quotas(
     measures: Mapping[str, float],
     steps: Mapping[str, float | int] | None = None,
 ) -> list[TaskQuota]:
-    """The stage's mix for sampler.sample.
+    """Return the lesson's task mixture for sampler.sample.
 
-    `steps`: length of a known plan by task id; a generated task goes by its seed's.
+    `steps` holds lengths of known plans by task id; a generated task has its seed's.
     """
     plan_lengths = {} if steps is None else steps
     entries = list(pool.entries.values())

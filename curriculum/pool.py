@@ -1,4 +1,4 @@
-"""The pool of tasks with what is known of each: outcomes, value, age, lineage.
+"""The pool of tasks and what is known of each: outcomes, value, age, lineage.
 
 outcomes of a batch -> pooled by cluster -> values, retirement. Plain data, saved as
 JSON, so that a run resumes with the same pool.
@@ -24,16 +24,17 @@ from curriculum.value import (
 from worldmodel.data.records import Task
 
 Outcomes = Sequence[tuple[str, Sequence[bool]]]
-"""Task ids with the scored successes of their rollouts."""
+"""Task ids, each with the scored successes of its rollouts."""
 
 
 @dataclasses.dataclass
 class Entry:
     """A task and the outcomes of its rollouts.
 
-    `won` and `lost` are aged to `last_update`, `successes` and `rollouts` are not.
-    `value` is the variance of the last group of its cluster, of update `valued`.
-    `silent` groups in a row had no scored rollout.
+    `won` and `lost` are decayed to `last_update`; `successes` and `rollouts` are not.
+    `value` is the variance of the last group of its cluster, at update `valued_at`.
+    `uninformative_groups` counts groups in a row with equal outcomes, `unscored_groups`
+    those without a scored rollout.
     """
 
     task: Task
@@ -53,14 +54,15 @@ class Entry:
 
 
 TaskQuota = tuple[float, Callable[[Entry], bool]]
-"""A share of a batch, and which tasks it may be filled with."""
+"""A share of a batch, and the predicate of tasks that may fill it."""
 
 
 class TaskPool:
-    """Tasks by id, in the order they came.
+    """Tasks by id, in order of addition.
 
-    `now` is the update that comes next; `verdicts` counts, by generator, what became
-    of the variations it proposed; `resets` of a real environment are what they cost.
+    `next_update` is the number of the next update, `proposal_counts` holds by generator
+    what became of its proposals, and `resets` counts the resets of real environments
+    that these took.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class TaskPool:
         values: ValueConfig | None = None,
         seed: int = 0,
     ):
-        """`patience`: all-same groups in a row before a task is retired.
+        """Build a pool of seed tasks.
 
-        `seed` is of the lexical clusters.
+        Args:
+          patience: uninformative groups in a row after which a task is retired.
+          seed: the seed of the lexical clusters.
 
         Raises:
-          ValueError: no tasks, a repeated id, or patience below 1.
+          ValueError: there are no tasks, an id is repeated, or patience is below 1.
         """
         if patience < 1:
             raise ValueError(f"patience must be >= 1, got {patience}")
@@ -104,11 +108,11 @@ class TaskPool:
         self._cluster = clusters.namer(c.cluster, seeds, c.clusters, seed=self._seed)
 
     def add_generated(self, task: Task) -> None:
-        """A task of the generator's; its id must be new."""
+        """Add a generated task; its id must be new."""
         self._add(Entry(task, generated=True, cluster=self._cluster(task)))
 
     def active(self, *, generated: bool | None = None) -> list[Entry]:
-        """Tasks not retired, of one kind if asked."""
+        """Return the tasks that are not retired, generated or not if given."""
         return [
             e
             for e in self.entries.values()
@@ -118,12 +122,12 @@ class TaskPool:
     # --- taking in -----------------------------------------------------------
 
     def record_batch(self, outcomes: Outcomes, update: int) -> None:
-        """Take in the scored outcomes of a batch of groups, pooled by cluster.
+        """Record the scored outcomes of a batch of groups, pooled by cluster.
 
-        A task whose last `patience` groups were always won or always lost is retired,
-        and one of which none was scored: nothing can be learnt of either. A single
-        outcome says nothing of a variance: with one rollout a task (PPO) a cluster with
-        a second outcome in the batch is needed for either.
+        A task is retired when its last `patience` groups were all won or all lost, or
+        had no scored rollout, because nothing can be learned from it. A single outcome
+        has no variance: with one rollout a task (PPO), its cluster needs a second
+        outcome in the batch.
         """
         pooled: dict[str, list[bool]] = collections.defaultdict(list)
         scored_ids: dict[str, None] = {}
@@ -168,13 +172,13 @@ class TaskPool:
         return self._values.decay ** max(updates, 0)
 
     def _readmit_seeds(self) -> None:
-        """When every seed task is retired the policy has changed: look again."""
+        """Readmit all seed tasks when all are retired: the policy has changed since."""
         for entry in self.entries.values():
             if not entry.generated:
                 self._readmit(entry)
 
     def readmit_unsolved(self) -> None:
-        """Episodes may take more steps from now on: what was only lost may be won."""
+        """Readmit retired tasks without a success, because the step limit has grown."""
         for entry in self.entries.values():
             if entry.retired and not entry.successes:
                 self._readmit(entry)
@@ -186,7 +190,7 @@ class TaskPool:
     def count_proposals(
         self, generator: str, proposal_counts: Mapping[str, int]
     ) -> None:
-        """Count what became of a generator's proposals."""
+        """Add to the counts of what became of a generator's proposals."""
         counts = collections.Counter(self.proposal_counts.get(generator, {}))
         counts.update(proposal_counts)
         self.proposal_counts[generator] = dict(counts)
@@ -196,10 +200,11 @@ class TaskPool:
     def values(
         self, entries: Sequence[Entry], *, optimism: float | int | None = None
     ) -> Float[np.ndarray, " N"]:
-        """What each may teach now, in [0, 1/4]; the settings' optimism unless told.
+        """Return the value of each task, in [0, 1/4].
 
-        Without optimism an untried task counts half of the most with the group
-        estimate, and what the prior expects with the posterior.
+        `optimism` overrides the setting. Without optimism an untried task has half the
+        maximal value under the group estimator, and the prior's expectation under the
+        posterior.
         """
         c = self._values
         deviations = c.optimism if optimism is None else optimism
@@ -221,13 +226,13 @@ class TaskPool:
         )
 
     def success(self, entries: Sequence[Entry]) -> Float[np.ndarray, " N"]:
-        """The success expected of each: its cluster's, 1/2 where nothing is known."""
+        """Return the expected success of each task's cluster, 1/2 where unknown."""
         counts, prior = self._counts(), self._values.prior
         pairs = [counts[e.cluster] for e in entries]
         return np.array([(prior + w) / (2 * prior + w + x) for w, x in pairs], float)
 
     def _counts(self) -> dict[str, tuple[float, float]]:
-        """Rollouts won and lost, by cluster, aged to now."""
+        """Return rollouts won and lost by cluster, decayed to the next update."""
         out: dict[str, tuple[float, float]] = {}
         for e in self.entries.values():
             won, lost = out.get(e.cluster, (0.0, 0.0))
@@ -236,14 +241,14 @@ class TaskPool:
         return out
 
     def acceptance(self) -> dict[str, float]:
-        """The share of a generator's proposals that were taken in, by its name."""
+        """Return the share of accepted proposals by generator."""
         return {
             name: counts.get("accepted", 0) / max(sum(counts.values()), 1)
             for name, counts in self.proposal_counts.items()
         }
 
     def state(self) -> dict[str, Any]:
-        """The pool as JSON."""
+        """Return the pool as JSON."""
         return {
             "now": self.next_update,
             "resets": self.resets,
@@ -252,7 +257,7 @@ class TaskPool:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take the place of all there is with what `state()` told."""
+        """Replace the pool by what `state()` returned."""
         self.next_update, self.resets = state["now"], state["resets"]
         self.proposal_counts = {k: dict(v) for k, v in state["verdicts"].items()}
         self.entries = {}

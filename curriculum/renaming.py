@@ -1,8 +1,8 @@
-"""Rule-based variation of tasks: the baseline of the generator, and free.
+"""Variation of tasks by renaming: the rule-based baseline of the generator.
 
-tasks of a family -> which words name things, and which could stand for each other ->
-a task with one or two of them renamed throughout, instruction and start alike.
-No model and no environment is asked, so nothing says that the result can be solved.
+tasks of a family -> the words that name things, and which could replace each other -> a
+task with one or two of them renamed consistently in instruction and initial state.
+Neither a model nor an environment is asked, so the result may be unsolvable.
 """
 
 import collections
@@ -15,12 +15,12 @@ import numpy as np
 from worldmodel.data.records import Task
 
 Neighbours = Mapping[str, tuple[frozenset[str], frozenset[str]]]
-"""For each word, what was seen before it and after it; "" is an end of a line."""
+"""The words seen before and after each word; "" is an end of a line."""
 
 RENAMED = 2
-"""Words that change at once, at most."""
+"""The maximal number of words that change at once."""
 LIKE = 0.5
-"""The least share of the neighbours of two words that both of them have."""
+"""The least overlap (intersection over union) of the neighbours of two words."""
 
 
 def _lines(task: Task) -> list[list[str]]:
@@ -41,7 +41,7 @@ def neighbours(tasks: Iterable[Task]) -> Neighbours:
 
 
 def entities(tasks: Sequence[Task]) -> set[str]:
-    """Words that some tasks hold and others do not: those in all are the form's."""
+    """Return the words that some tasks have and others do not; the rest is form."""
     word_sets = [{w for words in _lines(t) for w in words} for t in tasks]
     return (
         set().union(*word_sets) - set.intersection(*word_sets) if word_sets else set()
@@ -51,12 +51,12 @@ def entities(tasks: Sequence[Task]) -> set[str]:
 def stand_ins(
     task: Task, word: str, names: set[str], neighbour_sets: Neighbours
 ) -> list[str]:
-    """Names that may take the place of `word`: such as were seen in its company.
+    """Return the names that may replace `word`: those seen in the same company.
 
-    They were seen, elsewhere, between all the neighbours that it has here, and theirs
-    are LIKE its own on the whole: rooms stand between rooms as directions do, but no
-    direction stands at the beginning of a line. A neighbour that is a name itself
-    counts as any name, for each task has others.
+    Such a name was seen, in other tasks, next to all neighbours that `word` has in this
+    one, and overlaps with its neighbours by LIKE in all: rooms stand between rooms as
+    directions do, but no direction begins a line. A neighbour that is a name itself
+    counts as any name, because each task has others.
     """
 
     def kinds(sides: tuple[frozenset[str], frozenset[str]]) -> set[tuple[int, str]]:
@@ -77,9 +77,9 @@ def stand_ins(
 
 
 def with_renames(task: Task, renames: Mapping[str, str]) -> Task:
-    """The task with words exchanged throughout: `a` becomes `b`, and `b` becomes `a`.
+    """Return the task with pairs of words swapped everywhere.
 
-    An exchange keeps what was different different, so two rooms never become one.
+    A swap keeps different words different, so that two rooms never become one.
     """
     swap = dict(renames) | {b: a for a, b in renames.items()}
 
@@ -97,7 +97,7 @@ def with_renames(task: Task, renames: Mapping[str, str]) -> Task:
 
 
 class Renaming:
-    """Variations of tasks by consistent renaming; made from the tasks of a run."""
+    """Variations of tasks by consistent renaming, from the tasks of a run."""
 
     def __init__(self, tasks: Sequence[Task]):
         families: dict[str, list[Task]] = {}
@@ -107,7 +107,7 @@ class Renaming:
         self._neighbours = {k: neighbours(members) for k, members in families.items()}
 
     def vary(self, task: Task, rng: np.random.Generator) -> Task | None:
-        """A variation of the task, None where nothing in it can be renamed."""
+        """Return a variation of the task, or None where it has nothing to rename."""
         names = self._names.get(task.family, set())
         neighbour_sets = self._neighbours.get(task.family, {})
         entities_of_task = sorted({w for words in _lines(task) for w in words} & names)

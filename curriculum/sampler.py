@@ -1,8 +1,8 @@
-"""Which tasks the next batch rolls out.
+"""Sampling of the tasks that the next batch rolls out.
 
-pool -> generated tasks up to a share lambda -> seed tasks by value (or by how near they
-are to a target success), one family as often as another, in the shares of the stage's
-mix where there is one -> the batch. Tasks never tried count with the largest value.
+pool -> generated tasks, up to a share lambda -> seed tasks by value (or by proximity to
+a target success), families in equal numbers, in the quotas of the lesson's task mixture
+if there is one -> the batch. Untried tasks have the largest value.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ STAGES = ("none", "tools", "games")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurriculumConfig:
-    """How tasks are chosen and invented.
+    """How tasks are sampled and generated.
 
-    `generated_share` is the paper's lambda; `coverage` the share of the weight that is
-    spread evenly, so that no task is forgotten; `patience` all-same groups retire a
-    task. With a `target` success (0: none) tasks are weighed by how near they are to
-    it, `target_width` away counting exp(-1/2), in place of their value.
+    `generated_share` is the paper's lambda. `coverage` is the share of the probability
+    that is spread evenly, so that no task is forgotten. `patience` uninformative groups
+    retire a task. A `target` success above 0 weights tasks by their proximity to it
+    rather than by value: a distance of `target_width` has weight exp(-1/2).
 
-    `generator` writes `proposals` variations each update: "model" is the experience
-    model, "rule" the environment's or a renaming of what the texts name, "none" nobody.
-    `stages` is a preset of curriculum.lesson_presets, or "none".
+    `generator` writes `proposals` variations an update: "model" is the experience
+    model, "rule" the environment's own or a renaming of words in the texts, "none"
+    writes none. `stages` is a preset of lesson_presets.py, or "none".
     """
 
     generated_share: float = 0.125
@@ -75,14 +75,14 @@ class CurriculumConfig:
 def pool_of(
     tasks: Sequence[Task], config: CurriculumConfig, *, seed: int = 0
 ) -> TaskPool:
-    """A fresh pool of seed tasks; `seed` is of the lexical clusters."""
+    """Return a new pool of seed tasks; `seed` is that of the lexical clusters."""
     return TaskPool(tasks, patience=config.patience, values=config.value, seed=seed)
 
 
 def task_weights(
     pool: TaskPool, entries: Sequence[Entry], config: CurriculumConfig
 ) -> Float[np.ndarray, " N"]:
-    """How much each task is wanted: its value, or its closeness to the target."""
+    """Return the weight of each task: its value, or its proximity to the target."""
     if not config.target:
         return pool.values(entries)
     expected = pool.success(entries).tolist()
@@ -93,7 +93,7 @@ def task_weights(
 def weights(
     task_weights: Float[np.ndarray, " N"], coverage: float | int
 ) -> Float[np.ndarray, " N"]:
-    """Sampling probabilities: by worth, plus an even share."""
+    """Return sampling probabilities: proportional to weight, plus an even share."""
     even = np.full(len(task_weights), 1.0 / len(task_weights))
     if task_weights.sum() == 0:
         return even
@@ -109,17 +109,16 @@ def sample(
     task_mixture: Sequence[TaskQuota] = (),
     exclude: Collection[str] = (),
 ) -> list[Task]:
-    """`count` tasks, at most lambda of them generated; distinct where the pool allows.
+    """Return `count` tasks, at most lambda of them generated, distinct where possible.
 
-    Tasks whose ids are in `without` are left out while there are others.
-
-    Families share the seed tasks evenly. A `mix` (stages.parts) says which tasks are
-    wanted in which shares. A part whose tasks are all retired has them back: what it
-    measures must go on being played. One that no task fits leaves its share to the
-    others, and where none fits any part every active task may be drawn.
+    Tasks with ids in `exclude` are left out while there are others. Families share the
+    seed tasks evenly. `task_mixture` (lessons.task_quotas) has the quotas of a lesson.
+    A quota whose tasks are all retired has them back, because what it measures must
+    still be played. A quota without tasks leaves its share to the others; without any,
+    every active task may be drawn.
 
     Raises:
-      ValueError: a count below 1.
+      ValueError: the count is below 1.
     """
     if count < 1:
         raise ValueError(f"count must be >= 1, got {count}")
@@ -157,12 +156,12 @@ def sample(
 
 
 def max_generated(config: CurriculumConfig, count: int) -> int:
-    """How many of a batch of `count` tasks may be generated ones."""
+    """Return how many of a batch of `count` tasks may be generated ones."""
     return int(config.generated_share * count)
 
 
 def apportion(shares: Sequence[float | int], count: int) -> list[int]:
-    """Whole numbers in these shares that sum to `count` (largest remainders)."""
+    """Return integers in these shares that sum to `count` (largest remainders)."""
     exact = np.asarray(shares, float) / np.sum(shares) * count
     out = np.floor(exact + 1e-9).astype(int)
     order = np.argsort(-(exact - out), kind="stable")

@@ -1,7 +1,7 @@
 """Skill collapse: a skill lost while another is learned, calls that vanish or explode.
 
-measures of the checks so far, oldest first -> red flags by name. The primer's list
-("Detecting Skill Collapse"), each with a number that says when: those are ours.
+measures of the checks so far, oldest first -> red flags by measure. The list is the
+primer's ("Detecting Skill Collapse"); the thresholds are ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,38 +14,38 @@ NAMED = {
     "tool_accuracy": "which collapse",
     "execution": "argument collapse",
 }
-"""The primer's names for a fall of a measure."""
+"""The primer's names for the fall of a measure."""
 
 LOWER_IS_BETTER = ("calls_per_success", "steps_per_success")
 RATES = ("call_rate", "due_rate")
-"""Neither good nor bad in themselves."""
+"""Measures that are neither good nor bad in themselves."""
 
 FLAT = 0.02
-"""Success that moves by no more than this over the window is flat."""
+"""The largest range over the window in which success counts as flat."""
 VANISHED = 0.1
 EXPLODED = 3.0
-"""Calls for each that is due."""
+"""Calls per expected call."""
 
 
 def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
-    """Red flags of the last check that the stages saw (`reasons`)."""
-    return reasons(state.history, drop=config.drop)
+    """Return the red flags of the last check in the state's history (`reasons`)."""
+    return red_flags(state.history, drop=config.drop)
 
 
-def reasons(
+def red_flags(
     history: Sequence[Mapping[str, float]], *, drop: float | int, window: int = 4
 ) -> dict[str, str]:
-    """Red flags of the last check by measure; empty where all is well.
+    """Return the red flags of the last check by measure; empty where there are none.
 
-    A measure has collapsed where it lies more than `drop` under the best of the last
-    `window` checks before, and another has risen since that best: a fall of all at once
-    is a worse policy, not a skill traded for another. Calls vanish at less than a tenth
-    of those due, explode above three times as many. Flat success while the mean of the
-    other skills rose by more than `drop` over a whole window is a plateau "due to
-    overfitting on shaping rewards".
+    A measure has collapsed if it is more than `drop` below the best of the `window`
+    checks before, while another has risen since that best: a fall of all at once is a
+    worse policy rather than one skill traded for another. Calls vanish below a tenth of
+    the expected ones and explode above three times as many. Flat success while the mean
+    of the other skills rose by more than `drop` over a whole window is a plateau "due
+    to overfitting on shaping rewards".
 
     Raises:
-      ValueError: a drop that is not positive, or a window below 1.
+      ValueError: `drop` is not positive, or `window` is below 1.
     """
     if drop <= 0 or window < 1:
         raise ValueError(f"drop must be > 0 and window >= 1, got {drop} and {window}")
@@ -70,7 +70,7 @@ def reasons(
 
 
 def _skills(measures: Mapping[str, float]) -> list[str]:
-    """Measures of which more is better."""
+    """Return the measures of which more is better."""
     return [k for k in measures if k not in (*LOWER_IS_BETTER, *RATES)]
 
 

@@ -1,8 +1,9 @@
-"""What an agent can do, measured on its turns and episodes: counts that add.
+"""Skills of an agent, measured on its turns and episodes as counts that add up.
 
-(called, due) of each turn -> call precision and recall, which tool for which, how good
-the arguments are; episodes -> success, calls and steps per success. The primer on tool
-calling names these measures under "Diagnostics and Monitoring" and its stages 1 to 4.
+(call, expected call) of each turn -> precision and recall of calls, accuracy of tools,
+scores of arguments; episodes -> success, calls and steps per success. The primer on
+tool calling has these measures under "Diagnostics and Monitoring" and in its stages 1
+to 4.
 """
 
 import dataclasses
@@ -20,21 +21,24 @@ from worldmodel.text.tool_calls import (
 
 
 class SkillRate(NamedTuple):
-    """A mean kept as total and count, so that batches add exactly."""
+    """A mean kept as hits and count, so that batches add exactly.
+
+    Unlike data/rates.py's Rate its count may be a sum of parts, and it has no weights.
+    """
 
     hits: float = 0.0
     count: float = 0.0
 
     def plus(self, other: "SkillRate") -> "SkillRate":
-        """Both together."""
+        """Return the rate of both together."""
         return SkillRate(self.hits + other.hits, self.count + other.count)
 
 
 class Turn(NamedTuple):
-    """One turn with tools at hand: the call made, the call due, and whether it ran.
+    """One turn with tools available: the call, the expected call, and whether it ran.
 
-    None of `called` or `due`: no call was made, none was due. `executed` is None where
-    the environment did not say.
+    `called` or `expected` is None where there is no call. `executed` is None where the
+    environment did not report it.
     """
 
     called: Call | None
@@ -44,17 +48,17 @@ class Turn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Skills:
-    """Sums over turns and episodes; `a.plus(b)` is of both, in any order.
+    """Sums over turns and episodes; `a.plus(b)` has those of both, in any order.
 
-    `shares` by name (see `measures`), `confusion[due][called]` counts turns in which a
-    tool was due and one was called.
+    `rates` by name (see `measures`); `confusion[expected][called]` counts turns with an
+    expected and an actual call by their tools.
     """
 
     rates: Mapping[str, SkillRate] = dataclasses.field(default_factory=dict)
     confusion: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def plus(self, other: "Skills") -> "Skills":
-        """Both together."""
+        """Return the sums of both together."""
         names = sorted(self.rates.keys() | other.rates.keys())
         tools = sorted(self.confusion.keys() | other.confusion.keys())
         return Skills(
@@ -63,29 +67,29 @@ class Skills:
                 for n in names
             },
             confusion={
-                t: _added(self.confusion.get(t, {}), other.confusion.get(t, {}))
+                t: _add_counts(self.confusion.get(t, {}), other.confusion.get(t, {}))
                 for t in tools
             },
         )
 
     def measures(self) -> dict[str, float]:
-        """Each measure that something was counted for; the others are not known.
+        """Return each measure that has a count; the others are unknown.
 
-        call_precision: of the calls made, those in turns where one was due
-        call_recall: of the turns where one was due, those with a call
-        call_rate, due_rate: turns with a call made, with one due
-        tool_accuracy: of the calls made where one was due, those of the due tool
-        argument_score: of those, how good the arguments are (calls.argument_score)
+        call_precision: of the calls made, those in turns with an expected call
+        call_recall: of the turns with an expected call, those with a call
+        call_rate, due_rate: turns with a call; turns with an expected call
+        tool_accuracy: of the calls in turns with an expected call, those of its tool
+        argument_score: of those, the score of the arguments (tool_calls.argument_score)
         valid_json, execution: of the calls made, those well-formed; those that ran, of
-          those of which it is known
+          the ones for which it is known
         success: of the episodes that were scored
         calls_per_success, steps_per_success: calls and steps of won episodes
-        valid_action: steps whose action the environment took, of those where it said
+        valid_action: steps with a valid action, of those where it is known
         """
         return {n: s.hits / s.count for n, s in self.rates.items() if s.count}
 
     def state(self) -> dict[str, Any]:
-        """The sums as JSON."""
+        """Return the sums as JSON."""
         return {
             "shares": {n: list(s) for n, s in self.rates.items()},
             "confusion": {t: dict(row) for t, row in self.confusion.items()},
@@ -93,19 +97,19 @@ class Skills:
 
     @staticmethod
     def of_state(state: Mapping[str, Any]) -> "Skills":
-        """The sums that `state` told."""
+        """Return the sums that `state` wrote."""
         return Skills(
             rates={n: SkillRate(*s) for n, s in state["shares"].items()},
             confusion={t: dict(row) for t, row in state["confusion"].items()},
         )
 
 
-def _added(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+def _add_counts(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
     return {k: a.get(k, 0) + b.get(k, 0) for k in sorted(a.keys() | b.keys())}
 
 
 def of_turn(turn: Turn) -> Skills:
-    """What one turn shows."""
+    """Return the skills that one turn shows."""
     called, expected = turn.called, turn.expected
     is_call, is_due = called is not None, expected is not None
     rates = {
@@ -133,12 +137,12 @@ def _rate(hit: float | int, of: float | int = 1) -> SkillRate:
 
 
 def of_episode(episode: Episode) -> Skills:
-    """What an episode shows; its tools where its task says which calls are due.
+    """Return the skills that an episode shows, with tools if its task expects calls.
 
-    A call ran where the environment says that it took the action.
+    A call ran if the environment reports that it took the action.
 
     Raises:
-      ValueError: the task's calls are malformed (calls.gold_calls).
+      ValueError: the task's calls are malformed (tool_calls.gold_calls).
     """
     gold, steps = gold_calls(episode.task), episode.transitions
     invalid_flags = [x.invalid for x in steps if x.invalid is not None]
@@ -158,7 +162,7 @@ def of_episode(episode: Episode) -> Skills:
 
 
 def total(parts: Iterable[Skills]) -> Skills:
-    """All of them together."""
+    """Return the sum of all."""
     out = Skills()
     for part in parts:
         out = out.plus(part)

@@ -1,4 +1,4 @@
-"""Schedules: plain functions of the update's number."""
+"""The schedule of the step limit, a function of the update's number."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ import dataclasses
 class StepLimitConfig:
     """How many steps an episode may take, from `first` up to the run's own limit.
 
-    It rises over the first `updates` updates, in `stages` equal steps, or a little at
-    every update where that is 0. `first` = 0: the limit is the run's from the start.
+    The limit rises over the first `updates` updates, in `stages` equal steps, or at
+    every update where `stages` is 0. With `first` = 0 it is the run's from the start.
     """
 
     first: int = 0
@@ -24,13 +24,13 @@ class StepLimitConfig:
 
 
 def step_limit_schedule(update: int, last: int, config: StepLimitConfig) -> int:
-    """The step limit of update number `update` (from 0); `last` is the run's.
+    """Return the step limit of update number `update` (from 0); `last` is the run's.
 
     Linear from `first` at update 0 to `last` at update `updates`, rounded down; with
-    stages, the line's value where the stage began (the last stage begins at `updates`).
+    stages, the line's value where the stage began (the last one begins at `updates`).
 
     Raises:
-      ValueError: `last` below `first` or 1, or a negative update.
+      ValueError: `last` is below `first` or 1, or the update is negative.
     """
     if last < max(config.first, 1) or update < 0:
         raise ValueError(
@@ -41,6 +41,6 @@ def step_limit_schedule(update: int, last: int, config: StepLimitConfig) -> int:
         return last
     done = min(update, config.updates)
     parts = config.stages if config.stages else config.updates
-    # In whole numbers: a share such as 0.3 times 10 may fall just short of 3.
+    # Integer arithmetic, because 0.3 times 10 may fall just short of 3.
     reached = done * parts // config.updates
     return config.first + (last - config.first) * reached // parts

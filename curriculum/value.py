@@ -1,8 +1,8 @@
-"""Task values: how much more rollouts of a task can teach.
+"""Task values: how much can still be learned from rollouts of a task.
 
-outcomes of a group -> their variance (the paper's), or counts of won and lost rollouts
--> the variance expected under a Beta posterior, which knows how few they are. What was
-seen long ago weighs less: the policy has changed since.
+outcomes of a group -> their variance (the paper's value), or counts of won and lost
+rollouts -> the expected variance under a Beta posterior, which accounts for small
+counts. Old outcomes are discounted, because the policy has changed since.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LARGEST = 0.25
-"""The largest variance a 0/1 outcome can have: what an untried task may be worth."""
+"""The largest variance of a 0/1 outcome, which is the value of an untried task."""
 
 ESTIMATES = ("group", "posterior")
 CLUSTERS = ("task", "family", "lexical")
@@ -19,16 +19,16 @@ CLUSTERS = ("task", "family", "lexical")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValueConfig:
-    """How the value of a task is estimated, and from whose outcomes.
+    """How the value of a task is estimated, and from which outcomes.
 
-    `estimate` is "group", the variance of the last group (papers.md Eq. 7), or
-    "posterior": the variance expected under Beta(`prior` + won, `prior` + lost), and
-    `optimism` of its standard deviations on top, never above 1/4. What was seen k
-    updates ago weighs `decay`**k, so an old value drifts back to an untried task's.
+    `estimate` "group" is the variance of the last group (DreamGym, Eq. 7). "posterior"
+    is the expected variance under Beta(`prior` + won, `prior` + lost), plus `optimism`
+    times its standard deviation, at most 1/4. Outcomes of k updates ago have the weight
+    `decay`**k, so that an old value drifts back to that of an untried task.
 
-    Tasks of a `cluster` share their outcomes: "task" is each alone, "family" those of a
-    family, "lexical" `clusters` of them by their wording (PPO's one rollout a task says
-    nothing of a variance: papers.md 1.2 pools them over such clusters).
+    Tasks of a `cluster` share their outcomes: "task" is each task alone, "family" all
+    of a family, "lexical" `clusters` of them by their wording. PPO's single rollout a
+    task has no variance; the DreamGym paper pools over such clusters.
     """
 
     estimate: str = "group"
@@ -57,16 +57,16 @@ class ValueConfig:
 
 
 class Spread(NamedTuple):
-    """A variance that is not known for sure: its mean and standard deviation."""
+    """An uncertain variance: its mean and standard deviation."""
 
     mean: float
     deviation: float
 
 
 def task_value(successes: Sequence[bool]) -> float:
-    """Variance of a group's successes ("reward entropy", papers.md Eq. 7).
+    """Return the variance of a group's successes ("reward entropy", DreamGym, Eq. 7).
 
-    p (1 - p) for 0/1 outcomes: at most 1/4, 0 where all are the same or none is scored.
+    p (1 - p) for 0/1 outcomes: at most 1/4; 0 where all are equal or none is scored.
     """
     if not successes:
         return 0.0
@@ -75,17 +75,17 @@ def task_value(successes: Sequence[bool]) -> float:
 
 
 def posterior(won: float | int, lost: float | int, *, prior: float | int) -> Spread:
-    """Variance p (1 - p) of the outcomes of a task after so many won and lost.
+    """Return the posterior of the variance p (1 - p) of a task's outcomes.
 
     p ~ Beta(a, b) with a = prior + won, b = prior + lost, n = a + b. The moments are
     E[p] = a / n and E[p^2] = a (a + 1) / (n (n + 1)), so
       E[p (1 - p)] = a (n + 1 - a - 1) / (n (n + 1)) = a b / (n (n + 1)),
-    and, as p^2 (1 - p)^2 is Beta(a + 2, b + 2) but for its normaliser,
+    and, because p^2 (1 - p)^2 is Beta(a + 2, b + 2) up to its normaliser,
       E[(p (1 - p))^2] = a (a + 1) b (b + 1) / (n (n + 1) (n + 2) (n + 3)).
-    Counts may be fractions, as aged ones are.
+    Counts may be fractions, because old ones are decayed.
 
     Raises:
-      ValueError: a negative count, or a prior that is not positive.
+      ValueError: a count is negative, or the prior is not positive.
     """
     if min(won, lost) < 0 or prior <= 0:
         raise ValueError(
@@ -100,21 +100,21 @@ def posterior(won: float | int, lost: float | int, *, prior: float | int) -> Spr
 
 
 def optimistic(spread: Spread, optimism: float | int) -> float:
-    """What the variance may well be: so many deviations above its mean, at most 1/4."""
+    """Return the mean plus `optimism` standard deviations, at most 1/4."""
     return min(spread.mean + optimism * spread.deviation, LARGEST)
 
 
 def decayed(value: float | int, toward: float | int, weight: float | int) -> float:
-    """`value` where its `weight` is 1, `toward` where it is 0."""
+    """Return `value` at weight 1 and `toward` at weight 0, linear between."""
     return toward + (value - toward) * weight
 
 
 def target_proximity(
     success: float | int, target: float | int, width: float | int
 ) -> float:
-    """How near an estimated success is to the target: 1 there, exp(-1/2) `width` away.
+    """Return the proximity of a success to the target: 1 at it, exp(-1/2) `width` away.
 
-    The form of GenEnv's reward of a task, exp(-beta (p - alpha)^2) with alpha = 0.5
-    (papers.md 3.1); beta is 1 / (2 width^2).
+    The form of GenEnv's reward of a task, exp(-beta (p - alpha)^2) with alpha = 0.5;
+    beta is 1 / (2 width^2).
     """
     return math.exp(-0.5 * ((success - target) / width) ** 2)

@@ -1,7 +1,8 @@
-"""Text in, text out: complete prompts, score lines. Raw text, no template, no BOS.
+"""Complete prompts and score lines with a decoder: raw text, no chat template, no BOS.
 
 prompts -> ids -> streams -> ids, log-probabilities and text, until a stop token, a stop
-string or a limit. So anyone can compare with another engine, token by token.
+string or a limit. Every step is plain, so that the result can be compared with another
+engine token by token.
 """
 
 import functools
@@ -21,16 +22,17 @@ from worldmodel.fitting.losses import read_logp
 from worldmodel.text.tokenizer import Vocabulary
 
 CHUNK = 16
-"""Tokens sampled between two looks for a stop string."""
+"""Tokens that are sampled between two searches for a stop string."""
 ROWS, SCORE_BUCKET = 8, 64
 
 
 class Completion(NamedTuple):
-    """What was written after a prompt.
+    """The continuation of one prompt.
 
-    `finish` is "stop" (a stop token, which `ids` ends with and `text` leaves out),
-    "string" (a stop string: `ids` ends with the token that completed it, `text` before
-    it) or "length". `logp` is under the distribution sampled from.
+    `finish` is "stop" (`ids` ends with a stop token, which `text` leaves out), "string"
+    (`ids` ends with the token that completed a stop string, `text` ends before the
+    string) or "length". `logp` holds natural log-probabilities under the distribution
+    that was sampled from.
     """
 
     prompt_ids: list[int]
@@ -50,11 +52,11 @@ def complete(
     max_tokens: int,
     stop_strings: Sequence[str] = (),
 ) -> list[Completion]:
-    """One Completion a prompt, of at most `most` tokens each; one PRNG key each.
+    """Complete each prompt by at most `max_tokens` tokens, with one PRNG key a prompt.
 
     Raises:
-      ValueError: an empty prompt, or one that with `most` exceeds the positions that
-        the model knows.
+      ValueError: a prompt is empty, or together with `max_tokens` exceeds the positions
+        of the model.
     """
     longest = max((len(p) for p in prompts), default=0)
     max_positions = model.config.max_position_embeddings
@@ -102,7 +104,7 @@ def complete(
 def _first_stop(
     vocabulary: Vocabulary, ids: Sequence[int], strings: Sequence[str]
 ) -> int | None:
-    """How many tokens it takes to the end of the first stop string, or None."""
+    """Return the number of tokens up to the end of the first stop string, or None."""
     if not strings or not any(
         s in vocabulary.decode(ids, controls=True) for s in strings
     ):
@@ -124,8 +126,9 @@ def _text(
     finish: str,
     strings: Sequence[str],
 ) -> str:
+    """Return the text of the sampled ids without the stop token or stop string."""
     ids = ids[:-1] if finish == "stop" else ids
-    # What follows the prompt's own text: some decoders drop a text's first space.
+    # Decoded with the prompt, because some decoders drop a text's first space.
     before = vocabulary.decode(prompt, controls=True)
     text = vocabulary.decode([*prompt, *ids], controls=True)
     is_prefix = text.startswith(before)
@@ -136,9 +139,9 @@ def _text(
 
 
 class Score(NamedTuple):
-    """A line's ids, and the log-probability of each given those before it.
+    """The ids of a line and the log-probability of each id given those before it.
 
-    The first has none: `logp[0]` is 0.
+    The first id has no context: `logp[0]` is 0.
     """
 
     ids: list[int]
@@ -146,10 +149,10 @@ class Score(NamedTuple):
 
 
 def score(model: Model, texts: Iterable[Sequence[int]]) -> Iterator[Score]:
-    """The Score of each text of ids, in order, a few rows at a time.
+    """Yield the Score of each text of ids, in order, ROWS texts at a time.
 
     Raises:
-      ValueError: a text longer than the positions that the model knows.
+      ValueError: a text is longer than the positions of the model.
     """
     batch: list[list[int]] = []
     for number, ids in enumerate(texts, start=1):

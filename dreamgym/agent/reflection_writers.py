@@ -20,7 +20,7 @@ from dreamgym.agent.reflection import (
 )
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Transition
@@ -105,14 +105,14 @@ def reflection_messages(
 
     def effect(t: Transition) -> str:
         return (
-            f"action {quote(t.action)}\nLEADS TO\n{numbered(t.next_state, state_chars)}"
+            f"action {quote(t.action)}\nLEADS TO\n{number_lines(t.next_state, state_chars)}"
         )
 
     past = [quote(a) for a in case.past]
     parts = [
         f"TASK\n{quote(case.task.instruction)}",
         "\n".join(["DONE SO FAR, oldest first", *(past or ["nothing"])]),
-        f"STATE\n{numbered(case.expert.state, state_chars)}",
+        f"STATE\n{number_lines(case.expert.state, state_chars)}",
         f"WHAT THE AGENT DOES NEXT\n{effect(case.expert)}",
         *(f"WHAT IT LEAVES UNDONE\n{effect(t)}" for t in case.others),
         "Write the thought.",

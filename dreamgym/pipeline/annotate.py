@@ -22,7 +22,7 @@ from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatConfig
 from worldmodel.data.records import Episode, iter_episodes, write_episodes
 from worldmodel.experience.local import LocalExperienceModel
-from worldmodel.reasoning.annotator import Annotator, Report, missing
+from worldmodel.reasoning.annotator import Annotator, Report, missing_traces
 from worldmodel.reasoning.self_annotator import RejectionSamplingAnnotator
 from worldmodel.reasoning.teacher import TeacherAnnotator, TeacherConfig
 
@@ -63,7 +63,7 @@ def survey(source: Path, out: Path) -> Survey:
         disable=None,
     ) as shown:  # fmt: skip
         for e in iter_episodes(source, progress=lambda n: shown.update(n - shown.n)):
-            total.update(e=1, t=len(e.transitions), m=missing(e))
+            total.update(e=1, t=len(e.transitions), m=missing_traces(e))
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     return Survey(total["e"], total["t"], total["m"], digest)
@@ -123,7 +123,7 @@ def annotate(
     with bar(found.missing, f"annotate {source.name}", "trace") as show:
 
         def told(row: Mapping[str, Any], chunk: list[Episode]) -> None:
-            total.add(row, sum(map(missing, chunk)))
+            total.add(row, sum(map(missing_traces, chunk)))
             show(total.traces, dict(total.counts))
             total.check(HOPELESS)
 

@@ -24,7 +24,7 @@ from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines, read_episodes
 from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.experience.prompted import PromptedExperienceModel
-from worldmodel.fidelity.cases import Replayed
+from worldmodel.fidelity.cases import ReplayResult
 
 
 def stage(run: Run) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def _measured(run: Run, experience: ExperienceModel) -> dict[str, Any]:
             experience, dev, limit, lambda done, _: show(done), env=run.config.env,
             open_loop_steps=limit,
         )  # fmt: skip
-    scale = fidelity.calibrated(experience, dev, limit=limit)
+    scale = fidelity.fit_calibration(experience, dev, limit=limit)
     card["calibration"] = scale.json()
     gate = run.config.trust.gate
-    least = fidelity.threshold(experience, dev, limit=limit, gate=gate)
+    least = fidelity.confidence_threshold(experience, dev, limit=limit, gate=gate)
     # The gate reads calibrated chances: so its threshold is one. 0 believes all.
     card["threshold"] = scale.confidence(least) if least else 0.0
     run.write_json("fidelity.json", card)
@@ -133,9 +133,9 @@ class Replays:
     def __init__(self, env: gymnasium.Env):
         self._env, self.transitions, self.failed = env, 0, 0
         self.stochastic = not base.is_deterministic(env)
-        self._known: dict[tuple, Replayed | None] = {}
+        self._known: dict[tuple, ReplayResult | None] = {}
 
-    def __call__(self, query: Query) -> Replayed | None:
+    def __call__(self, query: Query) -> ReplayResult | None:
         """Return what a query's action leads to, its past played again first.
 
         None where the environment comes to another state (its transitions are random)
@@ -151,14 +151,14 @@ class Replays:
         self.transitions += 1
         return self._env.step(action)
 
-    def _play(self, query: Query) -> Replayed | None:
+    def _play(self, query: Query) -> ReplayResult | None:
         result = base.guarded(self._env, lambda: self._replay(query))
         if isinstance(result, base.EnvironmentFailure):
             self.failed += 1
             return None
         return result
 
-    def _replay(self, query: Query) -> Replayed | None:
+    def _replay(self, query: Query) -> ReplayResult | None:
         _, state = base.begin(self._env, query.task)
         for action in query.past:
             text, _, terminated, truncated, _ = self._step(action)
@@ -168,7 +168,7 @@ class Replays:
         if state != query.state:
             return None
         text, reward, _, _, info = self._step(query.action)
-        return Replayed(lines(text), float(reward) > 0 or bool(info.get("success")))
+        return ReplayResult(lines(text), float(reward) > 0 or bool(info.get("success")))
 
     def exact(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return how often the environment comes to the recorded next state again.

@@ -11,7 +11,7 @@ from typing import Any
 from dreamgym.rewards.config import JudgeConfig
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode
@@ -107,11 +107,11 @@ def judge_messages(
     if past:
         done = "\n".join(quote(action) for action in past)
         parts.append(f"DONE BEFORE, and not to be scored\n{done}")
-    parts.append(f"STATE\n{numbered(episode.transitions[0].state, state_chars)}")
+    parts.append(f"STATE\n{number_lines(episode.transitions[0].state, state_chars)}")
     for i, t in enumerate(episode.transitions):
         parts.append(
             f"STEP {i + 1}\naction {quote(t.action)}\noutcome {outcome_of(t)}\n"
-            f"next state\n{numbered(t.next_state, state_chars)}"
+            f"next state\n{number_lines(t.next_state, state_chars)}"
         )
     steps = ", ".join(str(i + 1) for i in wanted)
     parts.append(f"Score these {len(wanted)} steps: {steps}.")

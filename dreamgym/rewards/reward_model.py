@@ -346,8 +346,8 @@ class _Batches:
             self._order = epoch, rng.permutation(len(self._pairs))
         chosen = self._order[1][batch * self._size : (batch + 1) * self._size]
         pairs = [
-            pair._replace(part=pair.part + 2 * number)
+            pair.with_columns(side=pair.columns["side"] + np.int32(2 * number))
             for number, pair in enumerate(self._pairs[i] for i in chosen)
         ]
-        tokens = Tokens(*(np.concatenate(x) for x in zip(*pairs, strict=True)))
+        tokens = jax.tree.map(lambda *rows: np.concatenate(rows), *pairs)
         return rows_of(tokens, np.arange(len(tokens.ids)), self._rows)

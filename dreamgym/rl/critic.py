@@ -127,7 +127,7 @@ class Critic:
             return batch, np.asarray(self._values(params, batch))
 
         count, width = tokens.ids.shape
-        for batch, found in self._learner.microbatches.over(
+        for batch, found in self._learner.microbatches.run(
             count, self._rows, width, told
         ):
             out[batch.columns["row"][batch.mask]] = found[batch.mask]

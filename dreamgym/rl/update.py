@@ -28,7 +28,7 @@ from worldmodel.fitting.learner import (
     ComputeConfig,
     Learner,
     TrainState,
-    copied,
+    copy_params,
     merge,
     on_logits,
     require_finite,
@@ -194,7 +194,7 @@ class Updater:
         tokens = self._packed(merged(examples))
         if weights is None:
             weights = Weights(kl=self.config.kl, entropy=self.config.entropy)
-        old = copied(state.params)
+        old = copy_params(state.params)
         before = None
         if self.config.surrogate.truncate:
             before = self._over(tokens, lambda b: self._logp(old, b, self._masks))
@@ -276,7 +276,7 @@ class Updater:
             return compute(rows_of(tokens, chosen, size), chosen)
 
         most, width = self.config.rows, tokens.ids.shape[1]
-        return self.learner.microbatches.over(len(rows), most, width, of)
+        return self.learner.microbatches.run(len(rows), most, width, of)
 
     def _over(
         self, tokens: Tokens, fn: Callable[[Tokens], jax.Array]
@@ -309,7 +309,7 @@ class Updater:
 
         grads, total = None, {}
         for one, found in self._pieces(tokens, gradient, index):
-            grads = one if grads is None else self.learner.added(grads, one)
+            grads = one if grads is None else self.learner.add_gradients(grads, one)
             total = merge(total, found)
         if beside is not None:
             grads, told = self._joined(state, grads, total, weights.beside, beside)
@@ -329,7 +329,7 @@ class Updater:
         for one, found in self._pieces(
             beside, lambda batch, _: self._beside.gradient(state.params, batch)
         ):
-            more = one if more is None else self._beside.added(more, one)
+            more = one if more is None else self._beside.add_gradients(more, one)
             told = merge(told, found)
         share = weight * total["loss"].count / safe_count(told["loss"].count)
         return _plus(grads, more, share), told["loss"]

@@ -151,5 +151,5 @@ def test_the_step_limit_is_the_smaller_of_schedule_and_stage():
 
 
 def test_stages_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="names of their own"):
+    with pytest.raises(ValueError, match="distinct names"):
         LessonTracker((PLAN[0], PLAN[0]), CONFIG)

@@ -3,24 +3,24 @@
 import pytest
 
 from curriculum.lessons import LessonConfig, LessonState
-from curriculum.skill_collapse import flags, reasons
+from curriculum.skill_collapse import flags, red_flags
 
 FINE = {"valid_json": 0.9, "tool_accuracy": 0.5, "call_rate": 0.5, "due_rate": 0.5}
 
 
 def test_a_skill_that_falls_while_another_rises_has_collapsed():
     traded = FINE | {"valid_json": 0.6, "tool_accuracy": 0.6}
-    assert reasons([FINE, traded], drop=0.2) == {"valid_json": "syntax collapse"}
-    assert reasons([FINE, traded], drop=0.4) == {}
+    assert red_flags([FINE, traded], drop=0.2) == {"valid_json": "syntax collapse"}
+    assert red_flags([FINE, traded], drop=0.4) == {}
     config = LessonConfig(drop=0.2)
-    assert flags(LessonState(history=(FINE, traded)), config) == reasons(
+    assert flags(LessonState(history=(FINE, traded)), config) == red_flags(
         [FINE, traded], drop=0.2
     )
 
 
 def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
     worse = FINE | {"valid_json": 0.6, "tool_accuracy": 0.2}
-    assert reasons([FINE, worse], drop=0.2) == {}
+    assert red_flags([FINE, worse], drop=0.2) == {}
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,18 @@ def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
 )  # fmt: skip
 def test_falls_have_the_primers_names(name, said):
     rows = [{name: 0.9, "call_recall": 0.1}, {name: 0.4, "call_recall": 0.5}]
-    assert reasons(rows, drop=0.2) == {name: said}
+    assert red_flags(rows, drop=0.2) == {name: said}
 
 
 def test_the_best_is_looked_for_in_the_window_alone():
     rows = [{"a": 0.9, "b": 0.1}, *[{"a": 0.5, "b": 0.2}] * 3, {"a": 0.5, "b": 0.3}]
-    assert reasons(rows, drop=0.2, window=4) == {"a": "skill collapse"}
-    assert reasons(rows, drop=0.2, window=3) == {}
+    assert red_flags(rows, drop=0.2, window=4) == {"a": "skill collapse"}
+    assert red_flags(rows, drop=0.2, window=3) == {}
 
 
 def test_more_steps_for_a_success_is_no_skill():
     rows = [{"steps_per_success": 9.0, "a": 0.1}, {"steps_per_success": 3.0, "a": 0.2}]
-    assert reasons(rows, drop=0.2) == {}
+    assert red_flags(rows, drop=0.2) == {}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_more_steps_for_a_success_is_no_skill():
      (0.021, {}), (0.59, {}), (0.61, {"call_rate": "calls explode"})],
 )  # fmt: skip
 def test_calls_vanish_and_explode(made, said):
-    assert reasons([{"call_rate": made, "due_rate": 0.2}], drop=0.2) == said
+    assert red_flags([{"call_rate": made, "due_rate": 0.2}], drop=0.2) == said
 
 
 def test_shaping_without_success_is_a_plateau():
@@ -58,16 +58,16 @@ def test_shaping_without_success_is_a_plateau():
         return {"success": success, "valid_json": 0.2 * i, "tool_accuracy": 0.1 * i}
 
     flat = [row(i, 0.3) for i in range(5)]
-    assert reasons(flat, drop=0.2) == {"success": "plateau"}
-    assert reasons(flat[:4], drop=0.2) == {}  # too short to say
-    assert reasons([row(i, 0.3 + 0.1 * i) for i in range(5)], drop=0.2) == {}
-    assert reasons([row(0, 0.3)] * 5, drop=0.2) == {}
+    assert red_flags(flat, drop=0.2) == {"success": "plateau"}
+    assert red_flags(flat[:4], drop=0.2) == {}  # too short to say
+    assert red_flags([row(i, 0.3 + 0.1 * i) for i in range(5)], drop=0.2) == {}
+    assert red_flags([row(0, 0.3)] * 5, drop=0.2) == {}
 
 
 def test_nothing_measured_raises_no_flag_and_bad_input_does():
-    assert reasons([], drop=0.2) == {}
-    assert reasons([{}], drop=0.2) == {}
+    assert red_flags([], drop=0.2) == {}
+    assert red_flags([{}], drop=0.2) == {}
     with pytest.raises(ValueError, match="drop must be > 0"):
-        reasons([], drop=0.0)
+        red_flags([], drop=0.0)
     with pytest.raises(ValueError, match=r"window >= 1, got 0\.2 and 0"):
-        reasons([], drop=0.2, window=0)
+        red_flags([], drop=0.2, window=0)

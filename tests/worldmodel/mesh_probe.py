@@ -44,9 +44,9 @@ def loss(readout, batch):
 
 def whole(tree) -> np.ndarray:
     """All leaves of a tree in one vector, from wherever they lie."""
-    from worldmodel.backbone.weights import _gathered
+    from worldmodel.backbone.weights import _gather
 
-    return np.concatenate([_gathered(x).ravel() for x in jax.tree.leaves(tree)])
+    return np.concatenate([_gather(x).ravel() for x in jax.tree.leaves(tree)])
 
 
 def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:

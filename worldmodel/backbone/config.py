@@ -12,11 +12,11 @@ MIXERS = (ATTENTION, SLIDING, CONVOLUTION)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """How rotary rates are stretched for contexts longer than those first trained on.
+    """How rotary rates are scaled for contexts longer than in the first training.
 
     `rope_type` "linear" divides all rates by `factor`, "llama3" those of long waves
-    (Llama 3.1), "yarn" ramps between the two and sharpens attention by
-    `attention_factor` (arXiv:2309.00071; 0.1 ln factor + 1 where it is None).
+    (Llama 3.1), "yarn" ramps between the two and scales attention by `attention_factor`
+    (arXiv:2309.00071; None: 0.1 ln factor + 1).
     """
 
     rope_type: str
@@ -44,7 +44,7 @@ class RopeScaling:
 
     @property
     def attention_scale(self) -> float:
-        """What cosines and sines are multiplied with."""
+        """The factor of cosines and sines."""
         if self.rope_type != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -54,7 +54,7 @@ class RopeScaling:
     def rates(
         self, base: Float[np.ndarray, " H"], theta: float
     ) -> Float[np.ndarray, " H"]:
-        """The stretched rates of the `base` rates theta ** (-i / H)."""
+        """Return the scaled rates of the `base` rates theta ** (-i / H)."""
         if self.rope_type == "linear":
             return base / self.factor
         original = self.original_max_position_embeddings
@@ -80,11 +80,11 @@ class RopeScaling:
 class ModelConfig:
     """A decoder: RMSNorm, RoPE, grouped queries, SwiGLU.
 
-    `layer_types` says how each layer mixes tokens: by attention over everything before
-    ("full_attention") or the last `sliding_window` tokens ("sliding_attention"), or by
-    a gated convolution over the last `conv_L_cache` ("conv"); empty means attention
-    everywhere. `attention_bias` names the projections with a bias, some of "qkvo".
-    `model_type` is the family whose names a saved directory uses (families.py).
+    `layer_types` is the mixer of each layer: attention over all earlier tokens
+    ("full_attention") or over the last `sliding_window` ("sliding_attention"), or a
+    gated convolution over the last `conv_L_cache` tokens ("conv"). Empty means full
+    attention everywhere. `attention_bias` names the projections with a bias, some of
+    "qkvo". `model_type` is the family whose names a saved directory uses (families.py).
     """
 
     vocab_size: int
@@ -132,12 +132,12 @@ class ModelConfig:
 
     @property
     def mixers(self) -> tuple[str, ...]:
-        """How each layer mixes tokens."""
+        """The mixer of each layer."""
         return self.layer_types or (ATTENTION,) * self.num_hidden_layers
 
     @property
     def rope_rates(self) -> Float[np.ndarray, " H"]:
-        """Radians a position of each rotated pair, float64."""
+        """Radians per position of each rotated pair, in float64."""
         half = self.head_dim // 2
         base = self.rope_theta ** (-np.arange(half) / half)
         scaling = self.rope_scaling

@@ -1,7 +1,7 @@
 """Model families: how Transformers names their options and tensors.
 
-config.json -> ModelConfig -> config.json, and a parameter's path -> a tensor's name.
-A new family of the same parts (config.py) is one more entry of FAMILIES.
+config.json -> ModelConfig -> config.json, and a parameter's path -> a tensor's name. A
+new family of the same parts (config.py) is one more entry of FAMILIES.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ Raw = dict[str, Any]
 class Family(NamedTuple):
     """One family.
 
-    `layer` maps a layer's parameters to tensors, `options` reads from a config.json
-    what the family has beside the shared options, `written` gives those back.
+    `layer` maps a layer's parameters to tensors, `options` reads the family's own
+    options from a config.json, and `written` returns them for one.
     """
 
     architecture: str
@@ -74,7 +74,7 @@ def _llama(raw: Raw) -> Raw:
 
 
 def _windows(raw: Raw, *, always: bool) -> Raw:
-    """Which layers read a window only, and how long it is."""
+    """Return which layers read a sliding window, and its length."""
     layers, size = raw["num_hidden_layers"], raw.get("sliding_window", 4096)
     if size is None or not (always or raw.get("use_sliding_window")):
         return {}
@@ -174,10 +174,10 @@ FAMILIES = {
 
 
 def family(model_type: str | None) -> Family:
-    """The family of that name.
+    """Return the family of that name.
 
     Raises:
-      ValueError: an unknown name; the message lists the known ones.
+      ValueError: the name is unknown; the message lists the known ones.
     """
     if model_type not in FAMILIES:
         raise ValueError(
@@ -187,11 +187,10 @@ def family(model_type: str | None) -> Family:
 
 
 def read_config(raw: Raw) -> ModelConfig:
-    """A decoder's shape from the contents of a config.json.
+    """Return a decoder's shape from the contents of a config.json.
 
     Raises:
-      ValueError: a family or an option that this decoder does not have, or an option
-        that is missing.
+      ValueError: this decoder lacks the family or an option, or an option is missing.
     """
     kind = family(raw.get("model_type"))
     if raw.get("conv_bias"):
@@ -241,7 +240,7 @@ def _rope(raw: Raw) -> Raw:
 
 
 def write_config(c: ModelConfig) -> Raw:
-    """The contents of a config.json that Transformers loads as the same decoder.
+    """Return the contents of a config.json that Transformers loads as the same decoder.
 
     Raises:
       ValueError: the family has no name for a part of this decoder.
@@ -270,7 +269,7 @@ def write_config(c: ModelConfig) -> Raw:
 
 
 def _canonical(c: ModelConfig) -> ModelConfig:
-    """The same decoder, without the sizes of what it does not have."""
+    """Return the same decoder with standard sizes for parts that it lacks."""
     return dataclasses.replace(
         c,
         layer_types=c.mixers,
@@ -293,7 +292,7 @@ _SCALING = {
 
 
 def tensor_name(path: tuple[Any, ...], model_type: str) -> str:
-    """The tensor in a file that holds the parameter at `path`."""
+    """Return the name in a file of the parameter at `path`."""
     kind = family(model_type)
     name = ".".join(map(str, path[2:] if path[0] == "layers" else path))
     if path[0] == "layers":

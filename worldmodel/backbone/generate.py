@@ -1,10 +1,10 @@
 """Batches of token streams over one cache: append, sample, rewind.
 
-prompts -> append (prefill) -> sample until the grammar closes -> ids and log-probs.
-A stream's columns are its positions, whatever the others do: ragged runs leave no
-holes, rewinding forgets a tail, and a stream that is rewound to nothing takes the next
-text. The noise of a stream comes from its own key and its own count of tokens: at the
-same compiled shape its text does not depend on what else is in the batch.
+prompts -> append (prefill) -> sample until the grammar ends -> ids and log-probs. A
+stream's columns are its positions, whatever the other streams do: ragged runs leave no
+holes, rewinding drops a tail, and a stream rewound to nothing takes the next text. The
+noise of a stream comes from its own key and its own token count: at the same compiled
+shape its text does not depend on the rest of the batch.
 """
 
 import functools
@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.layers import UNBLOCKED_COLUMNS, LayerCache, Placement
-from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, fitting
+from worldmodel.backbone.layers import UNBLOCKED, LayerCache, Placement
+from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, sharding_for
 from worldmodel.backbone.model import Model, empty_cache
 from worldmodel.backbone.sampling import draw, shaped_logits
 
@@ -31,12 +31,12 @@ BATCHES = (16, 64)
 
 
 class Grammar(NamedTuple):
-    """What may be sampled, phase by phase. P phases over V tokens.
+    """Constrained decoding, phase by phase: P phases over V tokens.
 
-    A phase samples from `allowed` (its first token from `first`) until it samples a
-    token of `close`; after `limit` tokens `closing` is forced. The stream ends with the
-    last phase. Temperature 0 is greedy; `min_p`, `top_k` and `top_p` cut the
-    distribution (sampling.py).
+    A phase samples from `allowed` (its first token from `first`) until it samples one
+    of its `closing_tokens`; after `max_tokens` tokens its `forced_token` is written.
+    The stream ends with the last phase. Temperature 0 is greedy; `min_p`, `top_k` and
+    `top_p` cut the distribution (sampling.py).
     """
 
     allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
@@ -59,10 +59,10 @@ def free_grammar(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> Grammar:
-    """Anything, until a token of `stop`.
+    """Return a grammar that allows everything until a token of `stop`.
 
     Raises:
-      ValueError: a setting out of its range, or a stop id outside the vocabulary.
+      ValueError: a setting is out of range, or a stop id outside the vocabulary.
     """
     if temperature < 0 or top_k < 0 or not 0 < top_p <= 1 or not 0 <= min_p <= 1:
         raise ValueError(
@@ -83,7 +83,7 @@ def free_grammar(
 
 
 class StreamState(NamedTuple):
-    """The device side of a batch of streams, and where each is in its grammar."""
+    """The device side of a batch of streams, with each one's place in its grammar."""
 
     cache: tuple[LayerCache, ...]
     length: Int[Array, " B"]
@@ -93,10 +93,10 @@ class StreamState(NamedTuple):
     drawn: Int[Array, ""]
 
 
-class Sampled(NamedTuple):
-    """What a batch of streams wrote: N columns, padded on the right.
+class SampledTokens(NamedTuple):
+    """Sampled tokens of a batch of streams: N columns, padded on the right.
 
-    `sampled` is false where a token was forced or is padding; `logp` is under the
+    `sampled` is false where a token was forced or is padding. `logp` is under the
     distribution sampled from (masks, temperature and cuts applied), 0 where forced.
     """
 
@@ -108,7 +108,7 @@ class Sampled(NamedTuple):
     length: Int[np.ndarray, " B"]
 
 
-def _laid_out(state: StreamState, mesh: Mesh | None) -> StreamState:
+def _constrain_layout(state: StreamState, mesh: Mesh | None) -> StreamState:
     if mesh is None:
         return state
     return jax.tree.map(
@@ -117,9 +117,9 @@ def _laid_out(state: StreamState, mesh: Mesh | None) -> StreamState:
 
 
 def _layout(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Rows over the data axes; heads (of [B K C H]) over the tensor axis."""
+    """Return the layout: rows over the data axes, heads (of [B K C H]) over tensor."""
     spec = P(ROWS, TENSOR) if len(shape) == 4 else P(ROWS)
-    return fitting(spec if shape else P(), shape, mesh)
+    return sharding_for(spec if shape else P(), shape, mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -130,7 +130,7 @@ def _fresh(
     cache = empty_cache(config, batch, capacity, dtype)
     logits = jnp.zeros((batch, config.vocab_size), jnp.float32)
     drawn = jnp.zeros((), jnp.int32)
-    return _laid_out(StreamState(cache, none, logits, none, none, drawn), mesh)
+    return _constrain_layout(StreamState(cache, none, logits, none, none, drawn), mesh)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=2)
@@ -150,11 +150,13 @@ def _append(
     )[:, 0]
     logits = jnp.where((count > 0)[:, None], decoder.logits(last), state.logits)
     length = state.length + count
-    return _laid_out(state._replace(cache=cache, length=length, logits=logits), mesh)
+    return _constrain_layout(
+        state._replace(cache=cache, length=length, logits=logits), mesh
+    )
 
 
 def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | None):
-    """(token, log-probability, freely chosen) of each stream."""
+    """Return (token, log-probability, whether it was sampled) of each stream."""
     phase, first = state.phase, state.count == 0
     allowed = jnp.where(first[:, None], grammar.first[phase], grammar.allowed[phase])
     if banned is not None:
@@ -215,7 +217,7 @@ def _sample(
             jnp.minimum(state.phase + closed, last_phase),
             jnp.where(closed, 0, state.count + 1), state.drawn + 1,
         )  # fmt: skip
-        return t + 1, _laid_out(state, mesh), live & ~ended, out
+        return t + 1, _constrain_layout(state, mesh), live & ~ended, out
 
     zeros = jnp.zeros((batch, width), jnp.int32)
     out = (
@@ -225,7 +227,7 @@ def _sample(
     _, state, live, out = jax.lax.while_loop(
         lambda c: (c[0] < max_tokens) & c[2].any(), body, (0, state, active, out)
     )
-    if mesh is not None:  # every process reads all of it
+    if mesh is not None:  # every process reads all rows
         replicated = NamedSharding(mesh, P())
         live, out = jax.lax.with_sharding_constraint((live, out), replicated)
     return state, live, out
@@ -239,11 +241,7 @@ class Streams:
     """
 
     def __init__(self, model: Model, batch: int, capacity: int):
-        capacity = (
-            bucket(capacity, UNBLOCKED_COLUMNS)
-            if capacity > UNBLOCKED_COLUMNS
-            else capacity
-        )
+        capacity = bucket(capacity, UNBLOCKED) if capacity > UNBLOCKED else capacity
         self._model, self._mesh = model, model.mesh
         self.batch, self.capacity = batch, capacity
         dtype = str(model.params["embed"][...].dtype)
@@ -257,28 +255,28 @@ class Streams:
         """Tokens in each stream, int [B]."""
         return self._length.copy()
 
-    def _require_room(self, extra: np.ndarray) -> None:
+    def _require_capacity(self, extra: np.ndarray) -> None:
         needed = self._length + extra
         if (needed > self.capacity).any():
             b = int(np.argmax(needed))
             raise ValueError(
                 f"stream {b}: {extra[b]} more tokens do not fit, {self._length[b]} of "
-                f"{self.capacity} are used; rewind, or make Streams with more"
+                f"{self.capacity} are used; rewind, or make Streams larger"
             )
 
-    def _placed(self, x: np.ndarray) -> np.ndarray | Array:
+    def _place(self, x: np.ndarray) -> np.ndarray | Array:
         if self._mesh is None:
             return x
         return device_put_global(x, _layout(x.shape, self._mesh))
 
     def append(self, runs: Sequence[Sequence[int]], *, columns: int | None = None):
-        """Append one run of ids to each stream (an empty run leaves it as it is).
+        """Append one run of ids to each stream; an empty run leaves it as it is.
 
         `columns` pads the runs to a fixed width, so that few shapes compile.
 
         Raises:
-          ValueError: the number of runs is not the batch, a run is longer than
-            `columns`, or the capacity is used up.
+          ValueError: there are not as many runs as streams, a run is longer than
+            `columns`, or the capacity is exceeded.
         """
         if len(runs) != self.batch:
             raise ValueError(f"expected {self.batch} runs, got {len(runs)}")
@@ -287,15 +285,15 @@ class Streams:
         if longest > columns:
             raise ValueError(f"a run of {longest} ids in {columns} columns")
         count = np.array([len(run) for run in runs], np.int32)
-        self._require_room(count)
+        self._require_capacity(count)
         columns = min(columns, self.capacity)
         ids = np.zeros((self.batch, columns), np.int32)
         for row, run in zip(ids, runs, strict=True):
             row[: len(run)] = run
         m = self._model
         self._state = _append(
-            m.definition, m.params, self._state, self._placed(ids),
-            self._placed(count), self._mesh,
+            m.definition, m.params, self._state, self._place(ids),
+            self._place(count), self._mesh,
         )  # fmt: skip
         self._length = self._length + count
         self._ready |= count > 0
@@ -309,33 +307,33 @@ class Streams:
         active: np.ndarray | None = None,
         banned: np.ndarray | None = None,
         resume: bool = False,
-    ) -> Sampled:
-        """Let the active streams write until the grammar closes, or `most` tokens.
+    ) -> SampledTokens:
+        """Sample the active streams until the grammar ends, or `max_tokens` tokens.
 
-        `keys` is one PRNG key a stream; `banned`, bool [B, V], takes tokens from what
-        the grammar allows a stream. With `resume` the streams go on in the grammar, and
-        in their noise, where the last call left them; `live` tells which had not ended.
-        Raises ValueError where there is nothing to continue from, or no room.
+        `keys` has one PRNG key a stream; `banned`, bool [B, V], removes tokens from
+        those that the grammar allows. With `resume` the streams go on in grammar and
+        noise where the last call left them; `live` tells which had not ended. Raises
+        ValueError where a stream is empty or its capacity exceeded.
         """
         active = np.ones(self.batch, bool) if active is None else np.asarray(active)
         if (active & ~self._ready).any():
             b = int(np.argmax(active & ~self._ready))
             raise ValueError(f"stream {b} has nothing to continue from: append first")
-        self._require_room(np.where(active, max_tokens, 0))
+        self._require_capacity(np.where(active, max_tokens, 0))
         if not resume:
             zeros = np.zeros(self.batch, np.int32)
             self._state = self._state._replace(
-                phase=self._placed(zeros), count=self._placed(zeros),
-                drawn=self._placed(np.zeros((), np.int32)),
+                phase=self._place(zeros), count=self._place(zeros),
+                drawn=self._place(np.zeros((), np.int32)),
             )  # fmt: skip
         m = self._model
-        banned_array = None if banned is None else self._placed(banned)
+        banned_array = None if banned is None else self._place(banned)
         self._state, live, out = _sample(
             m.definition, m.params, self._state, grammar, keys, max_tokens,
-            bucket(max_tokens, SAMPLE_BUCKET), self._placed(active), banned_array,
+            bucket(max_tokens, SAMPLE_BUCKET), self._place(active), banned_array,
             self._mesh,
         )  # fmt: skip
-        written = Sampled(*(np.asarray(x) for x in out))
+        written = SampledTokens(*(np.asarray(x) for x in out))
         cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
         sampled = written._replace(**cut)
         self._length = self._length + sampled.length
@@ -343,26 +341,20 @@ class Streams:
         return sampled
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        """Forget what stands after the first `lengths[b]` tokens of each stream.
+        """Drop all but the first `lengths[b]` tokens of each stream.
 
-        A stream that got shorter needs a token appended before it is sampled from.
+        A shortened stream needs a token appended before it is sampled from.
         """
-        new_lengths = np.asarray(lengths, np.int32)
-        if (
-            new_lengths.shape != (self.batch,)
-            or (new_lengths > self._length).any()
-            or new_lengths.min() < 0
-        ):
-            raise ValueError(
-                f"lengths must be [B] within {self._length}, got {new_lengths}"
-            )
-        self._ready &= new_lengths == self._length
-        self._length = new_lengths
-        self._state = self._state._replace(length=self._placed(new_lengths))
+        keep = np.asarray(lengths, np.int32)
+        if keep.shape != (self.batch,) or (keep > self._length).any() or keep.min() < 0:
+            raise ValueError(f"lengths must be [B] within {self._length}, got {keep}")
+        self._ready &= keep == self._length
+        self._length = keep
+        self._state = self._state._replace(length=self._place(keep))
 
 
 def bucket(n: int, size: int = PROMPT_BUCKET) -> int:
-    """The least multiple of `size` that holds n, so that few shapes compile."""
+    """Return the least multiple of `size` that holds n, so that few shapes compile."""
     return max(size, -(-n // size) * size)
 
 
@@ -374,12 +366,12 @@ def generate(
     *,
     max_tokens: int,
     banned: np.ndarray | None = None,
-) -> list[Sampled]:
-    """One Sampled (B = 1) for each prompt, in a handful of compiled shapes.
+) -> list[SampledTokens]:
+    """Return one Sampled (B = 1) a prompt, in a handful of compiled shapes.
 
-    `keys` holds one PRNG key a prompt, `banned` one row a prompt (see Streams.sample).
+    `keys` has one PRNG key a prompt, `banned` one row a prompt (Streams.sample).
     """
-    out: list[Sampled] = []
+    out: list[SampledTokens] = []
     start = 0
     while start < len(prompts):
         left = len(prompts) - start
@@ -396,6 +388,6 @@ def generate(
             banned=None if banned is None else banned[index],
         )  # fmt: skip
         for b in range(len(chunk)):
-            out.append(Sampled(*(field[b : b + 1] for field in sampled)))
+            out.append(SampledTokens(*(field[b : b + 1] for field in sampled)))
         start += len(chunk)
     return out

@@ -1,7 +1,7 @@
-"""GGUF files (llama.cpp) as named arrays: metadata, tensors, dequantised.
+"""Read GGUF files (llama.cpp) as named arrays: metadata and dequantised tensors.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Numpy only; the file
-is mapped, and a tensor is read when it is asked for.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Only numpy is needed;
+the file is memory-mapped, and a tensor is read on request.
 """
 
 import os
@@ -43,25 +43,25 @@ class _Cursor:
         self.path, self.data, self.at = path, data, 0
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes."""
         if self.at + size > self.data.size:
             raise ValueError(f"{self.path}: ends in its header, at byte {self.at}")
         self.at += size
         return self.data[self.at - size : self.at].tobytes()
 
     def scalar(self, kind: int) -> Any:
-        """A number or a truth value."""
+        """Return a number or a truth value."""
         if kind not in _SCALARS:
             raise ValueError(f"{self.path}: unknown metadata type {kind}")
         form = _SCALARS[kind]
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def string(self) -> str:
-        """A length and as many bytes of UTF-8."""
+        """Return a length-prefixed UTF-8 string."""
         return self.take(self.scalar(10)).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """A metadata value: a scalar, a string or a list of either."""
+        """Return a metadata value: a scalar, a string or a list of either."""
         if kind == _STRING:
             return self.string()
         if kind == _ARRAY:
@@ -109,11 +109,11 @@ class Gguf:
         return list(self._tensors)
 
     def tensor(self, name: str) -> np.ndarray:
-        """One tensor as float32, in the shape [out, in].
+        """Return one tensor as float32, in the shape [out, in].
 
         Raises:
-          ValueError: a storage type that is not read here, or a file that ends early;
-            the message names the tensor.
+          ValueError: the storage type is not supported, or the file ends early; the
+            message names the tensor.
         """
         shape, number, offset = self._tensors[name]
         if number not in _KINDS:
@@ -136,12 +136,12 @@ def _halves(raw: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(raw: np.ndarray) -> np.ndarray:
-    """Bytes [N, 16] to [N, 32]: low halves first, then high halves."""
+    """Turn bytes [N, 16] into [N, 32]: low halves first, then high halves."""
     return np.concatenate([raw & 15, raw >> 4], axis=1).astype(np.float32)
 
 
 def _dequantise(kind: str, raw: np.ndarray) -> np.ndarray:
-    """Blocks [N, bytes] to float32 [N, values]."""
+    """Turn blocks [N, bytes] into float32 [N, values]."""
     if kind == "F32":
         return np.ascontiguousarray(raw).view(np.float32)
     if kind == "F16":

@@ -1,7 +1,7 @@
-"""The parts of a decoder layer (flax.nnx): norms, projections, mixers of tokens.
+"""Parts of a decoder layer (flax.nnx): norms, projections, token mixers.
 
-A mixer reads the run itself (training: within segments) or a cache of columns that the
-run is written into (generation); a Place says which, and where the run stands.
+A mixer reads the run itself (training: within segments) or a cache that the run is
+written into (generation); a Placement holds which, and the run's positions.
 """
 
 import functools
@@ -15,10 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 from worldmodel.backbone.config import SLIDING, ModelConfig
 
 OUTPUT_SCALE = 0.02
-"""Layers start close to silent, so that the token's own embedding does not drown in
-them: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed)."""
+"""Initial gain of the outputs of layers. Small, so that they do not drown the token's
+own embedding: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed).
+"""
 
-UNBLOCKED_COLUMNS = 512
+UNBLOCKED = 512
 """Columns up to which a cache is read at once. On a CPU a longer one is read in blocks,
 only as far as it is used: cost follows the text, at one compiled shape."""
 BLOCK_COLUMNS, SHORT_RUN = 256, 16
@@ -27,14 +28,14 @@ its products are too small to be many."""
 
 
 class KVCache(NamedTuple):
-    """What an attention layer keeps of each column."""
+    """What an attention layer stores of each column."""
 
     k: Float[Array, "B K C H"]
     v: Float[Array, "B K C H"]
 
 
 class ConvCache(NamedTuple):
-    """What a convolution keeps of each column: its gated input."""
+    """What a convolution stores of each column: its gated input."""
 
     x: Float[Array, "B C D"]
 
@@ -43,12 +44,12 @@ LayerCache = KVCache | ConvCache
 
 
 class Placement(NamedTuple):
-    """Where a run of T tokens stands, and what it may read.
+    """The positions of a run of T tokens, and what it may read.
 
-    In training positions restart with each of `segments`, and a token reads its own
-    segment up to itself. With a cache, the run is written to the columns of its
-    positions, the first `count` tokens of it (the others are padding), and a token
-    reads every column up to its own.
+    In training, positions restart with each of `segments`, and a token reads its own
+    segment up to itself. With a cache, the first `count` tokens of the run (the others
+    are padding) are written to the columns of their positions, and a token reads every
+    column up to its own.
     """
 
     positions: Int[Array, "B T"]
@@ -62,7 +63,7 @@ def readable(
     columns: int,
     window: int | None,
 ) -> Bool[Array, "B T C"]:
-    """Which of `columns` from `start` on a token may read."""
+    """Return which of `columns` columns from `start` on a token may read."""
     behind = positions[:, :, None] - start - jnp.arange(columns)[None, None]
     return behind >= 0 if window is None else (behind >= 0) & (behind < window)
 
@@ -75,7 +76,7 @@ class Rotation(NamedTuple):
 
 
 def rotation(config: ModelConfig, positions: Int[Array, "B T"]) -> Rotation:
-    """The angles of each position, scaled as the config says, in float32."""
+    """Return the angles of each position, scaled by the config, in float32."""
     rates = jnp.asarray(config.rope_rates, jnp.float32)
     angles = positions[..., None].astype(jnp.float32) * rates[None, None]
     scaling = config.rope_scaling
@@ -84,7 +85,7 @@ def rotation(config: ModelConfig, positions: Int[Array, "B T"]) -> Rotation:
 
 
 def rotate(x: Float[Array, "B T N D"], by: Rotation) -> Float[Array, "B T N D"]:
-    """Rotary embedding, the half-split layout of Llama."""
+    """Apply rotary embedding in the half-split layout of Llama."""
     half = x.shape[-1] // 2
     cos, sin = by.cos[:, :, None, :], by.sin[:, :, None, :]
     a, b = x[..., :half], x[..., half:]
@@ -97,23 +98,23 @@ def attend(
     v: Float[Array, "B K C H"],
     mask: Bool[Array, "B T C"],
 ) -> Float[Array, "B T N H"]:
-    """Softmax attention of grouped query heads, in float32."""
-    scores = _scores(_grouped(q, k.shape[1]), k, mask)
+    """Return softmax attention of grouped query heads, computed in float32."""
+    scores = _scores(_group_queries(q, k.shape[1]), k, mask)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     out = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
-    # Divided last: the outputs are fewer than the weights.
+    # Divided last, because the outputs are fewer than the weights.
     total = weights.sum(-1, keepdims=True)
-    return _joined((out / total).astype(q.dtype))
+    return _join_heads((out / total).astype(q.dtype))
 
 
-def _grouped(q: Array, kv: int) -> Float[Array, "B K G T H"]:
-    """Scaled queries by the head they read; products then need no other order."""
+def _group_queries(q: Array, kv: int) -> Float[Array, "B K G T H"]:
+    """Return scaled queries by the key head they read; no transpose is left to do."""
     batch, steps, num_heads, size = q.shape
     q = (q * size**-0.5).reshape(batch, steps, kv, num_heads // kv, size)
     return q.transpose(0, 2, 3, 1, 4)
 
 
-def _joined(out: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
+def _join_heads(out: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
     batch, kv, group, steps, size = out.shape
     return out.transpose(0, 3, 1, 2, 4).reshape(batch, steps, kv * group, size)
 
@@ -129,19 +130,20 @@ def attend_used(
     placement: Placement,
     window: int | None,
 ) -> Float[Array, "B T N H"]:
-    """`attend` over the used columns of a cache.
+    """Return `attend` over the used columns of a cache.
 
-    On a CPU blocks are read one after the other, as far as the cache is used, with a
-    running maximum and sum (arXiv:1805.02867); elsewhere the whole cache at once.
+    On a CPU, blocks are read one after the other as far as the cache is used, with a
+    running maximum and sum (arXiv:1805.02867); elsewhere the whole cache is read at
+    once.
     """
     (batch, steps, num_heads, size), kv = q.shape, cache.k.shape[1]
     capacity, at = cache.k.shape[2], placement.positions
-    if capacity <= UNBLOCKED_COLUMNS or jax.default_backend() != "cpu":
+    if capacity <= UNBLOCKED or jax.default_backend() != "cpu":
         return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
-    assert capacity % UNBLOCKED_COLUMNS == 0, "Streams rounds capacities up"
+    assert capacity % UNBLOCKED == 0, "Streams rounds capacities up"
     grouped, block = (
-        _grouped(q, kv),
-        BLOCK_COLUMNS if steps >= SHORT_RUN else UNBLOCKED_COLUMNS,
+        _group_queries(q, kv),
+        BLOCK_COLUMNS if steps >= SHORT_RUN else UNBLOCKED,
     )
 
     def body(i: Array, carry: tuple[Array, Array, Array]):
@@ -163,18 +165,19 @@ def attend_used(
     )  # fmt: skip
     blocks = jnp.minimum(at.max() // block + 1, capacity // block)
     _, total, out = jax.lax.fori_loop(0, blocks, body, start)
-    return _joined((out / total[..., None]).astype(q.dtype))
+    return _join_heads((out / total[..., None]).astype(q.dtype))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(
     x: Float[Array, "*B I"], w: Float[Array, "I O"], wide: bool = False
 ) -> Float[Array, "*B O"]:
-    """x W, in float32 if `wide`.
+    """Return x W, in float32 if `wide`.
 
-    Backward, the weight's gradient sums over all tokens. A CPU needs one side of that
-    product turned over in memory: here the narrower one, which XLA would not choose by
-    itself (docs/LOG.md, 2026-11-22: a step of 1 M parameters takes 0.74 of the time).
+    In the backward pass the weight's gradient sums over all tokens. A CPU has to
+    transpose one side of that product in memory; this takes the narrower one, which XLA
+    would not choose (docs/LOG.md, 2026-11-22: a step of 1 M parameters takes 0.74 of
+    the time).
     """
     return jnp.matmul(x, w, preferred_element_type=jnp.float32 if wide else None)
 
@@ -207,7 +210,7 @@ class Norm(nnx.Module):
         self.eps = eps
 
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """The normalised and scaled input."""
+        """Return the normalised and scaled input."""
         wide = x.astype(jnp.float32)
         wide = wide * jax.lax.rsqrt((wide**2).mean(-1, keepdims=True) + self.eps)
         scale = jnp.expand_dims(self.scale[...], range(x.ndim - 1))
@@ -215,9 +218,9 @@ class Norm(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """A projection, with a bias or not, and a low-rank addition or not.
+    """A projection with optional bias and optional low-rank addition.
 
-    With `rank` the output is x W + scale (x A) B (LoRA, arXiv:2106.09685 eq. 3); B
+    With `rank` the output is x W + scale (x A) B (LoRA, arXiv:2106.09685, eq. 3); B
     starts at zero.
     """
 
@@ -243,7 +246,7 @@ class Linear(nnx.Module):
         self.biased, self.rank, self.scale = bias, rank, scale
 
     def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """The projected input."""
+        """Return the projected input."""
         y: Any = matmul(x, self.kernel[...])
         if self.rank:
             added = (x @ self.lora_a[...]) @ self.lora_b[...] * self.scale
@@ -254,7 +257,7 @@ class Linear(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Rotary attention over earlier tokens, with normalised q and k or not."""
+    """Rotary attention over earlier tokens, with optional normalisation of q and k."""
 
     def __init__(self, config: ModelConfig, kind: str, linear: Any, rngs: nnx.Rngs):
         c, width = config, config.hidden_size
@@ -279,7 +282,7 @@ class Attention(nnx.Module):
         by: Rotation,
         cache: KVCache | None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """What the run reads, and the cache with the run in it."""
+        """Return the run's output and the cache with the run in it."""
         c = self.config
         batch, steps = placement.positions.shape
         q = self.q(h).reshape(batch, steps, c.num_attention_heads, c.head_dim)
@@ -291,7 +294,8 @@ class Attention(nnx.Module):
         v = v.swapaxes(1, 2)
         if cache is not None:
             cache = KVCache(
-                _with_run(cache.k, k, placement, 2), _with_run(cache.v, v, placement, 2)
+                _write_run(cache.k, k, placement, 2),
+                _write_run(cache.v, v, placement, 2),
             )
             out = attend_used(q, cache, placement, self.window)
         else:
@@ -301,7 +305,7 @@ class Attention(nnx.Module):
 
 
 def run_mask(placement: Placement, window: int | None = None) -> Bool[Array, "B T T"]:
-    """Causal attention within segments; segment 0 is padding and attends to itself."""
+    """Return causal attention within segments; padding (segment 0) reads itself."""
     assert placement.segments is not None, "without a cache a place needs segments"
     steps = placement.segments.shape[1]
     same = placement.segments[:, :, None] == placement.segments[:, None, :]
@@ -315,8 +319,8 @@ def run_mask(placement: Placement, window: int | None = None) -> Bool[Array, "B 
 class ShortConv(nnx.Module):
     """A gated causal convolution over the last few tokens (LFM2, arXiv:2511.23404).
 
-    Each token sees the ones just before it, so that one attention layer above can look
-    a word up and read what stood behind it (docs/LOG.md, 2026-11-21).
+    Each token reads the ones just before it, so that one attention layer above can look
+    up a word and read what followed it (docs/LOG.md, 2026-11-21).
     """
 
     def __init__(self, config: ModelConfig, kind: str, linear: Any, rngs: nnx.Rngs):
@@ -335,13 +339,13 @@ class ShortConv(nnx.Module):
         by: Rotation,
         cache: ConvCache | None,
     ) -> tuple[Float[Array, "B T D"], ConvCache | None]:
-        """What the run reads, and the cache with the run in it."""
-        del by  # a convolution tells places apart by their order
+        """Return the run's output and the cache with the run in it."""
+        del by  # a convolution depends on the order only, not on positions
         input_gate, output_gate, x = jnp.split(self.into(h), 3, axis=-1)
         x = input_gate * x
         row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         if cache is not None:
-            cache = ConvCache(_with_run(cache.x, x, placement, 1))
+            cache = ConvCache(_write_run(cache.x, x, placement, 1))
         mixed = jnp.zeros_like(x)
         for back in range(self.size):
             start = self.size - 1 - back
@@ -353,7 +357,7 @@ class ShortConv(nnx.Module):
     def _past(
         self, x: Float[Array, "B T D"], placement: Placement, cache: ConvCache | None
     ) -> Float[Array, "B P D"]:
-        """The inputs just before the run, oldest first, found by their positions."""
+        """Return the inputs just before the run, oldest first, by their positions."""
         back = jnp.arange(self.size - 1, 0, -1)
         if cache is None:
             return jnp.zeros((x.shape[0], self.size - 1, x.shape[2]), x.dtype)
@@ -361,13 +365,13 @@ class ShortConv(nnx.Module):
         return jnp.take_along_axis(cache.x, at[..., None], axis=1)
 
 
-def _with_run(cached: Array, run: Array, placement: Placement, axis: int) -> Array:
-    """The cache with the real tokens of a run in the columns of their positions."""
+def _write_run(cached: Array, run: Array, placement: Placement, axis: int) -> Array:
+    """Return the cache with the real tokens of a run in their positions' columns."""
     assert placement.count is not None, "with a cache a place needs counts"
     steps, capacity = run.shape[axis], cached.shape[axis]
 
     def one(old: Array, new: Array, start: Array, count: Array) -> Array:
-        # A slice that would reach over the edge is moved back, and the run in it on.
+        # A slice that would exceed the capacity starts earlier, and the run later.
         at = jnp.minimum(start, capacity - steps)
         token = jnp.arange(steps) - (start - at)
         real = (token >= 0) & (token < count)

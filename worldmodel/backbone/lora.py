@@ -1,4 +1,4 @@
-"""Low-rank additions (LoRA, arXiv:2106.09685): put onto a model, merged into it."""
+"""Low-rank additions (LoRA, arXiv:2106.09685): attached to a model, merged into it."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from worldmodel.backbone.model import LoraConfig, Model, abstract_model
 
 
 def is_adapter(path: tuple[Any, ...]) -> bool:
-    """Whether the parameter at `path` is part of an addition."""
+    """Return whether the parameter at `path` is part of a low-rank addition."""
     return path[-1] in ("lora_a", "lora_b")
 
 
 def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
-    """The model with fresh additions, which change nothing yet (B is zero).
+    """Return the model with fresh additions, which change nothing yet (B is zero).
 
     Raises:
       ValueError: the model has additions already, or no projection is targeted.
@@ -41,7 +41,7 @@ def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
 
 
 def merge(model: Model) -> Model:
-    """The same function without additions: W + (alpha / rank) A B; itself without."""
+    """Return the same function without additions: W + (alpha / rank) A B."""
     if model.lora is None:
         return model
     scale = model.lora.alpha / model.lora.rank

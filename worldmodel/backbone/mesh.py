@@ -1,8 +1,8 @@
-"""Many devices: which axis of an array lies along which axis of a mesh.
+"""Layouts over many devices: which axis of an array lies along which axis of a mesh.
 
-A mesh has the axes data (rows of a batch), fsdp (rows too, and parameters are spread
-over it) and tensor (heads, inner widths, the vocabulary). Arrays are placed; the
-compiler puts the communication between.
+A mesh has the axes data (rows of a batch), fsdp (rows too, and parameters are sharded
+over it) and tensor (heads, inner widths, the vocabulary). Arrays are placed, and the
+compiler inserts the communication.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ _OUTWARD = {"o", "down", "out"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis; their product is the number of devices used.
+    """Devices along each axis; their product is the number of devices.
 
-    `data` 0 takes what the other two leave.
+    `data` 0 takes all devices that the other two leave.
     """
 
     data: int = 1
@@ -44,10 +44,10 @@ class MeshConfig:
 
 
 def parse_mesh(text: str) -> MeshConfig:
-    """A mesh from text such as "data=2,tensor=4".
+    """Return the mesh of a text such as "data=2,tensor=4".
 
     Raises:
-      ValueError: another axis, or no whole number.
+      ValueError: another axis, or a size that is no whole number.
     """
     given: dict[str, int] = {}
     for part in filter(None, text.split(",")):
@@ -61,7 +61,7 @@ def parse_mesh(text: str) -> MeshConfig:
 
 
 def make_mesh(config: MeshConfig) -> Mesh:
-    """The mesh over all devices of all processes.
+    """Return the mesh over all devices of all processes.
 
     Raises:
       ValueError: the axes do not multiply to the number of devices.
@@ -80,11 +80,11 @@ def make_mesh(config: MeshConfig) -> Mesh:
 
 
 def parameter_spec(path: tuple[Any, ...]) -> P:
-    """How the parameter at `path` is laid out (kernels are [in, out])."""
+    """Return the layout of the parameter at `path` (kernels are [in, out])."""
     *before, leaf = map(str, path)
     part = before[-1] if before else ""
     if leaf in ("embed", "head"):
-        return P((TENSOR, FSDP))  # rows: a token's vector is whole, as activations are
+        return P((TENSOR, FSDP))  # shard rows only: activations hold whole vectors
     if leaf == "kernel" and part in _INWARD:
         return P(FSDP, TENSOR)
     if leaf == "kernel" and part in _OUTWARD:
@@ -98,8 +98,8 @@ def parameter_spec(path: tuple[Any, ...]) -> P:
     return P()
 
 
-def fitting(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """The layout on a mesh; an axis that does not divide evenly is not spread."""
+def sharding_for(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """Return the layout on a mesh; axes that do not divide evenly are replicated."""
     names = []
     for size, name in zip(shape, tuple(spec) + (None,) * len(shape), strict=False):
         axes = (name,) if isinstance(name, str) else tuple(name or ())
@@ -111,12 +111,12 @@ def fitting(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
 def parameter_sharding(
     path: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh
 ) -> NamedSharding:
-    """Where the parameter at `path` lies on a mesh."""
-    return fitting(parameter_spec(path), shape, mesh)
+    """Return the sharding of the parameter at `path` on a mesh."""
+    return sharding_for(parameter_spec(path), shape, mesh)
 
 
 def shard(model: Model, mesh: Mesh) -> Model:
-    """The model with its parameters laid out on a mesh."""
+    """Return the model with its parameters laid out on a mesh."""
     flat = [
         (
             path,
@@ -130,16 +130,16 @@ def shard(model: Model, mesh: Mesh) -> Model:
 
 
 def place_rows(tree: Any, mesh: Mesh) -> Any:
-    """Arrays whose first axis is the batch, spread over the data axes."""
+    """Return arrays whose first axis is the batch, sharded over the data axes."""
     return jax.tree.map(
-        lambda x: device_put_global(x, fitting(P(ROWS), jnp.shape(x), mesh)), tree
+        lambda x: device_put_global(x, sharding_for(P(ROWS), jnp.shape(x), mesh)), tree
     )
 
 
 def device_put_global(value: Any, sharding: NamedSharding) -> jax.Array:
-    """The array, the same in every process, laid out over all their devices."""
+    """Return an array that is equal in every process, laid out over all devices."""
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        # Laid out already: moved between devices.
+        # It is laid out already and moves between devices.
         return jax.device_put(value, sharding)
     return jax.make_array_from_callback(
         jnp.shape(value), sharding, lambda index: value[index]

@@ -1,7 +1,7 @@
-"""The decoder (flax.nnx): token ids and where they stand to hidden states.
+"""The decoder (flax.nnx): token ids and their placement to hidden states.
 
 One set of weights serves training (a packed row reads within its segments) and
-generation (new columns read the cached ones); both say so with a Place and call here.
+generation (new columns read the cached ones); a Placement selects which.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ from worldmodel.backbone.layers import (
 class LoraConfig:
     """Low-rank additions to projections (arXiv:2106.09685).
 
-    `targets` are projections by their names here: q, k, v, o of attention, gate, up,
-    down of the feed-forward, into and out of a convolution.
+    `targets` are names of projections: q, k, v, o of attention, gate, up, down of the
+    feed-forward, into and out of a convolution.
     """
 
     rank: int = 8
@@ -55,7 +55,7 @@ class LoraConfig:
 
 
 class Layer(nnx.Module):
-    """A mixer of tokens and a gated feed-forward, each on a normalised residual."""
+    """A token mixer and a gated feed-forward, each on a normalised residual."""
 
     def __init__(
         self, config: ModelConfig, kind: str, rngs: nnx.Rngs, lora: LoraConfig | None
@@ -79,7 +79,7 @@ class Layer(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], placement: Placement, by: Rotation, cache: Any
     ) -> tuple[Float[Array, "B T D"], Any]:
-        """The layer's output, and its cache with the run in it."""
+        """Return the layer's output and its cache with the run in it."""
         mixed, cache = self.mixer(self.input_norm(x), placement, by, cache)
         x = x + mixed
         h = self.post_norm(x)
@@ -111,9 +111,9 @@ class Decoder(nnx.Module):
         *,
         remat: bool = False,
     ) -> tuple[Float[Array, "B T D"], tuple[LayerCache, ...] | None]:
-        """Hidden states after the last norm, and the updated cache.
+        """Return hidden states after the last norm, and the updated cache.
 
-        With `remat` a backward pass keeps only the residual stream between layers and
+        With `remat` a backward pass stores only the residual stream between layers and
         computes each layer again.
         """
         x = jnp.take(self.embed[...], ids, axis=0)
@@ -136,7 +136,7 @@ class Decoder(nnx.Module):
         return table[...]
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Vocabulary scores in float32."""
+        """Return vocabulary scores in float32."""
         return matmul(hidden, self.table.T, True)
 
 
@@ -155,8 +155,7 @@ def _rematerialized(
 class Model(NamedTuple):
     """A decoder as a static definition and a pytree of parameters.
 
-    With a `mesh` the parameters are laid out on it (mesh.py), and what is computed with
-    them is too.
+    With a `mesh` the parameters and everything computed with them are laid out on it.
     """
 
     definition: nnx.GraphDef
@@ -169,7 +168,7 @@ class Model(NamedTuple):
 def empty_cache(
     config: ModelConfig, batch: int, capacity: int, dtype: Any
 ) -> tuple[LayerCache, ...]:
-    """A cache of `capacity` columns for each layer."""
+    """Return a cache of `capacity` columns for each layer."""
     kv, size = config.num_key_value_heads, config.head_dim
 
     def zeros(*shape: int) -> Array:
@@ -184,7 +183,7 @@ def empty_cache(
 
 
 def create(config: ModelConfig, *, seed: int) -> Model:
-    """A decoder with fresh parameters, the same for the same seed."""
+    """Return a decoder with fresh parameters, equal for equal seeds."""
     definition, params = nnx.split(Decoder(config, rngs=nnx.Rngs(seed)))
     return Model(definition, params, config)
 
@@ -192,20 +191,20 @@ def create(config: ModelConfig, *, seed: int) -> Model:
 def abstract_model(
     config: ModelConfig, lora: LoraConfig | None = None
 ) -> tuple[nnx.GraphDef, nnx.State]:
-    """A decoder's definition and the shapes of its parameters, nothing allocated."""
+    """Return a decoder's definition and parameter shapes; nothing is allocated."""
     return nnx.split(
         nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), lora=lora))
     )
 
 
 class DecoderOutput(NamedTuple):
-    """Hidden states of packed rows, and what scores them: logits on demand."""
+    """Hidden states of packed rows and the table that scores them: logits on demand."""
 
     hidden: Float[Array, "B T D"]
     table: Float[Array, "V D"]
 
     def logits(self) -> Float[Array, "B T V"]:
-        """Vocabulary scores in float32."""
+        """Return vocabulary scores in float32."""
         return matmul(self.hidden, self.table.T, True)
 
 
@@ -218,7 +217,7 @@ def apply_decoder(
     *,
     remat: bool = False,
 ) -> DecoderOutput:
-    """The training path: packed rows to what a loss reads from."""
+    """Return the decoder's output for packed rows, from which losses are computed."""
     decoder = nnx.merge(definition, params)
     placement = Placement(jnp.asarray(positions), jnp.asarray(segments))
     hidden, _ = decoder(jnp.asarray(ids), placement, remat=remat)
@@ -232,5 +231,5 @@ def forward(
     positions: Int[Array | np.ndarray, "B T"],
     segments: Int[Array | np.ndarray, "B T"],
 ) -> Float[Array, "B T V"]:
-    """Logits of packed rows."""
+    """Return the logits of packed rows."""
     return apply_decoder(definition, params, ids, positions, segments).logits()

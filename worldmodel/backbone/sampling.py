@@ -1,8 +1,8 @@
-"""Drawing a token: logits -> the distribution sampled from -> one token.
+"""Sampling a token: logits -> the distribution sampled from -> one token.
 
 The cuts follow Transformers' order: temperature, top-k, top-p, min-p; tokens tied at a
 cut stay. A draw takes two uniform numbers, one for a block of the vocabulary and one
-within it: noise over every token would cost more than a small model's step.
+within it: noise for every token would cost more than a small model's step.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ def shaped_logits(
     top_k: Int[Array | np.ndarray, "*B"] | None = None,
     top_p: Float[Array | np.ndarray, "*B"] | None = None,
 ) -> Float[Array, "*B V"]:
-    """Logits of the distribution sampled from; the learner applies the same.
+    """Return logits of the distribution sampled from; the learner uses the same.
 
-    Temperature 0 leaves the logits as they are (the caller takes the greatest). `top_k`
-    0 and `top_p` 1 cut nothing; `min_p` cuts what is less probable than that share of
-    the most probable token.
+    Temperature 0 leaves the logits as they are (the caller takes the largest). `top_k`
+    0 and `top_p` 1 cut nothing; `min_p` cuts tokens less probable than that share of
+    the most probable one.
     """
     scaled = logits / jnp.where(temperature > 0, temperature, 1.0)[..., None]
     scaled = jnp.where(allowed, scaled, -jnp.inf)
@@ -38,7 +38,7 @@ def shaped_logits(
         scaled = _cut(scaled, lambda keep: keep.sum(-1) >= jnp.minimum(limit, size))
     if top_p is not None:
         mass = jax.nn.softmax(scaled)
-        # Rounding may leave the whole mass below 1.
+        # Because of rounding the probabilities may sum to less than 1.
         share = jnp.minimum(jnp.asarray(top_p), mass.sum(-1))
         scaled = _cut(scaled, lambda keep: jnp.where(keep, mass, 0.0).sum(-1) >= share)
     floor = (
@@ -50,16 +50,16 @@ def shaped_logits(
 def _cut(
     x: Float[Array, "*B V"], enough: Callable[[Array], Array]
 ) -> Float[Array, "*B V"]:
-    """Keep x >= t for the greatest t that keeps enough; exact, without sorting."""
+    """Keep x >= t for the largest t that keeps enough; exact, without sorting."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     order = jnp.where(
         bits >= 0, bits, bits ^ 0x7FFFFFFF
-    )  # floats in order, as integers
+    )  # integers in the order of the floats
     low, high = order.min(-1), order.max(-1)  # low always keeps enough
 
     def halve(_: Array, span: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = span
-        # The upper middle of the two, without overflow.
+        # The mean of both, rounded up, without overflow.
         middle = (low | high) - ((low ^ high) >> 1)
         keeps = enough(order >= middle[..., None])
         return jnp.where(keeps, middle, low), jnp.where(keeps, high, middle - 1)
@@ -69,7 +69,7 @@ def _cut(
 
 
 def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array, " B"]:
-    """One token a row by the inverse of its distribution, from numbers in [0, 1)."""
+    """Return one token a row by inverse sampling, from uniform numbers in [0, 1)."""
     batch, size = shaped.shape
     weights = jnp.exp(shaped - shaped.max(-1, keepdims=True))
     short = -size % _WIDTH
@@ -80,10 +80,10 @@ def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array
 
 
 def _inverse(weights: Float[Array, "B N"], u: Float[Array, " B"]) -> Int[Array, " B"]:
-    """The first index whose cumulative weight exceeds u of the whole."""
+    """Return the first index whose cumulative weight exceeds u times the sum."""
     cumulative = jnp.cumsum(weights, axis=-1)
     exceeds = cumulative > (u * cumulative[:, -1])[:, None]
-    # Where rounding leaves none, the last index that weighs anything.
+    # Where rounding leaves no such index, take the last with a weight.
     last = weights.shape[1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)
     index = jnp.where(exceeds.any(-1), jnp.argmax(exceeds, axis=-1), last)
     return index.astype(jnp.int32)

@@ -1,6 +1,6 @@
-"""A decoder that scores: one number a column in the place of the vocabulary's.
+"""A decoder with a scalar head: one number a column in place of vocabulary scores.
 
-What a critic reads values off, and a reward model rewards.
+A critic reads values from it, and a reward model rewards.
 """
 
 import dataclasses
@@ -11,11 +11,11 @@ from flax import nnx
 from worldmodel.backbone.model import Model
 
 HEAD = "head"
-"""The parameter that scores, by the start of its path."""
+"""The first name of the path of the scalar head's parameter."""
 
 
 def with_scalar_head(model: Model) -> Model:
-    """The model with one score in the place of the vocabulary's, 0 of everything."""
+    """Return the model with a scalar head, which is zero everywhere."""
     decoder = nnx.merge(model.definition, model.params)
     config = dataclasses.replace(model.config, tie_word_embeddings=False)
     decoder.config = config

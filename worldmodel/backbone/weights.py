@@ -1,9 +1,9 @@
 """Model directories: config.json, *.safetensors, tokenizer files (Hugging Face).
 
-A directory written here loads with transformers.AutoModelForCausalLM; one of the
-families of families.py from elsewhere loads here. Tensors are read one at a time, each
-straight to its dtype and its place on a mesh. A missing, extra or misshapen tensor is
-an error that names it.
+A directory written here loads with transformers.AutoModelForCausalLM, and directories
+of the families of families.py load here. Tensors are read one at a time, each directly
+to its dtype and its place on a mesh. A missing, extra or misshapen tensor is an error
+that names it.
 """
 
 import dataclasses
@@ -48,11 +48,11 @@ class _Files:
                 self.names.add(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor in its file."""
+        """Return the shape of a tensor in its file."""
         return tuple(self._open[name].get_slice(name).get_shape())
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        """A slice of a tensor."""
+        """Return a slice of a tensor."""
         return self._open[name].get_slice(name)[index]
 
 
@@ -73,27 +73,27 @@ def _tensor_files(root: Path) -> list[Path]:
 
 
 def _parameter_shape(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
-    """A parameter's shape from the shape of its tensor."""
+    """Return a parameter's shape from the shape of its tensor."""
     if path[-1] == "taps" and len(shape) == 3 and shape[1] == 1:
         return (shape[2], shape[0])  # [D, 1, size] in the file
     return tuple(shape[::-1]) if path[-1] == "kernel" else tuple(shape)
 
 
 def _slice(files: _Files, name: str, path: tuple[Any, ...], index: Index) -> np.ndarray:
-    """A slice of a parameter, read from its tensor."""
+    """Return a slice of a parameter, read from its tensor."""
     if path[-1] == "kernel":
-        return files.read(name, index[::-1]).T  # kept [in, out], in the file [out, in]
+        return files.read(name, index[::-1]).T  # here [in, out], in the file [out, in]
     if path[-1] == "taps":
         return files.read(name, (index[1], slice(None), index[0]))[:, 0].T
     return files.read(name, index)
 
 
 def load_config(directory: str | os.PathLike) -> ModelConfig:
-    """The shape in a directory's config.json.
+    """Return the shape in a directory's config.json.
 
     Raises:
-      FileNotFoundError: no config.json there.
-      ValueError: an architecture or option that this decoder does not have.
+      FileNotFoundError: the directory has no config.json.
+      ValueError: this decoder lacks the architecture or an option.
     """
     path = Path(directory) / "config.json"
     if not path.is_file():
@@ -111,10 +111,10 @@ def load_decoder(
     dtype: str = "float32",
     mesh: Mesh | None = None,
 ) -> Model:
-    """The decoder of a model directory, laid out on `mesh` where one is given.
+    """Return the decoder of a model directory, laid out on `mesh` if given.
 
     Where `vocab_size` exceeds the directory's, embeddings get rows for the new tokens:
-    the mean of the known ones.
+    the mean of the existing ones.
 
     Raises:
       FileNotFoundError: a file of the directory is missing.
@@ -162,7 +162,7 @@ def _parameter(
     target = jnp.dtype(dtype)
     grown: np.ndarray | None = None
     if grows:
-        grown = _grown(
+        grown = _grow_rows(
             _slice(files, name, path, (slice(None),) * len(file_shape)), shape[0]
         )
 
@@ -177,7 +177,7 @@ def _parameter(
     return jax.make_array_from_callback(shape, placed, read)
 
 
-def _grown(table: np.ndarray, rows: int) -> np.ndarray:
+def _grow_rows(table: np.ndarray, rows: int) -> np.ndarray:
     mean = table.astype(np.float32).mean(0, keepdims=True)
     extra = np.repeat(mean, rows - table.shape[0], axis=0)
     return np.concatenate([table, extra.astype(table.dtype)])
@@ -186,7 +186,7 @@ def _grown(table: np.ndarray, rows: int) -> np.ndarray:
 def load_model(
     directory: str | os.PathLike, *, dtype: str = "float32", mesh: Mesh | None = None
 ) -> tuple[Model, TextTokenizer]:
-    """A model directory for our grammar: its control tokens get rows where new.
+    """Return a directory's model for our grammar, with rows for its control tokens.
 
     Raises:
       FileNotFoundError: a file of the directory is missing.
@@ -215,7 +215,7 @@ def save_model(
     shards: list[dict[str, int]] = []
     pending: dict[str, np.ndarray] = {}
     for path, leaf in nnx.to_flat_state(model.params):
-        value = _to_file(path, _gathered(leaf[...]))
+        value = _to_file(path, _gather(leaf[...]))
         if (
             pending
             and sum(x.nbytes for x in pending.values()) + value.nbytes > MAX_SHARD_BYTES
@@ -236,7 +236,7 @@ def save_model(
         json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
 
 
-def _gathered(value: jax.Array) -> np.ndarray:
+def _gather(value: jax.Array) -> np.ndarray:
     if not value.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
     return np.asarray(value)
@@ -258,7 +258,7 @@ def _write_shard(
 
 
 def _put_in_place(root: Path, written: Sequence[dict[str, int]]) -> None:
-    """Rename the written files, and drop those of an earlier model."""
+    """Rename the written files, and delete those of an earlier model."""
     count, names = len(written), {}
     for number, tensors in enumerate(written):
         name = f"model-{number + 1:05d}-of-{count:05d}.safetensors"

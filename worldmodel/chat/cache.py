@@ -1,6 +1,6 @@
-"""Answers of a chat server on disk, which are not asked for again.
+"""A cache of a chat server's answers on disk.
 
-a request's digest -> ChatCache -> the answer that was kept, or None.
+the digest of a request -> ChatCache -> the stored answer, or None.
 """
 
 import contextlib
@@ -19,13 +19,14 @@ _CACHE_VERSION = 1
 
 
 class CacheError(RuntimeError):
-    """The file of answers cannot be read or written."""
+    """The cache file cannot be read or written."""
 
 
 class ChatCache:
-    """Answers on disk, one transaction each: a killed process loses at most the last.
+    """Answers in an SQLite file, one transaction each.
 
-    SQLite waits a bounded time for another process that writes.
+    A killed process loses at most its last answer. SQLite waits 30 seconds for another
+    process that writes.
     """
 
     def __init__(self, path: Path):
@@ -58,12 +59,12 @@ class ChatCache:
             yield
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise CacheError(
-                f"{self._path}: no cache of answers that can be used ({error}); "
+                f"{self._path}: not a usable cache of answers ({error}); "
                 "move the file away to begin a new one"
             ) from None
 
     def get(self, key: str) -> ChatReply | ChatCut | None:
-        """The answer under a key, if one was kept."""
+        """Return the answer under a key, or None."""
         with self._database_errors():
             rows = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,))
             row = rows.fetchone()
@@ -77,9 +78,9 @@ class ChatCache:
             return ChatReply(text, tokens, cached=True)
 
     def put(self, key: str, reply: ChatReply | ChatCut) -> None:
-        """Keep an answer, or that it was cut."""
+        """Store an answer, or the fact that it was cut off."""
         cut = isinstance(reply, ChatCut)
-        # ASCII, whatever the text holds.
+        # json.dumps escapes to ASCII, so that lone surrogates can be stored.
         row = json.dumps([None, None] if cut else [reply.text, reply.tokens])
         with self._database_errors():
             self._db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, row))

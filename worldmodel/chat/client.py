@@ -1,10 +1,10 @@
-"""A client of OpenAI-compatible chat servers: bounded, retried, cached, counted.
+"""A client of OpenAI-compatible chat servers with limits, retries, a cache and counts.
 
-requests -> cache -> POST {base_url}/chat/completions, several at once -> replies, in
-the order of the requests. What goes wrong is an answer too: a ChatError of a kind.
+requests -> cache -> POST {base_url}/chat/completions, several at once -> replies in the
+order of the requests. A failure is an answer too: a ChatError.
 
-Asynchronous inside, not threads: a deadline then ends whatever a request waits for,
-while a thread that reads from a socket cannot be ended.
+Requests are asynchronous rather than threads: a deadline then ends whatever a request
+waits for, while a thread that reads from a socket cannot be stopped.
 """
 
 import asyncio
@@ -46,7 +46,10 @@ _QUOTED = 200
 
 
 class _Attempt(NamedTuple):
-    """One POST: what came of it, whether to try again, and after how long."""
+    """One POST: its reply, whether to retry, and after how many seconds.
+
+    Without `retry_after` the client backs off exponentially.
+    """
 
     reply: ChatReply | ChatError
     retry: bool = False
@@ -82,16 +85,16 @@ class CircuitBreaker:
 
 
 class ChatClient:
-    """Asks a server. Equal requests have one answer: a new seed asks anew.
+    """A client of one chat server; equal requests have one answer, new seeds new ones.
 
     Args:
       cache: a file of answers, which are not asked for again.
-      spent: a file to which all that is asked is added as it is, so that `usage` tells
-        of earlier processes too.
+      spent: a file that all usage is added to at once, so that `usage` includes earlier
+        processes.
 
     Raises:
-      ValueError: the variable of the API key is not set or holds no key.
-      CacheError: the cache is not one, or not of this version.
+      ValueError: the environment variable of the API key is unset or holds no key.
+      CacheError: the cache is not one, or of another version.
     """
 
     def __init__(
@@ -105,13 +108,13 @@ class ChatClient:
         self._spent, self._usage = spent, ChatUsage()
         if spent is not None and spent.is_file():
             self._usage = ChatUsage(**json.loads(spent.read_text()))
-        # What this server does not take, by what was asked: schema and logprobs.
+        # Options that the server refuses, by the hash of schema and logprobs.
         self._dropped: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
     @property
     def usage(self) -> ChatUsage:
-        """All that was asked through this client, and before into its file."""
+        """The usage of this client, and of earlier ones with the same file."""
         return self._usage
 
     def close(self) -> None:
@@ -120,9 +123,9 @@ class ChatClient:
             self._cache.close()
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[ChatReply | ChatError]:
-        """One answer or error a request, in order.
+        """Return one reply or error for each request, in order.
 
-        Takes no longer than `deadline` for every `concurrency` requests.
+        Takes at most `deadline` seconds for every `concurrency` requests.
 
         Raises:
           CacheError: the cache cannot be read or written.
@@ -164,7 +167,7 @@ class ChatClient:
                 async with slots:
                     if breaker.tripped is not None:
                         return breaker.tripped
-                    reply = await self._bounded(http, breaker, request)
+                    reply = await self._ask_within_deadline(http, breaker, request)
                     breaker.note(reply)
                 answered = isinstance(reply, ChatReply | ChatCut)
                 if answered and self._cache is not None:
@@ -174,7 +177,7 @@ class ChatClient:
             answers = await asyncio.gather(*(one(k, r) for k, r in todo.items()))
         return dict(zip(todo, answers, strict=True))
 
-    async def _bounded(
+    async def _ask_within_deadline(
         self, http: httpx.AsyncClient, breaker: CircuitBreaker, request: ChatRequest
     ) -> ChatReply | ChatError:
         end = time.monotonic() + self.config.deadline
@@ -197,7 +200,7 @@ class ChatClient:
         return ChatTimeout(f"{self._url}: deadline of {self.config.deadline:g} s")
 
     async def _attempt(self, http: httpx.AsyncClient, request: ChatRequest) -> _Attempt:
-        """One try. What a server refuses with an option, it may take without it."""
+        """Try a request once; if its options are refused, try with fewer of them."""
         body = body_of(self.config, request)
         options = [x for x in ("response_format", "logprobs") if x in body]
         name = _hash([request.schema, request.logprobs])
@@ -271,7 +274,7 @@ class ChatClient:
         return _Attempt(reply, _is_transient(reply), retry_after)
 
     def _safe(self, foreign: str) -> str:
-        """Foreign text for an error: short, in one line, without the key."""
+        """Return foreign text for an error: short, in one line, without the key."""
         text = foreign.replace(self._key, "[key]") if self._key else foreign
         text = " ".join(text.split())
         return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
@@ -284,7 +287,7 @@ class ChatClient:
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """The coroutine's result, also where a loop runs already (a notebook)."""
+    """Return the coroutine's result, also inside a running loop (a notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -297,7 +300,7 @@ def _api_key(name: str | None) -> str | None:
     if name is None:
         return None
     key = os.environ.get(name, "").strip()
-    # Checked here: the HTTP library would quote a header that it refuses.
+    # Checked here, because the HTTP library would quote an invalid header.
     if not re.fullmatch(r"[\x21-\x7e]+", key):
         raise ValueError(f"the environment variable {name} holds no API key")
     return key
@@ -312,7 +315,7 @@ def _digest(config: ChatConfig, request: ChatRequest) -> str:
 
 
 def _is_transient(reply: ChatReply | ChatError) -> bool:
-    """Whether the same question may be answered a little later."""
+    """Return whether the same question may be answered a little later."""
     rate_limited = isinstance(reply, ChatRefused) and reply.status == 429
     return rate_limited or isinstance(reply, ChatUnavailable)
 
@@ -322,7 +325,7 @@ def _refuses_options(reply: ChatReply | ChatError) -> bool:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Retry-After: whole seconds or a date; None where it is neither."""
+    """Return the seconds of a Retry-After header (a number or a date), or None."""
     if header is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):

@@ -14,23 +14,24 @@ from worldmodel.chat.protocol import (
     ChatUnavailable,
 )
 
-# Refusals of who asks, not of the question: no key, no money, no such model or path,
-# too often. Those below 400 send us to another address.
+# Statuses that refuse the client rather than the question: no key, no money, no such
+# model or path, too many requests. Statuses below 400 redirect to another address.
 _ACCOUNT_STATUSES = (401, 402, 404, 405, 429)
 _MAX_REFUSALS = 3
 """Refused questions of a server that never took one, before that is why."""
 
 
 class ServerHealth:
-    """What a server has shown of itself to one who asks; a cache is not the server."""
+    """What a server has answered so far; replies from a cache do not count."""
 
     def __init__(self):
         self.answered = False
-        """Whether it has answered anything yet, however badly."""
-        self._accepted, self._refused = False, 0  # as a cache may tell, too
+        """Whether the server itself has answered anything yet, malformed answers
+        included."""
+        self._accepted, self._refused = False, 0  # cached replies count for these
 
     def note(self, replies: Sequence[ChatReply | ChatError]) -> None:
-        """Hear what came of some questions."""
+        """Record the replies to some questions."""
         self.answered |= any(
             isinstance(x, ChatReply | ChatMalformed) and not x.cached for x in replies
         )
@@ -38,18 +39,18 @@ class ServerHealth:
         self._refused += sum(isinstance(x, ChatRefused) for x in replies)
 
     def check(self, failures: Sequence[ChatError]) -> None:
-        """Raise one of the failures where others would fail too.
+        """Raise one of the failures where other questions would fail too.
 
-        To go on would then only lose rollouts, while what was answered is kept.
+        Going on would then only lose rollouts, while the answers so far are cached.
 
         Raises:
-          ChatUnavailable: the server is gone.
-          ChatRefused: it does not let us ask, or not any more, or has refused every
-            one of several questions and never taken one.
-          ChatError: it is silent (a time-out), and has never answered.
+          ChatUnavailable: the server cannot be reached.
+          ChatRefused: it refuses the client, or has refused several questions and never
+            accepted one.
+          ChatError: requests time out, and the server has never answered.
         """
-        # A question that is refused for itself (too long) never stops the work: when a
-        # run goes on it may be the only one that is not in the cache, time and again.
+        # A question that is refused for its content (too long) must not stop the work:
+        # when a run resumes, it may be the only one that is not in the cache.
         silent = [
             x for x in failures
             if not self.answered and not isinstance(x, ChatRefused)
@@ -61,7 +62,7 @@ class ServerHealth:
 
 
 def unanswered(replies: Sequence[ChatReply | ChatError]) -> list[ChatError]:
-    """What the server did not answer; a malformed answer is one."""
+    """Return the failures without an answer; a malformed answer is an answer."""
     return [
         x
         for x in replies
@@ -70,7 +71,7 @@ def unanswered(replies: Sequence[ChatReply | ChatError]) -> list[ChatError]:
 
 
 def is_lasting(failure: ChatError) -> bool:
-    """Whether others would fail too: then nothing else may take over unseen."""
+    """Return whether other questions would fail for the same reason."""
     if isinstance(failure, ChatRefused):
         return failure.status < 400 or failure.status in _ACCOUNT_STATUSES
     return isinstance(failure, ChatUnavailable)

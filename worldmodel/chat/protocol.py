@@ -1,7 +1,7 @@
-"""What is said to a chat server and what comes back: errors, records, JSON.
+"""The protocol of a chat server: errors, records and JSON.
 
 ChatConfig, ChatRequest -> body_of -> a server -> read_answer -> ChatReply or ChatError.
-Text from outside goes into prompts, and objects come out of replies, by `quoting`.
+`quoting` puts text from outside into prompts and reads objects from replies.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from worldmodel.text.conversation import Message
 
 
 class ChatError(Exception):
-    """Why a request has no answer; `kind` begins the text."""
+    """A request has no usable answer; the message begins with `kind`."""
 
     kind = "failed"
 
@@ -32,14 +32,13 @@ class ChatTimeout(ChatError):
 
 
 class ChatUnavailable(ChatError):
-    """No server, a connection that broke, an error of the server's own (5xx), or
-    something else in the place of a completion."""
+    """The server cannot be reached, fails (5xx) or sends no completion."""
 
     kind = "unavailable"
 
 
 class ChatRefused(ChatError):
-    """The server does not take the request (4xx)."""
+    """The server refuses the request (4xx)."""
 
     kind = "refused"
 
@@ -49,14 +48,14 @@ class ChatRefused(ChatError):
 
 
 class ChatMalformed(ChatError):
-    """An answer, but not one that can be used: no text, cut short, too long."""
+    """An answer that cannot be used: without text, cut short or too long."""
 
     kind = "malformed"
     cached = False
 
 
 class ChatCut(ChatMalformed):
-    """An answer that ended at `max_tokens`: whole as the server goes, and paid for."""
+    """An answer that ended at `max_tokens`: complete for the server, and paid for."""
 
     def __init__(self, *, cached: bool = False):
         super().__init__("cut at max_tokens")
@@ -65,12 +64,12 @@ class ChatCut(ChatMalformed):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """Which server and model, how long to wait for it, and what it costs.
+    """Which server and model to ask, how long to wait, and what a token costs.
 
-    `api_key_env` names the environment variable that holds the key. Seconds:
-    `read_timeout` between two pieces of an answer, `deadline` for a request with all
-    its tries. After `give_up` requests in a row without an answer, the rest of a batch
-    is not tried. Prices are for a million tokens.
+    `api_key_env` names the environment variable that holds the key. In seconds:
+    `read_timeout` is the limit between two pieces of an answer, `deadline` the limit of
+    a request with all its retries. After `give_up` requests in a row without an answer,
+    the rest of a batch is not tried. Prices are per million tokens.
     """
 
     base_url: str
@@ -120,7 +119,7 @@ class ChatConfig:
 
 
 class ChatRequest(NamedTuple):
-    """One question. `schema` (a JSON schema) asks for JSON, `logprobs` for tokens."""
+    """One question; `schema` (a JSON schema) asks for JSON, `logprobs` for tokens."""
 
     messages: tuple[Message, ...]
     seed: int | None = None
@@ -129,14 +128,14 @@ class ChatRequest(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a reply: how many bytes of text, and its log-probability."""
+    """A token of a reply: its size in bytes and its log-probability."""
 
     size: int
     logp: float
 
 
 class ChatReply(NamedTuple):
-    """An answer. `tokens` is None where the server did not tell them."""
+    """An answer; `tokens` is None where the server did not send them."""
 
     text: str
     tokens: tuple[Token, ...] | None = None
@@ -144,10 +143,10 @@ class ChatReply(NamedTuple):
 
 
 class ChatUsage(NamedTuple):
-    """What was asked: requests, those not sent, tries after the first, tokens, cost.
+    """Counts: requests, cached ones, retries, tokens read and written, and the cost.
 
-    `cached` stood in the cache or twice in one batch. Tokens are those that the server
-    counted; what is cached has none.
+    `cached` counts requests that were in the cache or twice in one batch. Tokens are
+    those that the server reports; cached answers have none.
     """
 
     requests: int = 0
@@ -158,16 +157,16 @@ class ChatUsage(NamedTuple):
     cost: float = 0.0
 
     def plus(self, other: "ChatUsage") -> "ChatUsage":
-        """The sum of both."""
+        """Return the sum of both."""
         return ChatUsage._make(a + b for a, b in zip(self, other, strict=True))
 
     def since(self, earlier: "ChatUsage") -> "ChatUsage":
-        """What came after `earlier`."""
+        """Return the usage after `earlier`."""
         return ChatUsage._make(a - b for a, b in zip(self, earlier, strict=True))
 
 
 def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
-    """The JSON that is posted; all that can change the answer stands in it."""
+    """Return the JSON that is posted; all that can change the answer is part of it."""
     out: dict[str, Any] = {
         "model": config.model,
         "messages": [{"role": m.role, "content": m.content} for m in request.messages],
@@ -187,15 +186,15 @@ def body_of(config: ChatConfig, request: ChatRequest) -> dict[str, Any]:
 def read_answer(
     raw: bytes, *, must_be_complete: bool, server: str, quote: Callable[[str], str]
 ) -> tuple[ChatReply | ChatError, tuple[int, int]]:
-    """The answer in a reply's body, and the tokens (read, written) it is said to cost.
+    """Return the reply in a body, and its token counts (read, written).
 
     A body without `choices` is no answer: ChatUnavailable, or ChatRefused where it
-    holds an error whose code says so, as gateways send them with a status of 200.
+    holds an error with a 4xx code, as gateways send with status 200.
 
     Args:
-      whole: an answer cut short is of no use.
-      server: its address, for an error.
-      quoted: how foreign text is shown in an error.
+      must_be_complete: an answer that was cut short is a ChatCut.
+      server: the server's address, for errors.
+      quote: turns foreign text into text for errors.
     """
 
     def describe(why: str) -> str:
@@ -234,7 +233,7 @@ def read_answer(
 
 
 def _failure(error: Any, message: str) -> ChatError:
-    """What a body that is no completion means, by the code of its error."""
+    """Return the error that a body without a completion stands for, by its code."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 500:
         return ChatRefused(message, code)
@@ -242,10 +241,10 @@ def _failure(error: Any, message: str) -> ChatError:
 
 
 def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
-    """Sizes and log-probabilities, where the tokens are those of the text.
+    """Return sizes and log-probabilities where the tokens make up the text, else None.
 
-    A server may strip what stood around it, a Markdown fence (llama.cpp): tokens in
-    front of the text are left out, those behind it end the answer.
+    A server may strip what stood around the text, such as a Markdown fence (llama.cpp):
+    tokens before the text are left out, the answer ends with those behind it.
     """
     try:
         rows = choice["logprobs"]["content"]

@@ -1,8 +1,8 @@
-"""Questions to a chat server until their answers make sense.
+"""Ask a chat server until its answers can be read.
 
-questions -> answers -> read, or asked again with another seed -> what was read of each,
-or why there is nothing. Where others would fail too it is an error, never an empty
-answer (failures.py).
+questions -> answers -> read, or asked again with another seed -> the results, and the
+errors of the other questions. Where other questions would fail too it raises an error
+(failures.py), never an empty answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RetryingAsker:
-    """Questions to a chat server, asked again where an answer makes no sense."""
+    """Asks a chat server, and asks again where an answer cannot be read."""
 
     def __init__(self, client: ChatClient, retries: int):
         self.client, self._retries, self._health = client, retries, ServerHealth()
@@ -27,16 +27,18 @@ class RetryingAsker:
         request: Callable[[int, int], ChatRequest],
         read: Callable[[int, str], T],
     ) -> tuple[dict[int, T], dict[int, str]]:
-        """What was read of the answers, and why there is none for the others.
+        """Return the results by question, and the errors of questions without one.
 
         Args:
-          request: of a question's number and the attempt's.
-          read: of a question's number and an answer; ValueError where it is senseless.
+          request: returns the request of a question and an attempt, both by number.
+          read: returns the result of a question's answer; raises ValueError where the
+            answer makes no sense.
 
         Raises:
-          ChatUnavailable: the server is gone; with a cache, call again to go on.
-          ChatRefused: it does not let us ask, or not any more.
-          ChatError: it is silent, and has never answered.
+          ChatUnavailable: the server cannot be reached; with a cache, a second call
+            goes on.
+          ChatRefused: it refuses the client.
+          ChatError: requests time out, and the server has never answered.
         """
         pending, results, problems = list(questions), dict[int, T](), dict[int, str]()
         for attempt in range(self._retries + 1):

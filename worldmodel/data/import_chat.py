@@ -1,9 +1,9 @@
-"""Episodes from conversations: OpenAI-style messages and AgentGym's.
+"""Import episodes from chat conversations: OpenAI-style messages and AgentGym's.
 
-messages -> what stood before the agent's first turn -> turns (action, what followed)
--> steps. Nothing is made up: without a success field `success` is None, without a
-reward there is none, and where no message followed an action the agent still sees what
-it saw. docs/EPISODES.md shows both formats.
+messages -> the messages before the agent's first turn -> turns (an action and what
+followed it) -> steps. Nothing is invented: without a success field `success` is None,
+without a reward there is none, and an action that no message follows leaves the state
+unchanged. docs/EPISODES.md shows both formats.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.data.import_common import build, name_of, number, task_row
-from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.json_reading import Where, check_type, field
 from worldmodel.data.records import Episode, State, lines
 
 _LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
@@ -20,13 +20,14 @@ _ACTION = re.compile(r"(.*?)^[ \t]*Action:\s*(\S.*)\Z", _LINE)
 _THOUGHT = re.compile(r"\A\s*Thought:", re.IGNORECASE)
 _PROMISE = re.compile(r"\A\s*ok\b.*\b(?:follow|instructions?|my best)\b", _LINE)
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TOOLS = ("tool", "function")  # the second is the one of `function_call`
+_TOOLS = ("tool", "function")  # `function` answers the older `function_call`
 
 
 class _Turn(NamedTuple):
-    """An action and the texts that followed, each with its place among them.
+    """An action and the texts that followed it, each with its position among them.
 
-    `calls` are the ids that results may name, in order; empty where some have none.
+    `calls` holds the ids that results may refer to, in order; it is empty where a call
+    has no id.
     """
 
     action: str
@@ -35,7 +36,7 @@ class _Turn(NamedTuple):
     calls: tuple[str, ...] = ()
 
     def then(self, other: "_Turn") -> "_Turn":
-        """Both as one turn: calls that were made before any was answered."""
+        """Merge two turns whose calls were made before any of them was answered."""
         thoughts = [x.thought for x in (self, other) if x.thought]
         return _Turn(
             f"{self.action}\n{other.action}", "\n".join(thoughts) or None, [],
@@ -44,10 +45,10 @@ class _Turn(NamedTuple):
 
 
 def _set_outcome(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
-    """What is said of a whole conversation, put on its last step.
+    """Put the outcome of a whole conversation on its last step.
 
-    `reward` or `score` becomes a component of that name. A success is an end, unless
-    the row says otherwise; of anything else it is not known how it ended.
+    `reward` or `score` becomes a component of that name. A success ends the episode
+    unless the row says otherwise; of any other conversation it is unknown how it ended.
     """
     last = steps[-1]
     reward_keys = [
@@ -64,7 +65,7 @@ def _set_outcome(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
 
 
 def _steps(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
-    """Turns as steps. An empty answer is an empty state; no answer leaves the state."""
+    """Return turns as steps; a turn without observations leaves the state unchanged."""
     steps = []
     for turn in turns:
         seen = [text for _, text in sorted(turn.observations, key=lambda x: x[0])]
@@ -83,7 +84,7 @@ def _steps(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
 
 
 def _content(message: Any, where: Where) -> str | None:
-    """The text of a message: a string, or text parts, a line each; or a refusal."""
+    """Return the text of a message: a string, text parts (one a line), or a refusal."""
     value = field(message, "content", object, where, None)
     if value is None:
         return field(message, "refusal", str, where, None)
@@ -91,7 +92,7 @@ def _content(message: Any, where: Where) -> str | None:
         return value
     content_place = where.at("content")
     out = []
-    for i, part in enumerate(typed(value, list, content_place)):
+    for i, part in enumerate(check_type(value, list, content_place)):
         at = content_place.at(f"[{i}]")
         kind = field(part, "type", str, at)
         if kind not in ("text", "refusal"):
@@ -101,9 +102,9 @@ def _content(message: Any, where: Where) -> str | None:
 
 
 def _call(call: Any, where: Where) -> str:
-    """A tool call as `name {"argument": value}`, keys in order.
+    """Return a tool call as `name {"argument": value}` with sorted keys.
 
-    Arguments that are no JSON are what the model wrote, and stay so.
+    Arguments that are not valid JSON are kept as the model wrote them.
     """
     function = field(call, "function", dict, where)
     function_place = where.at("function")
@@ -116,7 +117,7 @@ def _call(call: Any, where: Where) -> str:
         except (ValueError, RecursionError):
             return f"{name} {arguments}"
     else:
-        arguments = typed(arguments, dict, function_place.at("arguments"))
+        arguments = check_type(arguments, dict, function_place.at("arguments"))
     try:
         return f"{name} {json.dumps(arguments, ensure_ascii=False, sort_keys=True)}"
     except (TypeError, ValueError, RecursionError) as error:
@@ -144,7 +145,7 @@ def _assistant(message: Any, where: Where) -> _Turn:
 
 
 def _place(turn: _Turn, message: Any, where: Where) -> int:
-    """Where a tool's message stands: at its call, which the turn before it made."""
+    """Return the position of a tool's message: that of the call it answers."""
     wanted = field(message, "tool_call_id", str, where, None)
     if wanted is None or not turn.calls:
         return len(turn.calls)
@@ -154,16 +155,18 @@ def _place(turn: _Turn, message: Any, where: Where) -> int:
 
 
 def from_openai(row: Any, where: Where, name: str) -> Episode:
-    """An object with `messages`: what stands before the first assistant turn is the
-    instruction, each assistant turn an action, what follows it the next state.
+    """Import an object with `messages`.
+
+    The messages before the first assistant turn are the instruction, each assistant
+    turn is an action, and the messages behind it are the next state.
 
     Args:
       row: the parsed object.
-      where: its place, for errors.
+      where: its place in the file, for errors.
       name: the episode's id where the object has none.
 
     Raises:
-      RecordError: unknown role, no text, no assistant turn, ...
+      RecordError: an unknown role, a message without text, no assistant turn, ...
     """
     before: list[tuple[str, str]] = []
     turns: list[_Turn] = []
@@ -177,7 +180,7 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
             raise message_place.at("role").error(f"one of {', '.join(_ROLES)}", role)
         if role == "assistant":
             turn = _assistant(message, message_place)
-            # Calls that are answered later stand beside those of this message.
+            # Calls that are answered later belong to one turn with this message's.
             waits = (
                 turns and not turns[-1].observations and answered & {*turns[-1].calls}
             )
@@ -222,14 +225,14 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
 
 
 def _promises(text: str) -> bool:
-    """ "OK. I'll follow your instructions ...": said to the user, not to the world."""
+    """Return whether a text like "OK. I'll follow your instructions" is no action."""
     return bool(_PROMISE.match(text)) and not _ACTION.match(text)
 
 
 def _thought_and_action(text: str) -> tuple[str | None, str]:
-    """ "Thought: a / Action: b" as (a, b), at the first line that begins so.
+    """Split "Thought: a / Action: b" into (a, b) at the first line with an action.
 
-    A turn without an action line is an action as a whole: it is what the agent did.
+    A turn without such a line is an action as a whole.
     """
     match = _ACTION.match(text)
     if not match:
@@ -239,10 +242,11 @@ def _thought_and_action(text: str) -> tuple[str | None, str]:
 
 
 def from_agentgym(row: Any, where: Where, name: str) -> Episode:
-    """An object with `conversations` of human and gpt, as AgentGym publishes them.
+    """Import an object with `conversations` of human and gpt, AgentGym's format.
 
     The first human text is the instruction; a first gpt turn that only promises to
-    follow it is skipped. Args and errors as from_openai; `item_id` is the task's id.
+    follow it is skipped. Arguments and errors are those of from_openai; `item_id` is
+    the task's id.
     """
     messages = field(row, "conversations", list, where)
     speakers = [

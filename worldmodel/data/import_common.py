@@ -1,29 +1,29 @@
-"""Parts that every importer has: ids, numbers, tasks, and the way into the schema.
+"""Parts that all importers share: ids, numbers, tasks, and the construction of records.
 
-foreign object -> a row as our own files hold it -> the schema's reader -> Episode.
+object of another format -> a row in our own format -> parse_episode -> Episode.
 """
 
 import json
 from typing import Any
 
 from worldmodel.data.hashing import content_digest
-from worldmodel.data.json_reading import Where, field, typed
+from worldmodel.data.json_reading import Where, check_type, field
 from worldmodel.data.records import Episode, State, parse_episode
 
 
 def name_of(row: Any, key: str, where: Where, default: str) -> str:
-    """An id: text or a whole number, as text."""
+    """Return an id, text or a whole number, as text."""
     value = field(row, key, object, where, None)
     if value is None:
         return default
     if isinstance(value, str):
         return value
-    return str(typed(value, int, where.at(key)))
+    return str(check_type(value, int, where.at(key)))
 
 
 def number(value: Any, where: Where) -> float:
-    """A finite number."""
-    result = typed(value, float, where)
+    """Return a finite number as float."""
+    result = check_type(value, float, where)
     if not abs(result) < float("inf"):
         raise where.error("a finite number", result)
     return result
@@ -32,7 +32,7 @@ def number(value: Any, where: Where) -> float:
 def task_row(
     row: Any, where: Where, *, id: str | None, instruction: str, state: State
 ) -> dict[str, Any]:
-    """The task's row; attempts at one instruction from one state share an id."""
+    """Return the task's row; without an id, instruction and state determine one."""
     return {
         "id": content_digest(instruction, state).hex() if id is None else id,
         "instruction": instruction,
@@ -44,10 +44,11 @@ def task_row(
 
 
 def build(row: Any, where: Where, *, name: str, source: str, **parts: Any) -> Episode:
-    """An episode of these parts of the schema, through the schema's own reader.
+    """Return the episode of these fields, checked by the reader of our own format.
 
     Raises:
-      RecordError: what JSON cannot hold: lone surrogates, NaN, endless nesting.
+      RecordError: something that JSON cannot hold: lone surrogates, NaN, endless
+        nesting.
     """
     record = {
         "id": name_of(row, "id", where, name),

@@ -1,7 +1,7 @@
-"""Files of other people's formats, as episodes.
+"""Import files of other formats as episodes.
 
 file (JSON lines or one JSON array, gzip or not) -> object -> the format's function ->
-Episode. Whatever an importer yields is what write_episodes and read_episodes give back.
+Episode. An imported episode survives write_episodes and read_episodes unchanged.
 docs/EPISODES.md shows each format.
 """
 
@@ -17,18 +17,18 @@ from worldmodel.data.json_reading import (
     Progress,
     RecordError,
     Where,
+    check_type,
     field,
     first_use,
     holds_array,
     json_array,
     json_lines,
-    typed,
 )
 from worldmodel.data.records import Episode, State, lines
 
 
-def _sized(row: Any, key: str, count: int, where: Where) -> list[Any]:
-    """A list with one item an action."""
+def _list_of_length(row: Any, key: str, count: int, where: Where) -> list[Any]:
+    """Return a list that has one item an action."""
     values = field(row, key, list, where)
     if len(values) != count:
         raise where.at(key).error(f"{count} items, one an action", len(values))
@@ -46,14 +46,16 @@ def _observation(value: Any, where: Where) -> State:
 def _info_flag(
     infos: Any, key: str, step: int, count: int, where: Where
 ) -> bool | None:
-    """A flag of a step's info: a list of infos, or Minari's object of lists.
+    """Return a flag from a step's info: a list of infos, or Minari's object of lists.
 
     One info more than actions means that the first came from reset.
     """
     if infos is None:
         return None
     column = isinstance(infos, dict)
-    values = field(infos, key, list, where, []) if column else typed(infos, list, where)
+    values = (
+        field(infos, key, list, where, []) if column else check_type(infos, list, where)
+    )
     if not values and (column or not count):
         return None
     if len(values) not in (count, count + 1):
@@ -62,16 +64,17 @@ def _info_flag(
     flag_place = where.at(f"{key}[{at}]" if column else f"[{at}]")
     if not column:
         return field(values[at], key, bool, flag_place, None)
-    return None if values[at] is None else typed(values[at], bool, flag_place)
+    return None if values[at] is None else check_type(values[at], bool, flag_place)
 
 
 def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
-    """A recording: observations (one more than actions), actions, rewards,
-    terminations, truncations, all of text, numbers and flags; Minari's names.
+    """Import a recording of a Gymnasium environment, with the field names of Minari.
 
-    `task` (text) and `seed` name the task; without a seed its first state does, too:
-    one text may begin anywhere. `success` comes from the row, else from the last info.
-    Args and errors as from_openai.
+    It has observations (one more than actions), actions, rewards, terminations and
+    truncations, made of text, numbers and flags. `task` (text) and `seed` name the
+    task; without a seed the first state does too, because one text may begin anywhere.
+    `success` comes from the row, else from the last info. Arguments and errors are
+    those of from_openai.
     """
     actions = field(row, "actions", list, where)
     count = len(actions)
@@ -82,9 +85,9 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
         raise where.at("observations").error(
             f"{count + 1} items, one more than actions", len(observations)
         )
-    rewards = _sized(row, "rewards", count, where)
-    terminations = _sized(row, "terminations", count, where)
-    truncations = _sized(row, "truncations", count, where)
+    rewards = _list_of_length(row, "rewards", count, where)
+    terminations = _list_of_length(row, "terminations", count, where)
+    truncations = _list_of_length(row, "truncations", count, where)
     infos = field(row, "infos", object, where, None)
     states = [
         _observation(x, where.at(f"observations[{i}]"))
@@ -95,10 +98,14 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
         reward = number(rewards[i], where.at(f"rewards[{i}]"))
         step = {
             "state": list(states[i]), "next_state": list(states[i + 1]),
-            "action": typed(action, str, where.at(f"actions[{i}]")),
+            "action": check_type(action, str, where.at(f"actions[{i}]")),
             "rewards": {"reward": reward},
-            "terminated": typed(terminations[i], bool, where.at(f"terminations[{i}]")),
-            "truncated": typed(truncations[i], bool, where.at(f"truncations[{i}]")),
+            "terminated": check_type(
+                terminations[i], bool, where.at(f"terminations[{i}]")
+            ),
+            "truncated": check_type(
+                truncations[i], bool, where.at(f"truncations[{i}]")
+            ),
         }  # fmt: skip
         for flag in ("invalid", "reveals"):
             step[flag] = _info_flag(infos, flag, i, count, where.at("infos"))
@@ -142,15 +149,15 @@ def import_file(
     progress: Progress | None = None,
     skip: Callable[[RecordError], Any] | None = None,
 ) -> Iterator[Episode]:
-    """Episodes of a foreign file, in order, one in memory at a time.
+    """Yield the episodes of a file of another format, one in memory at a time.
 
-    JSON lines or one JSON array, gzip or not. Objects without an id are named after
-    the file and their number in it. With `skip` an object that cannot be taken is left
-    out and told to it.
+    The file holds JSON lines or one JSON array, gzip or not. Objects without an id are
+    named after the file and their number in it. With `skip`, an object that cannot be
+    imported is left out and its error is passed to `skip`.
 
     Raises:
-      RecordError: whatever cannot be taken, with file, line and field.
-      ValueError: an unknown format.
+      RecordError: an object cannot be imported; the message names file, line and field.
+      ValueError: the format is unknown.
     """
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; have {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Whether an environment could take an action, where it does not say so itself."""
+"""Recognise invalid actions: those that an environment could not take."""
 
 import re
 
@@ -12,19 +12,20 @@ _ERROR = re.compile(
 
 
 def is_invalid(t: Transition) -> bool:
-    """Whether the environment could not take the action.
+    """Return whether the environment could not take the action.
 
-    As it says itself; where it says nothing, as `error_only_change` has it.
+    `Transition.invalid` decides where the environment sets it; otherwise an action
+    without reward or end that changes nothing counts as invalid (`error_only_change`).
     """
     if t.invalid is not None:
         return t.invalid
-    # What it cannot take may cost something; what pays was taken.
+    # An invalid action may be penalised; a rewarded action was valid.
     no_effect = not t.terminated and t.reward <= 0
     return no_effect and error_only_change(t.state, t.next_state)
 
 
 def error_only_change(state: State, next_state: State) -> bool:
-    """Whether a state stayed as it was, one line aside that speaks of an error."""
+    """Return whether the state is unchanged, except for lines that report an error."""
     added = [line for line in next_state if line not in state]
     removed = [line for line in state if line not in next_state]
     if not added:

@@ -1,8 +1,8 @@
-"""JSON from disk, one value in memory at a time, and its fields, checked.
+"""Read JSON from disk, one value in memory at a time, and check its fields.
 
 file (gzip or not) -> lines or array items -> JSON value and its place -> typed fields.
-Whatever is wrong becomes a RecordError that names file, line, field, what was expected
-and what was found. gzip is told by its first two bytes, never by the file's name.
+Any fault becomes a RecordError with file, line, field, the expected and the actual
+value. gzip is recognised by its first two bytes, never by the file's name.
 """
 
 import codecs
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Progress = Callable[[int], Any]
-"""Told how many bytes of the file (as it lies on disk) have been read."""
+"""Called with the number of bytes of the file on disk that have been read."""
 
 _CHUNK = 1 << 16
 _GZIP = b"\x1f\x8b"
@@ -28,24 +28,24 @@ _MISSING: Any = object()
 
 
 class RecordError(ValueError):
-    """A record that cannot be taken: says file, line, what was expected and got."""
+    """A record is invalid; the message names file, line, expected and actual value."""
 
 
 class Where:
-    """The place a value came from, for error messages."""
+    """The place that a value came from, for error messages."""
 
     def __init__(self, path: Path, line: int, field: str = ""):
         self.path, self.line, self.field = path, line, field
 
     def at(self, field: str) -> "Where":
-        """The place of a field in it."""
+        """Return the place of a field of this value."""
         return Where(self.path, self.line, f"{self.field}.{field}".lstrip("."))
 
     def error(self, expected: str, value: object) -> RecordError:
-        """What to raise: the caller raises it, so that its own flow stays visible."""
+        """Return the error to raise for a value at this place."""
         try:
             text = repr(value)
-        except (RecursionError, ValueError):  # nested too deep; an endless integer
+        except (RecursionError, ValueError):  # nested too deep; a huge integer
             text = f"a {type(value).__name__} too large to show"
         text = text if len(text) < 80 else text[:77] + "..."
         name = f" field {self.field!r}:" if self.field else ""
@@ -54,11 +54,11 @@ class Where:
         )
 
 
-def typed(value: Any, kind: type, where: Where) -> Any:
-    """The value if it is of that type; an int is taken for a float, a bool for no int.
+def check_type(value: Any, kind: type, where: Where) -> Any:
+    """Return the value if it has the type; ints count as floats, bools not as ints.
 
     Raises:
-      RecordError: it is not.
+      RecordError: the value has another type.
     """
     bad_bool = kind is not bool and isinstance(value, bool)
     if kind is float and isinstance(value, int) and not bad_bool:
@@ -72,7 +72,7 @@ def typed(value: Any, kind: type, where: Where) -> Any:
 
 
 def field(row: Any, key: str, kind: type, where: Where, default: Any = _MISSING) -> Any:
-    """`row[key]` of that type, or the default where the row has no such key."""
+    """Return `row[key]` if it has the type, or the default where the key is missing."""
     if not isinstance(row, dict):
         raise where.error("a JSON object", row)
     value = row.get(key, default)
@@ -80,11 +80,11 @@ def field(row: Any, key: str, kind: type, where: Where, default: Any = _MISSING)
         raise where.error(f"a field {key!r}", sorted(map(str, row)))
     if value is default:
         return value
-    return value if kind is object else typed(value, kind, where.at(key))
+    return value if kind is object else check_type(value, kind, where.at(key))
 
 
 def strings(row: Any, key: str, where: Where) -> tuple[str, ...]:
-    """`row[key]`, a list of strings; () where there is none."""
+    """Return `row[key]`, a list of strings, or () where the key is missing."""
     value = field(row, key, list, where, [])
     if any(not isinstance(x, str) for x in value):
         raise where.at(key).error("a list of strings", value)
@@ -92,7 +92,7 @@ def strings(row: Any, key: str, where: Where) -> tuple[str, ...]:
 
 
 def first_use(seen: dict[str, int], name: str, where: Where) -> None:
-    """Note in `seen` that this line uses an id; an id used before is an error."""
+    """Record in `seen` that this line uses an id; raise where it was used before."""
     if name in seen:
         raise where.at("id").error(
             f"an id not used before (line {seen[name]})", name
@@ -104,8 +104,8 @@ def first_use(seen: dict[str, int], name: str, where: Where) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
-    """(the unpacked bytes, the file on disk)."""
+def _open_file(path: Path, expected: str) -> Iterator[tuple[Any, Any]]:
+    """Yield (the unpacked bytes, the file on disk)."""
     if not path.is_file():
         raise RecordError(f"{path}: no such file; expected {expected}")
     with path.open("rb") as disk:
@@ -118,14 +118,14 @@ def _bad_gzip(where: Where, error: Exception) -> RecordError:
 
 
 def _parse_error(error: Exception) -> str:
-    """Why a text is no JSON: too deep, endless integers, or the parser's words."""
+    """Return why a text is not JSON: nested too deep, or the parser's message."""
     if isinstance(error, RecursionError):
         return "nested too deep"
     return str(getattr(error, "msg", error))
 
 
 def _require_encodable(value: Any, where: Where) -> None:
-    """Half of a surrogate pair is legal JSON, but no text that could be written."""
+    """Raise for half of a surrogate pair: legal JSON that UTF-8 cannot hold."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
@@ -155,14 +155,14 @@ def _value(raw: bytes, where: Where) -> Any:
 def json_lines(
     path: Path, expected: str, progress: Progress | None = None
 ) -> Iterator[tuple[Any, Where]]:
-    """(value, place) of every line that is not blank, read as they are asked for.
+    """Yield (value, place) of every line that is not blank.
 
     Raises:
-      RecordError: no file, broken gzip, bytes that are not UTF-8, lines that are not
-        JSON; `expected` says what the file should have been.
+      RecordError: the file is missing, has broken gzip, bytes that are not UTF-8, or
+        lines that are not JSON. `expected` describes what the file should have been.
     """
     number = 0
-    with _opened(path, expected) as (file, disk):
+    with _open_file(path, expected) as (file, disk):
         try:
             for number, raw in enumerate(file, start=1):
                 if raw.strip():
@@ -175,16 +175,16 @@ def json_lines(
 
 
 def holds_array(path: Path, expected: str) -> bool:
-    """Whether the file's first sign is `[`: one JSON array, not JSON lines."""
-    with _opened(path, expected) as (file, _):
+    """Return whether the first character is `[`: one JSON array, not JSON lines."""
+    with _open_file(path, expected) as (file, _):
         try:
             return file.read(_CHUNK).lstrip()[:1] == b"["
         except _GZIP_ERRORS:
-            return False  # json_lines names the line
+            return False  # json_lines raises the error with the line
 
 
 class _Text:
-    """Text of a file, read on demand; `where` is the line that it has come to."""
+    """Text of a file, read on demand; `where` is the line that has been reached."""
 
     def __init__(self, path: Path, file: Any):
         self._path, self._file, self._text, self._at, self._line = path, file, "", 0, 1
@@ -195,7 +195,7 @@ class _Text:
         return Where(self._path, self._line)
 
     def _more(self) -> bool:
-        """Read as much again as is not yet understood; False at the end of the file."""
+        """Read further text; return False at the end of the file."""
         left = self._text[self._at :]
         try:
             raw = self._file.read(max(len(left), _CHUNK))
@@ -212,11 +212,11 @@ class _Text:
         self._at = end
 
     def excerpt(self) -> str:
-        """A few of the next signs, for a message."""
+        """Return the next few characters, for a message."""
         return self._text[self._at : self._at + 40]
 
     def sign(self) -> str:
-        """The next sign that is not blank; "" at the end of the file."""
+        """Return the next character that is not blank, or "" at the end of the file."""
         while True:
             self._advance(_BLANKS.match(self._text, self._at).end())  # type: ignore
             if self._at < len(self._text):
@@ -225,7 +225,7 @@ class _Text:
                 return ""
 
     def take(self, wanted: str) -> str:
-        """Read over one of these signs, which has to come next."""
+        """Consume one of the characters in `wanted`, which must come next."""
         sign = self.sign()
         if not sign or sign not in wanted:
             cut = "" if sign else " (the file ends inside it)"
@@ -236,7 +236,7 @@ class _Text:
         return sign
 
     def item(self) -> tuple[Any, Where]:
-        """The next JSON value, and where it begins."""
+        """Return the next JSON value and the place where it begins."""
         self.sign()
         where = self.where
         while True:
@@ -256,11 +256,11 @@ class _Text:
 def json_array(
     path: Path, expected: str, progress: Progress | None = None
 ) -> Iterator[tuple[Any, Where]]:
-    """(value, place) of every item of a file that is one JSON array, as json_lines.
+    """Yield (value, place) of every item of a file that is one JSON array.
 
-    The place is the line that the item begins at.
+    The place is the line on which the item begins; errors are those of json_lines.
     """
-    with _opened(path, expected) as (file, disk):
+    with _open_file(path, expected) as (file, disk):
         text = _Text(path, file)
         text.take("[")
         sign = text.take("]") if text.sign() == "]" else ","

@@ -18,7 +18,7 @@ class Rate:
     count: int = 0
 
     def add(self, hit: float | int, weight: float = 1.0) -> None:
-        """Count a case: a hit or a part of one, and how many cases it stands for."""
+        """Count a case: `hit` in [0, 1], and `weight`, how many cases it stands for."""
         self.hits += weight * hit
         self.weight += weight
         self.squared += weight**2
@@ -26,14 +26,14 @@ class Rate:
 
     @classmethod
     def of(cls, hits: int, count: int) -> "Rate":
-        """Return the rate of so many hits among cases of equal weight."""
+        """Return the rate of `hits` among `count` cases of equal weight."""
         return cls(float(hits), float(count), float(count), count)
 
     def json(self) -> dict[str, Any]:
         """Return {mean, count, effective}; the mean of no cases is None.
 
-        `effective` is Kish's effective sample size, (sum w)^2 / sum w^2: as many cases
-        of equal weight say as much. Intervals are computed from it.
+        `effective` is Kish's effective sample size, (sum w)^2 / sum w^2: the number of
+        cases of equal weight that are as informative. Intervals are computed from it.
         """
         return {
             "mean": self.hits / self.weight if self.weight else None,

@@ -1,8 +1,8 @@
-"""What happened: tasks, transitions, episodes and branches, and their JSONL form.
+"""Records of experience (tasks, transitions, episodes, branches) and their JSONL files.
 
-file.jsonl(.gz) -> one JSON object a line -> checked field by field -> frozen records.
-Every error names file, line and expectation; a writer replaces its target only
-when the whole new content is on disk, so bad input and full disks lose nothing.
+file.jsonl(.gz) -> one JSON object a line -> every field checked -> frozen records. An
+error names file, line and what was expected. A writer replaces its target only when the
+new content is completely on disk, so that bad input and full disks lose nothing.
 docs/EPISODES.md describes the fields.
 """
 
@@ -30,12 +30,12 @@ SCHEMA = "dreamgym.episodes/1"
 BRANCH_SCHEMA = "dreamgym.branches/1"
 
 State = tuple[str, ...]
-"""What the agent sees at one step: non-empty lines of text."""
+"""What the agent observes at one step: non-empty lines of text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the agent is asked to do, and how to bring an environment to its start."""
+    """A resettable problem: its instruction, and how to start an environment on it."""
 
     id: str
     instruction: str
@@ -52,8 +52,9 @@ class Transition:
     """One step: state, action, next state, named rewards and how it ended.
 
     `invalid` says that the environment could not take the action, `reveals` that the
-    next state tells what nobody could know before (what lies behind a door that was
-    never opened), `success` that the episode was won with it; None: nobody said.
+    next state shows what could not be observed before (what lies behind a door that was
+    never opened), `success` that the episode was won with it. None means that it is
+    unknown.
     """
 
     state: State
@@ -76,9 +77,10 @@ class Transition:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Episode:
-    """A task and what happened on it.
+    """A task and the transitions of one attempt at it.
 
-    `success` is None where it was not scored; `error` then says why, if that is known.
+    `success` is None where the episode was not scored; `error` then holds the reason,
+    if it is known.
     """
 
     id: str
@@ -90,7 +92,7 @@ class Episode:
 
     @property
     def total_reward(self) -> float:
-        """The undiscounted return."""
+        """The undiscounted sum of rewards."""
         return sum(t.reward for t in self.transitions)
 
 
@@ -104,7 +106,7 @@ class Branch:
 
 
 def lines(text: str) -> State:
-    """Text as state lines: trailing blanks and empty lines dropped."""
+    """Return text as state lines, without trailing blanks and empty lines."""
     return tuple(line.rstrip() for line in text.splitlines() if line.strip())
 
 
@@ -158,7 +160,7 @@ def _transition(row: Any, where: Where) -> Transition:
 
 
 def parse_episode(row: Any, where: Where) -> Episode:
-    """An episode from a parsed line, every field checked; its schema name is not."""
+    """Return the episode of a parsed line; all fields but the schema are checked."""
     steps = field(row, "transitions", list, where)
     if not steps:
         raise where.at("transitions").error("at least one transition", steps)
@@ -194,7 +196,7 @@ def parse_episode(row: Any, where: Where) -> Episode:
 def _with_success(
     transitions: tuple[Transition, ...], success: bool | None, where: Where
 ) -> tuple[Transition, ...]:
-    """The steps, the last as the episode says where it does not say if it was won."""
+    """Return the steps, the last with the episode's success where it has none."""
     *before, end = transitions
     if success is None or end.success is success:
         return transitions
@@ -221,12 +223,12 @@ def _rows(
 def iter_episodes(
     path: str | os.PathLike, *, progress: Progress | None = None
 ) -> Iterator[Episode]:
-    """Episodes of a JSONL file (gzip or not), in order, one in memory at a time.
+    """Yield the episodes of a JSONL file (gzip or not), one in memory at a time.
 
     Raises:
-      RecordError: missing file, bad gzip, JSON or UTF-8, wrong schema, missing or
-        mistyped field, repeated id, states that do not chain; the message names file
-        and line.
+      RecordError: the file is missing, or has bad gzip, JSON or UTF-8, a wrong schema,
+        a missing or mistyped field, a repeated id, or states that do not chain. The
+        message names file and line.
     """
     path, seen = Path(path), dict[str, int]()
     for row, where in _rows(path, SCHEMA, progress):
@@ -238,12 +240,12 @@ def iter_episodes(
 
 
 def read_episodes(path: str | os.PathLike) -> list[Episode]:
-    """All episodes of a JSONL file; raises RecordError as iter_episodes."""
+    """Return all episodes of a JSONL file; raises RecordError as iter_episodes does."""
     return list(iter_episodes(path))
 
 
 def read_branches(path: str | os.PathLike) -> list[Branch]:
-    """Branches of a JSONL file, in order; raises RecordError as read_episodes."""
+    """Return the branches of a JSONL file; raises RecordError as iter_episodes does."""
     return [
         Branch(
             episode=field(row, "episode", str, where),
@@ -261,7 +263,7 @@ def read_branches(path: str | os.PathLike) -> list[Branch]:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike):
-    """A text file that takes the place of `path` only when wholly on disk."""
+    """Open a text file that replaces `path` only when it is completely on disk."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -277,11 +279,11 @@ def atomic_write(path: str | os.PathLike):
 
 @contextlib.contextmanager
 def _compressed(path: Path, file: Any) -> Iterator[Any]:
-    """Where to write bytes: through gzip where the name says so."""
+    """Yield the stream to write bytes to: gzip where the path ends in `.gz`."""
     if path.suffix != ".gz":
         yield file
         return
-    # No name and no time inside: the same records are the same bytes.
+    # Without name and time, so that the same records give the same bytes.
     with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as out:
         yield out
 
@@ -295,7 +297,7 @@ def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None
 
 
 def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None:
-    """Episodes as JSONL, gzip where the path ends in `.gz`.
+    """Write episodes as JSONL, with gzip where the path ends in `.gz`.
 
     An existing file is replaced at once or not at all.
     """
@@ -303,5 +305,5 @@ def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None
 
 
 def write_branches(path: str | os.PathLike, branches: Iterable[Branch]) -> None:
-    """Branches as JSONL, as write_episodes."""
+    """Write branches as JSONL, as write_episodes does."""
     _write(path, BRANCH_SCHEMA, branches)

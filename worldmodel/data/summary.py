@@ -1,9 +1,9 @@
-"""What is in a set of episodes, and what is wrong with it, in one pass.
+"""Statistics of a set of episodes and warnings about it, in one pass.
 
 episodes -> counters of lengths and outcomes, 8-byte digests of what may repeat ->
-sorted once at the end -> a dict for JSON, or a table for the terminal. Three digests
-in flat arrays, 24 bytes, stay of a transition, so millions fit. That any two of n
-different things share a digest has a chance of about n^2 / 2^65: 3e-8 for a million.
+sorted once at the end -> a dict for JSON, or a table for the terminal. Each transition
+leaves three digests, 24 bytes, so millions fit into memory. The probability that any
+two of n different things share a digest is about n^2 / 2^65: 3e-8 for a million.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from worldmodel.data.hashing import content_digest
 from worldmodel.data.records import Episode, Transition
 
 SPLITS = ("train", "dev", "test")
-"""The splits that training knows; others are passed over."""
+"""The splits that training uses; episodes of others are ignored."""
 
 _SIZES = ("episode_length", "state_lines", "state_chars", "action_chars")
 _ENDS = {
@@ -31,7 +31,7 @@ _MAX_EXAMPLES = 5  # examples of a leak
 
 
 def _digest(*parts: object) -> int:
-    """A number for these parts, eight bytes of memory in an array."""
+    """Return an eight-byte number computed from the parts."""
     return int.from_bytes(content_digest(*parts), "little")
 
 
@@ -55,7 +55,7 @@ class _Group:
 
 
 class _Overlap:
-    """What each split holds of one kind of thing, and what several splits hold."""
+    """The things of one kind in each split, and those that several splits share."""
 
     def __init__(self) -> None:
         self.digests: dict[str, set[int]] = {}
@@ -87,7 +87,7 @@ class _Overlap:
 
 
 class _Tally:
-    """Everything that is counted while the episodes pass."""
+    """All counts of one pass over the episodes."""
 
     def __init__(self) -> None:
         self.all = _Group()
@@ -101,7 +101,7 @@ class _Tally:
         self.ids, self.episode_digests = array("Q"), array("Q")
         self.queries, self.answered = array("Q"), array("Q")
         self.overlaps = {"tasks": _Overlap(), "starts": _Overlap()}
-        self.steps: dict[str, array] = {}  # by split, wherever their task is
+        self.steps: dict[str, array] = {}  # by split, over all tasks
 
     def add(self, e: Episode) -> None:
         """Count one episode."""
@@ -147,7 +147,7 @@ class _Tally:
 
 
 def _quantiles(lengths: Mapping[int, int]) -> dict[str, int] | None:
-    """Exact, by nearest rank: the smallest value that q of all do not exceed."""
+    """Return exact quantiles by nearest rank, or None for no lengths."""
     total = sum(lengths.values())
     if not total:
         return None
@@ -165,19 +165,19 @@ def _numbers(digests: array) -> np.ndarray:
 
 
 def _repeats(digests: array) -> int:
-    """How many are there once more than needed."""
+    """Return how many digests repeat an earlier one."""
     return len(digests) - len(np.unique(_numbers(digests)))
 
 
 def _contradictions(queries: array, answered: array) -> dict[str, int]:
-    """Distinct (task, state, action), and those with several next states."""
+    """Count distinct (task, state, action), and those with several next states."""
     _, first = np.unique(_numbers(answered), return_index=True)
     _, answers = np.unique(_numbers(queries)[first], return_counts=True)
     return {"asked": len(answers), "several_answers": int((answers > 1).sum())}
 
 
 def _seen_in_train(steps: Mapping[str, array]) -> dict[str, dict[str, Any]]:
-    """Of each other split: transitions that train holds too, of whatever task."""
+    """Return by split how many transitions also occur in train, under any task."""
     train = _numbers(steps.get("train", array("Q")))
     out = {}
     for split, digests in steps.items():
@@ -188,9 +188,9 @@ def _seen_in_train(steps: Mapping[str, array]) -> dict[str, dict[str, Any]]:
 
 
 def summarise(episodes: Iterable[Episode]) -> dict[str, Any]:
-    """Counts, sizes, outcomes, duplicates, contradictions, leaks and warnings.
+    """Return counts, sizes, outcomes, duplicates, contradictions, leaks and warnings.
 
-    One pass; the episodes are not kept. docs/EPISODES.md explains each entry.
+    The episodes are read once and not kept. docs/EPISODES.md explains each entry.
     """
     tally = _Tally()
     for episode in episodes:
@@ -224,7 +224,7 @@ def summarise(episodes: Iterable[Episode]) -> dict[str, Any]:
 
 def _leaks(leaks: Mapping[str, Any]) -> list[str]:
     out = []
-    kinds = {  # where little is seen at first, other games may look alike
+    kinds = {  # with small first states, different tasks may look alike
         "tasks": "leak: the same task id",
         "starts": "possible leak: the same instruction and first state",
     }
@@ -243,7 +243,7 @@ def _leaks(leaks: Mapping[str, Any]) -> list[str]:
 
 
 def _warnings(s: Mapping[str, Any]) -> list[str]:
-    """What to know before training on this, as sentences."""
+    """Return what to know before training on these episodes, as sentences."""
     out = []
     if not s["rewarded"]["transitions"]:
         out.append("no rewarded transition: a policy cannot learn from this dream")
@@ -301,7 +301,7 @@ def _row(label: str, counts: Mapping[str, int]) -> str:
 
 
 def _rows(groups: Mapping[str, Mapping[str, int]], kind: str) -> list[str]:
-    """One row a group, the largest first; a tail that is only counted."""
+    """Return one row a group, the largest first; the others are only counted."""
     largest = sorted(groups, key=lambda k: -groups[k]["transitions"])
     out = [_row(f"{kind} {k or '(none)'}", groups[k]) for k in largest[:_MAX_ROWS]]
     if len(groups) > _MAX_ROWS:
@@ -310,7 +310,7 @@ def _rows(groups: Mapping[str, Mapping[str, int]], kind: str) -> list[str]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """A summary as lines for the terminal, warnings last."""
+    """Return a summary as lines for the terminal, warnings last."""
     s = summary
     headers = ("episodes", "tasks", "transitions"), ("min", "median", "90 %", "max")
     counts, sizes = (f"  {'':<32}" + "".join(f"{x:>14}" for x in h) for h in headers)

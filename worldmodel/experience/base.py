@@ -1,8 +1,7 @@
-"""What an experience model is: (task, history, state, action) -> what happens next.
+"""The interface of experience models: (task, history, state, action) -> what follows.
 
-Here stands what everything above reads: questions, answers, the interface, and what
-its backends share. `local` answers by a decoder of our own, `prompted` by a chat
-server.
+Queries, answers, the protocol and the parts that both backends share. `local` answers
+with a decoder of our own, `prompted` with a chat server.
 """
 
 import dataclasses
@@ -19,17 +18,19 @@ from worldmodel.text import prompts
 from worldmodel.text.state_format import StateFormat
 
 SIGNALS = ("token", "nearest", "agreement", "ensemble")
-"""What an answer may be trusted by: the probability of what was written; the similarity
-of the nearest stored transition of another task; the share of SAMPLES replies under
-other noise that say the same; the least probability that a member of an ensemble gives
-to it. The last is of fitted models alone (local.py)."""
+"""What the confidence of an answer may be computed from.
+
+token: the probability of the reply's tokens. nearest: the similarity of the nearest
+stored transition of another task. agreement: the share of SAMPLES further replies that
+say the same. ensemble: the least probability that a member of an ensemble gives to the
+answer (fitted models only, local.py)."""
 SAMPLES = 3
 SAMPLED = 1000
-"""Attempts from here on are samples beside the answer, under noise of their own."""
+"""Attempts from this number on are further samples, each under its own noise."""
 
 
 class Query(NamedTuple):
-    """What the agent did where. `past` holds its earlier actions, oldest first."""
+    """An action in a state of a task; `past` holds earlier actions, oldest first."""
 
     task: Task
     past: tuple[str, ...]
@@ -38,11 +39,12 @@ class Query(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The model's answer. `problem` is None unless the reply made no sense.
+    """The model's answer to a query; `error` is None unless the reply was malformed.
 
-    `confidence` is the probability the model gave to the state, reward and outcome
-    it wrote, `earns` that of a reward other than 0, `ends` that of the episode's end
-    (each for what was written before it); NaN where a backend cannot tell.
+    `confidence` is the probability that the model gave to the state, reward and outcome
+    of its reply. `p_reward` is the probability of a reward other than 0 and
+    `p_terminal` that of the episode's end, each given the reply before it. All are NaN
+    where a backend does not know them.
     """
 
     next_state: State
@@ -57,32 +59,32 @@ class Prediction(NamedTuple):
 
 @runtime_checkable
 class ExperienceModel(Protocol):
-    """Anything that answers queries and proposes tasks: local, prompted, a double."""
+    """Anything that answers queries and proposes tasks."""
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
-        """One prediction a query."""
+        """Return one prediction a query."""
         ...
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """One variation a task, with its initial state; None where it is malformed."""
+        """Return a variation of each task with its initial state, or None."""
         ...
 
 
 @runtime_checkable
 class Sampling(Protocol):
-    """An experience model that can be asked again, under noise of its own."""
+    """An experience model that gives further replies, each under noise of its own."""
 
     def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
-        """Reply `number` to each query, taken as it comes; none is `predict`'s."""
+        """Return reply `number` to each query; none of them is `predict`'s."""
         ...
 
 
 def agreement(
     model: Sampling, queries: Sequence[Query], answers: Sequence[Prediction]
 ) -> list[float]:
-    """The share of SAMPLES more replies to each query that say what the answer says.
+    """Return the share of SAMPLES further replies to a query that equal its answer.
 
-    A reply with a problem says nothing, whatever stands in its place.
+    A malformed reply equals nothing.
     """
     counts = [0] * len(queries)
     for number in range(SAMPLES):
@@ -95,12 +97,12 @@ def agreement(
 
 
 def same_reward(predicted: float, real: float) -> bool:
-    """Whether a reward is told to the digits that replies write."""
+    """Return whether two rewards are equal to the digits that replies have."""
     return prompts.number_text(predicted) == prompts.number_text(real)
 
 
 def is_correct(answer: Prediction, transition: Transition) -> bool:
-    """Next state, reward and outcome are the real ones."""
+    """Return whether next state, reward and outcome are the real ones."""
     return (
         answer.error is None
         and answer.next_state == transition.next_state
@@ -110,12 +112,12 @@ def is_correct(answer: Prediction, transition: Transition) -> bool:
 
 
 def failed_prediction(query: Query, error: str) -> Prediction:
-    """No answer, and why; its state and reward mean nothing."""
+    """Return a prediction without an answer; only its `error` means anything."""
     return Prediction(query.state, 0.0, "go", "", math.nan, error)
 
 
 def variation(task: Task, instruction: str, state: State) -> Task:
-    """A generated task of this wording and start, named by its content."""
+    """Return a generated task with this instruction and start; they make up its id."""
     return dataclasses.replace(
         task, id=f"dream-{content_seed(instruction, state):08x}",
         instruction=instruction, initial_state=state, options={}, split="generated",
@@ -124,10 +126,10 @@ def variation(task: Task, instruction: str, state: State) -> Task:
 
 
 class CachingExperienceModel(ExperienceModel):
-    """What backends share: a replay memory, and answers remembered until it changes.
+    """What both backends share: a replay memory, and a cache of answers.
 
-    So a group of rollouts that walks the same way pays once, and whoever comes back to
-    a state and does the same there finds the same.
+    The cache is cleared when the memory changes. So a group of rollouts that takes the
+    same actions pays once, and the same action in the same state has the same answer.
     """
 
     def __init__(
@@ -138,9 +140,12 @@ class CachingExperienceModel(ExperienceModel):
         seed: int = 0,
         state_formats: Mapping[str, StateFormat] | None = None,
     ):
-        """`history`: how many past actions are read.
+        """Build the cache around a memory.
 
-        `forms`: of the states of a family, by its name; others are not checked.
+        Args:
+          history: the number of past actions that the model reads.
+          state_formats: the format of a family's states by its name; states of other
+            families are not checked.
         """
         self.memory, self._history = memory, history
         self._seed, self._state_formats = seed, state_formats or {}
@@ -150,18 +155,18 @@ class CachingExperienceModel(ExperienceModel):
     def add_to_memory(
         self, task_ids: Sequence[str] = (), transitions: Sequence[Transition] = ()
     ) -> None:
-        """Enrich the memory between rollouts; earlier answers are forgotten."""
+        """Add transitions to the memory between rollouts and clear the cache."""
         self.memory.add(task_ids, transitions)
         self._answers.clear()
 
     def neighbor_similarity(self, queries: Sequence[Query]) -> list[float]:
-        """The similarity of the nearest transition of another task; 0 without one."""
+        """Return the similarity of the nearest transition of another task, or 0."""
         keys = [(q.task.id, q.state, q.action) for q in queries]
         nearest = self.memory.nearest(keys, 1)
         return [float(neighbors[-1][0]) if neighbors else 0.0 for neighbors in nearest]
 
     def _key(self, query: Query) -> tuple:
-        """The part of a query that the model reads."""
+        """Return the part of a query that the model reads."""
         past = prompts.last_actions(query.past, self._history)
         return (
             query.task.id, query.task.instruction, past, query.state, query.action,
@@ -170,7 +175,7 @@ class CachingExperienceModel(ExperienceModel):
     def _unanswered(
         self, queries: Sequence[Query]
     ) -> tuple[list[tuple], dict[tuple, Query]]:
-        """The key of each query, and those not answered yet, equal ones once."""
+        """Return the key of each query, and the distinct queries not in the cache."""
         keys = [self._key(q) for q in queries]
         todo = {
             k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers

@@ -1,7 +1,7 @@
-"""Chances as a model gives them, and as often as they come true.
+"""Calibration of a model's probabilities by Platt scaling.
 
-answers on held-out transitions -> Platt scaling of three chances (the answer is right,
-it earns something, the episode ends) -> the same answers with honest chances.
+answers on held-out transitions -> a scaling for each of three probabilities (the answer
+is correct, the reward is not 0, the episode ends) -> calibrated answers.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Platt(NamedTuple):
     offset: float = 0.0
 
     def __call__(self, p: float) -> float:
-        """The chance that p stands for; NaN, which is not known, stays NaN."""
+        """Return the calibrated probability; NaN (unknown) stays NaN."""
         x = self.slope * _logit(np.array([p])) + self.offset
         return float(1 / (1 + np.exp(-x[0])))
 
@@ -47,12 +47,11 @@ def platt(
     *,
     strength: float | int = 1.0,
 ) -> Platt:
-    """Penalised logistic regression of what came true on the logit of p (Platt 1999).
+    """Fit penalised logistic regression of labels on the logit of p (Platt, 1999).
 
-    A Gaussian prior of precision `strength` holds slope and offset at (1, 0): without
-    cases that is the answer, and a few do not move it far. The order of the
-    probabilities is kept: a slope below MIN_SLOPE becomes MIN_SLOPE, and the offset is
-    fitted to that.
+    A Gaussian prior of precision `strength` has its mode at slope and offset (1, 0),
+    which is the answer without cases. The order of the probabilities is kept: a slope
+    below MIN_SLOPE becomes MIN_SLOPE, and the offset is fitted to that.
     """
     x, one = _logit(p), np.ones(len(p))
     slope, offset = _newton(np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength)
@@ -63,9 +62,11 @@ def platt(
 
 
 def _newton(x, true, base, prior, strength) -> np.ndarray:
-    """Weights of x [N, K] that tell best what is true [N], beside logits `base` [N].
+    """Return the weights of x [N, K] that best predict the labels [N].
 
-    Newton's steps, halved where they go too far; the problem is strictly convex.
+    They minimise the penalised logistic loss. `base` [N] are logits that are added to x
+    w. Newton steps are halved where they would increase the loss; the problem is
+    strictly convex.
     """
     prior = np.array(prior)
 
@@ -92,32 +93,32 @@ def _newton(x, true, base, prior, strength) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A scaling for each chance of an answer."""
+    """A scaling for each probability of an answer."""
 
     confidence: Platt = IDENTITY
     p_reward: Platt = IDENTITY
     p_terminal: Platt = IDENTITY
 
     def __call__(self, answer: Prediction) -> Prediction:
-        """The answer with its chances as they come true."""
+        """Return the answer with calibrated probabilities."""
         names = PROBABILITIES.values()
         scaled = {n: getattr(self, n)(getattr(answer, n)) for n in names}
         return answer._replace(**scaled)
 
     def json(self) -> dict[str, list[float]]:
-        """Plain data."""
+        """Return the scalings as plain data."""
         return {key: list(getattr(self, n)) for key, n in PROBABILITIES.items()}
 
     @classmethod
     def parsed(cls, row: dict[str, Any]) -> "Calibration":
-        """What `json` wrote."""
+        """Return the calibration that `json` wrote."""
         return cls(**{n: Platt(*row[key]) for key, n in PROBABILITIES.items()})
 
 
 def labels(
     answers: Sequence[Prediction], real: Sequence[Transition]
 ) -> dict[str, Bool[np.ndarray, " N"]]:
-    """What each chance is the chance of, as it really was."""
+    """Return for each probability, by its key, whether its event really happened."""
     pairs = list(zip(answers, real, strict=True))
     out = {
         "confidence": [is_correct(a, t) for a, t in pairs],
@@ -130,7 +131,7 @@ def labels(
 def calibration(
     answers: Sequence[Prediction], real: Sequence[Transition]
 ) -> Calibration:
-    """Fitted to held-out answers; a chance that is not known is left as it is."""
+    """Fit a Calibration to held-out answers; unknown probabilities stay unscaled."""
     true, parts = labels(answers, real), {}
     for key, name in PROBABILITIES.items():
         p = np.array([getattr(a, name) for a in answers], float)

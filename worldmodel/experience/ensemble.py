@@ -1,9 +1,9 @@
-"""A small ensemble on one trunk: its members differ where the data left things open.
+"""A small ensemble of adapters on one model, for uncertainty from few data.
 
 model -> members, each a low-rank addition fitted to a resample of the examples -> the
-least probability a member gives to an answer (LocalExperienceModel.signals). Unlike one
-model's own probability that is low where data were few, and not where the world draws
-lots: of what nobody can know all members are equally unsure.
+least probability that a member gives to an answer (LocalExperienceModel.signals).
+Unlike one model's probability it is low where data were few, but not where the
+environment is random: there all members are equally unsure.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from worldmodel.fitting.supervised import FitConfig, Progress, fit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnsembleConfig:
-    """How many members, and how far each is fitted from the trunk. 0: none."""
+    """How many members (0: none), and how far each is fitted from the model."""
 
     members: int = 0
     rank: int = 8
@@ -45,9 +45,9 @@ def members(
     directory: Path,
     progress: Progress | None = None,
 ) -> list[Model]:
-    """Members of one trunk, each fitted to a bootstrap sample (Lakshminarayanan 2017).
+    """Fit members to bootstrap samples of the examples (Lakshminarayanan et al., 2017).
 
-    `base` says the shape of batches and passes. Resumable under `directory`.
+    `base` has the shape of batches and passes. The fits resume under `directory`;
     `progress` counts the updates of all members together.
     """
     optimizer = OptimizerConfig(kind="adamw", learning_rate=config.learning_rate)

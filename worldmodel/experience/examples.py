@@ -1,7 +1,8 @@
-"""What the experience model learns from (papers.md Eq. 5 and 6), reward included.
+"""Examples that the experience model is fitted to (DreamGym, Eq. 5 and 6).
 
-episodes with reasoning traces -> leak-free demonstrations -> Examples; the control with
-permuted outcomes; how many tokens the examples and their replies take.
+episodes with reasoning traces -> demonstrations of other tasks -> Examples, with
+rewards and outcomes; a control with permuted outcomes; token counts of examples and
+replies.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 
 def texts_of(episodes: Sequence[Episode]) -> list[str]:
-    """Every piece of text the models will read, for training a tokenizer."""
+    """Return every piece of text that the models will read, to train a tokenizer."""
     out = []
     for e in episodes:
         out.append(e.task.instruction)
@@ -40,7 +41,7 @@ def _reply_example(ids: list[int], reply: list[int], parts: list[int]) -> Exampl
 
 
 def _reply_parts(tok: TextTokenizer, reply: Sequence[int]) -> list[int]:
-    """The part each reply token belongs to; structure tokens open their part."""
+    """Return the part of each reply token; structure tokens open their part."""
     part, out = 0, []
     opens = {tok.control(n): i for i, n in ((1, "next"), (2, "reward"), (3, "outcome"))}
     for token in reply:
@@ -57,12 +58,14 @@ def transition_examples(
     *,
     balance: float = 0.0,
 ) -> list[Example]:
-    """Eq. 5 for every transition; exact repeats within a task are kept once.
+    """Return an Example of Eq. 5 for every transition, repeats within a task left out.
 
-    What led elsewhere the second time is no repeat: both are learned from.
+    A transition with another result than an equal query before is no repeat: both are
+    learned.
 
-    `balance`: rewards and ends, where they are rarer than this share of the
-    transitions, weigh in the loss of their own tokens as if they were not.
+    `balance`: where transitions with a reward, or with an end, make up a smaller share
+    than this, the loss of their reward or outcome tokens is weighted as if they made up
+    this share.
     """
     unique: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
     for e in episodes:
@@ -98,7 +101,7 @@ def transition_examples(
 
 
 def _rare_event_weight(rare: Sequence[bool], share: float) -> float:
-    """The weight under which the rare ones make up `share` of all; never below 1."""
+    """Return the weight by which rare events make up `share` of all; at least 1."""
     count = sum(rare)
     if not 0 < count < share * len(rare):
         return 1.0
@@ -108,7 +111,7 @@ def _rare_event_weight(rare: Sequence[bool], share: float) -> float:
 def variation_examples(
     tok: TextTokenizer, tasks: Sequence[Task], *, repeats: int, seed: int
 ) -> list[Example]:
-    """Eq. 6 as supervised pairs: any two tasks of one family vary each other."""
+    """Return Examples of Eq. 6: tasks of a family are variations of each other."""
     rng = np.random.default_rng(seed)
     families: dict[str, list[Task]] = {}
     for task in {t.id: t for t in tasks}.values():
@@ -128,14 +131,14 @@ def variation_examples(
 
 
 def mean_tokens(examples: Sequence[Example]) -> float:
-    """Mean ids an example, context and target: what decides the cost."""
+    """Return the mean number of ids of an example, context and target together."""
     return float(np.mean([len(e.ids) for e in examples]))
 
 
 def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
-    """Tokens that replies of these examples need: all of them but one in a thousand.
+    """Return the numbers of tokens that 99.9 % of these examples' replies need.
 
-    Returns reasoning_tokens and state_tokens, as ExperienceConfig counts them, and
+    The keys are reasoning_tokens and state_tokens, as in ExperienceConfig, and
     reward_tokens.
     """
     longest = {}
@@ -150,9 +153,9 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
 
 
 def permute_outcomes(episodes: Sequence[Episode], *, seed: int) -> list[Episode]:
-    """The control: (next state, reward, done) permuted within each family.
+    """Return the control: (next state, reward, end) permuted within each family.
 
-    States no longer chain, so the result is only good for fitting.
+    States no longer chain, so the episodes can only be used for fitting.
     """
     rng = np.random.default_rng(seed)
     out = {id(e): list(e.transitions) for e in episodes}

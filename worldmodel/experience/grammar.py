@@ -1,7 +1,7 @@
-"""How the experience model is asked, and the grammar that shapes its replies.
+"""The settings of the local experience model, and the grammar of its replies.
 
-ExperienceConfig, tokenizer -> a Grammar: the phases of a reply or of a variation, which
-tokens each may hold, which token ends it, how many there may be.
+ExperienceConfig, tokenizer -> a Grammar: the phases of a reply or of a variation, the
+tokens that each may hold, those that end it, and its maximal length.
 """
 
 import dataclasses
@@ -18,20 +18,21 @@ REWARD, OUTCOME = 2, 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperienceConfig:
-    """How the experience model is asked.
+    """How a local experience model is prompted and sampled.
 
-    `min_p` cuts the reasoning, in which it is decided whether something is revealed;
-    `state_min_p` the state, where what is revealed has many names, each of them rare: a
-    cut would leave the names that are there already. A reply that makes no sense
-    (it moves a line that is not there, breaks the form of the family's states, or gives
-    a reward that is no number) is sampled again, `retries` times at most. The last
-    time a line that was not there may not be moved but has to be written.
+    `min_p` cuts the distribution of the reasoning, which decides whether something is
+    revealed. `state_min_p` cuts that of the state; it is smaller because a revealed
+    thing has many possible names, each of them rare, and a cut would leave only names
+    that are known already. A malformed reply (it moves a line that does not exist,
+    breaks the format of the family's states, or has a reward that is no number) is
+    sampled again, at most `retries` times. In the last attempt a line that did not
+    exist has to be written rather than moved.
 
-    A question holds at most `room` tokens of past actions and demonstrations; task,
-    state and action are never cut (prompts.query_ids).
+    A prompt holds at most `room` tokens of past actions and demonstrations; task, state
+    and action are never cut (prompts.query_ids).
 
-    Without `reasoning` the model is fitted to none and writes none; with `full_text` it
-    writes whole states in place of edits (and needs more `state_tokens`).
+    Without `reasoning` the model is fitted to none and writes none. With `full_text` it
+    writes whole states in place of edits, and needs more `state_tokens`.
     """
 
     history: int = 2
@@ -64,17 +65,17 @@ class ExperienceConfig:
 
 
 REWARD_TOKENS = 8
-"""Room for a reward in a reply, where the data need no more."""
+"""Tokens for a reward in a reply, where the data do not need more."""
 
 
 def reply_grammar(
     tok: TextTokenizer, config: ExperienceConfig, reward_tokens: int = REWARD_TOKENS
 ) -> Grammar:
-    """reasoning next edits reward number outcome.
+    """Return the grammar: reasoning next edits reward number outcome.
 
-    The form always parses; a reward such as `1-1` is no number and makes the reply a
-    problem (parse_reply). State and reward may be one token longer than their room:
-    what is closed there was longer still.
+    A reply of this grammar can always be parsed; a reward such as `1-1` is no number
+    and makes it an error (parse_reply). State and reward may be one token longer than
+    their limit: a phase that is closed there was cut.
     """
     c, size = tok.control, tok.vocab_size
     text, number = tok.text_mask(), tok.number_mask()
@@ -115,7 +116,7 @@ def reply_grammar(
 def variation_grammar(
     tok: TextTokenizer, config: ExperienceConfig, max_tokens: int
 ) -> Grammar:
-    """instruction state lines end, in `most` tokens."""
+    """Return the grammar: instruction state lines end, in `max_tokens` tokens."""
     c, size = tok.control, tok.vocab_size
     text = tok.text_mask()
     allowed, first = np.stack([text, text]), np.zeros((2, size), bool)

@@ -1,9 +1,9 @@
-"""The experience model as a decoder of our own, asked with demonstrations.
+"""The experience model as a decoder of our own, prompted with demonstrations.
 
-query -> retrieve k demonstrations -> prompt -> grammar-shaped decoding -> Prediction
-(papers.md Eq. 4). The noise of an answer is keyed by the content of its query: the
-same task, history, memory, state and action have the same answer, while a reveal, which
-no model can know, is sampled and not averaged into its most common value.
+query -> retrieve k demonstrations -> prompt -> decoding under a grammar -> Prediction
+(DreamGym, Eq. 4). The noise of an answer is keyed by the content of its query: the same
+task, history, memory, state and action have the same answer. A reveal, which no model
+can know, is thus sampled once rather than averaged into its most common value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from worldmodel import completion
-from worldmodel.backbone.generate import Sampled, bucket, generate
+from worldmodel.backbone.generate import SampledTokens, bucket, generate
 from worldmodel.backbone.model import Model
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
@@ -46,7 +46,7 @@ from worldmodel.text.tokenizer import TextTokenizer
 class LocalExperienceModel(CachingExperienceModel):
     """The experience model as a decoder of our own, with its replay memory.
 
-    An answer's confidence is one of SIGNALS.
+    An answer's confidence is computed from one of SIGNALS.
     """
 
     def __init__(
@@ -63,16 +63,18 @@ class LocalExperienceModel(CachingExperienceModel):
         trust: str = "token",
         reward_tokens: int = REWARD_TOKENS,
     ):
-        """See CachingExperienceModel; and:
+        """Build the model; further arguments are those of CachingExperienceModel.
 
         Args:
-          calibration: scales the chances; None: they stay as the model gives them.
-          members: an ensemble beside the model (ensemble.py).
-          trust: which of SIGNALS is the confidence of an answer.
-          reward_tokens: room for a reward; a longer one is a problem.
+          calibration: scales the probabilities; None leaves them as the model gives
+            them.
+          members: an ensemble next to the model (ensemble.py).
+          trust: which of SIGNALS the confidence of an answer is.
+          reward_tokens: the token limit of a reward; a longer one is an error.
 
         Raises:
-          ValueError: an unknown signal, or the ensemble's without members.
+          ValueError: the signal is unknown, or is the ensemble's and there are no
+            members.
         """
         if trust not in SIGNALS or (trust == "ensemble" and not members):
             raise ValueError(
@@ -91,7 +93,7 @@ class LocalExperienceModel(CachingExperienceModel):
         )
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
-        """One prediction a query; equal queries are computed once."""
+        """Return one prediction a query; equal queries are computed once."""
         keys, todo = self._unanswered(queries)
         if todo:
             new_queries = list(todo.values())
@@ -125,16 +127,16 @@ class LocalExperienceModel(CachingExperienceModel):
         ]  # fmt: skip
 
     def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
-        """Reply `number` to each query, under noise of its own, taken as it comes.
+        """Return reply `number` to each query, under its own noise and without retries.
 
-        None of them is the answer: that is `predict`'s.
+        None of them is the answer of `predict`.
         """
         return self._compute(queries, SAMPLED + number, [True] * len(queries))
 
     def _with_confidence(
         self, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> list[Prediction]:
-        """The answers with the confidence this model goes by, and honest chances."""
+        """Return the answers with their confidence, calibrated."""
         if self._trust != "token":
             confidences = self._signal(self._trust, queries, answers)
             pairs = zip(answers, confidences, strict=True)
@@ -145,7 +147,7 @@ class LocalExperienceModel(CachingExperienceModel):
     def _signal(
         self, name: str, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> Float[np.ndarray, " N"]:
-        """One of SIGNALS, larger for answers more likely right."""
+        """Return one of SIGNALS, larger for answers more likely correct."""
         if name == "nearest":
             return np.array(self.neighbor_similarity(queries), float)
         if name == "agreement":
@@ -164,10 +166,10 @@ class LocalExperienceModel(CachingExperienceModel):
         return np.min(np.array(probabilities), axis=0)
 
     def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
-        """What speaks for each answer, larger for those more likely right.
+        """Return all available SIGNALS, larger where more likely correct.
 
-        All of SIGNALS, the ensemble's where there are members. The confidence that the
-        model goes by stands under its own name.
+        The ensemble's needs members. The signal that the model uses as its confidence
+        is returned as calibrated.
         """
         answers = self.predict(queries)
         confidence = {self._trust: [a.confidence for a in answers]}
@@ -181,10 +183,11 @@ class LocalExperienceModel(CachingExperienceModel):
     def next_state_probability(
         self, queries: Sequence[Query], transitions: Sequence[Transition]
     ) -> list[float]:
-        """p(real next state | query, the reasoning of this model's own answer).
+        """Return p(real next state | query, the reasoning of this model's own answer).
 
-        One sample of the reasoning stands for all of them; every token counts, whatever
-        the grammar forbids: a lower estimate. 0 where the model's positions end before.
+        One sample of the reasoning stands for all, and all tokens count, also those
+        that the grammar forbids: a lower estimate. 0 where the text exceeds the model's
+        positions.
         """
         reward = [self.tokenizer.control("reward")]
         real = [(t.next_state, reward) for t in transitions]
@@ -199,7 +202,7 @@ class LocalExperienceModel(CachingExperienceModel):
         answers: Sequence[Prediction],
         outcomes: Sequence[tuple[State, list[int]]],
     ) -> Float[np.ndarray, " N"]:
-        """p of `model` to (a next state, the ids after it), given each reasoning."""
+        """Return p of `model` for (next state, ids behind it), given each reasoning."""
         tok, texts, starts = self.tokenizer, [], []
         rows = zip(queries, self._contexts(queries), answers, outcomes, strict=True)
         for query, context, answer, (state, tail) in rows:
@@ -220,7 +223,10 @@ class LocalExperienceModel(CachingExperienceModel):
     def _compute(
         self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
     ) -> list[Prediction]:
-        """Answers; each attempt has noise of its own. One that is too long has none."""
+        """Return answers; each attempt has noise of its own.
+
+        A query whose prompt is too long gets a failed prediction.
+        """
         contexts = self._contexts(queries)
         max_context = self.model.config.max_position_embeddings - self._max_tokens
         fits = [i for i, context in enumerate(contexts) if len(context) <= max_context]
@@ -242,8 +248,8 @@ class LocalExperienceModel(CachingExperienceModel):
         if not queries:
             return []
         tok = self.tokenizer
-        # The noise leaves history out: a group of rollouts that comes to one place
-        # by two ways finds the same there.
+        # History is left out, so that rollouts which reach a state in different ways
+        # get the same answer.
         seeds = [
             content_seed(self._seed, attempt, q.task.id, q.state, q.action)
             for q in queries
@@ -261,7 +267,7 @@ class LocalExperienceModel(CachingExperienceModel):
         )
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
-    def _read(self, query: Query, sampled: Sampled) -> Prediction:
+    def _read(self, query: Query, sampled: SampledTokens) -> Prediction:
         n, state_format = (
             int(sampled.length[0]),
             self._state_formats.get(query.task.family),
@@ -292,7 +298,7 @@ class LocalExperienceModel(CachingExperienceModel):
         )  # fmt: skip
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """One variation a task (Eq. 6: the task model shares these parameters)."""
+        """Return a variation of each task (Eq. 6), None where it is malformed."""
         if not tasks:
             return []
         tok = self.tokenizer

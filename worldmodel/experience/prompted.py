@@ -1,8 +1,8 @@
 """The experience model as a large model behind a chat server: prompted, not trained.
 
-query -> retrieve k demonstrations -> prompt (papers.md Eq. 4) -> chat client -> strict
-JSON -> Prediction. Without an answer of the server there is none of ours: a problem
-where it refuses a query or takes too long, an error where others would fail too
+query -> retrieve k demonstrations -> prompt (DreamGym, Eq. 4) -> chat client -> strict
+JSON -> Prediction. Where the server refuses one query or takes too long, its prediction
+has an error; where other queries would fail too, an exception is raised
 (chat/failures.py).
 """
 
@@ -31,14 +31,14 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import StateFormat, format_error
 
 SERVER_SIGNALS = ("token", "nearest", "agreement")
-"""Of base.SIGNALS, those a server's answers can be trusted by."""
+"""Those of base.SIGNALS that a server's answers have."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptedConfig:
     """What a prompt holds: past actions, demonstrations, characters of their states.
 
-    An answer that makes no sense is asked for again with another seed, `retries` times.
+    A malformed answer is asked for again with another seed, at most `retries` times.
     """
 
     history: int = 8
@@ -55,10 +55,10 @@ class PromptedConfig:
 
 
 class PromptedExperienceModel(CachingExperienceModel):
-    """An ExperienceModel that asks a chat server, with demonstrations in the prompt.
+    """An experience model that prompts a chat server with demonstrations.
 
-    Answers are remembered until the memory changes (`refresh`). A query that the server
-    did not answer gets a prediction whose problem says why, and is not remembered.
+    Answers are cached until the memory changes (`add_to_memory`). A query that the
+    server did not answer gets a prediction with an error, which is not cached.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class PromptedExperienceModel(CachingExperienceModel):
         scale: Callable[[Prediction], Prediction] | None = None,
         trust: str = "token",
     ):
-        """See CachingExperienceModel; and:
+        """Build the model; further arguments are those of CachingExperienceModel.
 
         Args:
-          scale: what makes of its chances those that come true.
-          trust: which of TOLD is the confidence of an answer. Agreement asks for
-            every answer SAMPLES times more.
+          scale: calibrates the probabilities of an answer.
+          trust: which of SERVER_SIGNALS the confidence of an answer is. "agreement"
+            asks SAMPLES further times for every answer.
 
         Raises:
-          ValueError: another signal, or agreement at a temperature of 0.
+          ValueError: the signal is unknown, or is "agreement" at a temperature of 0.
         """
         if trust not in SERVER_SIGNALS:
             raise ValueError(f"trust must be one of {SERVER_SIGNALS}, got {trust!r}")
@@ -101,10 +101,10 @@ class PromptedExperienceModel(CachingExperienceModel):
         return self._health.answered
 
     def predict(self, queries: Sequence[Query]) -> list[Prediction]:
-        """One prediction a query; equal queries are asked once.
+        """Return one prediction a query; equal queries are asked once.
 
         Raises:
-          ChatError: as ServerHealth.check; what the server answered is remembered.
+          ChatError: as ServerHealth.check; the answers so far are cached.
         """
         keys, todo = self._unanswered(queries)
         answers = self._compute(list(todo.values()))
@@ -123,9 +123,9 @@ class PromptedExperienceModel(CachingExperienceModel):
         return [failed[k] if k in failed else self._answers[k] for k in keys]
 
     def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
-        """Reply `number` to each query, under noise of its own, taken as it comes.
+        """Return reply `number` to each query, under its own noise and without retries.
 
-        One that is malformed or missing has a problem.
+        A malformed or missing reply has an error.
 
         Raises:
           ChatError: as ServerHealth.check.
@@ -140,7 +140,7 @@ class PromptedExperienceModel(CachingExperienceModel):
     def _with_confidence(
         self, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> list[Prediction]:
-        """The answers with the confidence this model goes by, and honest chances."""
+        """Return the answers with their confidence, calibrated."""
         out = list(answers)
         if self._trust != "token":
             valid = [i for i, a in enumerate(out) if a.error is None]
@@ -163,9 +163,9 @@ class PromptedExperienceModel(CachingExperienceModel):
     def _compute(
         self, queries: Sequence[Query], first: int = 0, retries: int | None = None
     ) -> list[Prediction | ChatError]:
-        """An answer each, however often it is asked for.
+        """Ask for each query until its answer is well-formed, within the retries.
 
-        Attempts count from `first`, each with noise of its own.
+        Attempts are numbered from `first`, each with noise of its own.
         """
         retries = self.config.retries if retries is None else retries
         demos = self.memory.search(
@@ -195,8 +195,8 @@ class PromptedExperienceModel(CachingExperienceModel):
         return [out[i] for i in range(len(queries))]
 
     def _noise(self, query: Query, attempt: int) -> int:
-        # History is left out: a group of rollouts that comes to one place by two ways
-        # finds the same there, as far as the server's seeds go.
+        # History is left out, so that rollouts which reach a state in different ways
+        # get the same answer, as far as the server respects seeds.
         return content_seed(
             self._seed, attempt, query.task.id, query.state, query.action
         )
@@ -220,7 +220,7 @@ class PromptedExperienceModel(CachingExperienceModel):
         )  # fmt: skip
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
-        """One variation a task; None where it is malformed or was not answered.
+        """Return a variation of each task, None where it is malformed or missing.
 
         Raises:
           ChatError: as ServerHealth.check.
@@ -235,9 +235,11 @@ class PromptedExperienceModel(CachingExperienceModel):
         replies = self.client.ask(requests)
         self._health.note(replies)
         self._health.check(unanswered(replies))
-        return [self._varied(t, r) for t, r in zip(tasks, replies, strict=True)]
+        return [
+            self._parse_variation(t, r) for t, r in zip(tasks, replies, strict=True)
+        ]
 
-    def _varied(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
+    def _parse_variation(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
         variation_reply, form = (

@@ -1,9 +1,9 @@
-"""Prompts for a large model behind a chat server, and its answers, strictly read.
+"""Prompts for a large model behind a chat server, and strict parsing of its replies.
 
-query, demonstrations -> messages (papers.md Eq. 4); a JSON object -> Reply. What the
-environment says stands in the prompt as JSON strings, so that text which imitates an
-answer or a heading stays text. The answer holds the next state in full, not an edit
-script: large models copy well.
+query, demonstrations -> messages (DreamGym, Eq. 4); a JSON object -> Reply. Text of the
+environment is quoted as JSON strings, so that text which imitates an answer or a
+heading stays text. The answer holds the next state in full rather than an edit script,
+because large models copy well.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from worldmodel.chat.protocol import ChatReply
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import Query
 from worldmodel.text.conversation import Message
@@ -65,11 +65,11 @@ Answer with one JSON object and nothing else:
 
 
 def _demo(number: int, demo: Transition, chars: int) -> str:
-    rows = [f"EXAMPLE {number}", "state", numbered(demo.state, chars)]
+    rows = [f"EXAMPLE {number}", "state", number_lines(demo.state, chars)]
     rows.append(f"action {quote(demo.action)}")
     if demo.reasoning:
         rows.append(f"why {quote(demo.reasoning)}")
-    rows += ["next state", numbered(demo.next_state, chars)]
+    rows += ["next state", number_lines(demo.next_state, chars)]
     rows += [f"reward {number_text(demo.reward)}", f"outcome {outcome_of(demo)}"]
     return "\n".join(rows)
 
@@ -77,21 +77,23 @@ def _demo(number: int, demo: Transition, chars: int) -> str:
 def predict_messages(
     query: Query, demos: Sequence[Transition], *, history: int, demo_chars: int
 ) -> tuple[Message, ...]:
-    """The question of Eq. 4: demonstrations, task, past actions, state, action."""
+    """Return the prompt of Eq. 4: demonstrations, task, past actions, state, action."""
     parts = [_demo(i + 1, d, demo_chars) for i, d in enumerate(demos)]
     past = [quote(a) for a in last_actions(query.past, history)]
     parts += [
         f"TASK\n{quote(query.task.instruction)}",
         "\n".join(["EARLIER ACTIONS, oldest first", *(past or ["none"])]),
-        f"STATE\n{numbered(query.state)}",
+        f"STATE\n{number_lines(query.state)}",
         f"ACTION\n{quote(query.action)}",
     ]
     return Message("system", _PREDICT), Message("user", "\n\n".join(parts))
 
 
 def vary_messages(task: Task) -> tuple[Message, ...]:
-    """The question of Eq. 6: a task with its initial state."""
-    text = f"TASK\n{quote(task.instruction)}\n\nSTATE\n{numbered(task.initial_state)}"
+    """Return the prompt of Eq. 6: a task with its initial state."""
+    text = (
+        f"TASK\n{quote(task.instruction)}\n\nSTATE\n{number_lines(task.initial_state)}"
+    )
     return Message("system", _VARY), Message("user", text)
 
 
@@ -106,7 +108,7 @@ class Variation(NamedTuple):
 
 
 def _state(value: Any, name: str) -> State:
-    """Lines, each one line of text, without the empty ones; raises ValueError."""
+    """Return non-empty lines, each one line of text; raises ValueError."""
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list of lines, got {value!r:.60}")
     rows = [_line(x, f"a line of {name}").rstrip() for x in value]
@@ -125,7 +127,7 @@ def _line(value: Any, name: str) -> str:
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, got {value!r:.60}")
-    value.encode()  # half a surrogate pair: a ValueError here, not in some tokenizer
+    value.encode()  # half a surrogate pair is a ValueError here
     return value
 
 
@@ -138,7 +140,7 @@ def _number(value: Any) -> float:
 
 
 def read_reply(text: str) -> Reply:
-    """An answer, strictly. Never raises: what is wrong stands in `problem`."""
+    """Parse an answer strictly. Never raises: a malformed answer has an `error`."""
     try:
         row = json_object(text, _FIELDS)
         outcome = row["outcome"]
@@ -154,7 +156,7 @@ def read_reply(text: str) -> Reply:
 
 
 def read_variation(text: str) -> Variation | None:
-    """A task and its initial state, or None where the form is wrong."""
+    """Return a task and its initial state, or None where the reply is malformed."""
     try:
         row = json_object(text, ("instruction", "initial_state"))
         instruction = _line(row["instruction"], "instruction").strip()
@@ -165,13 +167,13 @@ def read_variation(text: str) -> Variation | None:
 
 
 def confidence(reply: ChatReply) -> float:
-    """The probability of all that follows the reasoning in a reply that was read.
+    """Return the probability of everything behind the reasoning of a parsed reply.
 
-    That is what Prediction promises; nan where the server told no log-probabilities of
-    its tokens, or where the reasoning does not come first.
+    NaN where the server sent no log-probabilities, or where the reasoning does not come
+    first.
     """
     text = reply.text
-    # Inside a string quotes are escaped: what is found here are the keys.
+    # Quotes inside strings are escaped, so that only keys are found.
     key_positions = [text.find(f'"{name}"') for name in _FIELDS[1:]]
     reasoning_first = text.startswith(f'"{_FIELDS[0]}"', max(text.find('"'), 0))
     if reply.tokens is None or not reasoning_first or min(key_positions) < 0:

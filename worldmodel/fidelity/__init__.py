@@ -1,7 +1,14 @@
 """How far an experience model can be trusted: agreement with held-out transitions."""
 
 from worldmodel.fidelity.cases import kind_of
-from worldmodel.fidelity.scorecard import calibrated, score, threshold
+from worldmodel.fidelity.scorecard import confidence_threshold, fit_calibration, score
 from worldmodel.fidelity.worst_case import Errors, largest_errors
 
-__all__ = ["Errors", "calibrated", "kind_of", "largest_errors", "score", "threshold"]
+__all__ = [
+    "Errors",
+    "confidence_threshold",
+    "fit_calibration",
+    "kind_of",
+    "largest_errors",
+    "score",
+]

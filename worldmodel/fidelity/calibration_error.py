@@ -1,7 +1,7 @@
-"""Probabilities held against what happened: is it right, does it earn, does it end.
+"""Calibration of probabilities: of a correct answer, of a reward, of an end.
 
-Calibrated ones are cross-fitted: the scaling of one half of the tasks is fitted to the
-other half, so that nothing is judged by what it was fitted to.
+Calibrated probabilities are cross-fitted: the scaling of one half of the tasks is
+fitted to the other half, so that nothing is evaluated on what it was fitted to.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from worldmodel.fidelity.cases import Case
 def probability_calibration(
     cases: Sequence[Case], answers: Sequence[Prediction]
 ) -> dict[str, Any]:
-    """Return for each probability how well it ranks, and its calibration errors.
+    """Return for each probability its AUROC and its calibration errors.
 
-    As given (`calibration_error`) and scaled (`calibrated_error`); `positive` is the
-    share of cases in which it happened. Reveals are left out: nobody can be right
-    there. Answers without a probability (NaN) too.
+    As given (`calibration_error`) and after scaling (`calibrated_error`); `positive` is
+    the share of cases in which the event happened. Reveals are left out, because they
+    cannot be predicted, and so are answers with unknown probabilities (NaN).
     """
     predictable = [i for i, c in enumerate(cases) if c.kind != "reveal"]
     cases, given = [cases[i] for i in predictable], [answers[i] for i in predictable]
-    scaled = _cross_fitted(cases, given)
+    scaled = _cross_fit(cases, given)
     true = labels(given, [c.transition for c in cases])
     return {
         key: _calibration_row(name, given, scaled, true[key])
@@ -55,10 +55,10 @@ def _calibration_row(
     }
 
 
-def _cross_fitted(
+def _cross_fit(
     cases: Sequence[Case], answers: Sequence[Prediction]
 ) -> list[Prediction]:
-    """Return each half of the tasks' answers scaled by what the other half says."""
+    """Return the answers, each half of the tasks scaled by a fit to the other half."""
     half = {t: i % 2 for i, t in enumerate(sorted({c.query.task.id for c in cases}))}
     out = list(answers)
     for fold in (0, 1):

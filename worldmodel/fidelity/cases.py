@@ -1,10 +1,10 @@
-"""What a scorecard asks: held-out transitions of whole episodes, and near misses.
+"""The cases of a scorecard: held-out transitions of whole episodes, and near misses.
 
 A preset asks a few hundred of thousands of transitions. They are drawn from all steps
-of all episodes, and rare ones (ends, unusual rewards, invalid actions, late steps) more
-often than they occur, because rewards and ends decide what a policy learns. A case says
-by its weight how many transitions it stands for, so that a weighted mean is that of the
-whole episodes.
+of all episodes. Rare ones (ends, unusual rewards, invalid actions, late steps) are
+drawn more often than they occur, because rewards and ends decide what a policy learns.
+The weight of a case is the number of transitions that it stands for, so that a weighted
+mean is that of the whole episodes.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ KINDS = ("unchanged", "one_line", "many_lines", "reveal")
 
 
 class Case(NamedTuple):
-    """One question, its real answer, the kind of that, and how many it stands for."""
+    """A query, the real transition, its kind, and its weight in transitions."""
 
     query: Query
     transition: Transition
@@ -32,30 +32,32 @@ class Case(NamedTuple):
 
 
 class NearMiss(NamedTuple):
-    """A winning action asked one step too early. `known`: it really fails there."""
+    """A winning action asked one step too early.
+
+    `known_failure` is true where it is known to fail there.
+    """
 
     query: Query
     known_failure: bool
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """What a second play of a query's task, past and action led to."""
 
     next_state: State
     rewarded: bool
 
 
-Replay = Callable[[Query], Replayed | None]
-"""Plays a query in the real environment; None where that comes to another state."""
+Replay = Callable[[Query], ReplayResult | None]
+"""Plays a query in the real environment; None where it leads to another state."""
 
 
 def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) -> str:
-    """Return unchanged, one_line, many_lines or reveal: what the next state asks for.
+    """Return the kind of the next state: unchanged, one_line, many_lines or reveal.
 
-    Whether it reveals something is what the environment says (`Transition.reveals`);
-    where it says nothing, a reveal holds a word that neither occurred before nor can
-    be computed (text/novelty.py). A change of one line is one that left the state, one
-    that came, or both.
+    `Transition.reveals` decides what is a reveal. Where the environment does not set
+    it, a reveal holds a word that neither occurred before nor can be computed
+    (text/novelty.py). A change of one line removes a line, adds one, or both.
     """
     if t.next_state == t.state:
         return "unchanged"
@@ -73,10 +75,9 @@ def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) ->
 
 
 def commonest_reward(episodes: Sequence[Episode]) -> float:
-    """Return the reward that most steps earn; 0 where there are none.
+    """Return the most frequent reward of a step, or 0 where there are none.
 
-    In a task with a cost for each step that is the cost, and nothing is found where it
-    is predicted.
+    In a task with a cost for each step it is that cost; predicting it finds no reward.
     """
     rewards = Counter(t.reward for e in episodes for t in e.transitions)
     return max(rewards, key=lambda r: (rewards[r], -abs(r)), default=0.0)
@@ -90,15 +91,13 @@ def sample_cases(
 ) -> list[Case]:
     """Return at most `limit` distinct (task, state, action) of whole episodes.
 
-    Transitions are drawn by strata: whether the episode ends, whether the reward is an
-    unusual one, whether the action was invalid, whether it is of the later half. Half
-    of the limit is shared out evenly among the strata, the rest by their sizes. Which
-    ones are drawn depends on their content alone, so that the same episodes give the
-    same cases.
+    Transitions are drawn by strata: whether the episode ends, whether the reward is
+    unusual, whether the action was invalid, whether the step is in the later half. Half
+    of the limit is divided evenly among the strata, the rest by their sizes. The draw
+    depends on content only, so that the same episodes give the same cases.
 
     With `replay`, for an environment with random transitions, each case is played a
-    second time: where that leads elsewhere, nobody could predict it, and the case is of
-    the kind `reveal`.
+    second time; where that leads to another state, the case is of the kind `reveal`.
     """
     population = distinct_cases(episodes)
     steps = [step for _, step in population.values()]
@@ -127,10 +126,10 @@ def sample_cases(
 
 
 def allocate(sizes: Sequence[int], limit: int) -> list[int]:
-    """Return how many of each stratum are drawn, at most `limit` in all.
+    """Return the number of cases of each stratum, at most `limit` in all.
 
-    Half of the limit is shared out evenly, as far as the strata have so many; the rest
-    follows their sizes, by largest remainders.
+    Half of the limit is divided evenly, as far as the strata suffice; the rest follows
+    their sizes, by largest remainders.
     """
     limit = min(limit, sum(sizes))
     floor = limit // (2 * max(len(sizes), 1))
@@ -146,9 +145,9 @@ def allocate(sizes: Sequence[int], limit: int) -> list[int]:
 
 
 def distinct_cases(episodes: Sequence[Episode]) -> dict[tuple, tuple[Episode, int]]:
-    """Return where each (task, state, action) stands: of several places any one.
+    """Return a place of each (task, state, action); of several any one may be chosen.
 
-    The first would always be the earliest step, with the shortest history.
+    Always choosing the first would prefer early steps with short histories.
     """
     places: dict[tuple, tuple[Episode, int]] = {}
     chosen: dict[tuple, int] = {}
@@ -165,8 +164,7 @@ Outcomes = Mapping[tuple, Mapping[State, set[str]]]
 
 
 def _outcomes(episodes: Sequence[Episode]) -> Outcomes:
-    """Return the tasks in which each next state followed, by (instruction, state,
-    action)."""
+    """Return the tasks of each next state, by (instruction, state, action)."""
     out: dict[tuple, dict[State, set[str]]] = {}
     for e in episodes:
         for t in e.transitions:
@@ -178,14 +176,14 @@ def _outcomes(episodes: Sequence[Episode]) -> Outcomes:
 def _case(
     e: Episode, step: int, weight: float, outcomes: Outcomes, replay: Replay | None
 ) -> Case:
-    """Return the case of one step, its kind judged by all that is known of it."""
+    """Return the case of one step, its kind decided by all available evidence."""
     t, query = e.transitions[step], _query(e, step, e.transitions[step].action)
     history = [line for x in e.transitions[:step] for line in x.state]
     kind = kind_of(t, e.task.instruction, history)
     if kind == "reveal" and t.reveals is None:
         next_states = outcomes[e.task.instruction, t.state, t.action]
         if len(next_states) == 1 and len(next_states[t.next_state]) > 1:
-            # Other tasks give the same answer to the same question: it can be known.
+            # Other tasks have the same answer to the same query: it is predictable.
             kind = kind_of(dataclasses.replace(t, reveals=False), e.task.instruction)
     if replay is not None and kind != "reveal":
         replayed = replay(query)
@@ -205,10 +203,10 @@ def near_misses(
     """Return won episodes with the step before the winning one left out.
 
     The winning action is asked in the state in which that step was still to be done.
-    What really happens there is in the records, or found by `replay`, or else presumed:
-    no reward, no win (of 90 such cases of two games 6 were rewarded: the omitted step
-    had not been needed; docs/LOG.md, 2026-11-22). Left out are states that the omitted
-    step does not change, and those where the action is known to be rewarded.
+    Its real result is recorded, or found by `replay`, or else presumed to be no reward
+    and no win (of 90 such cases of two games 6 were rewarded, because the omitted step
+    was not needed; docs/LOG.md, 2026-11-22). States that the omitted step does not
+    change are left out, and so are actions that are known to be rewarded.
     """
     recorded = {
         (e.task.id, t.state, t.action): t for e in episodes for t in e.transitions

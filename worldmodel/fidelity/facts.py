@@ -1,8 +1,8 @@
-"""Which facts of a state still hold after a step, and whether a prediction keeps them.
+"""Facts of a state that remain true after a step, and predictions that preserve them.
 
 A transition that reveals something cannot be predicted word by word, but most of its
-next state was known before: the lines that stay, and within a line that changes the
-words that stay. These are the known facts, and a prediction must not lose them.
+next state was known before: the lines that stay, and the words that stay within a line
+that changes. A prediction must not lose these known facts.
 """
 
 import difflib
@@ -16,8 +16,8 @@ from worldmodel.data.records import State
 class KnownFacts(NamedTuple):
     """What the next state takes over from the state.
 
-    `lines` stand as they were, as a multiset; each row of `fragments` holds the words,
-    in order, that a changed line kept.
+    `lines` is the multiset of unchanged lines; each row of `fragments` holds, in order,
+    the words that a changed line kept.
     """
 
     lines: Counter[str]
@@ -25,9 +25,9 @@ class KnownFacts(NamedTuple):
 
 
 def known_facts(state: State, next_state: State) -> KnownFacts:
-    """Return what of a state still stands in the next one.
+    """Return what of a state is still part of the next one.
 
-    A changed line is compared with the most similar line that went, each of these once.
+    A changed line is compared with the most similar removed line, each used once.
     """
     lines = Counter(state) & Counter(next_state)
     removed = [x.split() for x in (Counter(state) - lines).elements()]
@@ -50,8 +50,8 @@ def known_facts(state: State, next_state: State) -> KnownFacts:
 def preserves(facts: KnownFacts, predicted: State) -> bool:
     """Return whether a predicted next state holds all known facts.
 
-    It does where every line that stays is there and every fragment is, word after word
-    in its order, part of a line of its own among the others.
+    It does if every unchanged line is in it, and every fragment is a subsequence of the
+    words of one of the other lines, each used once.
     """
     if facts.lines - Counter(predicted):
         return False

@@ -10,7 +10,7 @@ from worldmodel.data.records import State
 
 
 def changed_lines(before: State, after: State) -> Counter[tuple[str, str]]:
-    """Return the lines that went and came, as a multiset of (sign, line)."""
+    """Return the removed and added lines as a multiset of (sign, line)."""
     removed, added = Counter(before) - Counter(after), Counter(after) - Counter(before)
     return Counter({("-", x): n for x, n in removed.items()}) + Counter(
         {("+", x): n for x, n in added.items()}
@@ -20,7 +20,7 @@ def changed_lines(before: State, after: State) -> Counter[tuple[str, str]]:
 def changed_line_overlap(
     before: State, real: State, predicted: State
 ) -> tuple[int, int, int]:
-    """Return the numbers of changed lines (shared, predicted, real).
+    """Return the numbers of changed lines: (shared, predicted, real).
 
     Shared over predicted is the precision, shared over real the recall.
     """
@@ -38,7 +38,7 @@ def changed_line_overlap(
 def auroc(
     score: Float[np.ndarray, " N"], label: Bool[np.ndarray, " N"]
 ) -> float | None:
-    """Return the chance that a positive case scores above a negative one.
+    """Return the probability that a positive case scores above a negative one.
 
     Ties count half. None where all cases have one label.
     """

@@ -1,7 +1,7 @@
-"""Episodes dreamed whole: real actions, dreamed states.
+"""Open-loop rollouts: whole episodes dreamed from their real actions.
 
-episode -> its actions one by one -> what the model makes of its own states -> how far
-they stay the real ones, and whether the episode ends as it really did.
+episode -> its actions one by one -> the model's predictions from its own states -> how
+long these equal the real ones, and whether the episode ends as it really did.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,27 @@ from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.fidelity.cases import kind_of
 
 STEPS = 16
-"""Steps up to which drift is told apart."""
+"""Steps up to which agreement is reported one by one."""
 
 
 def open_loop(
     model: ExperienceModel, episodes: Sequence[Episode], *, batch: int = 64
 ) -> dict[str, Any]:
-    """Return drift and agreement of outcomes over whole episodes.
+    """Return agreement of states and outcomes over whole episodes.
 
-    exact: share of dreamed states equal to the real one after 1, 2, ... steps, of all
-    episodes that are as long; predictable: the same before an episode's first reveal.
-    outcomes: of the episodes that are scored, how often real and dreamed success agree,
-    the success rate of each, and the four cells (real_dreamed). `over_optimistic` is
-    the share of really lost episodes that the dream wins, `over_pessimistic` of really
-    won ones that it loses. A malformed reply ends an episode lost.
+    exact: share of dreamed states equal to the real one after 1, 2, ... steps, over all
+    episodes of that length; predictable: the same before an episode's first reveal.
+    outcomes: of the scored episodes, how often real and dreamed success agree, both
+    success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
+    lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
+    loses. A malformed reply ends an episode as lost.
     """
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
     cells = {f"{a}_{b}": 0 for a in ("win", "loss") for b in ("win", "loss")}
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
-        for e, (states, won) in zip(part, _dreamed(model, part), strict=True):
+        for e, (states, won) in zip(part, _dream_episodes(model, part), strict=True):
             reveal = _first_reveal(e)
             for i, t in enumerate(e.transitions[:STEPS]):
                 hit = i < len(states) and states[i] == t.next_state
@@ -71,7 +71,7 @@ def _first_reveal(episode: Episode) -> int:
     return len(episode.transitions)
 
 
-def _dreamed(
+def _dream_episodes(
     model: ExperienceModel, episodes: Sequence[Episode]
 ) -> list[tuple[list[State], bool]]:
     """Return (dreamed states, dreamed success) of each episode's actions."""

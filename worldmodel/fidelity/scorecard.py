@@ -2,9 +2,9 @@
 
 A case holds the real task, history, state and action (teacher forcing); the answer is
 the one that the dream would give, by the same decoding. Cases are drawn from whole
-episodes and weighted (cases.py). Next to the model stands the baseline that copies the
-state. What only some backends can compute (confidence signals, the probability of the
-real state) is left out for the others.
+episodes and weighted (cases.py). The baseline copies the state. What only some backends
+can compute (confidence signals, the probability of the real state) is left out for the
+others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,22 +33,22 @@ from worldmodel.text.prompts import outcome_of
 from worldmodel.text.state_format import StateFormat, format_error, state_format
 
 GROUPS = ("all", "predictable", "unchanged", "changed", *KINDS[1:])
-"""Kinds of transitions and what they make up: `predictable` is all but reveals,
-`changed` is one_line and many_lines."""
+"""Kinds of transitions and their unions: `predictable` is all but reveals, `changed` is
+one_line and many_lines."""
 
 
 @runtime_checkable
 class HasConfidenceSignals(Protocol):
-    """A backend that can say more of its answers than one confidence."""
+    """A backend with several confidence signals and next-state probabilities."""
 
     def signals(self, queries: Sequence[Query]) -> dict[str, list[float]]:
-        """Signals of confidence by name, larger for answers more likely right."""
+        """Return confidence signals by name, larger where correct is more likely."""
         ...
 
     def next_state_probability(
         self, queries: Sequence[Query], transitions: Sequence[Transition]
     ) -> list[float]:
-        """The probability it gives to the real next states."""
+        """Return the probabilities of the real next states."""
         ...
 
 
@@ -69,27 +69,26 @@ def score(
     Every figure is {mean, count, effective} (data/rates.py): means are weighted to be
     those of whole episodes, counts are of cases.
 
-    exact: share of next states right in every line, by group (GROUPS); share: how often
-    each group occurs; kept: share of answers that keep every known fact (facts.py), by
-    group; copy: the baseline that copies the state.
-    lines: precision and recall of the lines that changed, reveals left out.
-    reward: accuracy; recall: unusual rewards found; false_positives: usual ones missed
-    (`usual` is the commonest reward); near_misses: winning actions one step too early
-    that are rewarded (`known`: how many really are not, by the records or `replay`).
-    done: accuracy of the outcome (go, lose, win); recall: ends found; false_positives:
-    steps that go on and are said to end.
-    reveals: `form` is the share whose answer has the form of a real state.
-    confidence: its calibration and how well it separates right answers from wrong ones,
-    reveals left out. probabilities: the same for the probability of a reward and of an
-    end, as given and calibrated on other tasks. An answer with a problem is none: it is
-    never right, and no reward that was said. hallucinated: answers that name what was
-    named nowhere.
-    open_loop: episodes dreamed whole by their real actions, as many as fit into
-    `open_loop_steps` (None: all; 0: none). With `full` also what a HasConfidenceSignals
-    backend tells.
+      exact: share of next states with every line right, by group (GROUPS); share: how
+        often each group occurs; kept: share of answers that preserve all known facts
+        (facts.py), by group; copy: the baseline that copies the state.
+      lines: precision and recall of the changed lines, without reveals.
+      reward: accuracy; recall of unusual rewards; false_positives: usual ones (`usual`
+        is the most frequent reward) predicted as others; near_misses: winning actions
+        one step too early that are rewarded (`known`: how many are known to fail).
+      done: accuracy of the outcome (go, lose, win); recall of ends; false_positives:
+        predicted ends of steps that go on.
+      confidence: its calibration and how well it separates correct answers from wrong
+        ones, without reveals. probabilities: the same for a reward and for an end, as
+        given and calibrated on other tasks.
+      malformed: answers with an error; they are never correct and predict no reward.
+      hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
+        actions, as many as fit into `open_loop_steps` (None: all; 0: none).
 
-    `stochastic` says that the environment's transitions are random: `replay` then tells
-    which ones nobody could predict.
+    With `full`, also the signals and probabilities of a HasConfidenceSignals backend.
+
+    `stochastic` says that the environment's transitions are random: `replay` then finds
+    those that cannot be predicted.
     """
     sampled = cases.sample_cases(episodes, limit, replay=replay if stochastic else None)
     answers: list[Prediction] = []
@@ -122,26 +121,27 @@ def score(
     return scorecard
 
 
-def calibrated(
+def fit_calibration(
     model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
 ) -> Calibration:
     """Return the calibration of the model's probabilities on held-out transitions.
 
-    At most `limit` of them. Reveals are left out: no confidence can be earned there.
+    It is fitted to at most `limit` of them. Reveals are left out, because no answer to
+    them can be expected to be correct.
     """
     predictable = [c for c in cases.sample_cases(episodes, limit) if c.kind != "reveal"]
     answers = model.predict([c.query for c in predictable]) if predictable else []
     return calibration(answers, [c.transition for c in predictable])
 
 
-def threshold(
+def confidence_threshold(
     model: ExperienceModel, episodes: Sequence[Episode], *, limit: int, gate: float
 ) -> float:
-    """Return the confidence below which lies a share `gate` of the acceptable answers.
+    """Return the confidence below which a share `gate` of the acceptable answers lies.
 
-    Acceptable are the right ones, and all that answer a reveal: nobody can be right
-    there, and without them nothing is discovered. 0 where gate is 0 or no answer is
-    acceptable. A confidence that is unknown (NaN) counts as 0, as in the dream.
+    Acceptable are correct answers and all well-formed answers to reveals, because those
+    cannot be predicted and exploration needs them. Returns 0 where gate is 0 or no
+    answer is acceptable. An unknown confidence (NaN) counts as 0, as in the dream.
 
     Raises:
       ValueError: none of their confidences is known.
@@ -155,8 +155,8 @@ def threshold(
     ]
     if acceptable and np.isnan(acceptable).all():
         raise ValueError(
-            f"a gate of {gate:g} needs to know how sure an answer is, and none of the "
-            f"{len(acceptable)} that are acceptable says it: set it to 0"
+            f"a gate of {gate:g} needs confidences, and none of the {len(acceptable)} "
+            "acceptable answers has one: set the gate to 0"
         )
     if not acceptable:
         return 0.0
@@ -178,7 +178,7 @@ def _rate(hits: Any) -> dict[str, Any]:
 def _open_loop_episodes(
     episodes: Sequence[Episode], steps: int | None
 ) -> list[Episode]:
-    """Return episodes, drawn by their content, that `steps` steps hold."""
+    """Return episodes, chosen by their content, with at most `steps` steps in all."""
     order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
     chosen, total = [], 0
     for e in order:
@@ -282,7 +282,7 @@ def _ends(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, A
 def _confidence(
     sampled: Sequence[Case], answers: Sequence[Prediction]
 ) -> dict[str, Any]:
-    """Score confidences of answers that can be right: reveals left out, unknown too."""
+    """Score the known confidences of the answers to predictable transitions."""
     scored = [
         (a.confidence, is_correct(a, c.transition))
         for c, a in _pairs(sampled, answers)
@@ -314,12 +314,13 @@ def _content(
     answers: Sequence[Prediction],
     formats: Mapping[str, StateFormat],
 ) -> dict[str, Any]:
-    """Score what is said: words named nowhere, richness and form of reveals.
+    """Score what answers say: hallucinated words, and richness and format of reveals.
 
-    hallucinated: share of answers, reveals left out, with a word that stands neither in
-    task, history, state, action nor real next state. reveals: words that the dream
-    makes up and distinct states it reveals, each by the real number (1 is as rich as
-    the real one), and the share of its states that have the form of a real one.
+    hallucinated: the share of answers to predictable transitions with a word that
+    occurs neither in task, history, state, action nor in the real next state. reveals:
+    the number of novel words and of distinct states that the dream reveals, each
+    divided by the real number (1 is as rich as reality), and the share of its states in
+    the real format.
     """
     hallucinated, well_formed, words = Rate(), Rate(), [0, 0]
     states: tuple[set, set] = set(), set()
@@ -355,11 +356,11 @@ def _content(
 def _signals(
     model: HasConfidenceSignals, sampled: Sequence[Case], answers: Sequence[Prediction]
 ) -> dict[str, Any]:
-    """Score signals as detectors of wrong answers; add up the missing probability.
+    """Score signals as detectors of wrong answers, and the missing probability.
 
-    missing_probability: E[1 - p(real next state)] on the episodes given: where those
-    are a policy's own, a sample of what bounds its loss (DreamGym, Theorem 1); reveals
-    apart.
+    missing_probability: E[1 - p(real next state)] on the given episodes; where those
+    are a policy's own it is a sample of what bounds the policy's loss (DreamGym,
+    Theorem 1).
     """
     predictable = [i for i, c in enumerate(sampled) if c.kind != "reveal"]
     hits = np.array(

@@ -1,4 +1,4 @@
-"""The largest errors among held-out transitions: Theorem 1 asks for suprema."""
+"""The largest errors on held-out transitions: the suprema of DreamGym's Theorem 1."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from worldmodel.fidelity.scorecard import HasConfidenceSignals
 class Errors(NamedTuple):
     """The largest error of a reward and of a next state (1 - p of the real one).
 
-    They are of `transitions` transitions; `span` is how far apart any rewards are that
-    were seen.
+    `transitions` is the number of transitions they are taken over, `span` the largest
+    difference between any two rewards.
     """
 
     reward: float
@@ -25,11 +25,11 @@ class Errors(NamedTuple):
 def largest_errors(
     model: ExperienceModel, episodes: Sequence[Episode], *, limit: int
 ) -> Errors | None:
-    """Return the largest errors over at most `limit` transitions that reveal nothing.
+    """Return the largest errors on at most `limit` transitions that reveal nothing.
 
-    There the environment is deterministic, so the total variation between its next
+    There the environment is deterministic, so that the total variation between its next
     state and the model's is the probability that the model does not give to the real
-    one. None where a backend cannot tell that, or no transition is left to ask.
+    one. None where a backend has no such probability, or there are no transitions.
     """
     sampled = [c for c in sample_cases(episodes, limit) if c.kind != "reveal"]
     if not sampled or not isinstance(model, HasConfidenceSignals):

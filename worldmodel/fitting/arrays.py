@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 AnyArray = Array | np.ndarray
-"""On the host or on the device: what a pure function may be given."""
+"""An array on the host or on the device."""
 
 
 class Ratio(NamedTuple):
@@ -20,13 +20,15 @@ class Ratio(NamedTuple):
         return Ratio(self.total + other.total, self.count + other.count)
 
     def value(self) -> Float[Array, ""]:
-        """The mean, 0 of an empty set."""
+        """Return the mean, 0 of an empty set."""
         return self.total / safe_count(self.count)
 
 
 def safe_count(count: Float[AnyArray, ""]) -> Float[Array, ""]:
-    """What to divide a sum by: its weights, which may add up to less than 1, or 1 where
-    there are none."""
+    """Return the divisor of a weighted sum: its total weight, or 1 where that is 0.
+
+    The total weight may be below 1.
+    """
     return jnp.where(count > 0, count, 1.0)
 
 
@@ -35,9 +37,9 @@ def masked_ratio(
     mask: Bool[AnyArray, "*S"],
     weight: Float[AnyArray, "*S"] | float = 1.0,
 ) -> Ratio:
-    """Weighted sum of the entries where `mask`, and of their weights.
+    """Return the weighted mean of the entries where `mask`, as a Ratio.
 
-    Padding may hold anything.
+    Entries outside the mask may be NaN.
     """
     return Ratio(
         jnp.where(mask, x * weight, 0.0).sum(), jnp.where(mask, weight, 0.0).sum()

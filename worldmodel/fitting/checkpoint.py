@@ -1,8 +1,8 @@
-"""One step directory: Orbax arrays and host state as JSON, one commit marker.
+"""Checkpoints: one directory a step with Orbax arrays and host state as JSON.
 
-A directory is written under a temporary name and renamed when everything in it is on
-disk, so a kill leaves the last whole one. On several hosts each writes the shards it
-holds, and the first one commits; a step restores onto any mesh.
+A directory is written under a temporary name and renamed when it is completely on disk,
+so that a killed process leaves the last complete step. On several hosts each writes its
+own shards, and the first commits; a step can be restored onto any mesh.
 """
 
 import errno
@@ -20,10 +20,10 @@ from worldmodel.data.records import atomic_write
 
 
 def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Path:
-    """Write `directory/step_N` at once or not at all, then drop the older ones.
+    """Write `directory/step_N` at once or not at all, then delete older steps.
 
     Raises:
-      OSError: too little room on the disk (ENOSPC); nothing was written then.
+      OSError: too little space on the disk (ENOSPC); nothing has been written.
     """
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
@@ -51,13 +51,17 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
 
 
 def _together(name: str) -> None:
-    """Wait for the other hosts, where there are any."""
+    """Wait for the other hosts, if there are any."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"checkpoint {name}")
 
 
 def _require_disk_space(directory: Path, size: int) -> None:
-    """Orbax finds a full disk in many threads at once, each of which prints a trace."""
+    """Raise OSError where a checkpoint of `size` bytes would not fit.
+
+    Orbax itself finds a full disk in many threads at once, each of which prints a
+    trace.
+    """
     free = shutil.disk_usage(directory).free
     needed = 2 * size + (1 << 20)  # arrays, their index, host state
     if free < needed:
@@ -68,15 +72,15 @@ def _require_disk_space(directory: Path, size: int) -> None:
 
 
 def steps(directory: str | os.PathLike) -> list[int]:
-    """The whole steps in a directory, oldest first."""
+    """Return the complete steps in a directory, oldest first."""
     markers = Path(directory).glob("step_*/host.json")
     return sorted(int(p.parent.name.removeprefix("step_")) for p in markers)
 
 
 def restore(directory: str | os.PathLike, like: Any) -> tuple[int, Any, dict] | None:
-    """(step, arrays shaped and laid out as `like`, host state) of the newest step.
+    """Return (step, arrays, host state) of the newest step, or None without one.
 
-    None where there is none.
+    The arrays have the shapes and the layout of `like`.
     """
     numbers = steps(directory)
     if not numbers:

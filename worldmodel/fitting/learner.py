@@ -41,9 +41,9 @@ def on_logits(loss: Callable[..., tuple[Ratio, dict[str, Ratio]]]) -> Loss:
 
 
 class TrainState(NamedTuple):
-    """Parameters, optimiser state and the number of updates made.
+    """Parameters, optimiser state and the number of updates.
 
-    `average` is the parameters' exponential moving average, where one is kept.
+    `average` is the exponential moving average of the parameters, if one is kept.
     """
 
     params: nnx.State
@@ -56,12 +56,12 @@ class TrainState(NamedTuple):
 class ComputeConfig:
     """How a pass is computed, and which parameters it trains.
 
-    `dtype` is that of forward and backward pass (norms, softmax and losses stay
-    float32); with `remat` a backward pass computes each layer again, in less memory.
-    `frozen` names parameters by the start of their dotted path ("embed", "layers.0");
-    of a model with LoRA only the additions train, and what is named in `beside` (new
-    tokens need their embeddings). With `ema` above 0 the state keeps an average of the
-    parameters, of that decay an update.
+    `dtype` is that of the forward and backward pass; norms, softmax and losses stay
+    float32. With `remat` a backward pass computes each layer again, which saves memory.
+    `frozen` names parameters by the start of their dotted path ("embed", "layers.0").
+    Of a model with LoRA only the adapters train, and the parameters named in `beside`
+    (new tokens need their embeddings). `ema` above 0 keeps an average of the parameters
+    with that decay an update.
     """
 
     dtype: str = "float32"
@@ -85,10 +85,10 @@ def split_trainable(
     frozen: Sequence[str],
     extra_trainable: Sequence[str] = (),
 ) -> tuple[nnx.State, nnx.State]:
-    """(trained, fixed) parameters, as ComputeConfig says.
+    """Return (trainable, fixed) parameters, as ComputeConfig describes.
 
     Raises:
-      ValueError: a name that fits no parameter, or nothing left to train.
+      ValueError: a name fits no parameter, or no parameter is left to train.
     """
     names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
     for setting, starts in (("frozen", frozen), ("beside", extra_trainable)):
@@ -118,7 +118,8 @@ class Learner:
     """Updates one model under one loss; compiled once for each batch shape.
 
     Where the model lies on a mesh, rows of a batch are spread over its data axes.
-    `micro` is how many rows are computed at once: all, until memory runs out.
+    `microbatches` decides how many rows are computed at once: all, until memory runs
+    out.
     """
 
     def __init__(
@@ -148,18 +149,18 @@ class Learner:
             compiler_options=_memory_saving_options(),
             donate_argnums=0,
         )
-        self._add = jax.jit(_added, donate_argnums=0)
+        self._add = jax.jit(_add_trees, donate_argnums=0)
         shares = [] if model.mesh is None else [model.mesh.shape[a] for a in ROWS]
         self.microbatches = MicroBatches(min_rows=math.prod(shares))
 
     def init(self, params: nnx.State | None = None, *, copy: bool = True) -> TrainState:
-        """A fresh optimiser around the model's (or the given) parameters.
+        """Return the state of a fresh optimiser around the (given) parameters.
 
-        Updates take over a state's buffers; without `copy` those of the parameters
-        given here, which are not to be used again.
+        Updates donate the buffers of a state; without `copy` those of the given
+        parameters, which must then not be used again.
         """
         params = self.model.params if params is None else params
-        params = copied(params) if copy else params
+        params = copy_params(params) if copy else params
         trainable, _ = self._split(params)
         opt = jax.jit(self._tx.init, out_shardings=self._layouts(trainable))(trainable)
         step = jnp.zeros((), jnp.int32)
@@ -167,11 +168,11 @@ class Learner:
             step = device_put_global(
                 np.asarray(step), NamedSharding(self._mesh, PartitionSpec())
             )
-        average = copied(params) if self._averages else None
+        average = copy_params(params) if self._averages else None
         return TrainState(params, opt, step, average)
 
     def _layouts(self, trainable: nnx.State) -> Any:
-        """Moments lie as their parameters do; counts everywhere."""
+        """Return layouts: moments lie as their parameters do, counts are replicated."""
         if self._mesh is None:
             return None
         replicated = NamedSharding(self._mesh, PartitionSpec())
@@ -179,7 +180,7 @@ class Learner:
         by_path = {tuple(map(str, path)): leaf for path, leaf in flat}
 
         def layout(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-            # A moment's path ends with that of its parameter, whatever holds it.
+            # A moment's path ends with its parameter's, whatever the prefix.
             keys = tuple(map(str, path))
             ends = (by_path.get(keys[start:]) for start in range(len(keys)))
             parameter = next((p for p in ends if p is not None), None)
@@ -193,10 +194,10 @@ class Learner:
     def update(
         self, state: TrainState, batches: Sequence[Tokens], **loss_args: Any
     ) -> tuple[TrainState, dict[str, Ratio]]:
-        """One step on the sum of the microbatches; metrics as Ratios.
+        """Make one step on the sum of the microbatches; return state and metrics.
 
-        The state given is used up. Where memory runs out batches are split
-        (microbatches.py); so `loss_args` must be the same for all rows.
+        The given state is donated. Where memory runs out, batches are split
+        (microbatches.py), so `loss_args` must be the same for all rows.
 
         Raises:
           MemoryError: not even one row fits.
@@ -206,7 +207,9 @@ class Learner:
             for new_grads, new_metrics in self._pieces(
                 batch, lambda part: self.gradient(state.params, part, **loss_args)
             ):
-                grads = new_grads if grads is None else self.added(grads, new_grads)
+                grads = (
+                    new_grads if grads is None else self.add_gradients(grads, new_grads)
+                )
                 metrics = merge(metrics, new_metrics)
         return self.apply(state, grads, metrics)
 
@@ -218,36 +221,36 @@ class Learner:
                 return compute(batch)
             return compute(rows_of(batch, np.arange(start, stop), size))
 
-        return self.microbatches.over(rows, rows, width, of)
+        return self.microbatches.run(rows, rows, width, of)
 
     def gradient(
         self, params: nnx.State, batch: Tokens, **loss_args: Any
     ) -> tuple[Any, dict[str, Ratio]]:
-        """The gradient of the loss's total on one microbatch, and its metrics."""
-        return self._grad(params, self._placed(batch), **loss_args)
+        """Return the gradient of the loss's total on one microbatch, and metrics."""
+        return self._grad(params, self._place(batch), **loss_args)
 
     def scratch(self, params: nnx.State, batch: Tokens, **loss_args: Any) -> int:
-        """Bytes that `gradient` holds beside the parameters and the gradient.
+        """Return the bytes that `gradient` needs besides parameters and gradient.
 
         Raises:
-          RuntimeError: the backend's compiler does not tell.
+          RuntimeError: the backend's compiler does not report them.
         """
-        lowered = self._grad.lower(params, self._placed(batch), **loss_args)
+        lowered = self._grad.lower(params, self._place(batch), **loss_args)
         analysis = lowered.compile().memory_analysis()
         if analysis is None:
-            raise RuntimeError("this backend's compiler does not tell its memory")
+            raise RuntimeError("this backend's compiler does not report its memory")
         return analysis.temp_size_in_bytes
 
-    def added(self, grads: Any, more: Any) -> Any:
-        """The gradients of both microbatches together; the first is used up."""
+    def add_gradients(self, grads: Any, more: Any) -> Any:
+        """Return the sum of two gradients; the first is donated."""
         return self._add(grads, more)
 
     def apply(
         self, state: TrainState, grads: Any, metrics: dict[str, Ratio]
     ) -> tuple[TrainState, dict[str, Ratio]]:
-        """One step along summed gradients, divided by the loss's count.
+        """Make one step along summed gradients, divided by the loss's count.
 
-        The state given is used up.
+        The given state is donated.
         """
         state, norm = self._apply(state, grads, metrics["loss"].count)
         return state, metrics | {"grad_norm": Ratio(norm, jnp.ones(()))}
@@ -255,52 +258,52 @@ class Learner:
     def evaluate(
         self, params: nnx.State, batch: Tokens, **loss_args: Any
     ) -> dict[str, Ratio]:
-        """The loss's metrics without an update; split where memory runs out."""
+        """Return the loss's metrics without an update; split if memory runs out."""
         metrics: dict[str, Ratio] = {}
         for new_metrics in self._pieces(
-            batch, lambda part: self._value(params, self._placed(part), **loss_args)
+            batch, lambda part: self._value(params, self._place(part), **loss_args)
         ):
             metrics = merge(metrics, new_metrics)
         return metrics
 
-    def _placed(self, batch: Tokens) -> Tokens:
+    def _place(self, batch: Tokens) -> Tokens:
         return batch if self._mesh is None else place_rows(batch, self._mesh)
 
 
 def merge(a: dict[str, Ratio], b: dict[str, Ratio]) -> dict[str, Ratio]:
-    """Metrics of two microbatches as those of their union."""
+    """Return the metrics of two microbatches as those of their union."""
     return a | {k: a[k] + v if k in a else v for k, v in b.items()}
 
 
-def copied(params: nnx.State) -> nnx.State:
-    """The same parameters in buffers of their own."""
+def copy_params(params: nnx.State) -> nnx.State:
+    """Return the same parameters in new buffers."""
     return jax.tree.map(jnp.copy, params)
 
 
 def cast(params: nnx.State, dtype: str) -> nnx.State:
-    """Matrices in the dtype of the passes; norms and biases stay as they are."""
+    """Return the parameters with matrices in `dtype`; norms and biases unchanged."""
     return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
 
 
 def ema(average: Any, params: Any, decay: float) -> Any:
-    """The exponential moving average of a tree of parameters, one step on."""
+    """Return the exponential moving average of parameters after one step."""
     return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), average, params)
 
 
 @functools.cache
 def _memory_saving_options() -> dict[str, str]:
-    """Compiler options by which a program frees buffers early.
+    """Return compiler options with which a program frees buffers early.
 
-    A CPU's compiler orders a program for many cores, which keeps the inputs of all
-    weight gradients to the end and undoes `remat`: 1.6 GB against 0.2 for a step of
-    135 M parameters, in the same time (docs/LOG.md, 2026-11-22).
+    The CPU compiler orders a program for many cores, which keeps the inputs of all
+    weight gradients to the end and undoes `remat`: 1.6 GB against 0.2 for a step of 135
+    M parameters, in the same time (docs/LOG.md, 2026-11-22).
     """
     options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     if jax.default_backend() != "cpu":
         return {}
     try:
         jax.jit(lambda: jnp.zeros(()), compiler_options=options)()
-    except jax.errors.JaxRuntimeError:  # a compiler before or after this option
+    except jax.errors.JaxRuntimeError:  # the compiler lacks this option
         return {}
     return options
 
@@ -323,7 +326,7 @@ def _gradient(passes, split, params, batch, **loss_args):
     return grads, metrics
 
 
-def _added(grads, more):
+def _add_trees(grads, more):
     return jax.tree.map(jnp.add, grads, more)
 
 
@@ -340,10 +343,10 @@ def _apply(tx, split, decay, state, grads, count):
 
 
 def require_finite(name: str, value: float, step: int) -> None:
-    """Stop the run on a number that is not finite.
+    """Raise where a metric is not finite.
 
     Raises:
-      FloatingPointError: naming the metric and the update.
+      FloatingPointError: the message names the metric and the update.
     """
     if not jnp.isfinite(value):
         raise FloatingPointError(f"{name} is {value} at update {step}")

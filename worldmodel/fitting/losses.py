@@ -12,32 +12,34 @@ from worldmodel.fitting.arrays import AnyArray, Ratio, masked_ratio
 def token_logp(
     logits: Float[Array, "B T V"], ids: Int[AnyArray, "B T"]
 ) -> Float[Array, "B T"]:
-    """log p(ids[t] | ids[<t]); the first column, which has no context, is 0."""
-    # Every row is scored, the last one for nothing: a slice would copy the others.
+    """Return log p(ids[t] | ids[<t]); the first column, which has no context, is 0."""
+    # The last column is scored needlessly, because a slice would copy the others.
     ids = jnp.asarray(ids)
     following = jnp.concatenate([ids[:, 1:], ids[:, :1]], axis=1)
-    return _shifted(_picked(logits, following))
+    return _shift_right(_pick_logp(logits, following))
 
 
-def _picked(logits: Float[Array, "*B V"], ids: Int[Array, "*B"]) -> Float[Array, "*B"]:
-    """log p of one id a row."""
+def _pick_logp(
+    logits: Float[Array, "*B V"], ids: Int[Array, "*B"]
+) -> Float[Array, "*B"]:
+    """Return log p of one id a row."""
     chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
     return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _shifted(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:
-    """From the column that predicts a token to the token's own."""
+def _shift_right(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:
+    """Move each column from the token before to the token it predicts."""
     return jnp.pad(logp[:, :-1], ((0, 0), (1, 0)))
 
 
 UNSPLIT_LOGITS = 1 << 25
 """Logits, B T V, up to which they are computed in one piece."""
 PIECE_LOGITS = 1 << 24
-"""Logits in a piece above that: 64 MiB of float32."""
+"""Logits of a piece where there are more: 64 MiB of float32."""
 
 
 def read_logp(output: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, "B T"]:
-    """`token_logp` of a readout, never holding more than a piece of large logits.
+    """Return `token_logp` of a decoder's output, large logits computed piece by piece.
 
     A backward pass computes the pieces again.
     """
@@ -54,7 +56,7 @@ def read_logp(output: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, 
     @jax.checkpoint
     def piece(args: tuple[Array, Array]) -> Array:
         x, y = args
-        return _picked(matmul(x, table.T, True), y)
+        return _pick_logp(matmul(x, table.T, True), y)
 
     logp = jax.lax.map(piece, (hidden, targets)).reshape(-1)
     logp = logp[: batch * (steps - 1)].reshape(batch, steps - 1)
@@ -66,7 +68,7 @@ def cross_entropy(
     mask: Bool[AnyArray, "B T"],
     weight: Float[AnyArray, "B T"],
 ) -> Ratio:
-    """Weighted negative log-likelihood of the target tokens (papers.md Eq. 5)."""
+    """Return the weighted negative log-likelihood of the targets (DreamGym, Eq. 5)."""
     return masked_ratio(-logp, mask, weight)
 
 
@@ -76,5 +78,5 @@ def parts_cross_entropy(
     part: Int[AnyArray, "B T"],
     parts: int,
 ) -> list[Ratio]:
-    """The unweighted loss of each part (reasoning, state, reward, outcome) apart."""
+    """Return the unweighted loss of each part (reasoning, state, reward, outcome)."""
     return [masked_ratio(-logp, mask & (part == i)) for i in range(parts)]

@@ -1,7 +1,7 @@
-"""Micro-batches: rows that a device's memory holds, found by running out of it.
+"""Microbatches: as many rows at once as memory holds, halved when it runs out.
 
 rows of a batch -> pieces that fit -> sums of gradients and of metrics. A gradient is a
-sum over rows (learner.py), so smaller pieces change nothing but time and memory.
+sum over rows (learner.py), so that smaller pieces change only time and memory.
 """
 
 import sys
@@ -14,16 +14,16 @@ T = TypeVar("T")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: of the host or of a device."""
+    """Return whether an error means that the host or a device ran out of memory."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in str(error)
     return isinstance(error, MemoryError)
 
 
 class MicroBatches:
-    """How many rows are computed at once; halved for good when memory runs out.
+    """The number of rows computed at once; halved for good when memory runs out.
 
-    At least `least` rows are, as many as devices share them between them.
+    It never falls below `min_rows`, the number of devices that share the rows.
     """
 
     def __init__(self, min_rows: int = 1):
@@ -31,22 +31,23 @@ class MicroBatches:
         self._max_rows: int | None = None
         self._fitting_shapes: set[tuple[int, int]] = set()
 
-    def over(
+    def run(
         self,
         count: int,
         max_rows: int,
         width: int,
         compute: Callable[[int, int, int], T],
     ) -> Iterator[T]:
-        """`compute(start, stop, size)` of consecutive pieces of `count` rows.
+        """Yield `compute(start, stop, size)` of consecutive pieces of `count` rows.
 
-        A piece is rows `start` to `stop`, `most` at most; programs are compiled for
-        `size` rows, to which a short last piece is to be padded. `width`, the tokens of
-        a row, tells shapes apart. A piece that runs out of memory is begun again with
-        half the rows, which is said on stderr: so it must use nothing up (no donation).
+        A piece is rows `start` to `stop`, at most `max_rows`. Programs are compiled for
+        `size` rows, and a short last piece is to be padded to them. `width`, the tokens
+        of a row, tells shapes apart. A piece that runs out of memory is started again
+        with half the rows, and a line on stderr says so; `compute` must therefore
+        donate nothing.
 
         Raises:
-          MemoryError: one row, or the least number of rows, is too much.
+          MemoryError: the smallest number of rows is too much.
         """
         at = 0
         while at < count:
@@ -56,10 +57,10 @@ class MicroBatches:
                 if (
                     size,
                     width,
-                ) not in self._fitting_shapes:  # memory is asked for when it runs
+                ) not in self._fitting_shapes:  # memory is allocated at the first run
                     jax.block_until_ready(result)
             except (MemoryError, jax.errors.JaxRuntimeError) as error:
-                # Hosts that share a step would have to agree on its pieces.
+                # Several hosts would have to agree on the size of pieces.
                 if not out_of_memory(error) or jax.process_count() > 1:
                     raise
                 self._halve(size, width, error)
@@ -72,9 +73,9 @@ class MicroBatches:
         message = f"out of memory with {size} row{'s' * (size > 1)} of {width} tokens"
         if size <= self._min_rows:
             raise MemoryError(
-                f"{message}, and fewer cannot be: a smaller --model or shorter rows "
-                "need less; so do --remat, --dtype bfloat16 and --lora, of which updates of "
-                "the policy take none"
+                f"{message}, and fewer are not possible: use a smaller --model or "
+                "shorter rows; fits (not updates of the policy) also need less with "
+                "--remat, --dtype bfloat16 or --lora"
             ) from error
         self._max_rows = max(size // 2 // self._min_rows, 1) * self._min_rows
         print(

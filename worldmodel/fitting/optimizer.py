@@ -1,4 +1,4 @@
-"""The optimiser: its settings, and the gradient transformation they say.
+"""The optimiser: its settings and the gradient transformation made of them.
 
 OptimizerConfig -> clipping, a schedule, AdamW or Muon -> optax.GradientTransformation.
 """
@@ -12,10 +12,12 @@ import optax.contrib
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Warm-up and cosine decay to a hundredth; gradients clipped by norm.
+    """Optimiser, learning-rate schedule and gradient clipping.
 
-    A step that stays large to the end leaves rare events too improbable where batches
-    are small: normalised updates follow most batches, not their mean (docs/LOG.md).
+    The rate warms up and decays by a cosine to a hundredth; gradients are clipped by
+    their global norm. A rate that stays large to the end leaves rare events too
+    improbable where batches are small, because normalised updates follow most batches
+    rather than their mean (docs/LOG.md).
 
     `kind` "muon" orthogonalises the updates of matrices (arXiv:2502.16982) and uses
     Adam elsewhere; "adamw" uses Adam everywhere.
@@ -45,7 +47,7 @@ class OptimizerConfig:
 
 
 def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The gradient transformation of a config."""
+    """Return the gradient transformation of a config."""
     c = config
     warmup = min(c.warmup, max(c.steps - 1, 1))
     if c.decay:

@@ -1,7 +1,7 @@
-"""The supervised trainer: cross-entropy on the targets of examples.
+"""Supervised fits: cross-entropy on the targets of examples.
 
-examples -> packed tokens -> updates by their own schedule, checkpointed and resumable
-bit for bit -> the model, and the curve of its losses.
+examples -> packed tokens -> updates, checkpointed and resumable bit for bit -> the
+model and its learning curve.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from worldmodel.fitting.learner import (
     ComputeConfig,
     Learner,
     TrainState,
-    copied,
+    copy_params,
     merge,
     require_finite,
 )
@@ -33,27 +33,27 @@ from worldmodel.fitting.optimizer import OptimizerConfig
 from worldmodel.text import prompts
 
 CONTEXT = len(prompts.PARTS)
-"""The part of context tokens, which no target's loss counts."""
+"""The part index of context tokens, which count in no part's loss."""
 
 MAX_WIDENING = 8
-"""How many times wider than asked for rows may be, for examples that need it."""
+"""The factor by which rows may be wider than asked for, where examples need it."""
 
 PROGRESS_INTERVAL = 10
-"""Updates between two signs of life."""
+"""Updates between two reports of progress."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """One supervised fit: how many updates of how many rows of how many tokens.
+    """One supervised fit: `steps` updates on `rows` rows of `width` tokens.
 
-    With `lora` low-rank additions are trained in place of the model's own parameters
-    (and what `compute` names beside them), and merged into it at the end.
+    With `lora`, adapters are trained in place of the model's own parameters (and those
+    that `compute.beside` names), and merged into it at the end.
 
-    `context_weight` is the weight of the context's own tokens in the loss (0: targets
-    alone, as Eq. 5 has it). For a model from scratch predicting the context too lowers
-    the loss of the targets (docs/LOG.md, 2026-11-21, one seed).
+    `context_weight` is the weight of the context's tokens in the loss; 0 trains on the
+    targets alone, as in Eq. 5. For a model trained from scratch, predicting the context
+    too lowers the loss of the targets (docs/LOG.md, 2026-11-21, one seed).
     """
 
     steps: int
@@ -75,7 +75,7 @@ class FitConfig:
 def supervised_loss(
     output: DecoderOutput, batch: Tokens
 ) -> tuple[Ratio, dict[str, Ratio]]:
-    """Cross-entropy on the targets, with the loss of each part beside it."""
+    """Return the cross-entropy on the targets, and each part's loss as a metric."""
     logp = read_logp(output, batch.ids)
     loss = cross_entropy(logp, batch.mask, batch.weight)
     parts = parts_cross_entropy(logp, batch.mask, batch.token_type, len(prompts.PARTS))
@@ -94,16 +94,16 @@ def fit(
     keep_best: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Model, list[dict[str, float | int]]]:
-    """Supervised updates on examples; returns the fitted model and its curve.
+    """Fit a model to examples; return the fitted model and its learning curve.
 
-    With `keep_best` the parameters of the least held-out loss are returned (and
+    With `keep_best` the parameters with the lowest held-out loss are returned (and
     checkpointed), otherwise the last ones. A directory with a checkpoint resumes there.
-    `progress` is told the loss since the last row of the curve and the tokens since the
-    last call, every SHOWN updates and at each row, then with the row.
+    `progress` receives the loss since the last row of the curve and the tokens since
+    its last call, every PROGRESS_INTERVAL updates and with each row.
 
     Raises:
-      FloatingPointError: a loss that is not finite, with the update's number.
-      ValueError: no examples.
+      FloatingPointError: the loss is not finite; the message has the update's number.
+      ValueError: there are no examples.
     """
     if not examples:
         raise ValueError("nothing to fit: no examples")
@@ -118,7 +118,7 @@ def fit(
         model = lora.attach(model, config.lora, seed=seed)
     learner = Learner(model, optimizer, supervised_loss, config.compute)
     state, curve, best = learner.init(), [], float("inf")
-    best_params = copied(state.params)  # updates take buffers over
+    best_params = copy_params(state.params)  # updates donate the buffers
     restored = checkpoint.restore(directory, (state, best_params))
     if restored is not None:
         _, (state, best_params), host = restored
@@ -143,7 +143,7 @@ def fit(
             row |= evaluate(learner, state.params, held_out_tokens, config.rows)
             if row["held_out/loss"] < best:
                 best = row["held_out/loss"]
-                best_params = copied(state.params)
+                best_params = copy_params(state.params)
         window = None
         curve.append({"step": step} | row)
         checkpoint.save(
@@ -157,16 +157,16 @@ def fit(
 
 
 def row_tokens_for(examples: Sequence[Example], width: int) -> int:
-    """`width`, or what the longest example needs: so nothing is cut, no state either.
+    """Return `width`, or what the longest example needs, so that nothing is cut.
 
-    In steps of 64, and at most WIDEST times as wide.
+    In steps of 64, and at most MAX_WIDENING times `width`.
     """
     longest = max((len(e.ids) for e in examples), default=0)
     return width if longest <= width else min(bucket(longest), MAX_WIDENING * width)
 
 
 def drop_too_long(examples: Sequence[Example], width: int) -> list[Example]:
-    """The examples that rows of this width hold whole; the others are counted aloud.
+    """Return the examples that fit a row; the number of the others is printed.
 
     Raises:
       ValueError: there are examples, and none of them fits.
@@ -186,7 +186,7 @@ def drop_too_long(examples: Sequence[Example], width: int) -> list[Example]:
 
 
 def with_context_loss(example: Example, weight: float | int) -> Example:
-    """The example with its context trained on too, at a weight of its own."""
+    """Return the example with its context trained on too, at the given weight."""
     mask = np.asarray(example.mask)
     return example._replace(
         mask=[True] * len(mask),
@@ -198,7 +198,7 @@ def with_context_loss(example: Example, weight: float | int) -> Example:
 def evaluate(
     learner: Learner, params, tokens: Tokens, rows: int
 ) -> dict[str, float | int]:
-    """Held-out losses, whole and by part."""
+    """Return held-out losses, in total and by part."""
     total: dict[str, Ratio] = {}
     for at in range(0, tokens.ids.shape[0], rows):
         index = np.arange(at, min(at + rows, tokens.ids.shape[0]))
@@ -212,6 +212,6 @@ def evaluate(
 
 
 def write_curve(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
-    """A learning curve as JSON lines."""
+    """Write a learning curve as JSON lines."""
     with atomic_write(path) as file:
         file.writelines(json.dumps(row) + "\n" for row in curve)

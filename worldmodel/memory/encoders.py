@@ -1,7 +1,7 @@
-"""phi(state, action): unit vectors by which transitions are looked up.
+"""Encoders phi(state, action): unit vectors by which transitions are retrieved.
 
-Lexical: hashed character n-grams, no model needed. Hidden: what a fitted model holds
-at the end of reading state and action.
+Lexical: hashed character n-grams, without a model. Hidden: the last hidden state of a
+fitted model that has read state and action.
 """
 
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 DIMENSIONS = 256
 ROWS = 32
-"""Texts that a model reads at a time."""
+"""Texts in a batch that the model reads."""
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns (state, action) into unit vectors; `name` is kept beside stored ones."""
+    """Turns (state, action) into unit vectors; `name` is saved with them."""
 
     name: str
     dimensions: int
 
     def encode(self, pairs: Sequence[tuple[State, str]]) -> Float[np.ndarray, "N D"]:
-        """One unit vector a pair."""
+        """Return one unit vector a pair."""
         ...
 
 
 class Lexical:
-    """Hashed character trigrams; the action weighs as much as the whole state."""
+    """Hashed character trigrams; the action has the same weight as the whole state."""
 
     name = "lexical"
 
@@ -46,7 +46,7 @@ class Lexical:
         self._states: dict[State, np.ndarray] = {}
 
     def encode(self, pairs: Sequence[tuple[State, str]]) -> Float[np.ndarray, "N D"]:
-        """One unit vector a pair."""
+        """Return one unit vector a pair."""
         out = np.zeros((len(pairs), self.dimensions), np.float32)
         for i, (state, action) in enumerate(pairs):
             if state not in self._states:
@@ -60,7 +60,7 @@ class Lexical:
 class Hidden:
     """The last hidden state of a model that has read state and action.
 
-    Worth asking of a model that was fitted to such states; `name` should say which.
+    The model should be fitted to such states; `name` should identify it.
     """
 
     def __init__(self, model: Model, tokenizer: TextTokenizer, *, name: str = "hidden"):
@@ -78,7 +78,7 @@ class Hidden:
         self._last = jax.jit(last)
 
     def encode(self, pairs: Sequence[tuple[State, str]]) -> Float[np.ndarray, "N D"]:
-        """One unit vector a pair."""
+        """Return one unit vector a pair."""
         out = np.zeros((len(pairs), self.dimensions), np.float32)
         texts = [
             [

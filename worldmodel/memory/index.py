@@ -1,8 +1,8 @@
 """Exact nearest neighbours by inner product, on the device.
 
-vectors -> blocks of one shape -> per block: products, the best groups, their members
--> running best k. An entry among the best k lies in one of the k groups with the
-largest maximum, so most of a block is read once and never sorted.
+vectors -> blocks of one shape -> for each block: products, the best groups, their
+members -> running best k. An entry among the best k lies in one of the k groups with
+the largest maximum, so that most of a block is read once and never sorted.
 """
 
 import functools
@@ -16,35 +16,35 @@ from jaxtyping import Array, Float, Int
 BLOCK = 16_384
 """Entries of a block."""
 GROUP = 32
-"""Neighbours whose maximum is taken first."""
+"""Adjacent entries whose maximum is taken first."""
 WRITE = 1_024
 """Entries written at a time."""
 QUERIES = (1, 16, 64, 256)
-"""Batches that queries are padded to, so that few shapes compile."""
+"""Batch sizes that queries are padded to, so that few shapes compile."""
 
 
 class Block(NamedTuple):
-    """Vectors as columns, and whose they are; owner -1 marks a free column."""
+    """Vectors as columns and their owners; owner -1 marks a free column."""
 
     vectors: Float[Array, "D B"]
     owners: Int[Array, " B"]
 
 
 class Best(NamedTuple):
-    """The best entries of each query, best first; score -inf where there is none."""
+    """The best entries of each query, best first; where none is left, score -inf."""
 
     score: Float[Array, "Q K"]
     slot: Int[Array, "Q K"]
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _written(
+def _write_block(
     block: Block,
     at: Int[Array, " W"],
     vectors: Float[Array, "W D"],
     owners: Int[Array, " W"],
 ) -> Block:
-    """The block with entries in its columns `at`; a column outside is no column."""
+    """Return the block with entries in columns `at`; others are dropped."""
     return Block(
         block.vectors.at[:, at].set(vectors.T, mode="drop"),
         block.owners.at[at].set(owners, mode="drop"),
@@ -52,14 +52,14 @@ def _written(
 
 
 @jax.jit
-def _merged(
+def _merge_block(
     best: Best,
     block: Block,
     start: Int[Array, ""] | int,
     queries: Float[Array, "Q D"],
     excluded: Int[Array, " Q"],
 ) -> Best:
-    """The best of those so far and of one block; of equal scores the lower slot."""
+    """Return the best of the previous ones and a block; ties go to the lower slot."""
     size, k = block.owners.shape[0], best.score.shape[1]
     scores = queries @ block.vectors
     owners = block.owners[None]
@@ -67,7 +67,7 @@ def _merged(
     scores = jnp.where(hidden, -jnp.inf, scores)
     groups = scores.reshape(-1, size // GROUP, GROUP)
     _, chosen_groups = jax.lax.top_k(groups.max(-1), min(k, size // GROUP))
-    # In the order of slots, and those so far before them: `top_k` leaves ties alone.
+    # In the order of slots, behind the previous best: `top_k` keeps ties in order.
     chosen_groups = jnp.sort(chosen_groups, axis=1)[:, :, None]
     inside = jnp.take_along_axis(groups, chosen_groups, axis=1)
     slot = start + chosen_groups * GROUP + jnp.arange(GROUP)[None, None]
@@ -85,7 +85,7 @@ class Index:
 
     @property
     def slots(self) -> int:
-        """Slots there is room for without another block."""
+        """The number of slots in the allocated blocks."""
         return len(self._blocks) * BLOCK
 
     def write(
@@ -94,10 +94,10 @@ class Index:
         vectors: Float[np.ndarray, "N D"],
         owners: Int[np.ndarray, " N"],
     ) -> None:
-        """Put entries into slots; what stood there goes.
+        """Put entries into slots, replacing what they held.
 
         Raises:
-          ValueError: vectors of another size, or a negative owner.
+          ValueError: the vectors have another size, or an owner is negative.
         """
         if vectors.shape[1:] != (self.dimensions,):
             raise ValueError(
@@ -116,13 +116,13 @@ class Index:
             indices = np.flatnonzero(slots // BLOCK == number)
             for first in range(0, len(indices), WRITE):
                 part = indices[first : first + WRITE]
-                at = np.full(WRITE, BLOCK, np.int32)  # past the edge: dropped
+                at = np.full(WRITE, BLOCK, np.int32)  # out of range, hence dropped
                 at[: len(part)] = slots[part] % BLOCK
                 rows = np.zeros((WRITE, self.dimensions), np.float32)
                 rows[: len(part)] = vectors[part]
                 owner_ids = np.zeros(WRITE, np.int32)
                 owner_ids[: len(part)] = owners[part]
-                self._blocks[number] = _written(
+                self._blocks[number] = _write_block(
                     self._blocks[number], at, rows, owner_ids
                 )
 
@@ -132,14 +132,14 @@ class Index:
         exclude_owner: Int[np.ndarray, " Q"],
         k: int,
     ) -> tuple[Float[np.ndarray, "Q K"], Int[np.ndarray, "Q K"]]:
-        """(scores, slots) of the k largest inner products, entries of `own` left out.
+        """Return (scores, slots) of the k largest inner products.
 
-        Exact: scores are those of a full comparison in float32, ties go to the lower
-        slot. Where fewer than k entries are left the score is -inf. `own` -1 leaves
-        nothing out.
+        Entries of `exclude_owner` are left out; -1 leaves out nothing. The result is
+        exact: scores are those of a full comparison in float32, and ties go to the
+        lower slot. Where fewer than k entries are left, the score is -inf.
 
         Raises:
-          ValueError: k below 1.
+          ValueError: k is below 1.
         """
         if k < 1:
             raise ValueError(f"k must be >= 1, got {k}")
@@ -156,7 +156,7 @@ class Index:
                 jnp.full((size, k), np.iinfo(np.int32).max, jnp.int32),
             )
             for number, block in enumerate(self._blocks):
-                best = _merged(best, block, number * BLOCK, padded, excluded)
+                best = _merge_block(best, block, number * BLOCK, padded, excluded)
             scores.append(np.asarray(best.score)[: len(part)])
             slots.append(np.asarray(best.slot)[: len(part)])
         if not scores:
@@ -164,7 +164,7 @@ class Index:
         return np.concatenate(scores), np.concatenate(slots)
 
     def vectors(self) -> Float[np.ndarray, "S D"]:
-        """Every slot's vector, those of free slots zero."""
+        """Return the vectors of all slots; those of free slots are zero."""
         if not self._blocks:
             return np.zeros((0, self.dimensions), np.float32)
         return np.concatenate([np.asarray(b.vectors).T for b in self._blocks])

@@ -1,8 +1,8 @@
 """Replay memory: stored transitions, retrieved by similarity of (state, action).
 
-transition -> phi(state, action) -> unit vector; query -> exact cosine top-k, leaving
-out every transition of the query's own task (another run of the same game holds the
-answer).
+transition -> phi(state, action) -> unit vector; query -> exact cosine top-k. All
+transitions of the query's own task are left out, because another attempt at the same
+task would reveal the answer.
 """
 
 import json
@@ -28,16 +28,16 @@ from worldmodel.memory.index import Index
 
 SCHEMA = "dreamgym.memory/1"
 CANDIDATES_PER_RESULT = 8
-"""Neighbours looked at for each one asked for: repeats of one effect are kept out.
+"""Neighbours that are looked at for each result, since repeats of an effect are
+dropped.
 
-Where too few are left its square, then its cube.
-"""
+Where too few results are left, its square and then its cube."""
 
 
 class ReplayMemory:
-    """Transitions with their task ids. Frozen while rollouts run: callers add after.
+    """A ring of transitions with their task ids; the oldest entries make room.
 
-    A ring of `capacity` slots: the oldest entries make room.
+    It does not change while rollouts run: callers add afterwards.
     """
 
     def __init__(self, *, capacity: int = 20_000, encoder: Encoder | None = None):
@@ -59,7 +59,7 @@ class ReplayMemory:
         capacity: int,
         encoder: Encoder | None = None,
     ) -> "ReplayMemory":
-        """A memory seeded with the transitions of these episodes."""
+        """Return a memory with the transitions of these episodes."""
         memory = cls(capacity=capacity, encoder=encoder)
         ids = [e.task.id for e in episodes for _ in e.transitions]
         memory.add(ids, [t for e in episodes for t in e.transitions])
@@ -69,19 +69,20 @@ class ReplayMemory:
         return len(self._transitions)
 
     def entries(self) -> list[tuple[str, Transition]]:
-        """(task id, transition) of everything kept, the oldest first."""
+        """Return (task id, transition) of all entries, the oldest first."""
         pairs = list(zip(self._tasks, self._transitions, strict=True))
         return pairs[self._oldest :] + pairs[: self._oldest]
 
     def add(self, task_ids: Sequence[str], transitions: Sequence[Transition]) -> None:
-        """Append; the oldest go when the capacity is reached.
+        """Append transitions; the oldest entries go when the capacity is reached.
 
         Raises:
-          ValueError: as many task ids as transitions are needed.
+          ValueError: the numbers of task ids and transitions differ.
         """
         if len(task_ids) != len(transitions):
             raise ValueError(
-                f"{len(task_ids)} task ids, {len(transitions)} transitions"
+                f"expected one task id a transition, got {len(task_ids)} task ids, "
+                f"{len(transitions)} transitions"
             )
         tasks = list(task_ids)[-self.capacity :]
         fresh = list(transitions)[-self.capacity :]
@@ -108,17 +109,18 @@ class ReplayMemory:
     def search(
         self, queries: Sequence[tuple[str, State, str]], k: int
     ) -> list[list[Transition]]:
-        """The k most similar transitions of other tasks, the most similar last.
+        """Return the k most similar transitions of other tasks, the most similar last.
 
-        `queries` holds (task id, state, action). Repeats of one effect are kept out, so
-        that k demonstrations show k different things where the nearest 512 k have them.
+        `queries` holds (task id, state, action). Repeats of one effect are dropped, so
+        that k demonstrations show k different effects where the nearest 512 k entries
+        have them.
         """
         return [[t for _, t in neighbors] for neighbors in self.nearest(queries, k)]
 
     def nearest(
         self, queries: Sequence[tuple[str, State, str]], k: int
     ) -> list[list[tuple[float, Transition]]]:
-        """`search` with the cosine similarity of each."""
+        """Return the results of `search`, each with its cosine similarity."""
         if k == 0 or not self._transitions or not queries:
             return [[] for _ in queries]
         positions = {(s, a): i for i, (s, a) in enumerate({q[1:]: 0 for q in queries})}
@@ -161,10 +163,10 @@ class ReplayMemory:
     # --- on disk -------------------------------------------------------------
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Write everything kept; an older memory there is replaced when all is on disk.
+        """Write all entries; an older memory there is replaced when all is on disk.
 
-        `transitions.jsonl.gz` holds records that anyone can read (one an entry, see
-        docs/EPISODES.md), `vectors.npy` their vectors, `memory.json` the rest.
+        `transitions.jsonl.gz` holds the records (one an entry, docs/EPISODES.md),
+        `vectors.npy` their vectors, `memory.json` the rest.
         """
         directory = Path(directory)
         fresh = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
@@ -196,10 +198,11 @@ class ReplayMemory:
     def load(
         cls, directory: str | os.PathLike, *, encoder: Encoder | None = None
     ) -> "ReplayMemory":
-        """The memory of a directory; vectors of another encoder are made anew.
+        """Return the memory of a directory; vectors of another encoder are recomputed.
 
         Raises:
-          RecordError: no memory there, of another schema, or parts that do not fit.
+          RecordError: there is no memory, one of another schema, or its parts do not
+            fit.
         """
         directory = Path(directory)
         path = directory / "memory.json"

@@ -1,8 +1,8 @@
-"""Who writes reasoning traces: the interface, and the writer that costs nothing.
+"""Annotators, which write reasoning traces: the interface, and one that needs no model.
 
-episodes -> an annotator -> the same episodes, every transition with its reasoning.
-Traces that are there already are kept. `teacher` asks a chat server,
-`self_annotator` the experience model itself; where they fail, the trace is the rule's.
+episodes -> an annotator -> the same episodes with a trace for every transition.
+Existing traces are kept. `teacher` asks a chat server, `self_annotator` the experience
+model itself; where they fail, the trace is written by rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from worldmodel.reasoning.rule import annotate
 
 
 class Report(NamedTuple):
-    """What came of a call: numbers by name, and why traces were left to the rule."""
+    """Results of a call: counts by name, and why traces were left to the rule."""
 
     counts: Mapping[str, int]
     problems: tuple[str, ...] = ()
@@ -21,27 +21,27 @@ class Report(NamedTuple):
 
 @runtime_checkable
 class Annotator(Protocol):
-    """Anything that writes reasoning traces. `report` tells of the last call."""
+    """Anything that writes reasoning traces; `report` describes the last call."""
 
     report: Report
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes, in order, with a trace wherever there is none."""
+        """Return the episodes, in order, with a trace wherever there was none."""
         ...
 
 
 class RuleAnnotator:
-    """Traces by rule: no model, no cost. Reports `written`."""
+    """Writes traces by rule, without a model. Reports `written`."""
 
     def __init__(self):
         self.report = Report({"written": 0})
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator."""
-        self.report = Report({"written": sum(map(missing, episodes))})
+        self.report = Report({"written": sum(map(missing_traces, episodes))})
         return [annotate(e) for e in episodes]
 
 
-def missing(episode: Episode) -> int:
-    """How many of its transitions have no trace."""
+def missing_traces(episode: Episode) -> int:
+    """Return the number of transitions without a trace."""
     return sum(t.reasoning is None for t in episode.transitions)

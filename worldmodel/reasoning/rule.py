@@ -1,7 +1,7 @@
-"""Reasoning traces by rule: why this action in this state leads to the next one.
+"""Reasoning traces by rule: why an action in a state leads to the next state.
 
-The explainer reads only the two states, the action and the outcome, so it works for
-any environment whose states are lines.
+The rule reads only the two states, the action and the outcome, so that it works for any
+environment whose states are lines.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from worldmodel.text.prompts import number_text, outcome_of
 
 
 def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
-    """The episode with these traces where it has none; None: those of the rule."""
+    """Return the episode with these traces where it has none (None: by rule)."""
     new_traces = [explain(t) for t in episode.transitions] if traces is None else traces
     steps = tuple(
         t if t.reasoning is not None else dataclasses.replace(t, reasoning=trace)
@@ -23,18 +23,18 @@ def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
 
 
 def without_reasoning(episode: Episode) -> Episode:
-    """The episode without any reasoning trace: an ablation."""
+    """Return the episode with empty reasoning traces, as an ablation."""
     steps = tuple(dataclasses.replace(t, reasoning="") for t in episode.transitions)
     return dataclasses.replace(episode, transitions=steps)
 
 
 def explain(transition: Transition) -> str:
-    """Where, what is done, what it leads to, which lines change, what it earns.
+    """Return a trace: where, what is done, its effect, the changed lines, the reward.
 
-    The last words of the state and some of the action are said again, next to each
+    The last words of the state and the first of the action are repeated next to each
     other, then the lines that the action names, and then the new words of the last
-    changed line, the last one first: to look those up is what a small model finds hard,
-    and meant to be easier from one place than from two.
+    changed line, the last one first. Looking these up is hard for a small model, and
+    repeating them in one place is meant to make it easier.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -45,7 +45,7 @@ def explain(transition: Transition) -> str:
         what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
     where = t.state[-1].split()[-4:] if t.state else []
-    what = " ".join([*where, *t.action.split()[:6], *_recalled(t), what])
+    what = " ".join([*where, *t.action.split()[:6], *_lines_in_action(t), what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
     if t.terminated and t.success is None:
@@ -55,7 +55,7 @@ def explain(transition: Transition) -> str:
 
 
 def _lines_of(edit: edits.Edit) -> list[int | None]:
-    """The line that is edited and those that move there."""
+    """Return the line that is edited, and those that move there."""
     return [edit.index, *(x for x in edit.lines if isinstance(x, int))]
 
 
@@ -63,10 +63,10 @@ def _first_word(state: State, index: int | None) -> str:
     return "new" if index is None else state[index].split()[0]
 
 
-def _recalled(t: Transition) -> list[str]:
-    """Lines like `bamboo 4` whose words, but the last, stand in the action.
+def _lines_in_action(t: Transition) -> list[str]:
+    """Return lines such as `bamboo 4` whose words but the last occur in the action.
 
-    Whether it can be done is often a matter of these alone.
+    Whether the action is possible often depends on these alone.
     """
     action = f" {' '.join(t.action.split())} "
     return [

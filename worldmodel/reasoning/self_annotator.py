@@ -1,9 +1,9 @@
-"""Reasoning traces by the experience model itself, kept where they lead to the truth.
+"""Reasoning traces by the experience model itself, by rejection sampling (STaR).
 
-transitions without a trace -> replies of the model, asked as in the dream, each under
-noise of its own -> the reasoning of the first reply whose next state, reward and
-outcome are the real ones. That is rejection sampling: a draw of the model's reasoning,
-given that what follows it is right. Where no reply is right the trace is the rule's.
+transitions without a trace -> replies of the model, prompted as in the dream, each
+under noise of its own -> the reasoning of the first reply whose next state, reward and
+outcome are the real ones: a draw of the model's reasoning given that its conclusion is
+correct. Where no reply is correct, the trace is written by rule.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from worldmodel.reasoning.rule import annotate, explain
 
 
 class RejectionSamplingAnnotator:
-    """Traces by the model that will learn from them, at most `samples` tries each.
+    """Writes traces with the model that will learn from them.
 
-    Reports `kept` and `fallbacks` (traces of the model's own and of the rule),
-    `samples` (replies drawn in all) and `tries` (those drawn for what was kept).
+    At most `samples` replies are drawn a transition. Reports `kept` and `fallbacks`
+    (traces of the model and of the rule), `samples` (all replies drawn) and `tries`
+    (those drawn up to the ones that were kept).
     """
 
     def __init__(self, sampler: Sampling, *, samples: int):
@@ -45,7 +46,7 @@ class RejectionSamplingAnnotator:
             replies = self.sampler.sample([queries[at] for at in remaining], number)
             samples += len(remaining)
             for (i, j), reply in zip(remaining, replies, strict=True):
-                # A reply may have no reasoning at all: right, but no trace.
+                # A correct reply without reasoning is no trace.
                 trace = reply.reasoning.strip()
                 if trace and is_correct(reply, episodes[i].transitions[j]):
                     traces[i, j] = reply.reasoning

@@ -1,10 +1,10 @@
 """Reasoning traces by a teacher, a large model behind a chat server.
 
-episode, with its outcome -> one question -> a plan, modes and one explanation a step
-(papers.md 1.4, C.1) -> the traces of its transitions that have none.
+episode with its outcome -> one question -> a plan, modes and one explanation a step
+(DreamGym, Appendix C.1) -> the traces of its transitions that have none.
 
-Unlike the paper the teacher's plan, success mode and failure mode are only thought, in
-front of the explanations: no record has a place for them.
+Unlike in the paper, the teacher's plan, success mode and failure mode are only written
+before the explanations and not stored, because no record has a field for them.
 """
 
 import dataclasses
@@ -13,11 +13,11 @@ from typing import Any
 
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
-from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
+from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
 from worldmodel.chat.retrying import RetryingAsker
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Transition
-from worldmodel.reasoning.annotator import Report, missing
+from worldmodel.reasoning.annotator import Report, missing_traces
 from worldmodel.reasoning.rule import annotate
 from worldmodel.text.conversation import Message
 from worldmodel.text.prompts import number_text, outcome_of
@@ -43,9 +43,9 @@ be foretold from it. Name things as the states do. Say nothing of later steps.""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
-    """How many characters a teacher is shown of a state and may say of a step.
+    """How many characters of a state a teacher reads, and how many a trace may have.
 
-    An answer that makes no sense is asked for again with another seed, `retries` times.
+    A malformed answer is asked for again with another seed, `retries` times.
     """
 
     state_chars: int = 4000
@@ -61,11 +61,11 @@ class TeacherConfig:
 
 
 class TeacherAnnotator:
-    """Traces by a model behind a chat server, one question an episode.
+    """Writes traces with a model behind a chat server, one question an episode.
 
-    Resumable where the client has a cache: what was answered is not asked again. An
-    episode without a sensible answer gets the rule's traces. Reports `annotated` and
-    `fallbacks`, in episodes; those that had all their traces are in neither number.
+    A client with a cache makes it resumable. An episode without a well-formed answer
+    gets the rule's traces. Reports `annotated` and `fallbacks` in episodes; episodes
+    that had all their traces count in neither.
     """
 
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
@@ -79,7 +79,7 @@ class TeacherAnnotator:
         Raises:
           ChatError: as RetryingAsker.ask.
         """
-        todo = [i for i, e in enumerate(episodes) if missing(e)]
+        todo = [i for i, e in enumerate(episodes) if missing_traces(e)]
         traces, problems = self._retrying.ask(
             todo,
             lambda i, attempt: self._request(episodes[i], attempt),
@@ -108,22 +108,25 @@ class TeacherAnnotator:
 
 
 def teacher_schema(count: int) -> dict[str, Any]:
-    """The JSON schema of an answer: small models do not count so many steps unaided."""
+    """Return the JSON schema of an answer, with the number of steps.
+
+    Small models do not count so many steps without it.
+    """
     items = {"type": "array", "items": _TEXT, "minItems": count, "maxItems": count}
     return schema(**dict.fromkeys(_MODES, _TEXT), explanations=items)
 
 
 def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ...]:
-    """The question: task, whether it succeeded, all states, actions and rewards."""
+    """Return the prompt: task, success, and all states, actions and rewards."""
     scored = {True: "success", False: "failure", None: "not scored"}[episode.success]
     parts = [f"TASK\n{quote(episode.task.instruction)}", f"THE EPISODE: {scored}"]
     first = episode.transitions[0].state if episode.transitions else ()
-    parts.append(f"STATE\n{numbered(first, state_chars)}")
+    parts.append(f"STATE\n{number_lines(first, state_chars)}")
     for i, t in enumerate(episode.transitions):
         parts.append(
             f"STEP {i + 1}\naction {quote(t.action)}\n"
             f"reward {number_text(t.reward)}\noutcome {_outcome(t)}\n"
-            f"next state\n{numbered(t.next_state, state_chars)}"
+            f"next state\n{number_lines(t.next_state, state_chars)}"
         )
     parts.append(f"Explain each of the {len(episode.transitions)} steps.")
     return Message("system", _TEACHER), Message("user", "\n\n".join(parts))
@@ -136,7 +139,7 @@ def _outcome(t: Transition) -> str:
 def read_explanations(
     text: str, count: int, *, max_chars: int
 ) -> tuple[str, ...] | str:
-    """As many one-line traces of at most `most` characters, or what is wrong.
+    """Return `count` one-line traces of at most `max_chars` characters, or the error.
 
     Never raises.
     """
@@ -159,10 +162,10 @@ def read_explanations(
 
 
 def one_line(value: object, max_chars: int) -> str:
-    """Text in one line, cut between words where there is a place to cut.
+    """Return text in one line, cut between words where possible.
 
     Raises:
-      ValueError: no text, or none that says anything.
+      ValueError: the value is no text, or has no letter or digit.
     """
     if not isinstance(value, str) or not any(map(str.isalnum, value)):
         raise ValueError("an explanation must be text")  # not the prompt's "..."

@@ -1,9 +1,10 @@
-"""Conversations as ids that only grow: what was sampled is never encoded again.
+"""Chat conversations as token ids that only grow: sampled ids are never encoded again.
 
 messages -> the model's own template, with a mark in place of each content -> scaffold
-and contents -> ids. Scaffold is read with control tokens, a content never is, whatever
-it imitates. A later turn is rendered with all earlier ones, must begin with what stands
-there already (templates that rewrite history are refused), and only its rest is added.
+and contents -> ids. Control tokens are recognised in the scaffold only, never in a
+content, whatever text it holds. A later turn is rendered together with all earlier
+ones; the rendered text must begin with what was encoded before, and only the rest is
+added. Templates that rewrite history are refused.
 """
 
 import json
@@ -21,7 +22,7 @@ _MARK = re.compile("\ue000(\\d+)\ue001")  # private use: no template writes them
 
 
 class TemplateError(ValueError):
-    """A template that cannot be used token by token, or messages that it refuses."""
+    """A chat template cannot be used token by token, or refuses the messages."""
 
 
 class Message(NamedTuple):
@@ -32,17 +33,17 @@ class Message(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A stretch of rendered text; `outside` if it is a message's content."""
+    """A stretch of rendered text; `is_content` where it is the content of a message."""
 
     text: str
     is_content: bool
 
 
 class ChatTemplate:
-    """A model directory's chat template.
+    """The chat template of a model directory.
 
     Raises:
-      TemplateError: the directory has none, or it is no Jinja.
+      TemplateError: the directory has no template, or one that is not valid Jinja.
     """
 
     def __init__(self, vocabulary: Vocabulary):
@@ -59,23 +60,25 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template is no Jinja: {error}") from error
+            raise TemplateError(
+                f"the chat template is not valid Jinja: {error}"
+            ) from error
         names = "|".join(
             re.escape(t) for t in sorted(vocabulary.added, key=len, reverse=True)
         )
         self._controls = re.compile(f"({names})") if names else None
 
     def render(self, messages: Sequence[Message], *, prompt: bool) -> list[_Piece]:
-        """Scaffold and contents in order; with `prompt` up to where a reply begins.
+        """Return scaffold and contents in order; a `prompt` ends where a reply begins.
 
         Raises:
-          TemplateError: the template refuses the messages, or drops a content.
+          TemplateError: the template refuses the messages or drops a content.
         """
         marked, cores = [], []
         for number, (role, content) in enumerate(messages):
             if role not in ROLES:
                 raise TemplateError(f"role must be one of {list(ROLES)}, got {role!r}")
-            # White space around stays, for templates that trim.
+            # Surrounding white space stays outside the mark, for templates that trim.
             core = content.strip()
             leading, _, trailing = (
                 content.partition(core) if core else (content, "", "")
@@ -106,9 +109,9 @@ class ChatTemplate:
         return pieces
 
     def encode(self, pieces: Sequence[_Piece]) -> list[int]:
-        """Ids of rendered pieces: control tokens from the scaffold only."""
+        """Return the ids of rendered pieces; only the scaffold has control tokens."""
         ids: list[int] = []
-        plain = ""  # scaffold and content that touch are one text, as if never split
+        plain = ""  # adjacent scaffold and content are encoded as one text
         for text, is_content in pieces:
             parts = [text]
             if not is_content and self._controls is not None:
@@ -132,10 +135,10 @@ def _refuse(message: str) -> None:
 
 
 class Conversation:
-    """A conversation as the ids that a model saw and sampled.
+    """A conversation as the ids that a model read and sampled.
 
-    `ids` only grows; `sampled` is true where the model wrote, and `logp` holds the
-    log-probability there, 0 elsewhere.
+    `ids` only grows. `sampled` is true for ids that the model sampled; `logp` holds
+    their log-probabilities and 0 for all other ids.
     """
 
     def __init__(self, template: ChatTemplate, messages: Sequence[Message]):
@@ -149,10 +152,11 @@ class Conversation:
         self._answered = False
 
     def answer(self, ids: Sequence[int], logp: Sequence[float]) -> None:
-        """Add a sampled turn, just as it was sampled.
+        """Add a sampled turn with its ids unchanged.
 
         Raises:
-          ValueError: not the model's turn, or not one log-probability an id.
+          ValueError: it is not the model's turn, or the numbers of ids and
+            log-probabilities differ.
         """
         if self._answered:
             raise ValueError("the model has answered: add messages first")
@@ -164,19 +168,19 @@ class Conversation:
         self._answered = True
 
     def add(self, messages: Sequence[Message]) -> list[int]:
-        """Add messages after an answer; returns the ids that this adds.
+        """Add messages after an answer and return the ids that they add.
 
         Raises:
-          ValueError: the model has not answered yet, or no messages.
-          TemplateError: the template rewrites what stands there already.
+          ValueError: the model has not answered yet, or there are no messages.
+          TemplateError: the template rewrites earlier messages.
         """
         if not self._answered or not messages:
-            raise ValueError("messages are added after an answer, one at least")
+            raise ValueError("add at least one message, after an answer")
         extended = [*self._messages, Message("assistant", "answer"), *messages]
         pieces = self._template.render(extended, prompt=True)
         count = len(self._pieces)
         before, added = "".join(p.text for p in self._pieces), pieces[count:]
-        # Up to the answer the text must be what it was, at the end of the scaffold too.
+        # All text up to the answer must be unchanged, the end of the scaffold too.
         if "".join(p.text for p in pieces[:count]) != before:
             raise TemplateError(
                 "the chat template rewrites earlier messages: a conversation could not "

@@ -1,11 +1,11 @@
-"""A state as lines, and the edit script that turns one state into the next.
+"""States as lines, and edit scripts that turn one state into the next.
 
-before, after -> diff -> ((index, new lines), ...) -> apply(before) == after.
-Unchanged lines cost nothing and cannot be corrupted. An edit with no lines deletes
-its line; an edit with several grows there; index None appends at the end. Among the
-new lines a number stands for that line of the state before: whatever moves is moved
-whole, not written again. Where a model writes the script, the first words of the line
-are its name (`name_of`): a word to copy is easier than a number to look up.
+before, after -> diff -> ((index, new lines), ...) -> apply(before) == after. Unchanged
+lines cost no tokens and cannot be corrupted. An edit without lines deletes its line, an
+edit with several lines inserts the others behind it, and index None appends at the end.
+A number among the new lines stands for that line of the state before, so a moved line
+is not written again. Where a model writes the script, a line is referred to by its
+first words (`line_name`): words are easier to copy than a line number is to find.
 """
 
 import difflib
@@ -17,14 +17,14 @@ Piece = str | int
 
 
 class Edit(NamedTuple):
-    """Put `lines` in the place of line `index` (None: after the last line)."""
+    """Replace line `index` by `lines`; index None appends them after the last line."""
 
     index: int | None
     lines: tuple[Piece, ...]
 
 
 def diff(before: State, after: State) -> tuple[Edit, ...]:
-    """A short edit script with apply(before, diff(before, after)) == after."""
+    """Return a short edit script with apply(before, diff(before, after)) == after."""
     changed, tail = _changes(before, after)
     removed = [i for i, new in sorted(changed.items()) if not new]
     script = []
@@ -48,28 +48,28 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
 
 
 def line_name(state: State, index: int) -> str | None:
-    """The fewest first words of a line by which `named` finds it, if there are any."""
+    """Return the fewest first words by which `find_line` finds a line, or None."""
     words = state[index].split()
     names = (" ".join(words[:n]) for n in range(1, len(words) + 1))
     return next((name for name in names if find_line(state, name) == index), None)
 
 
 def find_line(state: State, name: str) -> int | None:
-    """The last line that begins with these words."""
+    """Return the index of the last line that begins with these words, or None."""
     words = name.split()
     matches = (i for i, x in enumerate(state) if x.split()[: len(words)] == words)
     return max(matches, default=None)
 
 
 def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
-    """New lines by the index of the line they take the place of, and the tail."""
+    """Return the new lines by the index they replace, and the appended lines."""
     changed: dict[int, State] = {}
     tail: State = ()
 
     def current(i: int) -> State:
         return changed.get(i, (before[i],))
 
-    # Matched from the end: of two lines that change places the upper one moves down.
+    # Matched from the end, so that of two swapped lines the upper one moves down.
     matcher = difflib.SequenceMatcher(a=before[::-1], b=after[::-1], autojunk=False)
     for tag, *ends in reversed(matcher.get_opcodes()):
         i2, i1, j2, j1 = (
@@ -86,7 +86,7 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
                 and rest
                 and _line_key(rest[0]) == _line_key(before[-1])
             ):
-                tail, rest = rest[1:], rest[:1]  # what stands after it is new
+                tail, rest = rest[1:], rest[:1]  # the lines behind it are new
             changed[i2 - 1] = rest
         elif tag == "insert":
             if i1 == len(before):
@@ -105,15 +105,17 @@ def apply(
     distinct: bool = False,
     keyed_by_prefix: bool = False,
 ) -> State:
-    """The state after the script.
+    """Return the state after the script.
 
-    `distinct`: no two lines of such states begin with the same word, so that the first
-    word is a key: a line that is written takes the place of the old one with its key.
-    `stems`: lines like `bamboo 4` change in their last word alone: a line that is
-    written stands where the one of its stem does, whatever line the script names.
+    `distinct` says that no two lines of such states begin with the same word, so that
+    the first word is a key: a written line replaces the old line with its key.
+    `keyed_by_prefix` says that lines such as `bamboo 4` change in their last word only:
+    a written line replaces the one line with the same prefix (all words but the last),
+    whatever line the script names.
 
     Raises:
-      IndexError: an edit or one of its lines names a line that `before` does not have.
+      IndexError: an edit, or one of its lines, refers to a line that `before` does not
+        have.
     """
     changed: dict[int, State] = {}
     tail: State = ()
@@ -149,7 +151,7 @@ def apply(
 
 
 def _at_prefixes(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """The script with each written line where the one line of its stem stands."""
+    """Return the script with each written line at the one line of its prefix."""
     positions: dict[str, list[int]] = {}
     for i, line in enumerate(before):
         positions.setdefault(_line_prefix(line), []).append(i)

@@ -1,7 +1,7 @@
-"""Texts as vectors without a model: hashed character trigrams.
+"""Texts as vectors without a model: hashed character trigrams (feature hashing).
 
-text -> its trigrams -> a sign and a place by a hash of each -> a unit vector of counts.
-Measured elsewhere to look up as well as semantic embeddings do (papers.md 3.2).
+text -> its trigrams -> a hash of each, which gives a sign and a position -> a unit
+vector of counts.
 """
 
 import zlib
@@ -10,22 +10,22 @@ import numpy as np
 from jaxtyping import Float
 
 CACHE_SIZE = 500_000
-"""Hashes that are kept before all are forgotten."""
+"""Hashes in the cache; it is cleared when there are more."""
 
 
 def unit(x: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N D"]:
-    """The vectors at length one; zero stays zero."""
+    """Return the vectors at length one; zero vectors stay zero."""
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-9)
 
 
 def ngrams(text: str, size: int = 3) -> list[str]:
-    """Runs of `size` characters, a blank before and after the text."""
+    """Return all runs of `size` characters of the padded, lower-cased text."""
     padded = f" {text.lower()} "
     return [padded[i : i + size] for i in range(max(len(padded) - size + 1, 1))]
 
 
 class HashedNgrams:
-    """Unit vectors of signed counts of trigrams; hashes are remembered."""
+    """Unit vectors of signed trigram counts; the hashes of trigrams are cached."""
 
     def __init__(self, dimensions: int):
         if dimensions < 1:
@@ -34,7 +34,7 @@ class HashedNgrams:
         self._codes: dict[tuple[str, str], int] = {}
 
     def vector(self, text: str, salt: str = "") -> Float[np.ndarray, " D"]:
-        """The text's vector; other salts put the same trigrams elsewhere."""
+        """Return the text's vector; other salts move trigrams to other positions."""
         codes = np.array([self._code(salt, gram) for gram in ngrams(text)], np.int64)
         signs = np.where(codes & 0x40000000, 1.0, -1.0)
         counts = np.bincount(codes % self.dimensions, signs, self.dimensions)

@@ -1,4 +1,4 @@
-"""Words of a next state that nothing before it contained."""
+"""Words of a next state that occurred nowhere before."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ MAX_NUMBERS = 64
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in order: no punctuation, no difference of case.
+    """Return the words of a text in order, case-folded and without punctuation.
 
     A decimal number is one word, and so is an identifier of letters, digits and
     underscores.
@@ -28,12 +28,11 @@ def novel_words(
     next_state: State,
     history: Sequence[str] = (),
 ) -> set[str]:
-    """Return the words of `next_state` that stand nowhere in what came before.
+    """Return the words of `next_state` that occur nowhere in what came before.
 
     What came before is the state, the action, the instruction and the lines of
-    `history`. A number that follows from the state and the action by one addition or
-    subtraction, a count by one included, is not novel: whoever reads them can compute
-    it.
+    `history`. A number that is the sum or difference of two numbers of the state and
+    the action, or of one of them and 1, is not novel, because it can be computed.
     """
     known_words = {
         w for x in (*state, *history, action, instruction) for w in words_of(x)
@@ -46,7 +45,7 @@ def novel_words(
 
 
 def _computable(numbers: Iterable[str], texts: Iterable[str]) -> set[str]:
-    """Return those of the numbers that are a sum or difference of two in the texts."""
+    """Return the numbers that are a sum or difference of two numbers in the texts."""
     given = [w for x in texts for w in words_of(x) if _NUMBER.fullmatch(w)]
     values = {Fraction(w) for w in dict.fromkeys(given[:MAX_NUMBERS])} | {Fraction(1)}
     return {

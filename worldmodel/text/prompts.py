@@ -1,15 +1,15 @@
-"""The grammar: what the language models read and what they answer.
+"""The token grammar of prompts and replies of the language models.
 
-Experience model (papers.md Eq. 4 and 5):
+Experience model (DreamGym, Eq. 4 and 5):
   demo* task past* state action  ->  think reasoning next edits reward number outcome
 Policy:
   task past* state               ->  [why thought] action text end
 Task variation (Eq. 6):
   vary task state                ->  task instruction state lines end
 
-A segment is a run of token ids; control tokens open every part, so text from outside
-cannot end one. Unlike the paper, retrieved demonstrations are written as action and
-effect without their state, which the next token prediction would mostly not read.
+A segment is a run of token ids. Control tokens open every part, so that text from
+outside cannot end one. Unlike in the paper, a retrieved demonstration is written as
+action and effect without its state, most of which a prediction would not use.
 """
 
 import math
@@ -22,12 +22,12 @@ from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 OUTCOMES = ("go", "lose", "win")
 PARTS = ("reasoning", "state", "reward", "outcome", "variation")
-"""Parts of what the experience model writes, by their number in an example."""
+"""Parts of an experience model's output; an Example refers to them by their index."""
 NO_LINE = "no line begins with"
 
 
 class Reply(NamedTuple):
-    """What the experience model said, parsed; `problem` is None where it parsed."""
+    """A parsed reply of the experience model; `error` is None if it is well-formed."""
 
     reasoning: str
     next_state: State
@@ -37,9 +37,9 @@ class Reply(NamedTuple):
 
 
 def outcome_of(transition: Transition) -> str:
-    """go while it lasts, win or lose where the environment ended it.
+    """Return "go" while the episode lasts, "win" or "lose" at its end.
 
-    An end of which nobody said whether it was won is taken as lost.
+    An end without a success flag counts as "lose".
     """
     if not transition.terminated:
         return "go"
@@ -47,9 +47,9 @@ def outcome_of(transition: Transition) -> str:
 
 
 def number_text(value: float) -> str:
-    """A reward as text: at most three decimals, three digits where it is smaller.
+    """Return a reward as text, with at most three decimals, or three digits below 0.01.
 
-    Less than a millionth is 0.
+    Rewards below 1e-6 are written as 0.
     """
     small = 1e-6 <= abs(value) < 1e-2
     places = 2 - math.floor(math.log10(abs(value))) if small else 3
@@ -58,7 +58,7 @@ def number_text(value: float) -> str:
 
 
 def state_ids(tok: TextTokenizer, state: State) -> list[int]:
-    """`state` then each line behind the token of its number."""
+    """Return `state`, then each line behind the control token of its number."""
     out = [tok.control("state")]
     for i, line in enumerate(state):
         out += [tok.line(i), *tok.encode(line)]
@@ -70,7 +70,7 @@ def _part(tok: TextTokenizer, name: str, text: str) -> list[int]:
 
 
 def last_actions(past: Sequence[str], limit: int) -> tuple[str, ...]:
-    """The last `most` actions."""
+    """Return the last `limit` actions."""
     return tuple(past[-limit:]) if limit else ()
 
 
@@ -83,7 +83,11 @@ def _past(tok: TextTokenizer, past: Sequence[str], limit: int) -> list[int]:
 def effect_ids(
     tok: TextTokenizer, before: State, after: State, *, full: bool = False
 ) -> list[int]:
-    """`next` and the edit script; the full text if `full` or lines outnumber tokens."""
+    """Return `next` and the edit script from `before` to `after`.
+
+    With `full`, or for a state of more lines than there are line tokens, the whole next
+    state takes the place of the script.
+    """
     out = [tok.control("next")]
     if full or len(before) > MAX_LINES:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
@@ -106,7 +110,7 @@ def _lines_ids(tok: TextTokenizer, lines: Sequence[str]) -> list[int]:
 
 
 def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
-    """A demonstration as action, effect and reward."""
+    """Return a demonstration as action, effect and reward."""
     return [
         *_part(tok, "demo", demo.action),
         *effect_ids(tok, demo.state, demo.next_state),
@@ -114,8 +118,8 @@ def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
     ]
 
 
-def _newest(segments: Sequence[list[int]], budget: float | int) -> list[int]:
-    """As many of the last segments, whole and in order, as the room holds."""
+def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[int]:
+    """Return the last segments that fit the budget together, uncut and in order."""
     chosen: list[list[int]] = []
     for segment in reversed(segments):
         budget -= len(segment)
@@ -136,18 +140,18 @@ def query_ids(
     history: int,
     context_budget: int | None = None,
 ) -> list[int]:
-    """The experience model's context, up to and with the action and `think`.
+    """Return the experience model's context, up to the action and `think`.
 
-    `room`: at most as many ids of past actions and of demonstrations (the best stand
-    last), all of them where it is None. What does not fit is left out whole: first the
-    demonstrations that are least like the query, then the oldest actions. Task, state
-    and action are never cut.
+    `context_budget` is the maximal number of ids of past actions and demonstrations,
+    without a limit where it is None. Segments that do not fit are left out whole: first
+    the demonstrations least similar to the query (the best stand last), then the oldest
+    actions. Task, state and action are never cut.
     """
     left = math.inf if context_budget is None else context_budget
-    past_ids = _newest(
+    past_ids = _newest_fitting(
         [_part(tok, "past", a) for a in last_actions(past, history)], left
     )
-    demonstrations = _newest(
+    demonstrations = _newest_fitting(
         [demonstration_ids(tok, d) for d in demos], left - len(past_ids)
     )
     return [
@@ -163,7 +167,7 @@ def query_ids(
 def reward_and_outcome_ids(
     tok: TextTokenizer, reward: float, outcome: str
 ) -> list[int]:
-    """What a reply says after the state: the reward, and how it goes on."""
+    """Return the end of a reply, after the state: the reward and the outcome."""
     reward_ids = _part(tok, "reward", number_text(reward))
     return [*reward_ids, tok.control("outcome"), tok.control(outcome)]
 
@@ -171,7 +175,7 @@ def reward_and_outcome_ids(
 def reply_ids(
     tok: TextTokenizer, transition: Transition, *, full: bool = False
 ) -> list[int]:
-    """The target of Eq. 5, reward and outcome included, after `think`."""
+    """Return the target of Eq. 5 after `think`, with reward and outcome."""
     return [
         *tok.encode(transition.reasoning or ""),
         *effect_ids(tok, transition.state, transition.next_state, full=full),
@@ -182,7 +186,7 @@ def reply_ids(
 def policy_context_ids(
     tok: TextTokenizer, task: Task, past: Sequence[str], state: State, *, history: int
 ) -> list[int]:
-    """The policy's window: task, last actions, current state."""
+    """Return the policy's context: task, last actions and current state."""
     return [
         *_part(tok, "task", task.instruction),
         *_past(tok, past, history),
@@ -191,13 +195,13 @@ def policy_context_ids(
 
 
 def turn_ids(tok: TextTokenizer, action: str, thought: str | None = None) -> list[int]:
-    """What the policy writes: an optional thought, the action, `end`."""
+    """Return a turn of the policy: an optional thought, the action, `end`."""
     why = _part(tok, "why", thought) if thought else []
     return [*why, *_part(tok, "action", action), tok.control("end")]
 
 
 def variation_ids(tok: TextTokenizer, task: Task) -> list[int]:
-    """The context of Eq. 6: one seed task with its initial state."""
+    """Return the context of Eq. 6: a seed task with its initial state."""
     return [
         tok.control("vary"),
         *tok.encode(task.instruction),
@@ -207,7 +211,7 @@ def variation_ids(tok: TextTokenizer, task: Task) -> list[int]:
 
 
 def variation_reply_ids(tok: TextTokenizer, task: Task) -> list[int]:
-    """A task and its initial state, after `task`."""
+    """Return a task and its initial state, after `task`."""
     return [
         *tok.encode(task.instruction),
         *state_ids(tok, task.initial_state),
@@ -219,7 +223,10 @@ def variation_reply_ids(tok: TextTokenizer, task: Task) -> list[int]:
 
 
 def _split(tok: TextTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Runs of text, each with the control token before it ("" at the start)."""
+    """Return runs of text ids, each with the name of the control token before it.
+
+    The first run has the name "".
+    """
     out: list[tuple[str, list[int]]] = [("", [])]
     for token in ids:
         name = tok.name(int(token))
@@ -294,13 +301,13 @@ def parse_reply(
 
 
 def parse_turn(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
-    """(action, thought) of a policy's turn; the action may be empty."""
+    """Return (action, thought) of a policy's turn; the action may be empty."""
     texts = {name: tok.decode(run) for name, run in _split(tok, ids)}
     return texts.get("action", "").strip(), texts.get("why")
 
 
 def parse_variation(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:
-    """(instruction, initial state), or None where the form is wrong."""
+    """Return (instruction, initial state), or None where the reply is malformed."""
     parts = _split(tok, ids)
     instruction = tok.decode(parts[0][1]).strip()
     state = [tok.decode(run) for name, run in parts if name.startswith("line")]

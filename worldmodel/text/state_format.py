@@ -1,8 +1,8 @@
-"""The form of states: what all real states of a family share, and a dreamed one must.
+"""The format of states: what all real states of a family share.
 
-real states (state_format), or those of episodes by family (state_formats) -> Form ->
-fault(state, form): what is wrong with it, or None. The first word of a line is its
-head, all words but the last are its stem.
+episodes -> state_formats -> a StateFormat for each family -> format_error(state): what
+is wrong with a dreamed state, or None. The key of a line is its first word, its prefix
+all words but the last.
 """
 
 import itertools
@@ -13,15 +13,16 @@ from worldmodel.data.records import Episode, State
 from worldmodel.text import edits
 
 MAX_TRANSITIONS = 2000
-"""Transitions of a family, at most, from which is told how its lines change."""
+"""Transitions of a family, at most, that keyed_by_prefix looks at."""
 
 
 class StateFormat(NamedTuple):
-    """Heads of the first and last lines, the least number of lines, heads apart.
+    """What the states of a family share.
 
-    `distinct`: no two lines of one state have the same head. `stems`: what changes in
-    place changes in the last word alone (edits.apply). `empty`: a state may hold no
-    line at all, and then need not have the rest.
+    `first` and `last` are the keys of the first and of the last lines, `lines` is the
+    smallest number of lines. `distinct` says that no two lines of a state have the same
+    key, `keyed_by_prefix` that lines change in their last word only (edits.apply),
+    `empty` that a state may have no line at all; such a state needs nothing else.
     """
 
     first: tuple[str, ...]
@@ -33,29 +34,35 @@ class StateFormat(NamedTuple):
 
 
 def state_format(states: Iterable[State]) -> StateFormat:
-    """What these states share. Raises ValueError where there are none."""
+    """Return what these states share.
+
+    Raises:
+      ValueError: there are no states.
+    """
     distinct_states = dict.fromkeys(states)
     if not distinct_states:
-        raise ValueError("a form needs at least one state")
-    # One without a line would say that nothing is shared by the others.
+        raise ValueError("a state format needs at least one state")
+    # A state without lines would make the common first and last lines empty.
     line_keys = [
         [line.split()[0] for line in state] for state in distinct_states if state
     ] or [[]]
-    lines, first = min(map(len, line_keys)), _shared(line_keys)
-    last = _shared([x[::-1] for x in line_keys])[: lines - len(first)]
+    lines, first = min(map(len, line_keys)), _common_start(line_keys)
+    last = _common_start([x[::-1] for x in line_keys])[: lines - len(first)]
     distinct = all(len(set(x)) == len(x) for x in line_keys)
     return StateFormat(first, last[::-1], lines, distinct, empty=() in distinct_states)
 
 
 def keyed_by_prefix(pairs: Iterable[tuple[State, State]]) -> bool:
-    """Whether lines that are written stand where their stem stood, in all (before,
-    after) of these, and in some of them do."""
+    """Return whether written lines always replace the line that has their prefix.
+
+    True where that holds for all (before, after) pairs and at least one pair needs it.
+    """
     any_moved = False
     for before, after in pairs:
         script = edits.diff(before, after)
         if edits.apply(before, script, keyed_by_prefix=True) != after:
             return False
-        # Of a script that names no line, stems alone find some.
+        # Without any line index, only prefixes can put written lines in place.
         unplaced = tuple(edits.Edit(None, e.lines) for e in script if e.lines)
         any_moved |= (
             script != unplaced
@@ -64,14 +71,14 @@ def keyed_by_prefix(pairs: Iterable[tuple[State, State]]) -> bool:
     return any_moved
 
 
-def _shared(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The words with which all rows begin."""
+def _common_start(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the words with which all rows begin."""
     columns = zip(*rows, strict=False)
     return tuple(c[0] for c in itertools.takewhile(lambda c: len(set(c)) == 1, columns))
 
 
 def format_error(state: State, expected: StateFormat) -> str | None:
-    """How a state breaks the form, or None."""
+    """Return how a state breaks the format, or None."""
     if expected.empty and not state:
         return None
     line_keys = tuple(line.split()[0] for line in state if line.split())
@@ -88,7 +95,7 @@ def format_error(state: State, expected: StateFormat) -> str | None:
 
 
 def state_formats(episodes: Sequence[Episode]) -> dict[str, StateFormat]:
-    """The form of each family's states, by its name."""
+    """Return the format of each family's states, by the family's name."""
     pairs: dict[str, list[tuple[State, State]]] = {}
     for e in episodes:
         family_pairs = pairs.setdefault(e.task.family, [])

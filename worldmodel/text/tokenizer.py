@@ -1,8 +1,8 @@
-"""Text to token ids and back, where text from outside can never become control.
+"""Text to token ids and back; text from outside can never become a control token.
 
-texts -> byte-level BPE (trained here, or a Hugging Face tokenizer's own) -> ids;
-control tokens, a directory's own and those of our grammar, have ids that no text
-encodes to.
+texts -> byte-level BPE (trained here, or taken from a Hugging Face directory) -> ids.
+Control tokens, those of the directory and those of our grammar, have ids that no text
+is encoded to.
 """
 
 import json
@@ -23,7 +23,7 @@ CONTROLS = (
 
 
 def control_text(name: str) -> str:
-    """How a control token is written in a tokenizer file."""
+    """Return the spelling of a control token in a tokenizer file."""
     return f"<|dg_{name}|>"
 
 
@@ -31,11 +31,11 @@ EXTRA_FILES = (
     "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "generation_config.json",
 )  # fmt: skip
-"""Files of a tokenizer's directory that are kept as they are."""
+"""Files of a tokenizer's directory that are copied unchanged."""
 
 
 def _plain(core: Tokenizer) -> Tokenizer:
-    """The tokenizer without added tokens: everything it reads is ordinary text."""
+    """Return the tokenizer without added tokens: all it reads is ordinary text."""
     parts = json.loads(core.to_str())
     parts |= {"added_tokens": [], "post_processor": None}
     parts |= {"truncation": None, "padding": None}
@@ -60,7 +60,7 @@ def _write(directory: str | os.PathLike, core: Tokenizer, files: dict[str, bytes
 
 
 class Vocabulary:
-    """A Hugging Face tokenizer as its directory has it: no template, no BOS."""
+    """A Hugging Face tokenizer without a template, BOS or grammar of ours."""
 
     def __init__(
         self, core: Tokenizer, files: dict[str, bytes], ends: dict[str, list[int]]
@@ -80,7 +80,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "Vocabulary":
-        """The tokenizer of a model directory.
+        """Return the tokenizer of a model directory.
 
         Raises:
           FileNotFoundError: the directory has no tokenizer.json.
@@ -109,7 +109,7 @@ class Vocabulary:
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja template of a conversation, where the directory has one."""
+        """The Jinja template of a conversation, or None."""
         if "chat_template.jinja" in self._files:
             return self._files["chat_template.jinja"].decode()
         settings = json.loads(self._files.get("tokenizer_config.json", b"{}"))
@@ -121,28 +121,28 @@ class Vocabulary:
         return template
 
     def encode(self, text: str, *, controls: bool = False) -> list[int]:
-        """Text to ids, just as written; with `controls` their names count as such."""
+        """Return the ids of a text; with `controls`, control tokens are recognised."""
         core = self._core if controls else self._text
         return core.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int], *, controls: bool = False) -> str:
-        """Ids to text, without special tokens unless `controls`."""
+        """Return the text of ids, without special tokens unless `controls`."""
         text_ids = [int(i) for i in ids]
         if not controls:
             text_ids = [i for i in text_ids if i not in self._special]
         return self._core.decode(text_ids, skip_special_tokens=False)
 
     def piece(self, token: int) -> str:
-        """How the vocabulary writes one token."""
+        """Return the vocabulary's spelling of one token."""
         return self._core.id_to_token(int(token)) or ""
 
 
 class TextTokenizer:
-    """A byte-level BPE plus the control tokens of our grammar.
+    """A byte-level BPE with the control tokens of our grammar.
 
-    Each piece of text is encoded with one leading space, so that a word has the same
-    ids at the start of a line as inside it, and decoded without it: any text that
-    UTF-8 can carry round-trips exactly.
+    Each piece of text is encoded with one leading space and decoded without it, so that
+    a word has the same ids at the start of a line and inside it. Any text that UTF-8
+    can hold round-trips exactly.
     """
 
     def __init__(self, core: Tokenizer, files: dict[str, bytes] | None = None):
@@ -160,13 +160,14 @@ class TextTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "TextTokenizer":
-        """A byte-level BPE of at most `vocab_size` ids, control tokens included.
+        """Train a byte-level BPE of at most `vocab_size` ids, control tokens included.
 
-        Merges stay inside words, so that a word has the same ids in every line: merges
-        across words would make states shorter and copying harder (not measured).
+        Merges stay inside words, so that a word has the same ids in every line. Merges
+        across words would make states shorter but copying harder (not measured).
 
         Raises:
-          ValueError: no room for the 256 bytes and the control tokens.
+          ValueError: `vocab_size` is too small for the 256 bytes and the control
+            tokens.
         """
         min_size = 256 + len(CONTROLS)
         if vocab_size < min_size:
@@ -186,7 +187,7 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "TextTokenizer":
-        """The tokenizer of a model directory (tokenizer.json).
+        """Return the tokenizer of a model directory (tokenizer.json).
 
         Raises:
           FileNotFoundError: the directory has no tokenizer.json.
@@ -203,42 +204,42 @@ class TextTokenizer:
         return {"bos": [], "eos": [self.control("end")], "pad": [self.control("pad")]}
 
     def control(self, name: str) -> int:
-        """The id of a control token."""
+        """Return the id of a control token."""
         return self._control[name]
 
     def name(self, token: int) -> str | None:
-        """The control token's name, or None for a text token."""
+        """Return the control token's name, or None for a text token."""
         return self._names.get(token)
 
     def line(self, index: int) -> int:
-        """The control token that opens line `index`; the last one is shared."""
+        """Return the control token of line `index`; lines from the last on share it."""
         return self._control[f"line{min(index, MAX_LINES - 1)}"]
 
     def unused_line_mask(self, lines: int) -> np.ndarray:
-        """bool [V], true for the tokens of lines that a state of `lines` lacks."""
+        """Return bool [V], true for tokens of lines that a state of `lines` lacks."""
         mask = np.zeros(self.vocab_size, bool)
         mask[[self._control[f"line{i}"] for i in range(lines, MAX_LINES)]] = True
         return mask
 
     def encode(self, text: str) -> list[int]:
-        """Text to ids, none of them a control token."""
+        """Return the ids of a text, none of them a control token."""
         return self._text.encode(" " + text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Ids to text; control tokens are left out, broken UTF-8 is replaced."""
+        """Return the text of ids without control tokens; invalid UTF-8 is replaced."""
         text_ids = [int(i) for i in ids if int(i) not in self._names]
         text = self._core.decode(text_ids, skip_special_tokens=False)
         return text.removeprefix(" ")
 
     def text_mask(self) -> np.ndarray:
-        """bool [V], true for ids that are ordinary text."""
+        """Return bool [V], true for ids of ordinary text."""
         mask = np.zeros(self.vocab_size, bool)
         mask[list(self._core.get_vocab(with_added_tokens=False).values())] = True
         mask[list(self._core.get_added_tokens_decoder())] = False
         return mask
 
     def number_mask(self) -> np.ndarray:
-        """bool [V], true for ids made of digits, a sign, a point or a space."""
+        """Return bool [V], true for ids made of digits, signs, points and spaces."""
         mask = self.text_mask()
         for token in np.flatnonzero(mask):
             text = self._core.decode([int(token)], skip_special_tokens=False)

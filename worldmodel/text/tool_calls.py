@@ -1,17 +1,18 @@
-"""Tool calls in actions: read from text, and compared with the calls that were due.
+"""Tool calls in actions, parsed from text and compared with the expected calls.
 
-action -> Call or None (no call); a task's `options["calls"]` -> the call due at each
-step; arguments of both -> how good they are, in [0, 1].
+action -> Call or None (no call); a task's `options["calls"]` -> the expected call of
+each step; arguments of both -> a score in [0, 1].
 
-An action is a call where it is, as a whole, one of
+An action is a call where the whole of it is one of
   {"tool": "weather", "arguments": {"city": "Paris"}}
   {"type": "call", "which": "weather", "how": {"city": "Paris"}}
   weather(city="Paris", days=2)
   weather {"city": "Paris", "days": 2}
-with or without <action>...</action> around it; the last is how the importer of OpenAI
-messages writes them, and of several, one a line, the first is meant. A value of the
-third form is JSON, text in single quotes, or bare words. What begins as a call and is
-none is a malformed call; all else (an answer, a command of a text game) is no call.
+with or without <action>...</action> around it. The importer of OpenAI messages writes
+the last form; of several such lines the first is read. A value of the third form is
+JSON, text in single quotes, or bare words. An action that begins as a call but cannot
+be parsed is a malformed call. Everything else (an answer, a command of a text game) is
+no call.
 """
 
 import difflib
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 from worldmodel.data.records import Task
 
 LONG = 2000
-"""Characters above which texts are compared as they are: matching takes long there."""
+"""Characters above which texts are compared for equality only: matching takes long."""
 
 _KEYS = (("tool", "arguments"), ("which", "how"))
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
@@ -39,8 +40,8 @@ _NEXT = re.compile(r"\s*(,|\Z)")
 class Call(NamedTuple):
     """A tool and its arguments by name.
 
-    `valid_json` is false of a call that is not well-formed: it has no arguments then,
-    and the tool's name only where it could be read.
+    `valid_json` is false where the call is malformed. Such a call has no arguments, and
+    the tool's name only where it could be read.
     """
 
     tool: str
@@ -49,7 +50,7 @@ class Call(NamedTuple):
 
 
 def read_call(action: str) -> Call | None:
-    """The call that an action is, None where it is none. Never raises."""
+    """Return the call that an action is, or None. Never raises."""
     text = action.strip()
     tagged = _TAGS.fullmatch(text)
     text = tagged[1].strip() if tagged else text
@@ -71,7 +72,7 @@ def read_call(action: str) -> Call | None:
 
 
 def _several(text: str) -> Call | None:
-    """The first of calls that stand one a line, where every line is one."""
+    """Return the first of several calls, one a line; None where a line is no call."""
     rows = [_SPACED.fullmatch(line.strip()) for line in text.splitlines()]
     calls = [_spaced(*row.groups()) for row in rows if row is not None]
     several = len(calls) == len(rows) > 1 and all(c.valid_json for c in calls)
@@ -79,7 +80,7 @@ def _several(text: str) -> Call | None:
 
 
 def _spaced(tool: str, text: str) -> Call:
-    """A name and, behind a blank, its arguments as a JSON object."""
+    """Return the call of a name and its arguments, a JSON object behind a blank."""
     try:
         arguments = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -90,13 +91,13 @@ def _spaced(tool: str, text: str) -> Call:
 
 
 def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
-    """The calls due at the steps of a task, None where nobody says.
+    """Return the expected calls of a task's steps, or None where the task has none.
 
     `options["calls"]` lists one {"tool": ..., "arguments": {...}} a step, or null where
-    no call is due.
+    no call is expected.
 
     Raises:
-      ValueError: it is something else; the message names the task and the step.
+      ValueError: it has another form; the message names the task and the step.
     """
     rows = task.options.get("calls")
     if rows is None:
@@ -115,23 +116,24 @@ def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
 
 
 def expected_call(gold: tuple[Call | None, ...], step: int) -> Call | None:
-    """The call due at a step; past the end of the list none is."""
+    """Return the expected call of a step; there is none past the end of the list."""
     return gold[step] if step < len(gold) else None
 
 
 def argument_score(actual: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
-    """How good arguments are, in [0, 1]: the mean over all names that either has.
+    """Return how well arguments match the gold ones, in [0, 1].
 
-    A number a counts 1 - |a - g| / max(|g|, 1), no less than 0 (the primer's
-    -|a - g|, bounded so that all kinds weigh alike); a text its similarity to the gold
-    one (difflib, case and blanks aside); an object as arguments do; anything else 1 if
-    equal. A name that only one of them has counts 0. 1.0 where neither has any.
+    The mean over all names that either has; 1.0 where neither has any. A number `a`
+    scores 1 - |a - g| / max(|g|, 1), at least 0 (the primer has -|a - g|, which is
+    unbounded); a text scores its similarity to the gold text (difflib, ignoring case
+    and blanks); an object scores as arguments do; anything else scores 1 if equal. A
+    name that only one side has scores 0.
     """
     names = actual.keys() | gold.keys()
     if not names:
         return 1.0
     both = actual.keys() & gold.keys()
-    # In order: a sum of floats must not depend on the hashes of names.
+    # Sorted, because a sum of floats must not depend on the hashes of names.
     return sum(_similarity(actual[k], gold[k]) for k in sorted(both)) / len(names)
 
 
@@ -146,7 +148,7 @@ def _similarity(actual: Any, gold: Any) -> float:
         if isinstance(actual, Mapping) and isinstance(gold, Mapping):
             return argument_score(actual, gold)
         return float(type(actual) is type(gold) and actual == gold)
-    except (OverflowError, RecursionError):  # endless integers, endless nesting
+    except (OverflowError, RecursionError):  # huge integers, deep nesting
         return 0.0
 
 
@@ -168,7 +170,7 @@ def _likeness(actual: str, gold: str) -> float:
 
 
 def _object(text: str) -> Call | None:
-    """A call written as an object."""
+    """Return the call that is written as a JSON object, or None."""
     try:
         row = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -178,7 +180,7 @@ def _object(text: str) -> Call | None:
 
 
 def _call(row: Any) -> Call | None:
-    """The call that an object tells, malformed where its parts are of wrong kinds."""
+    """Return the call that an object stands for, or None."""
     if not isinstance(row, dict) or row.get("type") == "answer":
         return None
     keys = next((k for k in _KEYS if k[0] in row), None)
@@ -192,14 +194,14 @@ def _call(row: Any) -> Call | None:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """`a=1, b="x", c='y', d=bare words` by name; raises ValueError."""
+    """Return the values of `a=1, b="x", c='y', d=bare words`; raises ValueError."""
     out: dict[str, Any] = {}
     at = 0
     while text[at:].strip():
@@ -217,7 +219,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:
-    """The value that begins there, and where it ends."""
+    """Return the value that begins at a position, and the position behind it."""
     if text[at : at + 1] in ('"', "{", "["):
         return _DECODER.raw_decode(text, at)
     single = _SINGLE.match(text, at)

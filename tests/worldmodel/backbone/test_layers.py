@@ -129,7 +129,7 @@ def test_blocks_of_a_cache_are_the_whole_cache(monkeypatch, window, few):
     mask = readable(place.positions, 0, 24, window)
     want = attend(q, k[:, :, :24], v[:, :, :24], mask)
     monkeypatch.setattr(layers, "BLOCK_COLUMNS", 4)
-    monkeypatch.setattr(layers, "UNBLOCKED_COLUMNS", 8)
+    monkeypatch.setattr(layers, "UNBLOCKED", 8)
     monkeypatch.setattr(
         layers, "SHORT_RUN", few
     )  # runs of three: in blocks of 4, or of 8
@@ -144,7 +144,7 @@ def test_a_run_is_written_where_its_stream_stands():
     run = jnp.arange(1.0, 10.0).reshape(3, 3, 1)
     positions = jnp.array([[1, 2, 3], [4, 5, 6], [3, 4, 5]])
     place = Placement(positions, count=jnp.array([2, 0, 2]))
-    got = layers._with_run(cached, run, place, 1)[..., 0]
+    got = layers._write_run(cached, run, place, 1)[..., 0]
     want = [[0, 1, 2, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 7, 8]]
     np.testing.assert_array_equal(got, want)
 

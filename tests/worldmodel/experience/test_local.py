@@ -6,7 +6,7 @@ import pytest
 
 from tests import helpers
 from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, task
-from worldmodel.backbone.generate import Sampled
+from worldmodel.backbone.generate import SampledTokens
 from worldmodel.backbone.model import create, forward
 from worldmodel.data.records import Task
 from worldmodel.experience import base, local
@@ -143,7 +143,9 @@ def scripted(*texts):
         flags = np.ones(row.shape, bool)
         logp = np.full(row.shape, np.log(0.5), np.float32)
         phases = np.array([[*phase, 9, 9]], np.int32)
-        out.append(Sampled(row, logp, flags, phases, ~flags, np.array([len(ids)])))
+        out.append(
+            SampledTokens(row, logp, flags, phases, ~flags, np.array([len(ids)]))
+        )
 
     def generate(model, contexts, grammar, keys, **settings):
         del model, grammar, keys, settings  # scripted
@@ -497,7 +499,7 @@ def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
 # --- what has no room ---------------------------------------------------------
 
 
-def said(tok, transition, forced=()) -> Sampled:
+def said(tok, transition, forced=()) -> SampledTokens:
     """The right reply as a model's own; `forced`: tokens by name that were not."""
     ids = prompts.reply_ids(tok, transition)
     n, chosen = len(ids), np.ones((1, len(ids)), bool)
@@ -505,7 +507,7 @@ def said(tok, transition, forced=()) -> Sampled:
     for name, number in forced:
         at = ids.index(tok.control(name))
         chosen[0, at], phase[0, at] = False, number
-    return Sampled(
+    return SampledTokens(
         np.array([ids]), np.zeros((1, n), np.float32), chosen, phase,
         np.zeros((1, n), bool), np.array([n]),
     )  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 
 from tests import helpers
 from worldmodel.fidelity import cases
-from worldmodel.fidelity.cases import Replayed
+from worldmodel.fidelity.cases import ReplayResult
 
 A, B, C, D = "one lamp", "two doors", "three cats", "four dogs"
 
@@ -73,7 +73,7 @@ def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
 
     def replay(query):
         asked.append(query)
-        return None if real is None else Replayed(("start",), real)
+        return None if real is None else ReplayResult(("start",), real)
 
     assert [c.known_failure for c in cases.near_misses([e, e], 9, replay)] == kept
     assert {(q.past, q.state, q.action) for q in asked} == {
@@ -167,7 +167,7 @@ def test_what_other_tasks_answer_alike_is_no_reveal():
 def test_a_second_play_that_leads_elsewhere_is_a_reveal():
     e = walk("t", 3)
     asked = cases.sample_cases(
-        [e], 9, replay=lambda _: Replayed(("room 2",), rewarded=False)
+        [e], 9, replay=lambda _: ReplayResult(("room 2",), rewarded=False)
     )
     # Each real step leads to another room: 1, 2 and 3.
     assert [c.kind for c in asked] == ["reveal", "one_line", "reveal"]

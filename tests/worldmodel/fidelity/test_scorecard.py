@@ -335,14 +335,15 @@ def test_the_threshold_spares_what_is_worth_keeping():
 
     model = Truth([TOLD], by_step)
     at = {
-        g: fidelity.threshold(model, [TOLD], limit=9, gate=g) for g in (0.0, 0.5, 0.99)
+        g: fidelity.confidence_threshold(model, [TOLD], limit=9, gate=g)
+        for g in (0.0, 0.5, 0.99)
     }
     # Right answers have 0.4 and 0.8; the wrong one does not count.
     assert at[0.0] == 0.0
     assert at[0.5] == pytest.approx(0.6)
     assert at[0.99] == pytest.approx(0.796)
     wrong = Truth([TOLD], lambda p, _: p._replace(reward=9.0))
-    assert fidelity.threshold(wrong, [TOLD], limit=9, gate=0.1) == 0.0
+    assert fidelity.confidence_threshold(wrong, [TOLD], limit=9, gate=0.1) == 0.0
 
 
 def test_an_unknown_confidence_counts_as_none_and_nothing_else_is_no_threshold():
@@ -354,9 +355,12 @@ def test_an_unknown_confidence_counts_as_none_and_nothing_else_is_no_threshold()
         return p._replace(confidence=sure)
 
     model = Truth([TOLD], by_step)
-    found = [fidelity.threshold(model, [TOLD], limit=9, gate=g) for g in (0.25, 0.75)]
+    found = [
+        fidelity.confidence_threshold(model, [TOLD], limit=9, gate=g)
+        for g in (0.25, 0.75)
+    ]
     assert found == pytest.approx([0.2, 0.6])  # of 0, 0.4 and 0.8
     silent = Truth([TOLD], lambda p, _: p._replace(confidence=unknown))
     with pytest.raises(ValueError, match=r"gate of 0\.1.*none of the 3"):
-        fidelity.threshold(silent, [TOLD], limit=9, gate=0.1)
-    assert fidelity.threshold(silent, [TOLD], limit=9, gate=0.0) == 0.0
+        fidelity.confidence_threshold(silent, [TOLD], limit=9, gate=0.1)
+    assert fidelity.confidence_threshold(silent, [TOLD], limit=9, gate=0.0) == 0.0

@@ -290,7 +290,7 @@ def test_beside_the_additions_what_is_named_trains(small_model, packed):
     model = lora.attach(small_model, LoraConfig(rank=2), seed=0)
     subject = learner_of(model, beside=("embed",))
     state = subject.init()
-    before = learner.copied(state.params)
+    before = learner.copy_params(state.params)
     state, _ = subject.update(state, [packed])
     names = changed(before, state.params)
     assert "embed" in names

@@ -117,8 +117,10 @@ def test_pieces_of_logits_are_all_of_them(monkeypatch, rows):
     (_, want), grads = run(hidden, table)
     np.testing.assert_allclose(want, token_logp(hidden @ table.T, ids), atol=1e-5)
     assert (want[:, 0] == 0).all()
-    monkeypatch.setattr(losses, "WHOLE", 10)
-    monkeypatch.setattr(losses, "PIECE", 33)  # three tokens at a time, 6 do not fill
+    monkeypatch.setattr(losses, "UNSPLIT_LOGITS", 10)
+    monkeypatch.setattr(
+        losses, "PIECE_LOGITS", 33
+    )  # three tokens at a time, 6 do not fill
     (_, got), pieces = run(hidden, table)
     np.testing.assert_allclose(got, want, atol=1e-5)
     for a, b in zip(pieces, grads, strict=True):

@@ -90,7 +90,7 @@ def test_memory_that_runs_out_in_the_middle_leaves_no_row_out_and_none_twice():
         seen.append((start, stop, size))
         return np.arange(start, stop)
 
-    pieces = list(micro.over(11, 4, WIDTH, compute))
+    pieces = list(micro.run(11, 4, WIDTH, compute))
     np.testing.assert_array_equal(np.concatenate(pieces), np.arange(11))
     assert seen == [(0, 4, 4), (4, 6, 2), (6, 8, 2), (8, 10, 2), (10, 11, 2)]
 
@@ -113,7 +113,7 @@ def test_devices_that_share_rows_keep_a_row_each():
         raise FULL
 
     with pytest.raises(MemoryError, match="4 rows"):
-        list(micro.over(24, 24, WIDTH, compute))
+        list(micro.run(24, 24, WIDTH, compute))
     assert tried == [24, 12, 4]  # multiples of 4 only
 
 
@@ -129,7 +129,7 @@ def test_other_errors_are_not_tried_again(error):
 
     assert not out_of_memory(error)
     with pytest.raises(type(error)):
-        list(MicroBatches().over(8, 8, WIDTH, compute))
+        list(MicroBatches().run(8, 8, WIDTH, compute))
     assert len(calls) == 1
 
 
@@ -148,7 +148,7 @@ def test_an_error_that_comes_when_the_program_runs_is_met():
         shape = jax.ShapeDtypeStruct((size,), jnp.float32)
         return jax.jit(lambda x: jax.pure_callback(fails, shape, x))(jnp.ones(size))
 
-    total = sum(float(x.sum()) for x in micro.over(4, 4, WIDTH, compute))
+    total = sum(float(x.sum()) for x in micro.run(4, 4, WIDTH, compute))
     assert total == 4.0
     assert sizes == [4, 2, 2]
 

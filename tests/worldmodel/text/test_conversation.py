@@ -106,7 +106,7 @@ def test_a_template_may_trim_and_begin_with_bos(tmp_path):
     ("template", "messages", "message"),
     [
         (None, user("a"), "has no chat template"),
-        ("{% if %}", user("a"), "is no Jinja"),
+        ("{% if %}", user("a"), "is not valid Jinja"),
         (ALTERNATING, [Message("system", "a")], "refused: system role not supported"),
         (FORGETFUL, [*user("a"), *user("b")], r"shows messages \[1\] of 2"),
         (CHATML, [Message("robot", "a")], "role must be one of"),
