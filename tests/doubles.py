@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dreamgym.agent.early_experience import turn_example
+from dreamgym.agent.early_experience import demonstration_example
 from dreamgym.agent.policy import Policy, PolicyConfig, Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import TextEnv
@@ -278,7 +278,7 @@ def cloned(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
 def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
     actor = policy(action_tokens=6)
     examples = [
-        turn_example(actor, t, (), t.initial_state, word)
+        demonstration_example(actor, t, (), t.initial_state, word)
         for t in some
         for word in words
     ]

@@ -29,13 +29,13 @@ def bc_examples(
             shown = prompts.last(past, policy.config.history)
             rows.setdefault(
                 (e.task.id, shown, t.state, t.action),
-                turn_example(policy, e.task, past, t.state, t.action, thought),
+                demonstration_example(policy, e.task, past, t.state, t.action, thought),
             )
             past = (*past, t.action)
     return list(rows.values())
 
 
-def turn_example(
+def demonstration_example(
     policy: Policy,
     task: Task,
     past: Sequence[str],
@@ -43,7 +43,7 @@ def turn_example(
     action: str,
     thought: str | None = None,
 ) -> Example:
-    """A policy turn as a target in the context it is acted in."""
+    """Return an expert's turn as a target, in the context that the policy sees."""
     context = policy.context(task, past, state)
     turn = prompts.turn_ids(policy.tokenizer, action, thought)
     ids = [*context, *turn]
@@ -122,7 +122,9 @@ def sr_examples(
     then acts no better than its thought decides; BC alone never taught it to think.
     """
     return [
-        turn_example(policy, m.task, m.past, m.expert.state, m.expert.action, thought)
+        demonstration_example(
+            policy, m.task, m.past, m.expert.state, m.expert.action, thought
+        )
         for m, thought in zip(moments, thoughts, strict=True)
         if thought is not None
     ]

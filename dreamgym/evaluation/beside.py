@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from worldmodel.data.records import Episode, State, Transition, atomic_write
 from worldmodel.experience.base import Prediction
+from worldmodel.text.prompts import outcome_of
 
 
 class Moment(NamedTuple):
@@ -39,12 +40,6 @@ def _pairs(real: State, dream: State) -> list[tuple[str, str, str]]:
 
 def _ends(reward: float, outcome: str) -> str:
     return f"reward {reward:g}, {outcome}"
-
-
-def _outcome(t: Transition) -> str:
-    if not t.terminated:
-        return "go"
-    return "win" if t.success else "lose"
 
 
 def _says(moment: Moment) -> list[str]:
@@ -81,12 +76,12 @@ def text(episode: Episode, moments: Sequence[Moment], *, width: int = 100) -> st
     for number, m in enumerate(moments, start=1):
         lines += ["", f"{number}. {m.real.action}"]
         if m.dreamed is None:
-            for line in (*m.real.next_state, _ends(m.real.reward, _outcome(m.real))):
+            for line in (*m.real.next_state, _ends(m.real.reward, outcome_of(m.real))):
                 row("-", line, "")
             continue
         for mark, a, b in _pairs(m.real.next_state, m.dreamed.next_state):
             row(mark, a, b)
-        real = _ends(m.real.reward, _outcome(m.real))
+        real = _ends(m.real.reward, outcome_of(m.real))
         dream = _ends(m.dreamed.reward, m.dreamed.outcome)
         row("=" if real == dream else "!", real, dream)
         lines += [f"    {x}" for x in _says(m)]
@@ -109,7 +104,7 @@ def write_page(episode: Episode, moments: Sequence[Moment], path: Path) -> None:
     out.append("</table>")
     for number, m in enumerate(moments, start=1):
         out.append(f"<h2>{number}. {html.escape(m.real.action)}</h2><table>")
-        real = _ends(m.real.reward, _outcome(m.real))
+        real = _ends(m.real.reward, outcome_of(m.real))
         if m.dreamed is None:
             out += [_row("-", x, "") for x in (*m.real.next_state, real)]
             out.append("</table>")

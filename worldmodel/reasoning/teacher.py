@@ -16,7 +16,7 @@ from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, numbered, quote, schema
 from worldmodel.chat.retrying import Asker
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.records import Episode, Transition
+from worldmodel.data.records import Episode
 from worldmodel.reasoning.annotator import Report, missing
 from worldmodel.reasoning.rule import annotate
 from worldmodel.text.conversation import Message
@@ -120,17 +120,14 @@ def teacher_messages(episode: Episode, *, state_chars: int) -> tuple[Message, ..
     first = episode.transitions[0].state if episode.transitions else ()
     parts.append(f"STATE\n{numbered(first, state_chars)}")
     for i, t in enumerate(episode.transitions):
+        outcome = "end" if t.terminated and t.success is None else outcome_of(t)
         parts.append(
             f"STEP {i + 1}\naction {quote(t.action)}\n"
-            f"reward {number_text(t.reward)}\noutcome {_outcome(t)}\n"
+            f"reward {number_text(t.reward)}\noutcome {outcome}\n"
             f"next state\n{numbered(t.next_state, state_chars)}"
         )
     parts.append(f"Explain each of the {len(episode.transitions)} steps.")
     return Message("system", _TEACHER), Message("user", "\n\n".join(parts))
-
-
-def _outcome(t: Transition) -> str:
-    return "end" if t.terminated and t.success is None else outcome_of(t)
 
 
 def read_explanations(text: str, count: int, *, most: int) -> tuple[str, ...] | str:

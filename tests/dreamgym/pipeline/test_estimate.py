@@ -16,8 +16,8 @@ from dreamgym.pipeline.estimate import estimated
 from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import RunError
-from dreamgym.rl.watch import WatchConfig
 from dreamgym.scoring.config import LearnedConfig, RewardConfig
+from dreamgym.training.monitor import WatchConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
 from worldmodel.chat.protocol import ChatConfig
