@@ -68,9 +68,9 @@ def learn(
 
     # 2. Advantages, from a critic or from comparing rollouts.
     if critic is None or state.critic is None:
-        advantages = _compared_advantages(batch, updater, weights, state)
+        advantages = _advantages_without_critic(batch, updater, weights, state)
     else:
-        advantages = _critic_advantages(
+        advantages = _advantages_from_critic(
             batch,
             critic,
             state.critic,
@@ -103,7 +103,9 @@ def learn(
         # 5. The KL controller.
         weights = _adapt_kl_weight(weights, metrics, config)
 
-    row = metrics | advantages.critic_metrics | _changed(weights, last_row, config)
+    row = (
+        metrics | advantages.critic_metrics | _weight_changes(weights, last_row, config)
+    )
     row |= rollout_metrics(rollouts, config)
     row["used_turns"] = count / max(len(batch.examples), 1)
     if replayed:
@@ -111,10 +113,10 @@ def learn(
     return UpdateResult(policy, row, advantages.critic, replay)
 
 
-def _compared_advantages(
+def _advantages_without_critic(
     batch: TurnBatch, updater: Updater, weights: LossWeights, state: TrainingState
 ) -> _Advantages:
-    """Advantages without a critic: a baseline, a success filter or preferences."""
+    """Advantages from a group or batch baseline, a success filter or preferences."""
     c, size, grid = batch.config.update, batch.config.group_size, batch.grid()
     if c.baseline == "success":
         values, mask = grid.success_filter(batch.success)
@@ -136,7 +138,7 @@ def _compared_advantages(
     return _Advantages(indices, examples, scale, state.critic, {})
 
 
-def _critic_advantages(
+def _advantages_from_critic(
     batch: TurnBatch,
     critic: Critic,
     critic_state: TrainState,
@@ -201,7 +203,7 @@ def _adapt_kl_weight(
     return weights._replace(kl=adapt_kl_coefficient(weights.kl, metrics["kl"], target))
 
 
-def _changed(
+def _weight_changes(
     weights: LossWeights, last_row: dict[str, float], config: LoopConfig
 ) -> dict[str, float]:
     """Metrics of the weights that are or were different from the initial ones."""

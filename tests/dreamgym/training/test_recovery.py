@@ -8,10 +8,7 @@ import pytest
 
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
-from dreamgym.training import (
-    LoopParts,
-    monitor,
-)
+from dreamgym.training import LoopParts, monitor
 from dreamgym.training.monitor import WatchConfig
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, fresh, loop, updater
