@@ -30,7 +30,6 @@ from dreamgym.pipeline.quickstart import tune_process
 from dreamgym.pipeline.run import Run
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
-from dreamgym.training import turn_example
 from worldmodel.fitting.batches import Example, pack
 
 
@@ -48,7 +47,7 @@ def sampled(policy: Policy, run: Run, count: int) -> list[Example]:
     turns = policy.act(
         chosen, jax.random.split(jax.random.key(0), count), temperature=1.0
     )
-    return [turn_example(t, 1.0 - 2.0 * (i % 2)) for i, t in enumerate(turns)]
+    return [t.example(advantage=1.0 - 2.0 * (i % 2)) for i, t in enumerate(turns)]
 
 
 def timed(body: Callable[[], Any], rounds: int) -> float:
@@ -76,7 +75,7 @@ def measured(
 
     tokens = pack(examples, config.width)
     whole = timed(update, rounds)
-    guard = timed(lambda: updater.distance(params, params, tokens).mean, rounds)
+    guard = timed(lambda: updater.update_size(params, params, tokens).mean_kl, rounds)
     row = {
         "turns": len(examples),
         "tokens a turn": float(np.mean([len(e.ids) for e in examples])),

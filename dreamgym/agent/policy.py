@@ -14,6 +14,7 @@ import numpy as np
 from worldmodel.backbone.generate import Grammar, generate
 from worldmodel.backbone.model import Model
 from worldmodel.data.records import State, Task
+from worldmodel.fitting.batches import Example, Values
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -61,6 +62,22 @@ class Turn(NamedTuple):
     def void(self) -> bool:
         """Whether the turn has no complete action: an empty or a truncated one."""
         return not self.action.strip() or not self.sampled[-1]
+
+    def example(self, weight: float = 1.0, **columns: Values) -> Example:
+        """Return the turn as a training example, in the context it was sampled in.
+
+        Only sampled tokens are trained on. Their log-probabilities are the column
+        `sampler_logp`, and `token_type` is the turn's `part`; both are 0 in the
+        context. `columns` are further ones, such as the `advantage`.
+        """
+        context = len(self.context)
+        return Example(
+            ids=[*self.context, *self.ids],
+            mask=[False] * context + list(self.sampled),
+            token_type=[0] * context + list(self.part),
+            weight=weight,
+            columns=columns | {"sampler_logp": [0.0] * context + list(self.logp)},
+        )
 
 
 class Policy:
@@ -120,7 +137,11 @@ class Policy:
         for context, s in zip(
             contexts,
             generate(
-                self.model, contexts, self.grammar(temperature), keys, max_tokens=max_tokens
+                self.model,
+                contexts,
+                self.grammar(temperature),
+                keys,
+                max_tokens=max_tokens,
             ),
             strict=True,
         ):

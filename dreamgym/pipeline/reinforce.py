@@ -33,8 +33,8 @@ from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.training import LoopConfig, Parts, Progress, train
-from dreamgym.training.gather import Score
+from dreamgym.training import LoopConfig, LoopParts, TrainingState, train
+from dreamgym.training.rollouts import ScoreEpisodes
 from worldmodel.data.records import Task, Transition, atomic_write, read_branches
 from worldmodel.experience.base import CachingExperienceModel, Query
 from worldmodel.fitting import checkpoint
@@ -95,17 +95,17 @@ class _Saver:
         directory: Path,
         experience: CachingExperienceModel | None,
         config: RunConfig,
-        told: Callable[[Progress], None] = lambda _: None,
+        told: Callable[[TrainingState], None] = lambda _: None,
     ):
         self._directory, self._experience, self._told = directory, experience, told
         self._enrich, self._least = config.enrich, config.trust.enrich
         self._seed = config.seed
         self._kept = _Kept(directory / "remembered.jsonl")
 
-    def after_update(
-        self, progress: Progress, trajectories: Sequence[Trajectory]
+    def record(
+        self, progress: TrainingState, trajectories: Sequence[Trajectory]
     ) -> None:
-        """See training.Hooks."""
+        """See training.Recorder."""
         self._told(progress)
         if self._experience is not None:
             self._remember(progress.update, trajectories)
@@ -115,9 +115,9 @@ class _Saver:
             "transitions": progress.transitions,
             "curve": progress.curve,
             "remembered": self._kept.count,
-            "stages": None if progress.stages is None else progress.stages.to_json(),
+            "stages": None if progress.lessons is None else progress.lessons.to_json(),
             "replay": [_plain(e) for e in progress.replay],
-            "halted": progress.halted,
+            "halted": progress.stop_reason,
         }
         checkpoint.save(self._directory, progress.update, _arrays(progress), host)
 
@@ -134,7 +134,7 @@ class _Saver:
         self._kept.add(picked)
         self._experience.add_to_memory([t for t, _ in picked], [x for _, x in picked])
 
-    def restore(self, start: Progress) -> Progress:
+    def restore(self, start: TrainingState) -> TrainingState:
         """The newest checkpoint, or `start` where there is none."""
         found = checkpoint.restore(self._directory, _arrays(start))
         if found is None:
@@ -143,23 +143,23 @@ class _Saver:
         number, arrays, host = found
         states = {name: TrainState(*found) for name, found in arrays.items()}
         start.pool.load(host["pool"])
-        if start.stages is not None:
-            start.stages.load(host["stages"])
+        if start.lessons is not None:
+            start.lessons.load(host["stages"])
         kept = self._kept.first(host.get("remembered", 0))
         if "fresh" in host:  # a checkpoint of an older version had them in it
             kept = [(task, _transition(x)) for task, x in host["fresh"]]
             self._kept.add(kept)
         if self._experience is not None:
             self._experience.add_to_memory([t for t, _ in kept], [x for _, x in kept])
-        return Progress(
+        return TrainingState(
             number, states["policy"], start.pool, host["transitions"], host["curve"],
             states.get("critic"), tuple(Example(**e) for e in host["replay"]),
-            start.stages, host["halted"], states.get("best"),
+            start.lessons, host["halted"], states.get("best"),
         )  # fmt: skip
 
 
-def _said(progress: Progress) -> None:
-    """Alarms of the last update (rl/watch.py) and red flags of skills, aloud."""
+def _said(progress: TrainingState) -> None:
+    """Alarms of the last update (training/monitor.py) and skills' red flags, aloud."""
     row = progress.curve[-1]
     for key in row:
         kind, _, name = key.partition("/")
@@ -183,10 +183,10 @@ def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _arrays(progress: Progress) -> dict[str, TrainState]:
+def _arrays(progress: TrainingState) -> dict[str, TrainState]:
     """What of the progress is arrays."""
     named = {
-        "policy": progress.state, "critic": progress.critic, "best": progress.best
+        "policy": progress.policy, "critic": progress.critic, "best": progress.best
     }  # fmt: skip
     return {name: state for name, state in named.items() if state is not None}
 
@@ -218,7 +218,7 @@ def reinforce(
     experience: CachingExperienceModel | None = None,
     budget: int | None = None,
     probe: Callable[[Policy], dict[str, float]] | None = None,
-) -> tuple[Policy, Progress]:
+) -> tuple[Policy, TrainingState]:
     """The loop from `policy`, resumable under checkpoints/NAME, with its curve.
 
     Whoever calls drops the checkpoint, once all that needs the progress is written.
@@ -231,18 +231,18 @@ def reinforce(
             policy.model, update.critic, rows=update.rows, width=update.width
         )
     keep = config.watch.keep and probe is not None
-    start = Progress(
+    start = TrainingState(
         0, updater.learner.init(),
         pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
         None if critic is None else critic.init(),
-        stages=lesson_tracker_for(config.curriculum),
+        lessons=lesson_tracker_for(config.curriculum),
         best=updater.learner.init() if keep else None,
     )  # fmt: skip
     total, unit, stage = config.updates, "update", "train"
     if budget is not None:
         total, unit, stage = budget, "step", "transfer"
 
-    def position(now: Progress) -> int:
+    def position(now: TrainingState) -> int:
         return now.update if budget is None else now.transitions
 
     with (
@@ -251,7 +251,7 @@ def reinforce(
     ):
         reached = 0
 
-        def after(now: Progress) -> None:
+        def after(now: TrainingState) -> None:
             nonlocal reached
             reached, row = position(now), now.curve[-1]
             gate = {"gate": row.get(f"unscored/{UNTRUSTED}", 0.0) / row["rollouts"]}
@@ -264,11 +264,13 @@ def reinforce(
         parts = _parts(run, policy, progress, config, experience)
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
-            hooks=saver, budget=budget, show=lambda at, *_: told(at, {}, reached),
-            parts=dataclasses.replace(parts, critic=critic, probe=probe, score=score),
+            recorder=saver, budget=budget, show=lambda at, *_: told(at, {}, reached),
+            parts=dataclasses.replace(
+                parts, critic=critic, real_eval=probe, score=score
+            ),
         )  # fmt: skip
-    if progress.halted:
-        print(f"{name}: {progress.halted}", file=sys.stderr)
+    if progress.stop_reason:
+        print(f"{name}: {progress.stop_reason}", file=sys.stderr)
     params = progress.result.params
     result = policy.replace(policy.model._replace(params=params))
     save_policy(run, name, result)
@@ -279,14 +281,14 @@ def reinforce(
 def _parts(
     run: Run,
     policy: Policy,
-    progress: Progress,
+    progress: TrainingState,
     config: LoopConfig,
     experience: CachingExperienceModel | None,
-) -> Parts:
+) -> LoopParts:
     """What the loop is given by the settings of its curriculum and of imitation."""
-    parts = Parts(
-        beside=supervised(run, policy, config) if config.supervised else (),
-        plans=_plans(run) if progress.stages is not None else {},
+    parts = LoopParts(
+        auxiliary=supervised(run, policy, config) if config.supervised else (),
+        plan_lengths=_plans(run) if progress.lessons is not None else {},
     )
     if experience is None:
         return parts
@@ -299,11 +301,11 @@ def _parts(
         c, experience, policy, max_steps=run.config.max_steps,
         temperature=config.update.temperature, seed=seed, trust=trust_of(run),
     )  # fmt: skip
-    return dataclasses.replace(parts, propose=propose, trial=trial)
+    return dataclasses.replace(parts, propose=propose, feasibility=trial)
 
 
 @contextlib.contextmanager
-def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[Score | None]:
+def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[ScoreEpisodes | None]:
     """What pays the steps of a loop; None where rewards stay as they are."""
     if config.reward == RewardConfig():
         yield None

@@ -18,9 +18,9 @@ from dreamgym.pipeline.pretrain import episodes_of, load_experience
 from dreamgym.pipeline.reinforce import reinforce, trust_of
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rewards.config import RewardConfig
-from dreamgym.rl import watch
-from dreamgym.training import Progress
+from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
+from dreamgym.training.monitor import best_row
 from worldmodel import fidelity
 from worldmodel.data.records import Episode, Task
 from worldmodel.experience.base import CachingExperienceModel
@@ -148,15 +148,17 @@ def _dreamable(tasks: Sequence[Task]) -> list[Task]:
     return known
 
 
-def _probed(progress: Progress) -> int:
+def _probed(progress: TrainingState) -> int:
     """Real steps that probes took."""
     return int(sum(row.get("probed", 0) for row in progress.curve))
 
 
-def _numbers(progress: Progress) -> dict[str, Any]:
+def _numbers(progress: TrainingState) -> dict[str, Any]:
     """What the stage tells of a loop, wherever it ran."""
     pool = progress.pool.entries.values()
-    told: dict[str, Any] = {"halted": progress.halted} if progress.halted else {}
+    told: dict[str, Any] = (
+        {"halted": progress.stop_reason} if progress.stop_reason else {}
+    )
     scored = [row for row in progress.curve if "success" in row]
     if scored:  # else nobody knows how often it won
         for name, row in (("first", scored[0]), ("last", scored[-1])):
@@ -168,7 +170,7 @@ def _numbers(progress: Progress) -> dict[str, Any]:
     if note is not None:
         told["note"] = note
         print(f"train: {note}", file=sys.stderr)
-    best = watch.best(progress.curve)
+    best = best_row(progress.curve)
     if progress.best is not None and best is not None:
         row = progress.curve[best]
         told |= {"kept_update": row["update"], "kept_probe": row["probe"]}

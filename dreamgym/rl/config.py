@@ -1,33 +1,50 @@
-"""The settings of a policy update: its advantage, its loss, its trust region."""
+"""Settings of a policy update: advantages, loss and trust region."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from dreamgym.rl.advantages import BASELINES, CREDITS, OTHER
+from dreamgym.rl.advantages import BASELINES, CREDITS, OTHER_ESTIMATORS
 from dreamgym.rl.critic import CriticConfig
 
 NORMALIZATIONS = ("batch", "group", "none")
-"""By what advantages are divided."""
+"""What advantages are divided by; see UpdateConfig."""
 
 
-def _among(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {tuple(known)}, got {value!r}")
+class LossWeights(NamedTuple):
+    """Weights that may change while training runs; that of the surrogate is 1.
+
+    `kl`, `entropy` and `auxiliary` are the coefficients of the KL penalty, the entropy
+    bonus and the auxiliary loss. `dense_rewards` multiplies reward components that are
+    not outcomes (docs/REWARDS.md).
+    """
+
+    kl: float
+    entropy: float = 0.0
+    auxiliary: float = 0.0
+    dense_rewards: float = 1.0
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {tuple(choices)}, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurrogateConfig:
-    """Which probabilities are compared, and what weighs the same in the loss.
+    """The surrogate loss: its importance ratio and how it is averaged.
 
-    `ratio` of a "token", or the mean of its "turn" (GSPO, arXiv:2507.18071, with
-    `average` "turn"), or "none": advantage times log-probability, without a clip, as
-    REINFORCE and imitation have it. (What takes from bad tokens then wants one
-    minibatch an update: a second one would move a policy that did not sample.)
-    `average` says what counts alike, whatever its length: a "token", a "turn" or an
-    "episode" (as in the paper of GRPO). `dual_clip` above 1 bounds what a bad token
-    costs; `truncate` above 0 weighs tokens by how likely the learner finds what the
-    sampler drew, at most so much (for samplers of another precision).
+    `ratio` is that of each "token", or the mean over its "turn" (GSPO,
+    arXiv:2507.18071, with `average` "turn"). With "none" the loss is the advantage
+    times the log-probability, without a clip, as in REINFORCE and in imitation; such
+    losses take one minibatch per update, because a second one would update a policy
+    other than the one that sampled.
+
+    `average` names the unit that counts equally in the loss, whatever its length: a
+    "token", a "turn" or an "episode" (as in the GRPO paper). `dual_clip` above 1 bounds
+    the loss of tokens with a negative advantage (0: no bound). `truncate` above 0
+    weights each token by its probability under the learner over that under the sampler,
+    at most by that value, for samplers of another numerical precision (0: no weight).
     """
 
     ratio: str = "token"
@@ -36,8 +53,8 @@ class SurrogateConfig:
     truncate: float = 0.0
 
     def __post_init__(self):
-        _among("ratio", self.ratio, ("token", "turn", "none"))
-        _among("average", self.average, ("token", "turn", "episode"))
+        _check_choice("ratio", self.ratio, ("token", "turn", "none"))
+        _check_choice("average", self.average, ("token", "turn", "episode"))
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
         if self.truncate < 0:
@@ -46,12 +63,14 @@ class SurrogateConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PenaltyConfig:
-    """How the distance to the reference is measured and where it is paid.
+    """The penalty on the KL divergence from the reference policy.
 
-    `kind` "full" is over the vocabulary, "k1" and "k3" from the sampled token
-    (losses.py). `place` "loss", or "reward": k1 of the turn, taken off before
-    advantages. With a `target` above 0 the weight follows: up where the distance is
-    larger, down where it is smaller (controllers.py).
+    `kind` is the estimator: "full" sums over the vocabulary, "k1" and "k3" use the
+    sampled token (losses.py). `place` adds the penalty to the "loss", or subtracts the
+    k1 estimate of a turn from its "reward" before advantages are computed. With a
+    `target` above 0 (in nats) the weight of the penalty is adapted after each update:
+    it grows while the divergence is above the target, and shrinks while it is below
+    (trust_region.py).
     """
 
     kind: str = "full"
@@ -59,42 +78,50 @@ class PenaltyConfig:
     target: float = 0.0
 
     def __post_init__(self):
-        _among("kind", self.kind, ("full", "k1", "k3"))
-        _among("place", self.place, ("loss", "reward"))
+        _check_choice("kind", self.kind, ("full", "k1", "k3"))
+        _check_choice("place", self.place, ("loss", "reward"))
         if self.target < 0:
             raise ValueError(f"target must be >= 0, got {self.target}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateConfig:
-    """A policy update: whose advantage, which ratio, how far a step may go.
+    """A policy update: its advantages, its loss, its trust region and its optimiser.
 
-    The defaults are GRPO (arXiv:2402.03300) with what came after: the loss is a mean
-    over all tokens of the batch, and the advantage is not divided by the group's std,
-    so that neither length nor difficulty weighs (Dr. GRPO, arXiv:2503.20783).
-    `normalize_advantages` "batch" divides by their root mean square over the batch (a
-    critic's are whitened), so that rewards of any size learn alike; "group" by the std
-    of the group; "none" leaves them. `credit` says what of a group is compared: the
-    returns from a "turn" on, of those who act at it, whole "episode" returns, or both
-    those and returns from one and the same "state" on (advantages.py). What was good
-    may grow further than what was bad (clip-higher, arXiv:2503.14476). `baseline`
-    "others" is RLOO, "batch" REINFORCE with a baseline, "critic" PPO with GAE
-    (critic.py). "success" imitates the episodes that were won (filtered SFT, rejection
-    sampling, RAFT, arXiv:2304.06767), "pairs" prefers them to lost ones of their group
-    (DPO, arXiv:2305.18290, at `beta`; of whole episodes, ETO, arXiv:2403.02502).
-    `discount` is a turn's (advantages.py).
+    The defaults are GRPO (arXiv:2402.03300) with later improvements: the loss is a mean
+    over all tokens of the batch and advantages are not divided by the group's standard
+    deviation, so that neither length nor difficulty changes a weight (Dr. GRPO,
+    arXiv:2503.20783), and the upper clip bound is wider than the lower one
+    (clip-higher, arXiv:2503.14476).
 
-    `kl` weighs the distance to a reference, the policy that training began with; with
-    `reference_decay` above 0 it follows as a moving average of that decay a minibatch.
-    `entropy` times the entropy is added to the gain.
+    `baseline` selects the advantage estimator. Returns are compared with the mean of
+    the "group" (GRPO), of its "others" (RLOO) or of the "batch" (REINFORCE with a
+    baseline). "critic" is PPO with generalised advantage estimation (critic.py).
+    "success" imitates successful episodes (filtered SFT, rejection sampling; RAFT,
+    arXiv:2304.06767). "pairs" prefers them to failed ones of their group (DPO,
+    arXiv:2305.18290, at `beta`; on whole episodes, ETO, arXiv:2403.02502).
 
-    After an update its KL(new || old) is measured, in nats. One whose mean over tokens
-    is above `radius`, or whose largest sum over a turn is above `max_turn_kl`, is
-    halved until it is not (trust_region.py); 0 sets no bound. The mean alone does not
-    protect what is done in a few states only.
+    `normalize_advantages` "batch" divides advantages by their root mean square over the
+    batch (those of a critic are whitened), so that learning does not depend on the
+    scale of rewards; "group" divides by the standard deviation of the group; "none"
+    leaves them as they are. `credit` selects the returns that are compared within a
+    group: those from a "turn" on, among the members that act at it, those of the whole
+    "episode", or the latter plus those from the same "state" on (advantages.py).
+    `discount` applies per turn.
 
-    The step grows over `warmup` minibatches: before it knows the gradient's noise, Adam
-    moves every parameter by the whole step.
+    `kl` is the coefficient of the KL penalty; the reference is the policy that training
+    began with, or, with `reference_decay` above 0, an exponential moving average of the
+    policy with that decay per minibatch. `entropy` is the coefficient of the entropy
+    bonus. `temperature` is that of sampling, which the learner applies, too.
+
+    After an update its KL(new || old) is measured, in nats. While its mean over tokens
+    exceeds `radius`, or its largest sum over a turn exceeds `max_turn_kl`, the step is
+    halved (trust_region.py); 0 sets no bound. A bound on the mean alone does not
+    protect behaviour that only a few states show.
+
+    The learning rate warms up over `warmup` minibatches: before Adam has estimated the
+    scale of gradients, it moves every parameter by the whole step. An update takes
+    `minibatches` steps on batches of `rows` packed rows of `width` tokens.
     """
 
     baseline: str = "group"
@@ -140,9 +167,9 @@ class UpdateConfig:
             )
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
-        _among("baseline", self.baseline, (*BASELINES, *OTHER))
-        _among("normalize_advantages", self.normalize_advantages, NORMALIZATIONS)
-        _among("credit", self.credit, CREDITS)
+        _check_choice("baseline", self.baseline, (*BASELINES, *OTHER_ESTIMATORS))
+        _check_choice("normalize_advantages", self.normalize_advantages, NORMALIZATIONS)
+        _check_choice("credit", self.credit, CREDITS)
         if self.credit != "turn" and self.baseline not in BASELINES:
             raise ValueError(
                 f"credit = {self.credit} compares returns of a group, which baseline = "
@@ -150,11 +177,11 @@ class UpdateConfig:
             )
         if self.beta <= 0:
             raise ValueError(f"beta must be > 0, got {self.beta}")
-        told = (self.surrogate.ratio, self.surrogate.average)
-        if self.baseline == "pairs" and told != ("none", "episode"):
+        ratio, average = self.surrogate.ratio, self.surrogate.average
+        if self.baseline == "pairs" and (ratio, average) != ("none", "episode"):
             raise ValueError(
                 "baseline = pairs needs surrogate.ratio = none and surrogate.average = "
-                f"episode: a pair is of whole episodes; got {told[0]} and {told[1]}"
+                f"episode: a pair is of whole episodes; got {ratio} and {average}"
             )
         if self.penalty.place == "reward" and self.reference_decay:
             raise ValueError(
@@ -164,7 +191,7 @@ class UpdateConfig:
         self._check_dead()
 
     def _check_dead(self):
-        """Refuse settings that nothing would come of."""
+        """Refuse settings that would have no effect."""
         imitates = self.baseline in ("success", "pairs")
         if imitates and self.kl and self.penalty.place == "reward":
             raise ValueError(
@@ -184,21 +211,21 @@ class UpdateConfig:
 
     @property
     def reads_rewards(self) -> bool:
-        """Whether it learns from rewards, not from who won alone."""
+        """Whether the update learns from rewards, not from success alone."""
         return self.baseline not in ("success", "pairs")
 
     @property
     def in_returns(self) -> bool:
-        """Whether advantages of turns are differences of returns, as Theorem 1 asks."""
+        """Whether advantages are differences of returns of turns, as in Theorem 1."""
         group = self.baseline in BASELINES and self.normalize_advantages != "group"
         critic = self.baseline == "critic" and self.normalize_advantages == "none"
-        known = (group or critic) and self.credit == "turn"
-        return known and self.surrogate.average == "token"
+        unchanged = (group or critic) and self.credit == "turn"
+        return unchanged and self.surrogate.average == "token"
 
 
 _ONE_STEP = {"surrogate.ratio": "none", "minibatches": 1, "warmup": 5}
-"""Without a ratio a gradient is right at the policy that sampled: one step a batch, as
-the papers have it. Four of them lost half of what a policy could (docs/LOG.md)."""
+"""Without a ratio the gradient is only right at the policy that sampled: one step per
+batch, as in the papers. Four steps lost half of a policy's success (docs/LOG.md)."""
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {
@@ -219,7 +246,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "baseline": "pairs", "surrogate.average": "episode", "kl": 0.0, **_ONE_STEP
     },
 }  # fmt: skip
-"""Customary names as settings of UpdateConfig, over its defaults.
+"""Algorithms by their customary names, as changes to the defaults of UpdateConfig.
 
-The default itself has no name of its own: Dr. GRPO with clip-higher (DAPO's).
+The defaults themselves have no such name: they are Dr. GRPO with DAPO's clip-higher.
 """

@@ -1,4 +1,4 @@
-"""Which turn gets how much: rewards of a batch of episodes -> its advantages."""
+"""Credit assignment on a batch of episodes: rewards of turns -> their advantages."""
 
 from collections.abc import Sequence
 
@@ -6,112 +6,129 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from dreamgym.rl.advantages import (
+    dpo_weights,
     gae,
     group_advantages,
-    preferences,
-    usable,
-    whitened,
+    has_signal,
+    whiten,
 )
 from dreamgym.rl.config import UpdateConfig
 
 Flat = Float[np.ndarray, " N"]
-"""A number a turn (or a token), episode after episode."""
+"""A number for each turn (or token), one episode after the other."""
+Mask = Bool[np.ndarray, " N"]
 
 
-class Grid:
-    """Turns (or tokens) of episodes as rows [B, T], and back in their order [N].
+class TurnGrid:
+    """Arranges the turns (or tokens) of B episodes as [B, T], and back as flat [N].
 
-    `length` counts an episode's; `scored` are the episodes whose outcome is known,
-    `lost` counts what came after the last trusted state of those that were cut.
+    `length` is the number of turns of an episode. `scored` marks episodes whose outcome
+    is known. `unknown` is the number of turns at the end of an aborted episode, those
+    after its last trusted state; 0 for the others.
     """
 
     def __init__(
         self,
         length: Int[np.ndarray, " B"],
         scored: Bool[np.ndarray, " B"],
-        lost: Int[np.ndarray, " B"],
+        unknown: Int[np.ndarray, " B"],
     ):
-        self._length, self._scored, self._lost = length, scored, lost
-        self._taken = np.arange(length.max()) < length[:, None]
+        self._length, self._scored, self._unknown = length, scored, unknown
+        self._mask = np.arange(length.max()) < length[:, None]
 
     def _rows(self, flat: Sequence[float] | np.ndarray) -> Float[np.ndarray, "B T"]:
-        out = np.zeros(self._taken.shape)
-        out[self._taken] = flat
+        out = np.zeros(self._mask.shape)
+        out[self._mask] = flat
         return out
 
-    def _spread(self, each: Float[np.ndarray, " B"]) -> Flat:
-        """A number an episode as that of each of its turns."""
-        return np.broadcast_to(each[:, None], self._taken.shape)[self._taken]
+    def _per_turn(self, per_episode: Float[np.ndarray, " B"]) -> Flat:
+        """The number of an episode at each of its turns."""
+        return np.broadcast_to(per_episode[:, None], self._mask.shape)[self._mask]
 
-    def compared(
+    def group_advantages(
         self,
         rewards: Sequence[float] | Flat,
         states: Int[np.ndarray, " N"],
         config: UpdateConfig,
         size: int,
-    ) -> tuple[Flat, Bool[np.ndarray, " N"]]:
-        """(advantage over other returns, whether it carries a signal).
+    ) -> tuple[Flat, Mask]:
+        """Return (advantages over other episodes, mask of turns that carry a signal).
 
-        Groups of `size` episodes follow each other; `states` numbers the state in which
-        each turn begins.
+        Episodes are consecutive groups of `size`; `states` numbers the state in which
+        each turn begins (advantages.group_advantages).
         """
         groups = (len(self._length) // size, size, -1)
-        counted = (self._taken & self._scored[:, None]).reshape(groups)
-        adv = group_advantages(
-            self._rows(rewards).reshape(groups), counted,
-            self._rows(states).reshape(groups).astype(int), discount=config.discount,
+        mask = (self._mask & self._scored[:, None]).reshape(groups)
+        advantages = group_advantages(
+            self._rows(rewards).reshape(groups),
+            mask,
+            self._rows(states).reshape(groups).astype(int),
+            discount=config.discount,
             divide_by_std=config.normalize_advantages == "group",
-            baseline=config.baseline, credit=config.credit,
-        )  # fmt: skip
-        use, shape = usable(counted, adv), self._taken.shape
-        return adv.reshape(shape)[self._taken], use.reshape(shape)[self._taken]
+            baseline=config.baseline,
+            credit=config.credit,
+        )
+        shape = self._mask.shape
+        signal = has_signal(mask, advantages).reshape(shape)
+        return advantages.reshape(shape)[self._mask], signal[self._mask]
 
-    def kept(self, won: Bool[np.ndarray, " B"]) -> tuple[Flat, Bool[np.ndarray, " N"]]:
-        """(1, whether it is of a won episode): what filtered SFT imitates."""
-        use = self._spread((won & self._scored).astype(np.float32))
-        return use, use > 0
+    def success_filter(self, success: Bool[np.ndarray, " B"]) -> tuple[Flat, Mask]:
+        """Return (1, mask of the turns of successful episodes): filtered SFT."""
+        weights = self._per_turn((success & self._scored).astype(np.float32))
+        return weights, weights > 0
 
-    def preferred(
-        self, margins: Sequence[float] | Flat, won: Bool[np.ndarray, " B"],
-        written: Int[np.ndarray, " B"], config: UpdateConfig, size: int,
-    ) -> tuple[Flat, Bool[np.ndarray, " N"]]:  # fmt: skip
-        """(DPO's weight, whether it is in a pair); `margins` a turn, advantages.py.
+    def dpo_weights(
+        self,
+        log_ratios: Sequence[float] | Flat,
+        success: Bool[np.ndarray, " B"],
+        tokens: Int[np.ndarray, " B"],
+        config: UpdateConfig,
+        size: int,
+    ) -> tuple[Flat, Mask]:
+        """Return (DPO's weights, mask of turns of episodes in a pair).
 
-        Times the tokens `written` in the episode: a mean over episodes takes it out.
+        `log_ratios` are those of policy to reference, one for each turn
+        (advantages.dpo_weights). Weights are multiplied by the number of sampled
+        `tokens` of the episode, which a mean over episodes divides by.
         """
-        shape = (len(self._length) // size, size)
-        each = preferences(
-            self._rows(margins).sum(1).reshape(shape), won.reshape(shape),
-            self._scored.reshape(shape), beta=config.beta,
-        ).reshape(-1)  # fmt: skip
-        adv = self._spread((each * written).astype(np.float32))
-        return adv, adv != 0
+        groups = (len(self._length) // size, size)
+        per_episode = dpo_weights(
+            self._rows(log_ratios).sum(1).reshape(groups),
+            success.reshape(groups),
+            self._scored.reshape(groups),
+            beta=config.beta,
+        ).reshape(-1)
+        weights = self._per_turn((per_episode * tokens).astype(np.float32))
+        return weights, weights != 0
 
-    def judged(
+    def gae_advantages(
         self,
         rewards: Sequence[float] | Flat,
         values: Flat,
         discount: float | Flat,
         config: UpdateConfig,
-    ) -> tuple[Flat, Bool[np.ndarray, " N"], Flat]:
-        """(GAE, whether it counts, return) of each turn or token, by a critic's values.
+    ) -> tuple[Flat, Mask, Flat]:
+        """Return (GAE, mask of turns that count, returns), from the values of a critic.
 
-        An episode that was cut goes as far as its last trusted state, in which the turn
-        that was cut began: what follows is worth what the critic says of that state.
-        `discount` lies after each of them.
+        An aborted episode ends at its last trusted state, in which its unknown turns
+        begin: all that follows has the critic's value of that state. `discount` applies
+        between a turn (or token) and the next.
         """
-        worth = self._rows(values)
-        ends = self._length - self._lost
-        cut = self._lost > 0
-        known = np.arange(worth.shape[1]) < ends[:, None]
-        known &= (self._scored | cut)[:, None]
-        at = np.minimum(ends, worth.shape[1] - 1)
-        last = np.where(cut, worth[np.arange(len(at)), at], 0.0)
-        rate = self._rows(np.broadcast_to(discount, values.shape))
-        adv, returns = gae(
-            self._rows(rewards), worth, last, known, discount=rate,
-            decay=config.critic.decay,
-        )  # fmt: skip
+        value_rows = self._rows(values)
+        ends = self._length - self._unknown
+        aborted = self._unknown > 0
+        mask = np.arange(value_rows.shape[1]) < ends[:, None]
+        mask &= (self._scored | aborted)[:, None]
+        at = np.minimum(ends, value_rows.shape[1] - 1)
+        bootstrap = np.where(aborted, value_rows[np.arange(len(at)), at], 0.0)
+        advantages, returns = gae(
+            self._rows(rewards),
+            value_rows,
+            bootstrap,
+            mask,
+            discount=self._rows(np.broadcast_to(discount, values.shape)),
+            gae_lambda=config.critic.decay,
+        )
         if config.normalize_advantages != "none":
-            adv = whitened(adv, known)
-        return adv[self._taken], known[self._taken], returns[self._taken]
+            advantages = whiten(advantages, mask)
+        return advantages[self._mask], mask[self._mask], returns[self._mask]

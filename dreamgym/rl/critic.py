@@ -1,9 +1,10 @@
-"""The critic of PPO: what a state is worth, read before the policy writes there.
+"""The critic of PPO: values of states, read before the policy writes there.
 
-turns -> V of the columns that predict sampled tokens -> GAE (advantages.py) -> returns
--> the critic is fitted to them. Over turns it is read where a turn begins: a turn is
-one action, so time counts in turns, as the discount of the other baselines does. Over
-tokens it is read before each of them, and the discount lies between turns alone.
+turns -> values at the columns that predict sampled tokens -> advantages (advantages.py)
+-> returns -> the critic is fitted to them. A critic over turns is read where a turn
+begins: a turn is one action, so time counts in turns, as it does for the other
+baselines. A critic over tokens is read before each sampled token, and the discount
+applies between turns only.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
+from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
 from worldmodel.fitting.arrays import Ratio
@@ -34,13 +36,14 @@ from worldmodel.fitting.optimizer import OptimizerConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CriticConfig:
-    """How values are read, and how they are fitted.
+    """How values are read from a network, and how they are fitted.
 
-    One value a "turn" or one a "token" (`over`). `trunk` "shared" reads them off the
-    policy's own last hidden states by a linear head, without a gradient to the policy;
-    "own" gives the critic a network that begins as the policy's. `decay` is GAE's
-    lambda; `clip` bounds how far a value moves in an update (0: not); `passes` over the
-    batch an update.
+    `over` is the unit that has a value: a "turn" or a "token". With `trunk` "shared" a
+    linear head reads values from the policy's last hidden states, without a gradient to
+    the policy; with "own" the critic has a network of its own, which begins as the
+    policy's. `decay` is the lambda of generalised advantage estimation. `clip` bounds
+    how far a value may move in an update (0: no bound). The critic is fitted in
+    `passes` passes over each batch.
     """
 
     over: str = "turn"
@@ -65,23 +68,32 @@ class CriticConfig:
 
 
 def critic_loss(logits, batch: Tokens, *, clip: float):
-    """Of the columns before the marked tokens, from `returns` and `old_value`."""
-    told = (batch.columns["old_value"], batch.columns["returns"])
-    old, returns, mask, weight = (
-        jnp.asarray(x)[:, 1:] for x in (*told, batch.mask, batch.weight)
+    """Return the value loss of the columns before the marked tokens.
+
+    The batch has the columns `returns` and `old_value`.
+    """
+    old_value, returns, mask, weight = (
+        jnp.asarray(x)[:, 1:]
+        for x in (
+            batch.columns["old_value"],
+            batch.columns["returns"],
+            batch.mask,
+            batch.weight,
+        )
     )
-    loss = losses.value_loss(logits[:, :-1, 0], old, returns, mask, weight, clip=clip)
-    return loss, {}
+    value = logits[:, :-1, 0]
+    return losses.value_loss(value, old_value, returns, mask, weight, clip=clip), {}
 
 
 class Critic:
-    """Values of turns or tokens, fitted to their returns. Holds no state of its own.
+    """Computes values of turns or tokens and fits them; it holds no state of its own.
 
-    Numbers of N follow the turns, and in each of them its tokens.
+    Arrays [N] have one number for each position, turn after turn, and within a turn
+    token after token.
     """
 
     def __init__(self, model: Model, config: CriticConfig, *, rows: int, width: int):
-        """`rows` of `width` tokens make a batch, as in the policy's updates."""
+        """A batch has `rows` packed rows of `width` tokens, as in policy updates."""
         self.config, self._rows, self._width = config, rows, width
         self._model = with_scalar_head(model)
         shared = config.trunk == "shared"
@@ -98,39 +110,39 @@ class Critic:
 
         def values(params: nnx.State, batch: Tokens) -> jax.Array:
             rows = (batch.ids, batch.position, batch.segment)
-            found = apply_decoder(definition, params, *rows).logits()[:, :-1, 0]
-            return jnp.pad(found, ((0, 0), (1, 0)))  # to the column it is asked for
+            before = apply_decoder(definition, params, *rows).logits()[:, :-1, 0]
+            return jnp.pad(before, ((0, 0), (1, 0)))  # at the token, not before it
 
         self._values = jax.jit(values)
 
     def init(self) -> TrainState:
-        """Values of 0, and a fresh optimiser."""
+        """Return a critic whose values are 0, with a new optimiser."""
         return self._learner.init()
 
-    def places(self, example: Example) -> list[int]:
-        """The sampled tokens of a turn before which values are read."""
-        found = [i for i, sampled in enumerate(example.mask) if sampled]
-        return found[:1] if self.config.over == "turn" else found
+    def positions(self, example: Example) -> list[int]:
+        """Return the sampled tokens of a turn before which values are read."""
+        sampled = [i for i, trains in enumerate(example.mask) if trains]
+        return sampled[:1] if self.config.over == "turn" else sampled
 
     def values(
         self, state: TrainState, policy: nnx.State, examples: Sequence[Example]
     ) -> Float[np.ndarray, " N"]:
-        """V of the state at each place."""
+        """Return the value of the state at each position."""
         params = self._params(state, policy)
-        places = [self.places(e) for e in examples]
-        total = sum(map(len, places))
-        tokens = self._packed(_marked(examples, places, row=np.arange(total)))
-        out = np.zeros(total, np.float32)
+        positions = [self.positions(e) for e in examples]
+        count = sum(map(len, positions))
+        tokens = self._packed(_marked(examples, positions, row=np.arange(count)))
+        out = np.zeros(count, np.float32)
 
-        def told(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
+        def piece(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
             batch = rows_of(tokens, np.arange(start, stop), size)
             return batch, np.asarray(self._values(params, batch))
 
-        count, width = tokens.ids.shape
-        for batch, found in self._learner.microbatches.run(
-            count, self._rows, width, told
+        rows, width = tokens.ids.shape
+        for batch, values in self._learner.microbatches.run(
+            rows, self._rows, width, piece
         ):
-            out[batch.columns["row"][batch.mask]] = found[batch.mask]
+            out[batch.columns["row"][batch.mask]] = values[batch.mask]
         return out
 
     def fit(
@@ -143,9 +155,10 @@ class Critic:
         *,
         seed: int,
     ) -> tuple[TrainState, dict[str, float]]:
-        """Some passes over the batch; `values` are those before. The state is used up.
+        """Fit the critic to the returns, in some passes over the batch.
 
-        Returns the share of the returns' variance that `values` explained, too.
+        `values` are those before the fit. The state given is used up. Metrics are the
+        `critic_loss` and the share of the returns' variance that `values` `explained`.
 
         Raises:
           FloatingPointError: a loss that is not finite.
@@ -153,51 +166,52 @@ class Critic:
         if self.config.trunk == "shared":
             params = jax.tree.map(jnp.copy, self._params(state, policy))
             state = state._replace(params=params)
-        places = [self.places(e) for e in examples]
+        positions = [self.positions(e) for e in examples]
         tokens = self._packed(
-            _marked(examples, places, returns=returns, old_value=values)
+            _marked(examples, positions, returns=returns, old_value=values)
         )
         steps = -(-len(tokens.ids) // self._rows) * self.config.passes
         batches = epochs(tokens, self._rows, seed=seed, start=0)
         total: dict[str, Ratio] = {}
         for _ in range(steps):
-            state, found = self._learner.update(state, [next(batches)])
-            total = merge(total, found)
+            state, metrics = self._learner.update(state, [next(batches)])
+            total = merge(total, metrics)
         loss = float(total["loss"].value())
         require_finite("critic loss", loss, int(state.step))
-        left = np.var(returns - values) / max(float(np.var(returns)), 1e-12)
-        return state, {"critic_loss": loss, "explained": float(1.0 - left)}
+        residual = np.var(returns - values) / max(float(np.var(returns)), 1e-12)
+        return state, {"critic_loss": loss, "explained": float(1.0 - residual)}
 
     def _params(self, state: TrainState, policy: nnx.State) -> nnx.State:
-        """The critic's parameters; where it reads the policy's trunk, that of now."""
+        """The critic's parameters; a shared trunk is that of the present policy."""
         if self.config.trunk == "own":
             return state.params
-        mine = dict(nnx.to_flat_state(state.params))
-        theirs = {p: x for p, x in nnx.to_flat_state(policy) if str(p[0]) != HEAD}
-        return nnx.from_flat_state(mine | theirs)
+        params = dict(nnx.to_flat_state(state.params))
+        trunk = {p: x for p, x in nnx.to_flat_state(policy) if str(p[0]) != HEAD}
+        return nnx.from_flat_state(params | trunk)
 
     def _packed(self, examples: Sequence[Example]) -> Tokens:
         longest = max(len(e.ids) for e in examples)
         width = self._width
-        return pack(examples, width if longest <= width else -(-longest // 64) * 64)
+        return pack(examples, width if longest <= width else bucket(longest))
 
 
 def _marked(
     examples: Sequence[Example],
-    places: Sequence[Sequence[int]],
+    positions: Sequence[Sequence[int]],
     **columns: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
 ) -> list[Example]:
-    """Turns up to their last place; places are marked and carry the columns."""
-    out, following = [], 0
-    for e, at in zip(examples, places, strict=True):
+    """The turns up to their last position, with mask and columns at the positions."""
+    out, start = [], 0
+    for e, at in zip(examples, positions, strict=True):
         size = at[-1] + 1
-        span = slice(following, following + len(at))
-        following += len(at)
+        span = slice(start, start + len(at))
+        start += len(at)
         mask = np.zeros(size, bool)
         mask[at] = True
-        named = {}
+        values = {}
         for name, numbers in columns.items():
-            named[name] = np.zeros(size, numbers.dtype)
-            named[name][at] = numbers[span]
-        out.append(Example(e.ids[:size], mask, np.zeros(size, np.int32), 1.0, named))
+            values[name] = np.zeros(size, numbers.dtype)
+            values[name][at] = numbers[span]
+        token_type = np.zeros(size, np.int32)
+        out.append(Example(e.ids[:size], mask, token_type, columns=values))
     return out

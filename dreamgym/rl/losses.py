@@ -1,8 +1,8 @@
-"""Policy losses on arrays: surrogates, KL divergences, the value's loss.
+"""Losses of policy and critic, on arrays: surrogates, KL divergences, value loss.
 
-All are sums over the policy's own tokens with their count (Ratio), so that microbatches
-add exactly. `weight` counts how often a token was sampled at the same place, and
-carries how turns are averaged (update.py).
+Means are Ratios of a sum over the policy's own tokens and their count, so that
+microbatches add exactly. `weight` multiplies tokens: it counts how often an equal turn
+was sampled, and makes tokens, turns or episodes count equally (update.py).
 """
 
 import jax
@@ -17,7 +17,7 @@ def log_ratio(
     old_logp: Float[AnyArray, "B T"],
     mask: Bool[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
-    """log of new over old probability of each policy token, 0 elsewhere."""
+    """Return log(new / old probability) of each policy token, 0 elsewhere."""
     return jnp.where(mask, logp - old_logp, 0.0)
 
 
@@ -26,43 +26,45 @@ def turn_sums(
     mask: Bool[AnyArray, "B T"],
     segment: Int[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
-    """Each policy token gets the sum over its turn, a segment of a packed row."""
+    """Return, at each policy token, the sum over its turn (a segment of a row)."""
     batch, steps = x.shape
-    own = jnp.asarray(segment) + (steps + 1) * jnp.arange(batch)[:, None]
-    kept = jnp.where(mask, x, 0.0)
-    total = jax.ops.segment_sum(kept.ravel(), own.ravel(), batch * (steps + 1))
-    return jnp.where(mask, total[own], 0.0)
+    turn = jnp.asarray(segment) + (steps + 1) * jnp.arange(batch)[:, None]
+    masked = jnp.where(mask, x, 0.0)
+    total = jax.ops.segment_sum(masked.ravel(), turn.ravel(), batch * (steps + 1))
+    return jnp.where(mask, total[turn], 0.0)
 
 
 def turn_log_ratio(
-    ratio: Float[Array, "B T"],
+    log_ratios: Float[Array, "B T"],
     mask: Bool[AnyArray, "B T"],
     segment: Int[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
-    """Each policy token gets the mean log ratio of its turn (GSPO, arXiv:2507.18071).
+    """Return, at each policy token, the mean log ratio of its turn.
 
-    That is the log of eq. 7's ratio, with the length of the turn taken out of it.
+    This is the logarithm of GSPO's sequence ratio (arXiv:2507.18071, eq. 7), which does
+    not depend on the length of the turn.
     """
-    count = turn_sums(jnp.ones_like(ratio), mask, segment)
-    return turn_sums(ratio, mask, segment) / jnp.maximum(count, 1.0)
+    count = turn_sums(jnp.ones_like(log_ratios), mask, segment)
+    return turn_sums(log_ratios, mask, segment) / jnp.maximum(count, 1.0)
 
 
-def truncated_weight(
+def truncated_importance_weight(
     logp: Float[AnyArray, "B T"],
     sampled_logp: Float[AnyArray, "B T"],
     mask: Bool[AnyArray, "B T"],
-    most: float,
+    cap: float,
 ) -> Float[Array, "B T"]:
-    """Importance of a token that another program sampled, at most `most` (TIS).
+    """Return the importance weight of sampler to learner, at most `cap`.
 
-    The sampler may compute in another precision than the learner: `logp` is what the
-    learner gives the token before the update, `sampled_logp` what the sampler did.
+    The sampler may compute in another precision than the learner: `logp` is the
+    learner's log-probability of the token before the update, `sampled_logp` the
+    sampler's (truncated importance sampling).
     """
-    return jnp.minimum(jnp.exp(log_ratio(jnp.asarray(logp), sampled_logp, mask)), most)
+    return jnp.minimum(jnp.exp(log_ratio(jnp.asarray(logp), sampled_logp, mask)), cap)
 
 
 def clipped_policy_loss(
-    ratio: Float[Array, "B T"],
+    log_ratios: Float[Array, "B T"],
     adv: Float[AnyArray, "B T"],
     mask: Bool[AnyArray, "B T"],
     weight: Float[AnyArray, "B T"] | float = 1.0,
@@ -71,13 +73,15 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float = 0.0,
 ) -> Ratio:
-    """Clipped surrogate (PPO, arXiv:1707.06347 eq. 7) of log ratios.
+    """Clipped surrogate loss (PPO, arXiv:1707.06347, eq. 7) of log ratios.
 
-    With a `dual_clip` above 1 a bad token costs at most that many times its advantage,
-    however likely it has become (arXiv:1912.09729 eq. 5).
+    With a `dual_clip` above 1 the loss of a token with a negative advantage is bounded
+    by that many times the advantage, however likely the token has become
+    (arXiv:1912.09729, eq. 5).
     """
-    r = jnp.exp(ratio)
-    gain = jnp.minimum(r * adv, jnp.clip(r, 1.0 - clip_low, 1.0 + clip_high) * adv)
+    ratio = jnp.exp(log_ratios)
+    clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    gain = jnp.minimum(ratio * adv, clipped * adv)
     if dual_clip:
         bounded = jnp.maximum(gain, dual_clip * jnp.asarray(adv))
         gain = jnp.where(jnp.asarray(adv) < 0, bounded, gain)
@@ -85,33 +89,33 @@ def clipped_policy_loss(
 
 
 def clip_fraction(
-    ratio: Float[Array, "B T"],
+    log_ratios: Float[Array, "B T"],
     mask: Bool[AnyArray, "B T"],
     weight: Float[AnyArray, "B T"] | float = 1.0,
     *,
     clip_low: float,
     clip_high: float,
 ) -> Ratio:
-    """Share of policy tokens whose probability ratio left the clip range."""
-    r = jnp.exp(ratio)
-    out = (r < 1.0 - clip_low) | (r > 1.0 + clip_high)
-    return masked_ratio(out.astype(ratio.dtype), mask, weight)
+    """Return the share of policy tokens whose probability ratio left the clip range."""
+    ratio = jnp.exp(log_ratios)
+    outside = (ratio < 1.0 - clip_low) | (ratio > 1.0 + clip_high)
+    return masked_ratio(outside.astype(log_ratios.dtype), mask, weight)
 
 
-def kl_each(
+def token_kl(
     logp: Float[Array, "B T V"],
     ref_logp: Float[AnyArray, "B T V"],
     mask: Bool[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
-    """KL(policy || reference) over the vocabulary, at each sampled token.
+    """Return KL(policy || reference) over the vocabulary, at each sampled token.
 
-    Exact where the usual estimators look at the sampled token alone; those grow with
-    exp(ref - policy), and one unlikely token then decides the whole step. Tokens that
-    may not be sampled are -inf in both and count for nothing.
+    It is exact, while the usual estimators use the sampled token alone: they grow with
+    exp(ref - policy), and a single unlikely token can then dominate a step. Tokens that
+    may not be sampled are -inf in both distributions and do not count.
     """
-    real = jnp.isfinite(logp) & jnp.asarray(mask)[..., None]
-    known, told = jnp.where(real, logp, 0.0), jnp.where(real, ref_logp, 0.0)
-    return jnp.where(real, jnp.exp(known) * (known - told), 0.0).sum(-1)
+    allowed = jnp.isfinite(logp) & jnp.asarray(mask)[..., None]
+    policy, reference = (jnp.where(allowed, x, 0.0) for x in (logp, ref_logp))
+    return jnp.where(allowed, jnp.exp(policy) * (policy - reference), 0.0).sum(-1)
 
 
 def sampled_kl(
@@ -122,20 +126,20 @@ def sampled_kl(
     *,
     kind: str,
 ) -> Ratio:
-    """KL(policy || reference) from the sampled tokens alone (J. Schulman, 2020).
+    """Estimate KL(policy || reference) from the sampled tokens (J. Schulman, 2020).
 
-    k1 is log(policy / reference): unbiased, of either sign, and as a loss without any
-    gradient on average, so it belongs into a reward. k3 adds reference / policy - 1:
-    still unbiased, never negative, and with a gradient towards the reference.
+    `kind` "k1" is log(policy / reference): unbiased, of either sign. As a loss its
+    expected gradient is 0, so it belongs in a reward. "k3" adds reference / policy - 1:
+    it is unbiased as well, never negative, and its gradient points to the reference.
 
     Raises:
-      ValueError: neither k1 nor k3.
+      ValueError: an unknown kind.
     """
     if kind not in ("k1", "k3"):
         raise ValueError(f"kind must be 'k1' or 'k3', got {kind!r}")
-    gap = log_ratio(logp, ref_logp, mask)
-    found = gap if kind == "k1" else jnp.expm1(-gap) + gap
-    return masked_ratio(found, mask, weight)
+    k1 = log_ratio(logp, ref_logp, mask)
+    estimate = k1 if kind == "k1" else jnp.expm1(-k1) + k1
+    return masked_ratio(estimate, mask, weight)
 
 
 def value_loss(
@@ -147,15 +151,16 @@ def value_loss(
     *,
     clip: float = 0.0,
 ) -> Ratio:
-    """Half the squared error of the critic; with `clip` the worse of two (PPO).
+    """Half the squared error of the critic, with PPO's clipping of values.
 
-    The other one is that of a value no further than `clip` from the one before the
-    update: a step that would lead beyond it has no gradient, unless it is needed.
+    With a `clip` above 0 the loss is the larger of two errors: that of the value, and
+    that of the value clipped to within `clip` of `old_value`, the one before the
+    update. Values that moved further towards the returns then have no gradient.
     """
     value, returns = jnp.where(mask, value, 0.0), jnp.where(mask, returns, 0.0)
     error = (value - returns) ** 2
     if clip:
         old = jnp.where(mask, old_value, 0.0)
-        near = old + jnp.clip(value - old, -clip, clip)
-        error = jnp.maximum(error, (near - returns) ** 2)
+        clipped = old + jnp.clip(value - old, -clip, clip)
+        error = jnp.maximum(error, (clipped - returns) ** 2)
     return masked_ratio(0.5 * error, mask, weight)

@@ -1,7 +1,8 @@
-"""How far an update moved the policy, and the way back where that was too far.
+"""The trust region: the size of an update, a line search, the KL controller.
 
-KL(new || old) over whole vocabularies on the batch that the update was made from. A
-clipped loss only takes gradients away; it does not hold a policy within any distance.
+Sizes are KL(new || old) over whole vocabularies, on the batch that the update was made
+from. A clipped loss only removes gradients; it does not keep a policy within any
+distance of the old one.
 """
 
 import math
@@ -11,50 +12,63 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array
 
+CONTROLLER_STEP = 0.1
+"""Largest relative change of the KL coefficient per update."""
 
-class Distance(NamedTuple):
-    """What an update did on its batch: KL(new || old) in nats, and what it gained.
 
-    `mean` and `largest` are of the policy's tokens; `turn` is the largest sum over a
-    turn, `turn_mean` the mean over turns; `gain` is the mean advantage of turns under
-    the new policy, by importance.
+class UpdateSize(NamedTuple):
+    """The size of an update on its batch, KL(new || old) in nats, and its gain.
+
+    `mean_kl` and `max_kl` are over the policy's tokens. `max_turn_kl` is the largest
+    sum over a turn, `mean_turn_kl` the mean of these sums. `gain` is the mean advantage
+    of turns under the new policy, by importance sampling.
     """
 
-    mean: float
-    largest: float
-    turn: float = 0.0
+    mean_kl: float
+    max_kl: float
+    max_turn_kl: float = 0.0
     gain: float = 0.0
-    turn_mean: float = 0.0
+    mean_turn_kl: float = 0.0
 
 
-def backtracked(
+def backtracking_line_search(
     old: Any,
     new: Any,
-    measure: Callable[[Any], Distance],
-    radius: float,
+    measure: Callable[[Any], UpdateSize],
+    max_mean_kl: float,
     *,
     max_turn_kl: float = math.inf,
-    most: int = 8,
-) -> tuple[Any, Distance, float]:
-    """Return the longest of the step's halves that stays within the trust region.
+    max_steps: int = 8,
+) -> tuple[Any, UpdateSize, float]:
+    """Halve a step until it lies within the trust region (TRPO, arXiv:1502.05477, C).
 
-    That is a mean KL of at most `radius` a token, and of at most `max_turn_kl` in any
-    one turn. Returned are (parameters, their distance, share of the step taken): 1,
-    1/2, 1/4, ... and 0 where none of `most` is near enough (or its distance is no
-    number), which is to stay.
+    Within it the mean KL of a token is at most `max_mean_kl`, and the KL of every turn
+    at most `max_turn_kl`. Returns (parameters, their size, fraction of the step): the
+    fraction is 1, 1/2, 1/4, ..., or 0 with the old parameters where none of `max_steps`
+    fractions is small enough, or where sizes are not finite.
     """
-    share, params = 1.0, new
-    for _ in range(most):
-        found = measure(params)
-        # Comparisons are false where a distance is no number.
-        if found.mean <= radius and found.turn <= max_turn_kl:
-            return params, found, share
-        share /= 2
-        params = between(old, new, share)
-    return old, Distance(0.0, 0.0), 0.0
+    fraction, params = 1.0, new
+    for _ in range(max_steps):
+        size = measure(params)
+        # Comparisons with NaN are false.
+        if size.mean_kl <= max_mean_kl and size.max_turn_kl <= max_turn_kl:
+            return params, size, fraction
+        fraction /= 2
+        params = interpolate(old, new, fraction)
+    return old, UpdateSize(0.0, 0.0), 0.0
 
 
 @jax.jit
-def between(old: Any, new: Any, share: float | Array) -> Any:
-    """Parameters that share of the way from `old` to `new`."""
-    return jax.tree.map(lambda a, b: a + share * (b - a), old, new)
+def interpolate(old: Any, new: Any, fraction: float | Array) -> Any:
+    """Return the parameters at that fraction of the way from `old` to `new`."""
+    return jax.tree.map(lambda a, b: a + fraction * (b - a), old, new)
+
+
+def adapt_kl_coefficient(coefficient: float, kl: float, target: float) -> float:
+    """Return the coefficient of the KL penalty after an update (arXiv:1909.08593).
+
+    It changes in proportion to the relative error of `kl`, clipped to 20 %: by
+    CONTROLLER_STEP of itself at most.
+    """
+    error = min(max(kl / target - 1.0, -0.2), 0.2)
+    return coefficient * (1.0 + CONTROLLER_STEP * error / 0.2)

@@ -1,19 +1,25 @@
-"""The one loop, dream or real: choose tasks, roll out, update the policy."""
+"""The training loop: choose tasks, roll out, update the policy."""
 
 from dreamgym.training.config import BesideConfig, LoopConfig, ReplayConfig
-from dreamgym.training.learn import Learned, learn, turn_example
-from dreamgym.training.loop import Hooks, Parts, train
-from dreamgym.training.progress import Progress
+from dreamgym.training.learn import learn
+from dreamgym.training.loop import train
+from dreamgym.training.monitor import WatchConfig
+from dreamgym.training.state import (
+    LoopParts,
+    Recorder,
+    TrainingState,
+    UpdateResult,
+)
 
 __all__ = [
     "BesideConfig",
-    "Hooks",
-    "Learned",
     "LoopConfig",
-    "Parts",
-    "Progress",
+    "LoopParts",
+    "Recorder",
     "ReplayConfig",
+    "TrainingState",
+    "UpdateResult",
+    "WatchConfig",
     "learn",
     "train",
-    "turn_example",
 ]

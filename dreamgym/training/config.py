@@ -1,24 +1,24 @@
-"""The settings of the loop: how much is rolled out, from where, and what is kept."""
+"""Settings of the training loop: rollouts, replay, auxiliary loss and monitor."""
 
 import dataclasses
 
 from curriculum.sampler import CurriculumConfig
 from dreamgym.rewards.config import RewardConfig
-from dreamgym.rl.config import UpdateConfig
-from dreamgym.rl.watch import WatchConfig
+from dreamgym.rl.config import LossWeights, UpdateConfig
+from dreamgym.training.monitor import WatchConfig
 
-ALONE = ("batch", "critic", "success")
-"""Baselines that need no group of one task."""
-BESIDE = ("bc", "iwm", "own")
+GROUPLESS_BASELINES = ("batch", "critic", "success")
+"""Baselines that need no group of rollouts of one task."""
+AUXILIARY_KINDS = ("bc", "iwm", "own")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """Turns of won episodes that are learnt from again.
+    """Replay of turns from episodes that succeeded.
 
-    To every batch come `share` times as many turns as it has, drawn from the last
-    `size` kept, with the advantage and the probabilities they were sampled with: the
-    clipped ratio is then that to the policy of then.
+    Each batch is extended by `share` times its number of turns, drawn from the newest
+    `size` turns of the replay. They keep the advantage and the log-probabilities they
+    were sampled with, so the clipped ratio is that to the policy that sampled them.
     """
 
     share: float = 0.0
@@ -33,12 +33,13 @@ class ReplayConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BesideConfig:
-    """Examples imitated beside the update's own loss, in a mean of their own.
+    """An auxiliary supervised loss, averaged over its own examples.
 
-    `kind` "bc" are the demonstrations of the warm start, "iwm" its implicit world
-    modelling (what actions of demonstrations and branches lead to), "own" that of the
-    rollouts themselves. `turns` of them an update weigh `weight`; the remedy
-    "supervised" (rl/watch.py) raises it.
+    `kind` "bc" imitates the demonstrations of the warm start, "iwm" is its implicit
+    world modelling (predicting what the actions of demonstrations and branches lead
+    to), and "own" is implicit world modelling on the rollouts themselves. Each update
+    draws `turns` examples; `weight` is the coefficient of the loss, which the remedy
+    "supervised" (monitor.py) raises.
     """
 
     kind: str = "bc"
@@ -46,8 +47,10 @@ class BesideConfig:
     turns: int = 64
 
     def __post_init__(self):
-        if self.kind not in BESIDE:
-            raise ValueError(f"kind must be one of {BESIDE}, got {self.kind!r}")
+        if self.kind not in AUXILIARY_KINDS:
+            raise ValueError(
+                f"kind must be one of {AUXILIARY_KINDS}, got {self.kind!r}"
+            )
         if self.weight < 0 or self.turns < 1:
             raise ValueError(
                 f"weight must be >= 0 and turns >= 1, got {self.weight}, {self.turns}"
@@ -56,19 +59,20 @@ class BesideConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """How many updates on how many groups of how many rollouts.
+    """Number of updates, tasks and rollouts, and the settings of the parts.
 
-    Training ends after `updates`, or once `limit` transitions are taken (0: no limit),
-    by which curricula are compared at equal cost.
+    Training ends after `updates` updates, or once `limit` transitions are taken (0: no
+    limit), which allows comparing curricula at equal cost. Each update rolls out
+    `tasks` tasks, `group_size` times each.
 
-    Where all of a group end alike nothing can be learnt from it: up to `resample` times
-    as many other tasks are rolled out in an update (dynamic sampling, arXiv:2503.14476;
-    more transitions, counted). `forks` states on the way of groups that do not agree
-    are gone on from `group_size` times each, so that actions are compared in one and
-    the same state; only a dream can go back. With `drop_void` an episode with a turn
-    that holds no whole action leaves the update (SimpleTIR, arXiv:2509.02479) and its
-    group's baseline. `reward` says what a step is paid (docs/REWARDS.md); success, and
-    with it the task values, stays the environment's.
+    A group whose rollouts end alike is uninformative: for each, another task is rolled
+    out, in up to `resample` further rounds (dynamic sampling, arXiv:2503.14476); their
+    transitions are counted. In addition `forks` states on the way of informative groups
+    are continued `group_size` times each, so that actions are compared in the same
+    state; only a dream can be set back to a state. With `drop_void` an episode with a
+    void turn (one without a complete action) is left out of the update and of its
+    group's baseline (SimpleTIR, arXiv:2509.02479). `reward` sets the rewards of steps
+    (docs/REWARDS.md); success, and with it the task values, is the environment's.
     """
 
     updates: int = 12
@@ -86,11 +90,11 @@ class LoopConfig:
     reward: RewardConfig = RewardConfig()
 
     def __post_init__(self):
-        alone = self.update.baseline in ALONE
-        if self.group_size < (1 if alone else 2):
+        groupless = self.update.baseline in GROUPLESS_BASELINES
+        if self.group_size < (1 if groupless else 2):
             raise ValueError(
                 f"group_size must be >= 2 for a baseline of {self.update.baseline!r}, "
-                f"got {self.group_size}; {ALONE} need none"
+                f"got {self.group_size}; {GROUPLESS_BASELINES} need none"
             )
         if self.updates < 1 or self.tasks < 1:
             raise ValueError(
@@ -109,9 +113,9 @@ class LoopConfig:
         self._check_dead()
 
     def dead(self) -> str | None:
-        """A setting that nothing would come of, and why; None where all are read.
+        """Return why a setting would have no effect, None where every setting has one.
 
-        What is refused of a new run only: one that stands goes on as it began.
+        Such settings are refused for new runs only: an existing run may continue.
         """
         watch, update, reward = self.watch, self.update, self.reward
         if not update.reads_rewards and reward != RewardConfig():
@@ -132,7 +136,7 @@ class LoopConfig:
         return None
 
     def _check_dead(self):
-        """Refuse settings that nothing would come of."""
+        """Refuse settings that would have no effect."""
         update = self.update
         free = update.surrogate.ratio == "none" and update.baseline != "success"
         if self.replay.share and free:
@@ -148,7 +152,16 @@ class LoopConfig:
             )
 
     @property
+    def initial_weights(self) -> LossWeights:
+        """The weights of the loss terms when training begins."""
+        return LossWeights(
+            kl=self.update.kl,
+            entropy=self.update.entropy,
+            auxiliary=self.beside.weight,
+        )
+
+    @property
     def supervised(self) -> bool:
-        """Whether examples are imitated beside, now or as a remedy."""
+        """Whether the auxiliary loss is used, from the start or as a remedy."""
         remedy = "supervised" in self.watch.remedies and self.watch.answer == "back"
         return self.beside.weight > 0 or remedy

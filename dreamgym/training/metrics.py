@@ -1,4 +1,4 @@
-"""Metrics of rollouts, a row an update, and what the rows say as a whole."""
+"""Metrics of the rollouts of an update, and a summary of a training curve."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,72 +9,74 @@ import numpy as np
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import UNTRUSTED
 from dreamgym.training.config import LoopConfig
-from dreamgym.training.gather import Rollouts, differs, groups
+from dreamgym.training.rollouts import Rollouts, groups_of, is_informative
 
 UNSCORED = 0.25
-"""Share of unscored rollouts from which on a run says so."""
+"""Share of unscored rollouts from which on a run reports them."""
 REASONS = {
     "dream": "the dream's answer was malformed",
     UNTRUSTED: "the dream's answer was below the confidence threshold",
 }
-"""Sentences for reasons that are no names of exceptions."""
+"""Sentences for reasons that are not names of exceptions."""
 
 
-def rollout_metrics(found: Rollouts, config: LoopConfig) -> dict[str, float]:
-    """Return what the rollouts of an update were like.
+def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
+    """Return the metrics that describe the rollouts of an update.
 
-    All but tokens are of episodes from the task's start. Where none was scored nobody
-    knows `success` and `return`: they are left out. Of each family NAME: `success/NAME`
-    with the number of scored rollouts `scored/NAME`, and `unscored_share/NAME`.
-    `informative_groups` is the share of groups whose members do not all end alike.
-    `unscored_return` and `unscored_steps` are how much rollouts had earned and how far
-    they had come when they broke: where that is more than `return` and `steps` of the
-    others, leaving them out hides what is good from the policy.
+    All but the numbers of tokens are over rollouts from their task's start. `success`
+    and `return` are means over scored rollouts, and are left out where there are none.
+    For each family of tasks NAME: `success/NAME`, the number of scored rollouts
+    `scored/NAME`, and `unscored_share/NAME`. `informative_groups` is the share of
+    groups in which some rollouts succeed and others fail. `unscored_return` and
+    `unscored_steps` are the mean return and length of unscored rollouts up to the
+    error: where they exceed `return` and `steps`, what is left out is what went well.
     """
-    rows = found.started
-    good = [t for t in rows if t.error is None]
-    lost = [t for t in rows if t.error is not None]
+    rows = rollouts.started
+    scored = [t for t in rows if t.error is None]
+    unscored = [t for t in rows if t.error is not None]
     steps = [x for t in rows for x in t.episode.transitions]
     invalid = [x.invalid for x in steps if x.invalid is not None]
     reasons = Counter(t.error.partition(":")[0] for t in rows if t.error)
-    written = [sum(x.sampled) for t in found.all for x in t.turns]
-    parts = [differs(group) for group in groups(rows, config.group_size)]
+    tokens = [sum(x.sampled) for t in rollouts.all for x in t.turns]
+    informative = [
+        is_informative(group) for group in groups_of(rows, config.group_size)
+    ]
     out = {
         "steps": _mean([len(t.turns) for t in rows]),
-        "unscored": float(len(lost)),
+        "unscored": float(len(unscored)),
         "unchanged": _mean([x.state == x.next_state for x in steps]),
         "rollouts": float(len(rows)),
-        "tokens": float(sum(written)),
-        "tokens_per_turn": _mean(written),
-        "informative_groups": _mean(parts),
+        "tokens": float(sum(tokens)),
+        "tokens_per_turn": _mean(tokens),
+        "informative_groups": _mean(informative),
     }
-    if good:
-        out["success"] = _mean([bool(t.episode.success) for t in good])
-        out["return"] = _mean([t.episode.total_reward for t in good])
-    if lost:
-        out["unscored_return"] = _mean([t.episode.total_reward for t in lost])
-        out["unscored_steps"] = _mean([len(t.turns) for t in lost])
+    if scored:
+        out["success"] = _mean([bool(t.episode.success) for t in scored])
+        out["return"] = _mean([t.episode.total_reward for t in scored])
+    if unscored:
+        out["unscored_return"] = _mean([t.episode.total_reward for t in unscored])
+        out["unscored_steps"] = _mean([len(t.turns) for t in unscored])
     if invalid:
         out["invalid"] = _mean(invalid)
-    if found.forked:
-        out["forks"] = float(len(found.forked))
+    if rollouts.forked:
+        out["forks"] = float(len(rollouts.forked))
     if config.drop_void:
-        out["void"] = _mean([any(x.void for x in t.turns) for t in found.all])
+        out["void"] = _mean([any(x.void for x in t.turns) for t in rollouts.all])
     out |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
-    return out | _by_family(rows) | dict(found.paid)
+    return out | _family_metrics(rows) | dict(rollouts.reward_metrics)
 
 
-def _by_family(rows: Sequence[Trajectory]) -> dict[str, float]:
+def _family_metrics(rows: Sequence[Trajectory]) -> dict[str, float]:
     families: dict[str, list[Trajectory]] = {}
     for t in rows:
         families.setdefault(t.episode.task.family, []).append(t)
     out = {}
-    for name, part in sorted(families.items()):
-        good = [bool(t.episode.success) for t in part if t.error is None]
-        if good:
-            out[f"success/{name}"] = _mean(good)
-        out[f"scored/{name}"] = float(len(good))
-        out[f"unscored_share/{name}"] = 1.0 - len(good) / len(part)
+    for name, members in sorted(families.items()):
+        successes = [bool(t.episode.success) for t in members if t.error is None]
+        if successes:
+            out[f"success/{name}"] = _mean(successes)
+        out[f"scored/{name}"] = float(len(successes))
+        out[f"unscored_share/{name}"] = 1.0 - len(successes) / len(members)
     return out
 
 
@@ -83,28 +85,28 @@ def _mean(values: Sequence[float | int]) -> float:
 
 
 def training_note(curve: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return one sentence if a loop learned nothing, or from a part of its rollouts.
+    """Return a sentence if training learned nothing, or many rollouts were unscored.
 
     Rows hold `rollouts`, `unscored`, `unscored/REASON`, `used_turns` and, where the
-    policy was updated, `kl`. None where nothing is to be said.
+    policy was updated, `kl`. None where there is nothing to report.
     """
     if not curve:
         return "learned nothing: no update was made"
     rollouts = int(sum(row["rollouts"] for row in curve))
     unscored = int(sum(row["unscored"] for row in curve))
-    lost = f"{unscored} of {rollouts} rollouts were not scored ({_reasons(curve)})"
+    note = f"{unscored} of {rollouts} rollouts were not scored ({_reasons(curve)})"
     if not any("kl" in row for row in curve):
         if unscored == rollouts:
-            return f"learned nothing: {lost}"
-        won = [row["success"] for row in curve if "success" in row]
-        cause = "all of them were lost" if max(won) == 0.0 else "each group agreed"
+            return f"learned nothing: {note}"
+        rates = [row["success"] for row in curve if "success" in row]
+        cause = "all of them were lost" if max(rates) == 0.0 else "each group agreed"
         return (
             "learned nothing: in no update did the rollouts of one task differ, so "
             f"none was better than another ({cause})"
-            + (f"; {lost}" if unscored else "")
+            + (f"; {note}" if unscored else "")
         )
     if unscored >= UNSCORED * rollouts:
-        return f"{lost}: success while training is of the others alone"
+        return f"{note}: success while training is of the others alone"
     return None
 
 

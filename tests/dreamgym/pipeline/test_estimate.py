@@ -17,7 +17,7 @@ from dreamgym.pipeline.pace import Pace
 from dreamgym.pipeline.presets import preset
 from dreamgym.pipeline.run import RunError
 from dreamgym.rewards.config import LearnedConfig, RewardConfig
-from dreamgym.rl.watch import WatchConfig
+from dreamgym.training.monitor import WatchConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
 from worldmodel.chat.protocol import ChatConfig

@@ -143,7 +143,7 @@ def test_an_interrupted_critic_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert progress.critic is not None
     assert int(progress.critic.step) > 0
     assert same(progress.critic, progress_whole.critic)
-    assert same(progress.state, progress_whole.state)
+    assert same(progress.policy, progress_whole.policy)
     assert progress.curve == progress_whole.curve
     assert np.isfinite([row["explained"] for row in progress.curve]).all()
 
@@ -157,7 +157,7 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     policy, progress = again()
     _, memory_whole, policy_whole, progress_whole = whole
     assert same(policy.model.params, policy_whole.model.params)
-    assert same(progress.state, progress_whole.state)
+    assert same(progress.policy, progress_whole.policy)
     assert progress.curve == progress_whole.curve
     assert progress.pool.entries == progress_whole.pool.entries
     assert memory._transitions == memory_whole._transitions

@@ -14,8 +14,8 @@ from dreamgym.pipeline.presets import preset, with_algorithm
 from dreamgym.pipeline.run import Run, RunError
 from dreamgym.rewards.config import JudgeConfig, RewardConfig
 from dreamgym.rl.config import ALGORITHMS, PenaltyConfig
-from dreamgym.rl.watch import WatchConfig
-from dreamgym.training import BesideConfig, Progress, ReplayConfig
+from dreamgym.training import BesideConfig, ReplayConfig, TrainingState
+from dreamgym.training.monitor import WatchConfig
 from tests import doubles
 from tests.dreamgym.pipeline.test_train import (
     LOOP,
@@ -24,7 +24,7 @@ from tests.dreamgym.pipeline.test_train import (
     start,
     stop_after,
 )
-from tests.dreamgym.test_training_choices import fresh
+from tests.dreamgym.training.common import fresh
 from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
 
@@ -63,11 +63,11 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     assert same(other.model.params, policy.model.params)
     assert same(policy.model.params, whole.result.params)
     assert told["kept_update"] == 1
-    assert same(progress.state, whole.state)
+    assert same(progress.policy, whole.policy)
     assert progress.curve == whole.curve
     assert progress.pool.state() == whole.pool.state()
-    assert progress.stages is not None
-    assert progress.stages.to_json() == whole.stages.to_json()
+    assert progress.lessons is not None
+    assert progress.lessons.to_json() == whole.lessons.to_json()
     assert [list(e.ids) for e in progress.replay] == [list(e.ids) for e in whole.replay]
 
 
@@ -204,7 +204,7 @@ def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
 def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, asked):
     c = dataclasses.replace(LOOP.curriculum, generated_share=share)  # of 2 tasks
     run = corridor(tmp_path, curriculum=c)
-    progress = Progress(0, None, reinforce.pool_of(TASKS, c), 0, [])
+    progress = TrainingState(0, None, reinforce.pool_of(TASKS, c), 0, [])
     model = doubles.Known(ReplayMemory(capacity=1))
     parts = reinforce._parts(run, doubles.policy(), progress, run.config.dream, model)
     assert (parts.propose is not None) == asked
@@ -262,7 +262,7 @@ def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatc
 def test_red_flags_of_skills_are_said_too(capsys):
     pool = reinforce.pool_of(TASKS, LOOP.curriculum)
     row = {"flags/call_rate": 1.0, "alarm/jump": 1.0, "success": 0.5}
-    reinforce._said(Progress(4, None, pool, 0, [row]))
+    reinforce._said(TrainingState(4, None, pool, 0, [row]))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "red flag, update 4: call_rate"
     assert said[1].startswith("alarm, update 4: jump (see watch")

@@ -151,7 +151,9 @@ def test_scores_do_not_depend_on_what_is_scored_beside(told):
 
 
 def test_a_model_of_no_fit_says_nothing():
-    raw = RewardModel(with_scalar_head(doubles.model()), doubles.tokenizer(), history=2, width=64)
+    raw = RewardModel(
+        with_scalar_head(doubles.model()), doubles.tokenizer(), history=2, width=64
+    )
     np.testing.assert_array_equal(raw.margins(UNSEEN[:2]), 0.0)
 
 

@@ -6,12 +6,12 @@ import pytest
 from dreamgym.rl.advantages import (
     gae,
     group_advantages,
+    has_signal,
     returns_to_go,
     state_advantages,
     turn_advantages,
     unit_rms,
-    usable,
-    whitened,
+    whiten,
 )
 
 
@@ -52,7 +52,7 @@ def test_turns_by_hand():
     got = advantages(rewards, counted, discount=0.5)
     expected = [[[0.125, 0.25, 0.0], [-0.125, -0.25, 0.0]]]
     np.testing.assert_allclose(got, expected, atol=1e-6)
-    use = usable(counted, got)
+    use = has_signal(counted, got)
     assert use.tolist() == [[[True, True, False], [True, True, False]]]
 
 
@@ -94,7 +94,7 @@ def test_groups_that_cannot_be_compared_are_left_out():
     counted = once([[1, 0], [0, 0], [1, 1], [1, 1]]).astype(bool)
     got = advantages(returns, counted)
     np.testing.assert_array_equal(got[..., 0], [[0, 0], [0, 0], [0, 0], [-0.5, 0.5]])
-    assert usable(counted, got)[..., 0].tolist() == [
+    assert has_signal(counted, got)[..., 0].tolist() == [
         [False, False], [False, False], [False, False], [True, True],
     ]  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_groups_that_cannot_be_compared_are_left_out():
 def test_a_member_at_the_mean_of_a_differing_group_is_usable():
     returns = once([[0.0, 1.0, 2.0, 1.0]])
     counted = np.ones(returns.shape, bool)
-    assert usable(counted, advantages(returns)).all()
+    assert has_signal(counted, advantages(returns)).all()
 
 
 @pytest.mark.parametrize("divide_by_std", [False, True])
@@ -137,7 +137,7 @@ def test_the_batch_by_hand():
     got = advantages(returns, baseline="batch")
     np.testing.assert_allclose(got, expected, atol=1e-6)
     # A group where all are equal teaches beside another one.
-    assert usable(np.ones(returns.shape, bool), got).all()
+    assert has_signal(np.ones(returns.shape, bool), got).all()
     scaled = advantages(returns, baseline="batch", divide_by_std=True)
     np.testing.assert_allclose(scaled.std(), 1.0, rtol=1e-3)
 
@@ -174,7 +174,9 @@ def test_gae_by_hand():
     # discount 1/2, decay 1/2. Errors: 1 + 0.5 - 2 = -0.5 and 3 + 0.5 * 4 - 1 = 4.
     rewards, values = np.array([[1.0, 3.0]]), np.array([[2.0, 1.0]])
     taken = np.ones((1, 2), bool)
-    adv, returns = gae(rewards, values, np.array([4.0]), taken, discount=0.5, decay=0.5)
+    adv, returns = gae(
+        rewards, values, np.array([4.0]), taken, discount=0.5, gae_lambda=0.5
+    )
     np.testing.assert_allclose(adv, [[-0.5 + 0.25 * 4.0, 4.0]])
     np.testing.assert_allclose(returns, [[2.5, 5.0]])
 
@@ -185,7 +187,9 @@ def test_gae_is_the_sum_it_stands_for():
     last, discount, decay = rng.normal(size=4), 0.9, 0.7
     length = np.array([6, 1, 4, 3])
     taken = np.arange(6) < length[:, None]
-    adv, returns = gae(rewards, values, last, taken, discount=discount, decay=decay)
+    adv, returns = gae(
+        rewards, values, last, taken, discount=discount, gae_lambda=decay
+    )
     for b, n in enumerate(length):
         v = [*values[b, :n], last[b]]
         error = [rewards[b, t] + discount * v[t + 1] - v[t] for t in range(n)]
@@ -195,7 +199,7 @@ def test_gae_is_the_sum_it_stands_for():
             np.testing.assert_allclose(returns[b, t], want + values[b, t], rtol=1e-5)
     assert (adv[~taken] == 0).all()
     # Decay 1 is the discounted return, the last value with it, minus the value.
-    adv, returns = gae(rewards, values, last, taken, discount=discount, decay=1.0)
+    adv, returns = gae(rewards, values, last, taken, discount=discount, gae_lambda=1.0)
     whole = np.where(taken, rewards, 0.0)
     whole[np.arange(4), length - 1] += discount * last
     go = returns_to_go(whole, discount)
@@ -207,14 +211,14 @@ def test_gae_skips_what_lies_between_however_long():
     rng = np.random.default_rng(6)
     rewards, values = rng.normal(size=(2, 2, 5))
     last, taken = rng.normal(size=2), np.ones((2, 5), bool)
-    adv, returns = gae(rewards, values, last, taken, discount=0.9, decay=0.8)
+    adv, returns = gae(rewards, values, last, taken, discount=0.9, gae_lambda=0.8)
     places = [0, 3, 4, 8, 9]
     spread = np.zeros((2, 2, 11))
     spread[:] = np.nan
     spread[0][:, places], spread[1][:, places] = rewards, values
     where = np.zeros((2, 11), bool)
     where[:, places] = True
-    got = gae(spread[0], spread[1], last, where, discount=0.9, decay=0.8)
+    got = gae(spread[0], spread[1], last, where, discount=0.9, gae_lambda=0.8)
     np.testing.assert_allclose(got[0][:, places], adv, rtol=1e-6)
     np.testing.assert_allclose(got[1][:, places], returns, rtol=1e-6)
 
@@ -230,7 +234,7 @@ def test_gae_is_that_of_rlax():
     )
     got, _ = gae(
         rewards[None], values[None], np.array([end]), np.ones((1, 8), bool),
-        discount=0.95, decay=0.9,
+        discount=0.95, gae_lambda=0.9,
     )  # fmt: skip
     np.testing.assert_allclose(got[0], want, rtol=1e-5, atol=1e-6)
 
@@ -238,8 +242,8 @@ def test_gae_is_that_of_rlax():
 def test_whitened_by_hand():
     adv = np.array([[1.0, 3.0, 100.0]], np.float32)
     counted = np.array([[True, True, False]])
-    np.testing.assert_allclose(whitened(adv, counted), [[-1.0, 1.0, 0.0]], rtol=1e-6)
-    assert (whitened(adv, np.array([[True, False, False]])) == 0).all()
+    np.testing.assert_allclose(whiten(adv, counted), [[-1.0, 1.0, 0.0]], rtol=1e-6)
+    assert (whiten(adv, np.array([[True, False, False]])) == 0).all()
 
 
 # --- what of a group is compared ---------------------------------------------
@@ -318,7 +322,7 @@ def test_the_size_of_rewards_does_not_matter(credit, divide_by_std, scale):
         )
         for s in (1.0, scale)
     )
-    assert (usable(counted, one) == usable(counted, two)).all()
+    assert (has_signal(counted, one) == has_signal(counted, two)).all()
     np.testing.assert_allclose(
         unit_rms(one, counted)[0], unit_rms(two, counted)[0], rtol=1e-4, atol=1e-6
     )

@@ -3,21 +3,21 @@
 import numpy as np
 
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
-from dreamgym.rl.credit import Grid
+from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.critic import CriticConfig
 
 
 def grid(length, scored=None, cut=None):
     lost = np.zeros(len(length), int) if cut is None else np.array(cut, int)
     scored = [True] * len(length) if scored is None else scored
-    return Grid(np.array(length), np.array(scored), lost)
+    return TurnGrid(np.array(length), np.array(scored), lost)
 
 
 def test_turns_come_back_in_their_order():
     # Two groups of two; to go with discount 1/2: (1/2, 1), (0); (2), (1).
     config = UpdateConfig(discount=0.5)
     rewards, states = [0.0, 1.0, 0.0, 2.0, 1.0], np.arange(5)
-    adv, use = grid([2, 1, 1, 1]).compared(rewards, states, config, 2)
+    adv, use = grid([2, 1, 1, 1]).group_advantages(rewards, states, config, 2)
     np.testing.assert_allclose(adv, [0.25, 0.0, -0.25, 0.5, -0.5])
     assert use.tolist() == [True, False, True, True, True]
 
@@ -26,7 +26,7 @@ def test_turns_are_compared_in_the_state_they_begin_in():
     # One group: both episodes pass state 7, and the second one only there does better.
     config = UpdateConfig(discount=1.0, credit="state")
     states = np.array([3, 7, 7, 4])
-    adv, use = grid([2, 2]).compared([0.0, 0.0, 0.0, 2.0], states, config, 2)
+    adv, use = grid([2, 2]).group_advantages([0.0, 0.0, 0.0, 2.0], states, config, 2)
     # Whole returns 0 and 2; in state 7 returns-to-go 0 and 2: -1 and +1 each.
     np.testing.assert_allclose(adv, [-1.0, -2.0, 2.0, 1.0])
     assert use.all()
@@ -35,7 +35,7 @@ def test_turns_are_compared_in_the_state_they_begin_in():
 def test_what_is_not_scored_teaches_nobody():
     config = UpdateConfig(discount=1.0)
     one = grid([1, 1, 1], scored=[True, False, True])
-    adv, use = one.compared([1.0, 9.0, 0.0], np.zeros(3, int), config, 3)
+    adv, use = one.group_advantages([1.0, 9.0, 0.0], np.zeros(3, int), config, 3)
     np.testing.assert_allclose(adv, [0.5, 0.0, -0.5])
     assert use.tolist() == [True, False, True]
 
@@ -47,7 +47,9 @@ CRITIC = UpdateConfig(
 
 def test_a_critic_judges_each_turn_by_itself():
     values = np.array([1.0, 2.0, 4.0], np.float32)
-    adv, use, returns = grid([2, 1]).judged([0.0, 6.0, 3.0], values, 0.5, CRITIC)
+    adv, use, returns = grid([2, 1]).gae_advantages(
+        [0.0, 6.0, 3.0], values, 0.5, CRITIC
+    )
     # Returns 3, 6 and 3, less the values; an episode's end is worth nothing more.
     np.testing.assert_allclose(returns, [3.0, 6.0, 3.0])
     np.testing.assert_allclose(adv, [2.0, 4.0, -1.0])
@@ -57,7 +59,7 @@ def test_a_critic_judges_each_turn_by_itself():
 def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
     values = np.array([1.0, 2.0, 8.0, 5.0], np.float32)
     cut = grid([3, 1], scored=[False, False], cut=[True, False])
-    adv, use, returns = cut.judged([0.5, 0.0, -9.0, 7.0], values, 0.5, CRITIC)
+    adv, use, returns = cut.gae_advantages([0.5, 0.0, -9.0, 7.0], values, 0.5, CRITIC)
     # The third turn's outcome is not known: 8 stands for all that follows its state.
     assert use.tolist() == [True, True, False, False]  # the second one just broke
     np.testing.assert_allclose(returns[:2], [0.5 + 0.5 * 4.0, 4.0])
@@ -65,7 +67,7 @@ def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
     assert (adv[2:] == 0).all()
     # Cut at its first turn an episode says nothing.
     none = grid([1, 2], scored=[False, True], cut=[True, False])
-    _, use, _ = none.judged([0.0, 0.0, 1.0], values[:3], 0.5, CRITIC)
+    _, use, _ = none.gae_advantages([0.0, 0.0, 1.0], values[:3], 0.5, CRITIC)
     assert use.tolist() == [False, True, True]
 
 
@@ -74,7 +76,9 @@ def test_without_its_group_a_turn_may_be_whitened():
         discount=1.0, baseline="critic",
         critic=CriticConfig(decay=1.0),
     )  # fmt: skip
-    adv, _, _ = grid([1, 1]).judged([1.0, 3.0], np.zeros(2, np.float32), 1.0, config)
+    adv, _, _ = grid([1, 1]).gae_advantages(
+        [1.0, 3.0], np.zeros(2, np.float32), 1.0, config
+    )
     np.testing.assert_allclose(adv, [-1.0, 1.0], rtol=1e-6)
 
 
@@ -84,8 +88,8 @@ def test_over_tokens_time_passes_between_turns_alone():
     rewards = [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 9.0]
     rate = np.array([1.0, 0.5, 1.0, 0.5] * 2)
     values = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0], np.float32)
-    tokens = Grid(np.array([4, 4]), np.array([True, False]), np.array([0, 2]))
-    adv, use, returns = tokens.judged(rewards, values, rate, CRITIC)
+    tokens = TurnGrid(np.array([4, 4]), np.array([True, False]), np.array([0, 2]))
+    adv, use, returns = tokens.gae_advantages(rewards, values, rate, CRITIC)
     np.testing.assert_allclose(returns[:4], [0.5, 0.5, 1.0, 1.0])
     np.testing.assert_allclose(adv[:6], [0.5, 0.5, 1.0, 1.0, 2.0, 2.0])
     assert use.tolist() == [True] * 6 + [False] * 2
@@ -93,7 +97,7 @@ def test_over_tokens_time_passes_between_turns_alone():
 
 def test_filtered_imitation_keeps_what_was_won_and_scored():
     one = grid([2, 1, 1], scored=[True, True, False])
-    adv, use = one.kept(np.array([True, False, True]))
+    adv, use = one.success_filter(np.array([True, False, True]))
     np.testing.assert_allclose(adv, [1.0, 1.0, 0.0, 0.0])
     assert use.tolist() == [True, True, False, False]
 
@@ -105,13 +109,13 @@ def test_a_pair_prefers_the_won_episode_by_how_wrong_the_policy_still_is():
         surrogate=SurrogateConfig(ratio="none", average="episode"),
     )  # fmt: skip
     won, written = np.array([True, False]), np.array([4, 3])
-    adv, use = grid([2, 1]).preferred([1.0, 1.0, 0.0], won, written, config, 2)
+    adv, use = grid([2, 1]).dpo_weights([1.0, 1.0, 0.0], won, written, config, 2)
     weight = 0.5 / (1 + np.exp(1.0)) * 2  # two episodes in one pair
     np.testing.assert_allclose(adv, [4 * weight] * 2 + [-3 * weight], rtol=1e-6)
     assert use.all()
     # Without an opponent nothing is preferred, and an unscored one is none.
     for scored in ([True, False], [False, True]):
-        _, use = grid([2, 1], scored=scored).preferred(
+        _, use = grid([2, 1], scored=scored).dpo_weights(
             [1.0, 1.0, 0.0], won, written, config, 2
         )
         assert not use.any()

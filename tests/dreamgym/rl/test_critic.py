@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from dreamgym.rl.critic import Critic, CriticConfig
-from dreamgym.training import turn_example
 from tests import doubles, helpers
 from worldmodel.backbone.model import apply_decoder
 from worldmodel.backbone.scalar_head import with_scalar_head
@@ -22,7 +21,7 @@ def turns(some=TASKS):
     out = []
     for task in some:
         for turn in doubles.trajectory(task, ["go right", "take coin"]).turns:
-            out.append(turn_example(turn, 0.0))
+            out.append(turn.example())
     return out
 
 

@@ -24,7 +24,7 @@ def surrogate(logp, old, adv, mask, weight=1.0, **clip):
 
 
 def divergence(logp, ref, mask, weight=1.0):
-    return masked_ratio(losses.kl_each(logp, ref, mask), mask, weight)
+    return masked_ratio(losses.token_kl(logp, ref, mask), mask, weight)
 
 
 def test_clip_by_hand():
@@ -216,7 +216,7 @@ def test_truncated_importance_by_hand():
     logp = np.log(np.array([[0.5, 0.9, 0.1]], np.float32))
     drawn = np.log(np.array([[0.25, 0.1, 0.5]], np.float32))
     mask = np.array([[True, True, False]])
-    got = losses.truncated_weight(logp, drawn, mask, 4.0)
+    got = losses.truncated_importance_weight(logp, drawn, mask, 4.0)
     np.testing.assert_allclose(got, [[2.0, 4.0, 1.0]], rtol=1e-5)
 
 
@@ -289,7 +289,7 @@ def test_the_surrogate_and_the_divergence_are_those_of_rlax():
     got = losses.clipped_policy_loss(ratio, adv, mask, clip_low=0.2, clip_high=0.2)
     want = rlax.clipped_surrogate_pg_loss(jnp.exp(ratio)[0], adv[0], 0.2)
     np.testing.assert_allclose(got.value(), want, rtol=1e-5)
-    each = losses.kl_each(logp, ref, mask)
+    each = losses.token_kl(logp, ref, mask)
     want = rlax.categorical_kl_divergence(logits[0], other[0])
     np.testing.assert_allclose(each[0], want, rtol=1e-4, atol=1e-6)
     # Its k1 and k3 have that divergence as their mean under the policy.

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from dreamgym.pipeline.config import changed_by
-from dreamgym.rl.advantages import preferences
-from dreamgym.rl.config import ALGORITHMS, UpdateConfig
-from dreamgym.rl.update import merged
-from dreamgym.rl.watch import Weights
+from dreamgym.rl.advantages import dpo_weights
+from dreamgym.rl.config import ALGORITHMS, LossWeights, UpdateConfig
+from dreamgym.rl.update import merge_equal_turns
 from tests import doubles, helpers
 from tests.dreamgym.rl import test_update as base
 from worldmodel.backbone.model import forward
@@ -63,8 +62,8 @@ def test_preferences_have_the_gradient_of_dpo():
         return sum(losses) / len(pairs)
 
     want = jax.grad(dpo)(params)
-    margin = learner.surprise(given)
-    each = preferences(
+    margin = learner.reference_log_ratio(given)
+    each = dpo_weights(
         margin[None], np.array([[True, True, False]]), np.ones((1, 3), bool), beta=beta
     )[0]
     written = [sum(e.mask) for e in given]
@@ -72,7 +71,7 @@ def test_preferences_have_the_gradient_of_dpo():
         e._replace(weight=1.0 / n).with_columns(advantage=float(a * n))
         for e, a, n in zip(given, each, written, strict=True)
     ]
-    grads, metrics = base.gradient(given=merged(told), **NONE)
+    grads, metrics = base.gradient(given=merge_equal_turns(told), **NONE)
     count = float(metrics["loss"].count)
     assert count == pytest.approx(3.0)
     grads = jax.tree.map(lambda g: g / count, grads)
@@ -95,9 +94,9 @@ def test_preferences_are_those_of_a_loop_over_pairs():
                     out[n, j] -= w
                     pairs += 1
                     used |= {(n, i), (n, j)}
-    found = preferences(margin, won, scored, beta=0.3)
+    found = dpo_weights(margin, won, scored, beta=0.3)
     np.testing.assert_allclose(found, out * len(used) / pairs, rtol=1e-5, atol=1e-7)
-    nobody = preferences(margin, np.ones_like(won), scored, beta=0.3)
+    nobody = dpo_weights(margin, np.ones_like(won), scored, beta=0.3)
     np.testing.assert_array_equal(nobody, 0.0)
 
 
@@ -112,13 +111,13 @@ def test_what_is_imitated_beside_has_a_mean_of_its_own():
 
     plain, told = step()
     assert "beside" not in told
-    none, told = step(beside=other, weights=Weights(kl=0.02))
+    none, told = step(auxiliary=other, weights=LossWeights(kl=0.02))
     assert helpers.distance(plain, none) == 0.0
-    weights = Weights(kl=0.02, beside=0.5)
-    joined, told = step(beside=other, weights=weights)
+    weights = LossWeights(kl=0.02, auxiliary=0.5)
+    joined, told = step(auxiliary=other, weights=weights)
     assert helpers.distance(plain, joined) > 1e-4
     assert told["beside"] > 0
-    twice, again = step(beside=other * 2, weights=weights)
+    twice, again = step(auxiliary=other * 2, weights=weights)
     assert again["beside"] == pytest.approx(told["beside"], rel=1e-5)
     assert helpers.distance(joined, twice) < 1e-5
 
@@ -128,9 +127,9 @@ def test_its_gradient_is_added_in_proportion():
     given, other = pack(base.examples(), 80), pack(base.examples((0.0,))[:3], 80)
     state = learner.learner.init()
     grads, told = base.gradient()
-    beside, found = learner._beside.gradient(state.params, other)
+    beside, found = learner._auxiliary.gradient(state.params, other)
     copy = jax.tree.map(jnp.copy, grads)
-    got, _ = learner._joined(state, copy, told, 0.5, other)
+    got, _ = learner._with_auxiliary(state, copy, told, 0.5, other)
     share = 0.5 * given.mask.sum() / other.mask.sum()
     want = jax.tree.map(lambda a, b: a + share * b, grads, beside)
     assert float(found["loss"].count) == other.mask.sum()
@@ -160,9 +159,12 @@ def test_a_batch_in_small_pieces_makes_the_same_update(settings):
         )
         try:
             state, told = learner.update(
-                learner.learner.init(), base.examples(), seed=0,
-                weights=Weights(kl=0.1, beside=0.5), beside=base.examples((0.0,))[:3],
-            )  # fmt: skip
+                learner.learner.init(),
+                base.examples(),
+                seed=0,
+                weights=LossWeights(kl=0.1, auxiliary=0.5),
+                auxiliary=base.examples((0.0,))[:3],
+            )
         finally:
             learner.learner.microbatches._max_rows = before
         return state.params, told

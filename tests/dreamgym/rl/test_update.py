@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
-from dreamgym.rl.trust_region import between
-from dreamgym.rl.update import Updater, distribution, merged, policy_loss
-from dreamgym.training import turn_example
+from dreamgym.rl.policy_loss import distribution, policy_loss
+from dreamgym.rl.trust_region import interpolate
+from dreamgym.rl.update import Updater, merge_equal_turns
 from tests import doubles
 from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import blank, pack
@@ -56,7 +56,7 @@ def updater(*, reference=0, thought_tokens=0, **settings):
 def examples(advantages=(1.0, -1.0), **settings):
     some = turns(**settings)
     return [
-        turn_example(t, advantages[i % len(advantages)]) for i, t in enumerate(some)
+        t.example(advantage=advantages[i % len(advantages)]) for i, t in enumerate(some)
     ]
 
 
@@ -86,7 +86,7 @@ def logp_of(logits, tokens, masks, temperature):
 def test_the_learner_speaks_of_the_samplers_distribution(thought_tokens):
     some = turns(thought_tokens)
     policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
-    tokens = pack([turn_example(t, 1.0) for t in some], 96)
+    tokens = pack([t.example(advantage=1.0) for t in some], 96)
     logits = jnp.asarray(doubles.logits(tokens.ids, tokens.position, tokens.segment))
     masks = masks_of(policy)
     logp = logp_of(logits, tokens, masks, HOT)
@@ -152,8 +152,8 @@ def test_logp_and_entropy_are_those_of_a_loop():
         tokens,
         ref_logp=ref,
         masks=masks,
-        kl=0.02,
-        entropy=0.0,
+        kl_weight=0.02,
+        entropy_weight=0.0,
         config=config,
     )
     np.testing.assert_allclose(told["entropy"].total, entropy, rtol=1e-4)
@@ -169,7 +169,7 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
     assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
     ref = distribution(logits, tokens, masks, 1.0)
     _, told = policy_loss(
-        logits, tokens, ref_logp=ref, masks=masks, kl=0.02, entropy=0.0,
+        logits, tokens, ref_logp=ref, masks=masks, kl_weight=0.02, entropy_weight=0.0,
         config=UpdateConfig(),
     )  # fmt: skip
     np.testing.assert_allclose(told["entropy"].total, 0.0, atol=1e-6)
@@ -184,8 +184,8 @@ def loss_of(tokens, logits, ref, masks, config):
         tokens,
         ref_logp=ref,
         masks=masks,
-        kl=0.02,
-        entropy=0.0,
+        kl_weight=0.02,
+        entropy_weight=0.0,
         config=config,
     )
     return ratio.total
@@ -230,7 +230,7 @@ def test_the_count_is_the_number_of_sampled_tokens():
     masks = masks_of(doubles.policy())
     ratio, found = policy_loss(
         logits, tokens, ref_logp=distribution(logits, tokens, masks, 1.0), masks=masks,
-        kl=0.02, entropy=0.0,
+        kl_weight=0.02, entropy_weight=0.0,
         config=UpdateConfig(),
     )  # fmt: skip
     sampled = sum(sum(t.sampled) for t in turns())
@@ -269,7 +269,7 @@ def test_the_first_update_already_moves_the_parameters():
 
 
 def test_minibatches_are_as_many_updates():
-    rows = len(pack(merged(examples()), 50).ids)
+    rows = len(pack(merge_equal_turns(examples()), 50).ids)
     assert rows > 4
     for count, steps in ((1, 1), (2, 2), (99, rows)):
         learner = updater(minibatches=count, width=50)
@@ -291,7 +291,7 @@ def test_the_same_seed_gives_the_same_update_bit_for_bit():
 @functools.cache
 def _logp_of_turns():
     m = doubles.model()
-    tokens = pack([turn_example(t, 1.0) for t in turns()], 80)
+    tokens = pack([t.example(advantage=1.0) for t in turns()], 80)
     masks = masks_of(doubles.policy())
 
     def value(params):
@@ -386,7 +386,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
     learner = updater(kl=0.3, reference=1)
     state = learner.learner.init()
     given = [*examples((1.0, -0.5)), *examples((0.2, -2.0)), *examples((-1.0, 0.0))]
-    few = merged(given)
+    few = merge_equal_turns(given)
     assert len(few) < len(given)
     assert sum(e.weight for e in few) == len(given)
     masks = masks_of(doubles.policy(action_tokens=5))
@@ -396,7 +396,12 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
         ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
         ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
         grads, metrics = learner.learner.gradient(
-            state.params, tokens, ref_logp=ref, masks=masks, kl=0.3, entropy=0.0
+            state.params,
+            tokens,
+            ref_logp=ref,
+            masks=masks,
+            kl_weight=0.3,
+            entropy_weight=0.0,
         )
         found.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
     (all_grads, all_told), (grads, told) = found
@@ -426,7 +431,7 @@ def test_what_was_moved_is_the_kl_of_new_and_old():
     learner = updater(learning_rate=3e-3)
     old = learner.learner.init().params
     state, metrics = learner.update(learner.learner.init(), examples(), seed=0)
-    tokens = pack(merged(examples()), 80)
+    tokens = pack(merge_equal_turns(examples()), 80)
     masks, total, most = masks_of(doubles.policy(action_tokens=5)), 0.0, 0.0
     whole = []
     for params in (state.params, old):
@@ -496,10 +501,10 @@ def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
     assert metrics["step"] in {2.0**-k for k in range(1, 8)}
     # Half of it would have been too far, or the step were longer.
     start = held.learner.init().params
-    longer = between(start, far.params, min(2 * metrics["step"], 1.0))
-    tokens = pack(merged(examples()), 80)
-    assert held.distance(longer, start, tokens).mean > radius
-    assert distance(near.params, between(start, far.params, metrics["step"])) < 1e-6
+    longer = interpolate(start, far.params, min(2 * metrics["step"], 1.0))
+    tokens = pack(merge_equal_turns(examples()), 80)
+    assert held.update_size(longer, start, tokens).mean_kl > radius
+    assert distance(near.params, interpolate(start, far.params, metrics["step"])) < 1e-6
     # Where the radius is wide nothing changes.
     wide = updater(learning_rate=3e-2, radius=100.0)
     same, metrics = wide.update(wide.learner.init(), examples(), seed=0)
@@ -509,8 +514,8 @@ def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
 
 def test_how_far_each_turn_is_from_the_reference():
     given = examples()
-    np.testing.assert_allclose(updater().surprise(given), 0.0, atol=1e-3)
-    found = updater(reference=5).surprise(given)
+    np.testing.assert_allclose(updater().reference_log_ratio(given), 0.0, atol=1e-3)
+    found = updater(reference=5).reference_log_ratio(given)
     m, masks = doubles.model(5), masks_of(doubles.policy(action_tokens=5))
     for e, got in zip(given, found, strict=True):
         tokens = pack([e], 80)
@@ -529,14 +534,19 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
     ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
     ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
     more = (
-        {"before": tokens.columns["sampler_logp"] + 1.0}
+        {"learner_logp": tokens.columns["sampler_logp"] + 1.0}
         if learner.config.surrogate.truncate
         else {}
     )
     return learner.learner.gradient(
-        learner.learner.init().params, tokens, ref_logp=ref, masks=masks,
-        kl=np.float32(kl), entropy=np.float32(settings.get("entropy", 0.0)), **more,
-    )  # fmt: skip
+        learner.learner.init().params,
+        tokens,
+        ref_logp=ref,
+        masks=masks,
+        kl_weight=np.float32(kl),
+        entropy_weight=np.float32(settings.get("entropy", 0.0)),
+        **more,
+    )
 
 
 def test_each_choice_changes_the_gradient_and_nothing_else():
@@ -631,5 +641,5 @@ def test_a_turn_of_an_earlier_policy_keeps_its_probabilities():
     """Replayed beside the same turn sampled now: two examples, or one of one policy."""
     now = examples()[0]._replace(weight=1.0).with_columns(advantage=1.0)
     old = with_shift(now, -1.0)
-    assert len(merged([now, old])) == 2
-    assert len(merged([now, now.with_columns(advantage=0.5)])) == 1
+    assert len(merge_equal_turns([now, old])) == 2
+    assert len(merge_equal_turns([now, now.with_columns(advantage=0.5)])) == 1

@@ -3,8 +3,8 @@
 import pytest
 
 from dreamgym.training import LoopConfig
-from dreamgym.training.gather import Rollouts
 from dreamgym.training.metrics import rollout_metrics, training_note
+from dreamgym.training.rollouts import Rollouts
 from tests import doubles
 
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from dreamgym.rl.watch import (
+from dreamgym.training.monitor import (
+    LossWeights,
     WatchConfig,
-    Weights,
     alarms,
-    best,
-    due,
+    apply_remedies,
+    best_row,
+    loss_weights,
     lost_families,
-    remedied,
-    weights_of,
+    real_eval_due,
 )
 
 CALM = {"entropy": 0.5, "tokens_per_turn": 4.0, "invalid": 0.1, "moved": 0.01,
@@ -79,25 +79,25 @@ def test_the_dream_rises_while_the_real_games_fall():
 
 
 def test_remedies_double_what_is_there_and_begin_small():
-    start = Weights(kl=0.02)
-    once = remedied(start, ("entropy", "kl", "supervised", "rewards"))
-    assert once == Weights(kl=0.04, entropy=1e-3, beside=0.1, dense=0.5)
-    assert remedied(once, ("entropy",)).entropy == pytest.approx(2e-3)
-    assert remedied(start, ()) == start
+    start = LossWeights(kl=0.02)
+    once = apply_remedies(start, ("entropy", "kl", "supervised", "rewards"))
+    assert once == LossWeights(kl=0.04, entropy=1e-3, auxiliary=0.1, dense_rewards=0.5)
+    assert apply_remedies(once, ("entropy",)).entropy == pytest.approx(2e-3)
+    assert apply_remedies(start, ()) == start
 
 
 def test_weights_go_on_from_the_last_row():
-    start = Weights(kl=0.02, beside=0.3)
-    assert weights_of({}, start) == start
-    assert weights_of({"kl_weight": 0.5, "dense_weight": 0.25}, start) == Weights(
-        kl=0.5, beside=0.3, dense=0.25
+    start = LossWeights(kl=0.02, auxiliary=0.3)
+    assert loss_weights({}, start) == start
+    assert loss_weights({"kl_weight": 0.5, "dense_weight": 0.25}, start) == LossWeights(
+        kl=0.5, auxiliary=0.3, dense_rewards=0.25
     )
 
 
 def test_probes_come_at_their_time():
     config = WatchConfig(probe=3)
-    assert [n for n in range(1, 10) if due(config, n)] == [3, 6, 9]
-    assert not due(WatchConfig(), 3)
+    assert [n for n in range(1, 10) if real_eval_due(config, n)] == [3, 6, 9]
+    assert not real_eval_due(WatchConfig(), 3)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_bad_settings_are_refused_by_name(settings, said):
 
 def test_the_best_update_is_the_first_of_equals_that_stands():
     rows = [{"success": 1.0}, {"probe": 0.2}, {"probe": 0.4}, {"probe": 0.4}]
-    assert best(rows) == 2
-    assert best([*rows, {"probe": 0.9, "undone": 1.0}]) == 2
-    assert best(rows[:1]) is None
+    assert best_row(rows) == 2
+    assert best_row([*rows, {"probe": 0.9, "undone": 1.0}]) == 2
+    assert best_row(rows[:1]) is None
 
 
 def family_row(coin, box, n=64.0):

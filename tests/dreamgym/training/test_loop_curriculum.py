@@ -14,11 +14,10 @@ from curriculum.value import ValueConfig
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
-from dreamgym.training import LoopConfig, Parts
-from dreamgym.training.gather import Rollouts
+from dreamgym.training import LoopConfig, LoopParts
+from dreamgym.training.rollouts import Rollouts
 from tests import doubles
-from tests.dreamgym.test_training_choices import CONFIG, Hooks, fresh, updater, with_
-from tests.dreamgym.test_training_choices import told as told
+from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
 from worldmodel.data.records import Task
 
 SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
@@ -26,16 +25,16 @@ SLOW = doubles.Scripted(lambda *_: "go right")  # never ends by itself
 
 def loop(config, *, tasks=None, policy=SLOW, stages=None, limit=9, **parts):
     tasks = doubles.tasks("train")[:8] if tasks is None else tasks
-    envs, hooks = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=limit), Hooks()
+    envs, recorder = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=limit), Recorder()
     start = fresh(tasks, config)._replace(
-        stages=lesson_tracker_for(config.curriculum) if stages is None else stages,
+        lessons=lesson_tracker_for(config.curriculum) if stages is None else stages,
         pool=pool_of(tasks, config.curriculum),
     )
     end = training.train(
-        policy, envs, updater(), start, config, seed=3, hooks=hooks,
-        parts=Parts(**parts),
+        policy, envs, updater(), start, config, seed=3, recorder=recorder,
+        parts=LoopParts(**parts),
     )  # fmt: skip
-    return end, hooks, envs
+    return end, recorder, envs
 
 
 def curriculum(**settings):
@@ -43,18 +42,18 @@ def curriculum(**settings):
     return dataclasses.replace(CONFIG, curriculum=CurriculumConfig(**settings))
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("update_calls")
 def test_episodes_grow_longer_by_the_schedule():
     config = curriculum(horizon=StepLimitConfig(first=3, updates=2))
-    _, hooks, envs = loop(config)
-    lengths = [{len(t.turns) for t in found} for _, found in hooks.seen]
+    _, recorder, envs = loop(config)
+    lengths = [{len(t.turns) for t in found} for _, found in recorder.seen]
     assert lengths == [{3}, {6}, {9}]  # 3 + (9 - 3) / 2 a update
     assert envs.max_steps == 9
-    _, hooks, _ = loop(curriculum())
-    assert [{len(t.turns) for t in found} for _, found in hooks.seen] == [{9}] * 3
+    _, recorder, _ = loop(curriculum())
+    assert [{len(t.turns) for t in found} for _, found in recorder.seen] == [{9}] * 3
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("update_calls")
 def test_what_was_lost_under_a_shorter_limit_is_tried_again():
     """All is lost: what is retired in the end is what the last limit has seen."""
     for horizon, updates in (
@@ -66,29 +65,34 @@ def test_what_was_lost_under_a_shorter_limit_is_tried_again():
         assert len(gone) == updates * CONFIG.tasks
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("update_calls")
 def test_a_stage_chooses_tasks_limits_and_promotes():
     tasks = doubles.tasks("train")[:30]
     plans = {t.id: len(doubles.plan(t.initial_state)) for t in tasks}
     config = curriculum(stages="games", stage=LessonConfig(checks=1, force=False))
     config = dataclasses.replace(config, updates=40, tasks=4)
     expert = doubles.Scripted(doubles.expert_rule)
-    end, hooks, _ = loop(config, tasks=tasks, policy=expert, plans=plans, limit=14)
+    end, recorder, _ = loop(
+        config, tasks=tasks, policy=expert, plan_lengths=plans, limit=14
+    )
     stage = [row["stage"] for row in end.curve]
     assert stage[:2] == [1.0, 2.0]  # always won: on after every check, and never back
     assert stage == sorted(stage)
     assert [row["step_limit"] for row in end.curve[:3]] == [12.0, 14.0, 14.0]
-    for (_, found), before in zip(hooks.seen, [0.0, *stage], strict=False):
+    for (_, found), before in zip(recorder.seen, [0.0, *stage], strict=False):
         if before == 0.0:
             assert max(plans[t.episode.task.id] for t in found) <= 4
     assert end.curve[0]["skills/success"] == 1.0
     lost, _, _ = loop(
-        config, tasks=tasks, policy=doubles.Scripted(lambda *_: "go left"), plans=plans
+        config,
+        tasks=tasks,
+        policy=doubles.Scripted(lambda *_: "go left"),
+        plan_lengths=plans,
     )
     assert {row["stage"] for row in lost.curve} == {0.0}
 
 
-def test_a_stage_weighs_the_parts_of_rewards(told):
+def test_a_stage_weighs_the_parts_of_rewards(update_calls):
     stages = LessonTracker(
         [s for s in tool_lessons() if s.name == "which"], LessonConfig()
     )  # `tool/which` counts twice
@@ -103,16 +107,16 @@ def test_a_stage_weighs_the_parts_of_rewards(told):
         rows[0].episode, transitions=(paid, *rows[0].episode.transitions[1:])
     )
     rows[0] = rows[0]._replace(episode=episode)
-    progress = fresh([task])._replace(stages=stages)
+    progress = fresh([task])._replace(lessons=stages)
     config = with_(discount=1.0)
     training.learn(updater(), progress, Rollouts(rows, []), config, seed=0)
-    assert told.examples[-1][0].columns["advantage"] == pytest.approx(
+    assert update_calls.examples[-1][0].columns["advantage"] == pytest.approx(
         (0.5 * 2 + 1.0 + 1.0) / 2
     )
 
 
 class Trial:
-    """Refuses what its policy is told to."""
+    """Refuses what its policy is update_calls to."""
 
     def __init__(self):
         self.policy, self.transitions, self.asked = SLOW, 0, []
@@ -123,7 +127,7 @@ class Trial:
         return ["no plan" for _ in tasks]
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("update_calls")
 def test_proposals_are_tried_with_the_policy_of_now_and_counted():
     model, trial = doubles.RuleModel(), Trial()
 
@@ -133,18 +137,20 @@ def test_proposals_are_tried_with_the_policy_of_now_and_counted():
 
     acting = doubles.Scripted(doubles.expert_rule)
     config = curriculum(proposals=4, generated_share=0.5)
-    end, hooks, envs = loop(config, policy=acting, propose=propose, trial=trial)
+    end, recorder, envs = loop(
+        config, policy=acting, propose=propose, feasibility=trial
+    )
     assert {policy for policy, _ in trial.asked} == {acting}
     assert not any(e.generated for e in end.pool.entries.values())
     refused = sum(row.get("tasks/no plan", 0.0) for row in end.curve)
     assert refused == sum(n for _, n in trial.asked) > 0
-    played = sum(len(t.turns) for _, found in hooks.seen for t in found)
+    played = sum(len(t.turns) for _, found in recorder.seen for t in found)
     assert envs.transitions == played
     assert end.transitions == played + trial.transitions
     assert end.pool.proposal_counts["model"]["no plan"] == refused
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("update_calls")
 def test_one_rollout_a_task_tells_of_its_cluster():
     def rule(task, past, state):
         even = int(task.id.split("-")[2]) % 2

@@ -1,0 +1,156 @@
+"""The loss of the policy on packed tokens, and what an update's size is made of.
+
+logits -> the sampler's distribution -> log-probabilities of tokens -> surrogate, KL
+penalty and entropy bonus (losses.py). Functions of arrays, to be compiled by update.py.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dreamgym.rl import losses
+from dreamgym.rl.config import UpdateConfig
+from worldmodel.backbone.model import forward
+from worldmodel.backbone.sampling import shaped_logits
+from worldmodel.fitting.arrays import Ratio, masked_ratio
+from worldmodel.fitting.batches import Tokens
+
+
+def distribution(logits, batch: Tokens, masks, temperature: float):
+    """Return log p [B, T - 1, V] of each token but the first, as the sampler had it.
+
+    `masks` is bool [2 P, V]: row 2 p + f allows the tokens of phase p of the grammar,
+    where f is 1 for the first token of the phase. `batch.token_type` numbers its rows.
+    """
+    token_type = jnp.asarray(batch.token_type)[:, 1:]
+    mask = jnp.asarray(batch.mask)[:, 1:]
+    allowed = jnp.asarray(masks)[token_type] | ~mask[..., None]
+    full = jnp.full(token_type.shape, temperature, jnp.float32)
+    shaped = shaped_logits(logits[:, :-1], allowed, full, jnp.zeros_like(full))
+    return jax.nn.log_softmax(shaped)
+
+
+def policy_loss(
+    logits,
+    batch: Tokens,
+    *,
+    ref_logp,
+    masks,
+    kl_weight,
+    entropy_weight,
+    learner_logp=None,
+    config: UpdateConfig,
+):
+    """Return the surrogate with KL penalty and entropy bonus, and its metrics.
+
+    `ref_logp` is the reference's `distribution`. `learner_logp` [B, T] is the learner's
+    log p of each token before the update, where it may differ from the sampler's. The
+    batch has the columns `sampler_logp` and `advantage`.
+    """
+    c = config
+    log_probs = distribution(logits, batch, masks, c.temperature)
+    ids, mask, old_logp, advantage, weight, segment = (
+        jnp.asarray(x)[:, 1:]
+        for x in (
+            batch.ids,
+            batch.mask,
+            batch.columns["sampler_logp"],
+            batch.columns["advantage"],
+            batch.weight,
+            batch.segment,
+        )
+    )
+    logp = jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    loss_weight = weight
+    if learner_logp is not None:
+        sampler_logp, old_logp = old_logp, jnp.asarray(learner_logp)[:, 1:]
+        loss_weight = weight * losses.truncated_importance_weight(
+            old_logp, sampler_logp, mask, c.surrogate.truncate
+        )
+    log_ratios = losses.log_ratio(logp, old_logp, mask)
+    if c.surrogate.ratio == "turn":
+        log_ratios = losses.turn_log_ratio(log_ratios, mask, segment)
+    clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
+    if c.surrogate.ratio == "none":
+        policy = masked_ratio(-advantage * logp, mask, loss_weight)
+    else:
+        policy = losses.clipped_policy_loss(
+            log_ratios,
+            advantage,
+            mask,
+            loss_weight,
+            dual_clip=c.surrogate.dual_clip,
+            **clip,
+        )
+    # The importance weight scales the loss of a token, not how often it counts.
+    count = masked_ratio(jnp.ones_like(logp), mask, weight).total
+    policy = Ratio(policy.total, count)
+    kl = masked_ratio(losses.token_kl(log_probs, ref_logp, mask), mask, weight)
+    penalty = kl
+    if c.penalty.kind != "full":
+        ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
+        penalty = losses.sampled_kl(logp, ref, mask, weight, kind=c.penalty.kind)
+    safe = jnp.where(jnp.isfinite(log_probs), log_probs, 0.0)  # 0 log 0 is 0
+    terms = jnp.where(jnp.isfinite(log_probs), jnp.exp(safe) * safe, 0.0)
+    entropy = masked_ratio(-terms.sum(-1), mask, weight)
+    total = policy.total - entropy_weight * entropy.total
+    if c.penalty.place == "loss":
+        total = total + kl_weight * penalty.total
+    return Ratio(total, policy.count), {
+        "policy_loss": policy,
+        "kl": kl,
+        "entropy": entropy,
+        "clipped": losses.clip_fraction(log_ratios, mask, weight, **clip),
+    }
+
+
+def decoder_log_probs(definition, params, batch: Tokens, masks, *, temperature: float):
+    """Return the `distribution` of a decoder with these parameters."""
+    logits = forward(definition, params, batch.ids, batch.position, batch.segment)
+    return distribution(logits, batch, masks, temperature)
+
+
+def token_logp(distribution_of, params, batch: Tokens, masks):
+    """Return log p of each token [B, T]; 0 for the first, which has no context.
+
+    `distribution_of` is `decoder_log_probs` of a decoder at a temperature.
+    """
+    log_probs = distribution_of(params, batch, masks)
+    ids = jnp.asarray(batch.ids)[:, 1:]
+    logp = jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    return jnp.pad(jnp.where(batch.mask[:, 1:], logp, 0.0), ((0, 0), (1, 0)))
+
+
+def size_terms(distribution_of, new, old, batch: Tokens, masks):
+    """Return the terms of an UpdateSize on a batch, for two sets of parameters.
+
+    They are the mean KL of tokens and the mean advantage of turns as Ratios, the
+    largest KL of a token and of a turn, and the mean KL of turns as a Ratio.
+    `distribution_of` is `decoder_log_probs` of a decoder at a temperature.
+    """
+    mask, weight, segment, ids, sampler_logp, advantage = (
+        jnp.asarray(x)[:, 1:]
+        for x in (
+            batch.mask,
+            batch.weight,
+            batch.segment,
+            batch.ids,
+            batch.columns["sampler_logp"],
+            batch.columns["advantage"],
+        )
+    )
+    new_log_probs = distribution_of(new, batch, masks)
+    kl = losses.token_kl(new_log_probs, distribution_of(old, batch, masks), mask)
+    logp = jnp.take_along_axis(new_log_probs, ids[..., None], axis=-1)[..., 0]
+    log_ratios = losses.log_ratio(logp, sampler_logp, mask)
+    ratio = jnp.exp(losses.turn_sums(log_ratios, mask, segment))
+    # Each token has its share of its turn's weight, so that a turn's terms count once.
+    tokens = losses.turn_sums(jnp.ones_like(kl), mask, segment)
+    share = weight / jnp.maximum(tokens, 1.0)
+    turn_kl = losses.turn_sums(kl, mask, segment)
+    return (
+        masked_ratio(kl, mask, weight),
+        masked_ratio(ratio * advantage, mask, share),
+        jnp.where(mask, kl, 0.0).max(),
+        turn_kl.max(),
+        masked_ratio(turn_kl, mask, share),
+    )

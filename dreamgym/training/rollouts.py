@@ -1,0 +1,190 @@
+"""Collection of the rollouts of one update.
+
+tasks -> a group of rollouts for each -> further tasks where the rollouts of a group end
+alike -> forks of states on the way -> rewards from other sources, where they are set.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from curriculum import sampler
+from curriculum.pool import TaskPool, TaskQuota
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory, rollout
+from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.vector import Snapshot, VectorEnv
+from dreamgym.rewards.reward_function import (
+    NO_OUTCOME,
+    Pasts,
+    RewardedEpisode,
+    with_rewards,
+)
+from dreamgym.training.config import LoopConfig
+from worldmodel.data.records import Episode, Task
+
+ScoreEpisodes = Callable[[Sequence[Episode], Pasts], Sequence[RewardedEpisode]]
+"""A function that assigns rewards to the steps of episodes (scoring.Scorer.score)."""
+
+
+class Rollouts(NamedTuple):
+    """The rollouts of an update, in consecutive groups of `group_size`.
+
+    `started` begin where their task begins, `forked` in a state on the way.
+    `reward_metrics` says where their rewards come from, once they are rescored.
+    """
+
+    started: list[Trajectory]
+    forked: list[Trajectory]
+    reward_metrics: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def all(self) -> list[Trajectory]:
+        """The started and the forked rollouts, in this order."""
+        return [*self.started, *self.forked]
+
+
+def collect_rollouts(
+    policy: Policy,
+    envs: VectorEnv,
+    pool: TaskPool,
+    tasks: Sequence[Task],
+    config: LoopConfig,
+    *,
+    key: jax.Array,
+    rng: np.random.Generator,
+    source: str,
+    mixture: Sequence[TaskQuota] = (),
+    show: Callable[[int, int], None] | None = None,
+) -> Rollouts:
+    """Roll out a group for every task, then further groups and forks by the settings.
+
+    Each uninformative group is followed by a group of another task of the same
+    `mixture`, in at most `config.resample` rounds (dynamic sampling,
+    arXiv:2503.14476). `source` names the episodes' origin in their records.
+    """
+    size = config.group_size
+
+    def collect(
+        starts: Sequence[Task | Snapshot], suffix: str, key: jax.Array
+    ) -> list[Trajectory]:
+        return rollout(
+            policy,
+            envs,
+            [start for start in starts for _ in range(size)],
+            key=key,
+            source=source + suffix,
+            temperature=config.update.temperature,
+            progress=show,
+        )
+
+    started = last_round = collect(tasks, "", key)
+    for number in range(1, config.resample + 1):
+        uninformative = sum(not is_informative(g) for g in groups_of(last_round, size))
+        if not uninformative:
+            break
+        played = {t.episode.task.id for t in started}
+        others = sampler.sample(
+            pool,
+            uninformative,
+            config.curriculum,
+            rng,
+            task_mixture=mixture,
+            exclude=played,
+        )
+        last_round = collect(others, f"-more{number}", jax.random.fold_in(key, number))
+        started = [*started, *last_round]
+    starts = fork_points(started, config, rng)
+    forked = collect(starts, "-fork", jax.random.fold_in(key, 0)) if starts else []
+    return Rollouts(started, forked)
+
+
+def rescore(rollouts: Rollouts, score: ScoreEpisodes | None) -> Rollouts:
+    """Return the rollouts with the rewards of `score`, and with its metrics.
+
+    Without a `score` they keep the rewards of the environment.
+
+    A rollout that cannot be scored gets an error. A rollout that was aborted for low
+    confidence is scored up to its end, because a critic bootstraps there; that its
+    outcome is unknown is not an error of its own. The steps of a fork are scored as
+    part of a whole episode: its past actions count.
+
+    The metrics are the share of steps that each source scored (`tiers/NAME`) and the
+    mean sum of each reward component over an episode (`paid/NAME`).
+    """
+    if score is None:
+        return rollouts
+    trajectories = rollouts.all
+    indices = [
+        i
+        for i, t in enumerate(trajectories)
+        if t.error is None or t.error.startswith(UNTRUSTED)
+    ]
+    scores = score(
+        [trajectories[i].episode for i in indices],
+        [trajectories[i].past for i in indices],
+    )
+    for i, episode_score in zip(indices, scores, strict=True):
+        t = trajectories[i]
+        error, problem = t.error, episode_score.problem
+        outcome_unknown = error is not None and problem == NO_OUTCOME
+        if problem is not None and not outcome_unknown:
+            error = f"reward: {problem}"
+        episode = with_rewards(t.episode, episode_score)
+        trajectories[i] = t._replace(episode=episode, error=error)
+    count = len(rollouts.started)
+    return Rollouts(trajectories[:count], trajectories[count:], _reward_metrics(scores))
+
+
+def _reward_metrics(scores: Sequence[RewardedEpisode]) -> dict[str, float]:
+    sources = Counter(source for row in scores for source in row.sources)
+    sums: Counter[str] = Counter()
+    for row in scores:
+        for step in row.rewards:
+            sums.update(step)
+    steps, episodes = sources.total(), len(scores)
+    return {
+        **{f"tiers/{name}": n / steps for name, n in sorted(sources.items())},
+        **{f"paid/{name}": float(x) / episodes for name, x in sorted(sums.items())},
+    }
+
+
+def groups_of(rows: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:
+    """Yield consecutive groups of `size` rollouts."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def is_informative(group: Sequence[Trajectory]) -> bool:
+    """Return whether some scored rollouts of the group succeeded and others failed."""
+    return len({bool(t.episode.success) for t in group if t.error is None}) > 1
+
+
+def fork_points(
+    rows: Sequence[Trajectory], config: LoopConfig, rng: np.random.Generator
+) -> list[Snapshot]:
+    """Return states to fork: at most `config.forks`, drawn from informative groups.
+
+    Each state counts once; the states in which rollouts begin are left out.
+    """
+    if not config.forks:
+        return []
+    unique: dict[tuple, Snapshot] = {}
+    for group in groups_of(rows, config.group_size):
+        if is_informative(group):
+            states = [s for t in group for s in _states_on_the_way(t)]
+            unique |= {(s.task.id, s.past, s.state): s for s in states}
+    points = list(unique.values())
+    return [points[i] for i in rng.permutation(len(points))[: config.forks]]
+
+
+def _states_on_the_way(t: Trajectory) -> Iterator[Snapshot]:
+    past = t.past
+    for step in t.episode.transitions:
+        if past != t.past:
+            yield Snapshot(t.episode.task, past, step.state)
+        past = (*past, step.action)

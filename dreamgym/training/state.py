@@ -1,0 +1,101 @@
+"""The state of training, what training is given, and the results of one update."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from curriculum import generator
+from curriculum.lesson_tracker import LessonTracker
+from curriculum.pool import TaskPool
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.rl.critic import Critic
+from dreamgym.training.monitor import best_row
+from dreamgym.training.rollouts import ScoreEpisodes
+from worldmodel.data.records import Task
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.learner import TrainState
+
+
+class TrainingState(NamedTuple):
+    """All that a checkpoint must hold for training to continue bit for bit.
+
+    `update` is the number of updates made and `transitions` the number of transitions
+    taken; `curve` has one row of metrics for each update. `replay` are examples of
+    earlier rollouts, `lessons` the position in the curriculum's lessons, where it has
+    any. `stop_reason` says why training ended before its last update, and is empty
+    otherwise. `best` is the policy that did best on real dev games, where it is kept
+    (monitor.py): the initial policy until games were played.
+    """
+
+    update: int
+    policy: TrainState
+    pool: TaskPool
+    transitions: int
+    curve: list[dict[str, Any]]
+    critic: TrainState | None = None
+    replay: tuple[Example, ...] = ()
+    lessons: LessonTracker | None = None
+    stop_reason: str = ""
+    best: TrainState | None = None
+
+    @property
+    def result(self) -> TrainState:
+        """The policy that training ends with: the best one where it is kept."""
+        if self.best is None or best_row(self.curve) is None:
+            return self.policy
+        return self.best
+
+
+class UpdateResult(NamedTuple):
+    """The policy after an update, its row of the curve, the critic and the replay."""
+
+    policy: TrainState
+    metrics: dict[str, Any]
+    critic: TrainState | None
+    replay: tuple[Example, ...]
+
+
+@runtime_checkable
+class Recorder(Protocol):
+    """Records training: saves checkpoints, shows progress, extends the memory."""
+
+    def record(
+        self, state: TrainingState, trajectories: Sequence[Trajectory], /
+    ) -> None:
+        """Record the state after update number `state.update`, with its rollouts."""
+        ...
+
+
+@runtime_checkable
+class FeasibilityFilter(Protocol):
+    """A filter of proposed tasks that plays them with the current policy."""
+
+    policy: Policy
+    transitions: int
+
+    def __call__(self, tasks: Sequence[Task]) -> Sequence[str | None]:
+        """Return why each task is refused, None where it is not."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopParts:
+    """Optional parts of the loop, next to the policy and the environment.
+
+    `propose` writes variations of tasks, and `feasibility` filters them. `critic` is
+    the critic of PPO. `auxiliary` are examples for the auxiliary loss (BesideConfig).
+    `real_eval` plays real dev games with a policy (WatchConfig) and returns the metrics
+    `probe`, its success, and `probed`, the transitions it took. `score` replaces the
+    rewards that the policy learns from; the recorder still sees the environment's.
+    `plan_lengths` are lengths of known plans by task id, for the lessons of the
+    curriculum.
+    """
+
+    propose: generator.Proposer | None = None
+    feasibility: FeasibilityFilter | None = None
+    critic: Critic | None = None
+    auxiliary: Sequence[Example] = ()
+    real_eval: Callable[[Policy], dict[str, float]] | None = None
+    score: ScoreEpisodes | None = None
+    plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)

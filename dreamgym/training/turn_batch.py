@@ -1,0 +1,140 @@
+"""The turns of an update's rollouts as flat arrays, with what credit is computed from.
+
+trajectories -> turns, episode after episode -> examples, rewards, states, weights.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from curriculum.lesson_tracker import LessonTracker
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.base import UNTRUSTED
+from dreamgym.rl.config import LossWeights
+from dreamgym.rl.credit import TurnGrid
+from dreamgym.rl.update import Updater
+from dreamgym.training.config import LoopConfig
+from worldmodel.data.records import State
+
+DENSE_REWARDS = ("milestone/", "tool/", "learned", "judge")
+"""Prefixes of reward components that are not outcomes; the remedy "rewards" halves
+their weight."""
+TASK_REWARD = "tool/task"
+"""The one component under these prefixes that is an outcome."""
+
+
+class TurnBatch:
+    """The turns of B trajectories, flat as [N], and arrays over episodes [B].
+
+    `length` is an episode's number of turns, `sampled_tokens` the number of tokens that
+    the policy sampled in it. `success` is true for successful episodes, `scored` where
+    the outcome is known and the episode enters the update, and `aborted` where the
+    rollout was ended for low confidence of the experience model.
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory], config: LoopConfig):
+        self.trajectories, self.config = trajectories, config
+        self.length = np.array([len(t.turns) for t in trajectories])
+        self.sampled_tokens = np.array(
+            [sum(sum(turn.sampled) for turn in t.turns) for t in trajectories]
+        )
+        self.success = np.array([bool(t.episode.success) for t in trajectories])
+        has_void_turn = np.array(
+            [any(turn.void for turn in t.turns) for t in trajectories], bool
+        )
+        included = ~(has_void_turn & config.drop_void)
+        errors = [t.error for t in trajectories]
+        self.scored = np.array([e is None for e in errors]) & included
+        self.aborted = np.array([(e or "").startswith(UNTRUSTED) for e in errors])
+        self.aborted &= included
+        self.examples = [
+            turn.example(weight)
+            for turn, weight in zip(
+                (turn for t in trajectories for turn in t.turns),
+                self._token_weights(),
+                strict=True,
+            )
+        ]
+
+    def _token_weights(self) -> list[float]:
+        """The weight of each turn's tokens.
+
+        It makes the units that the setting `surrogate.average` names count equally in
+        the loss: tokens, turns or episodes.
+        """
+        unit, weights = self.config.update.surrogate.average, []
+        for t, tokens in zip(self.trajectories, self.sampled_tokens, strict=True):
+            for turn in t.turns:
+                size = {"token": 1, "turn": sum(turn.sampled), "episode": int(tokens)}
+                weights.append(1.0 / max(size[unit], 1))
+        return weights
+
+    def visitation_weights(self, started: int) -> Float[np.ndarray, " N"]:
+        """Return the discounted visitation of each turn, as in Theorem 1.
+
+        That is discount**turn in the first `started` episodes, those that begin at
+        their task's start, divided by the number of episodes and normalised (Kakade and
+        Langford, 2002), and 0 in forks. Advantages weighted by it add up to
+        (1 - discount) times the gain in an episode's return. Without a discount there
+        is no such sum, and all turns of these episodes count equally.
+        """
+        discount = self.config.update.discount
+        if discount == 1.0:
+            turns = max(self.length[:started].sum(), 1)
+            return np.concatenate(
+                [np.full(n, (i < started) / turns) for i, n in enumerate(self.length)]
+            )
+        episodes = (self.scored | self.aborted)[:started].sum()
+        scale = (1.0 - discount) / max(episodes, 1)
+        return np.concatenate(
+            [
+                (i < started) * scale * discount ** np.arange(n)
+                for i, n in enumerate(self.length)
+            ]
+        )
+
+    def grid(self) -> TurnGrid:
+        """Return the grid of turns; the last turn of an aborted episode is unknown."""
+        return TurnGrid(self.length, self.scored, self.aborted.astype(int))
+
+    def state_numbers(self) -> Int[np.ndarray, " N"]:
+        """Number the states in which turns begin; equal states have equal numbers."""
+        numbers: dict[State, int] = {}
+        return np.array(
+            [
+                numbers.setdefault(step.state, len(numbers))
+                for t in self.trajectories
+                for step in t.episode.transitions
+            ],
+            int,
+        )
+
+    def rewards(
+        self, weights: LossWeights, updater: Updater, lessons: LessonTracker | None
+    ) -> Float[np.ndarray, " N"]:
+        """Return the reward of each turn: the weighted sum of its components.
+
+        The present lesson multiplies components by their names. Where the KL penalty is
+        part of the reward, the turn's log ratio to the reference is subtracted.
+        """
+        out = np.array(
+            [
+                sum(
+                    value * (weights.dense_rewards if _is_dense(name) else 1.0)
+                    for name, value in (
+                        lessons.rewards(step.rewards) if lessons else step.rewards
+                    ).items()
+                )
+                for t in self.trajectories
+                for step in t.episode.transitions
+            ],
+            float,
+        )
+        if weights.kl and self.config.update.penalty.place == "reward":
+            out -= weights.kl * updater.reference_log_ratio(self.examples)
+        return out
+
+
+def _is_dense(name: str) -> bool:
+    return name.startswith(DENSE_REWARDS) and name != TASK_REWARD

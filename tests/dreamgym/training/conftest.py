@@ -1,0 +1,38 @@
+"""Fixtures of the tests of training."""
+
+import jax
+import numpy as np
+import pytest
+
+from dreamgym.rl.update import Updater
+from tests.dreamgym.training.common import UpdateCalls
+
+
+@pytest.fixture
+def update_calls(monkeypatch):
+    found = UpdateCalls()
+
+    def update(
+        self,
+        state,
+        examples,
+        *,
+        seed,
+        weights,
+        auxiliary,
+        visitation_weights,
+        advantage_scale,
+    ):
+        del self, seed, advantage_scale
+        found.visits.append(list(visitation_weights))
+        found.examples.append(list(examples))
+        found.weights.append(weights)
+        found.auxiliary.append(list(auxiliary))
+        if not np.isfinite(found.loss):
+            raise FloatingPointError("loss is nan")
+        params = jax.tree.map(lambda x: x + 1.0, state.params)
+        row = {"loss": found.loss, "kl": 0.1, "moved": 0.01, "entropy": 1.0}
+        return state._replace(params=params, step=state.step + 1), row
+
+    monkeypatch.setattr(Updater, "update", update)
+    return found

@@ -1,0 +1,150 @@
+"""The loop: rollouts, recorder, budget, resume, proposals, progress."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from curriculum.sampler import CurriculumConfig, pool_of
+from curriculum.step_limit import HorizonConfig
+from dreamgym import training
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.rl.config import UpdateConfig
+from dreamgym.training import LoopConfig, LoopParts
+from tests import doubles
+from tests.dreamgym.training import common
+from tests.dreamgym.training.common import Recorder, fresh, updater
+
+CONFIG = LoopConfig(
+    updates=3, tasks=2, group_size=2,
+    update=UpdateConfig(
+        rows=8, width=80, minibatches=1, warmup=1, normalize_advantages="none",
+    ),
+    curriculum=CurriculumConfig(proposals=1),
+)  # fmt: skip
+
+
+def mixed(task, past, state):
+    """Wins the even corridors, falls in the odd ones."""
+    if int(task.id.split("-")[2]) % 2:
+        return "go left"
+    return doubles.expert_rule(task, past, state)
+
+
+def loop(progress=None, *, config=CONFIG, recorder=None, **settings):
+    tasks = doubles.tasks("train")[:8]
+    envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
+    progress = fresh(tasks, config) if progress is None else progress
+    return training.train(
+        doubles.Scripted(mixed), envs, updater(), progress, config, seed=3,
+        recorder=Recorder() if recorder is None else recorder, **settings,
+    )  # fmt: skip
+
+
+def test_the_loop_rolls_out_groups_and_tells_its_recorder(update_calls):
+    recorder = Recorder()
+    end = loop(recorder=recorder)
+    assert end.update == 3
+    assert len(end.curve) == 3
+    assert [row["update"] for row in end.curve] == [1, 2, 3]
+    total = 0
+    for number, (progress, found) in enumerate(recorder.seen, start=1):
+        assert progress.update == number
+        names = [t.episode.task.id for t in found]
+        assert names[0::2] == names[1::2]  # each task twice, side by side
+        assert len(names) == 4
+        total += sum(len(t.turns) for t in found)
+        assert progress.transitions == total == progress.curve[-1]["transitions"]
+    assert not update_calls.examples  # a rule's group never differs
+
+
+def test_a_loop_that_goes_on_equals_one_that_was_never_stopped():
+    recorder = Recorder()
+    whole = loop(recorder=recorder)
+    first = loop(config=dataclasses.replace(CONFIG, updates=1))
+    pool = pool_of(doubles.tasks("train")[:2], CONFIG.curriculum)
+    pool.load(first.pool.state())
+    again = loop(first._replace(pool=pool))
+    assert again.curve == whole.curve
+    assert again.pool.entries == whole.pool.entries
+    assert again.transitions == whole.transitions
+
+
+def test_the_loop_ends_at_its_budget():
+    one = loop(config=dataclasses.replace(CONFIG, updates=1)).transitions
+    end = loop(config=dataclasses.replace(CONFIG, updates=50), budget=one + 1)
+    assert end.update == 2
+    assert end.transitions > one
+    assert loop(budget=0).update == 0
+
+
+def test_invented_tasks_enter_the_pool_and_then_the_batch():
+    model = doubles.RuleModel()
+
+    def propose(seeds):
+        return model.vary(seeds, key=jax.random.key(0))
+
+    config = LoopConfig(
+        updates=3, tasks=4, group_size=2, update=CONFIG.update,
+        curriculum=CurriculumConfig(proposals=3, generated_share=0.5),
+    )  # fmt: skip
+    recorder = Recorder()
+    end = loop(config=config, recorder=recorder, parts=LoopParts(propose=propose))
+    made = [e for e in end.pool.entries.values() if e.generated]
+    assert made
+    for progress, found in recorder.seen:
+        told = progress.curve[-1]
+        share = np.mean([t.episode.task.split == "generated" for t in found])
+        assert told["tasks/generated_share"] == pytest.approx(share)
+        assert share <= 0.5
+        counts = sum(
+            told.get(f"tasks/{k}", 0) for k in ("accepted", "duplicate", "form")
+        )
+        assert counts == 3
+    assert end.curve[-1]["tasks/generated_share"] > 0
+
+
+def test_progress_is_shown_with_the_number_of_the_update():
+    shown = []
+    loop(show=lambda *x: shown.append(x))
+    assert sorted({n for n, _, _ in shown}) == [0, 1, 2]
+    assert shown[-1] == (2, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("group_size", 1), ("updates", 0), ("tasks", 0)]
+)
+def test_bad_settings_are_refused_by_name(setting, value):
+    with pytest.raises(ValueError, match=f"{setting}.*{value}"):
+        LoopConfig(**{setting: value})
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_training_ends_at_its_limit():
+    whole = common.loop(common.CONFIG)
+    first = whole.curve[0]["transitions"]
+    end = common.loop(dataclasses.replace(common.CONFIG, limit=int(first) + 1))
+    assert end.update == 2
+    assert common.loop(dataclasses.replace(common.CONFIG, limit=int(first))).update == 1
+
+
+def test_an_error_leaves_the_environments_with_their_own_step_limit():
+    def broken(*_):
+        raise RuntimeError("no action")
+
+    envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
+    horizon = HorizonConfig(first=3, updates=2)
+    curriculum = dataclasses.replace(common.CONFIG.curriculum, horizon=horizon)
+    config = dataclasses.replace(common.CONFIG, curriculum=curriculum)
+    with pytest.raises(RuntimeError, match="no action"):
+        training.train(
+            doubles.Scripted(broken),
+            envs,
+            updater(),
+            fresh(doubles.tasks("train")[:8], config),
+            config,
+            seed=3,
+            recorder=Recorder(),
+        )
+    assert envs.max_steps == 9

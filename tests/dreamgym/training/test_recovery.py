@@ -1,0 +1,176 @@
+"""What is done about alarms: updates undone, weights turned, training stopped."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from dreamgym import training
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.training import LoopParts, monitor
+from dreamgym.training.monitor import WatchConfig
+from tests import doubles
+from tests.dreamgym.training.common import CONFIG, fresh, loop, updater
+
+
+def watching(**settings):
+    return dataclasses.replace(CONFIG, watch=WatchConfig(**settings))
+
+
+def weight_of(state):
+    return float(np.asarray(jax.tree.leaves(state.params)[0]).ravel()[0])
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_an_alarm_is_said_and_training_goes_on():
+    end = loop(watching(entropy=2.0))
+    assert end.update == 3
+    assert all(row["alarm/entropy"] == 1.0 for row in end.curve)
+    start = weight_of(updater().learner.init())
+    assert weight_of(end.policy) == pytest.approx(start + 3.0)
+    assert "undone" not in end.curve[0]
+    assert not any(k.startswith("alarm") for k in loop(CONFIG).curve[0])
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_an_alarm_stops_training_before_its_update():
+    end = loop(watching(entropy=2.0, answer="stop"))
+    assert end.update == 1
+    assert "update 1: entropy" in end.stop_reason
+    assert weight_of(end.policy) == weight_of(updater().learner.init())
+
+
+class Refusing(doubles.RuleModel):
+    """A dream in which nothing is answered but in some updates."""
+
+    def __init__(self, sound=()):
+        super().__init__()
+        self.sound, self.update = sound, 0
+
+    def predict(self, queries):
+        problem = None if self.update in self.sound else "refused: too long"
+        return [a._replace(problem=problem) for a in super().predict(queries)]
+
+    def record(self, progress, trajectories):
+        del trajectories
+        self.update = progress.update
+
+
+def refused(dream, updates, progress=None):
+    config = dataclasses.replace(CONFIG, updates=updates)
+    tasks = doubles.tasks("train")[:8]
+    return training.train(
+        doubles.Scripted(doubles.expert_rule), DreamVectorEnv(dream, 4, max_steps=9),
+        updater(), progress or fresh(tasks, config), config, seed=3, recorder=dream,
+    )  # fmt: skip
+
+
+def test_where_no_rollout_is_scored_nobody_says_how_many_were_won():
+    end = refused(Refusing(sound=[1]), 2)
+    assert [row["unscored"] for row in end.curve] == [4.0, 0.0]
+    assert [{"success", "return"} <= row.keys() for row in end.curve] == [False, True]
+    assert not {"success", "return"} & end.curve[0].keys()
+
+
+def test_three_updates_without_a_scored_rollout_end_training():
+    dream = Refusing()
+    begun = refused(dream, 2)
+    assert not begun.stop_reason
+    end = refused(dream, 9, begun)  # those before it went on count
+    assert end.update == 3
+    assert "no rollout of 3 updates in a row was scored" in end.stop_reason
+    assert "12 ended with 'dream'" in end.stop_reason
+    assert end.stop_reason.endswith("dream: refused: too long")
+    assert refused(dream, 9, end).update == 3
+    interrupted = refused(Refusing(sound=[2, 5]), 8)
+    assert (interrupted.update, interrupted.stop_reason) == (8, "")
+
+
+def test_an_undone_update_leaves_the_policy_and_turns_the_weights(update_calls):
+    end = loop(watching(entropy=2.0, answer="back", patience=3))
+    assert weight_of(end.policy) == weight_of(updater().learner.init())
+    assert int(end.policy.step) == 0
+    assert [w.kl for w in update_calls.weights] == pytest.approx([0.02, 0.04, 0.08])
+    assert [w.entropy for w in update_calls.weights] == pytest.approx([0.0, 1e-3, 2e-3])
+    assert "3 updates in a row were undone" in end.stop_reason
+    longer = loop(watching(entropy=2.0, answer="back", patience=4))
+    assert not longer.stop_reason
+
+
+def test_a_loss_that_is_not_finite_is_undone_where_that_is_the_answer(update_calls):
+    update_calls.loss = float("nan")
+    with pytest.raises(FloatingPointError):
+        loop(CONFIG)
+    end = loop(watching(answer="back", patience=2))
+    assert end.update == 2
+    assert "not finite" in end.stop_reason
+    assert weight_of(end.policy) == weight_of(updater().learner.init())
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_real_dev_games_are_played_at_their_time_and_told():
+    played = []
+
+    def probe(policy):
+        del policy
+        played.append(1)
+        return {"probe": 0.5 - 0.2 * len(played), "probed": 7.0}
+
+    end = loop(watching(gap=0.1, probe=2), parts=LoopParts(real_eval=probe))
+    assert ["probe" in row for row in end.curve] == [False, True, False]
+    assert end.curve[1]["probe"] == pytest.approx(0.3)
+    assert len(played) == 1
+
+
+def probing(*found):
+    """Real dev games as they come out, one after the other."""
+    rest = iter(found)
+    return LoopParts(real_eval=lambda _: {"probe": next(rest), "probed": 7.0})
+
+
+def kept(config):
+    """`fresh` keeps the first policy, as the composition root does where asked to."""
+    progress = fresh(doubles.tasks("train")[:8], config)
+    return progress._replace(best=updater().learner.init())
+
+
+@pytest.mark.usefixtures("update_calls")
+@pytest.mark.parametrize(
+    ("found", "best"),
+    [((0.3, 0.5, 0.4), 2), ((0.5, 0.5, 0.5), 1), ((0.1, 0.2, 0.3), 3)],
+)
+def test_training_ends_with_what_did_best_on_real_games(found, best):
+    """An update adds 1 to the weights, so that they tell which one it is."""
+    config = watching(probe=1, keep=True)
+    end = loop(config, progress=kept(config), parts=probing(*found))
+    start = weight_of(updater().learner.init())
+    assert weight_of(end.result) == pytest.approx(start + best)
+    assert weight_of(end.policy) == pytest.approx(start + 3)
+    assert monitor.best_row(end.curve) == best - 1
+    last = loop(watching(probe=1), parts=probing(*found))
+    assert weight_of(last.result) == pytest.approx(start + 3)
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_an_undone_gap_goes_back_to_what_did_best(monkeypatch):
+    """Best after update 1, worse after 3: 2 and 3 are gone; without keep 3 alone is."""
+    monkeypatch.setattr(
+        monitor,
+        "_dream_and_reality_diverge",
+        lambda rows, _: rows[-1].get("probe") == 0.1,
+    )
+    settings = {"probe": 1, "gap": 0.1, "answer": "back"}
+    start = weight_of(updater().learner.init())
+    ends = {}
+    for keep in (True, False):
+        config = watching(keep=keep, **settings)
+        progress = kept(config) if keep else fresh(doubles.tasks("train")[:8], config)
+        ends[keep] = loop(config, progress=progress, parts=probing(0.5, 0.4, 0.1))
+    assert weight_of(ends[True].policy) == pytest.approx(start + 1)
+    assert weight_of(ends[False].policy) == pytest.approx(start + 2)
+    assert ends[True].curve[-1]["undone"] == 1.0
+    config = watching(keep=True, **settings)
+    longer = dataclasses.replace(config, updates=4)
+    on = loop(longer, progress=kept(config), parts=probing(0.5, 0.4, 0.1, 0.6))
+    assert weight_of(on.policy) == weight_of(on.result) == pytest.approx(start + 2)

@@ -1,0 +1,233 @@
+"""What is rolled out beyond groups of tasks, and which rewards rollouts get."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from curriculum.sampler import pool_of
+from dreamgym import training
+from dreamgym.agent.rollout import rollout
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import Snapshot, VectorEnv
+from dreamgym.rewards.config import MilestoneConfig, RewardConfig
+from dreamgym.rewards.reward_function import NO_OUTCOME, Scorer
+from dreamgym.training.rollouts import Rollouts, collect_rollouts, fork_points, rescore
+from tests import doubles
+from tests.dreamgym.training.common import (
+    CONFIG,
+    LOSE,
+    WIN,
+    Recorder,
+    fresh,
+    learn,
+    pair,
+    updater,
+)
+
+
+def sometimes(task, past, state):
+    """Loses in the even corridors; else wins, or not, by the length of the way."""
+    if int(task.id.split("-")[2]) % 2 == 0:
+        return "go left"
+    return doubles.expert_rule(task, past, state)
+
+
+def gathered(policy, tasks, config, rng=0, **more):
+    envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
+    pool = pool_of(doubles.tasks("train")[:8], config.curriculum)
+    return collect_rollouts(
+        policy, envs, pool, tasks, config, key=jax.random.key(0),
+        rng=np.random.default_rng(rng), source="update0", **more,
+    ), envs  # fmt: skip
+
+
+def test_where_groups_agree_other_tasks_are_rolled_out():
+    tasks = doubles.tasks("train")[:2]
+    policy = doubles.Scripted(sometimes)  # a rule's groups always agree
+    plain, _ = gathered(policy, tasks, CONFIG)
+    assert [t.episode.task.id for t in plain.started] == [
+        t.id for t in tasks for _ in range(2)
+    ]
+    more, envs = gathered(policy, tasks, dataclasses.replace(CONFIG, resample=2))
+    assert len(more.started) == 12  # two waves of as many again
+    assert envs.transitions == sum(len(t.turns) for t in more.started)
+    assert more.started[:4] == plain.started
+    ids = [t.episode.id for t in more.started]
+    assert len(set(ids)) == len(ids)
+    played = {t.episode.task.id for t in more.started[:4]}
+    assert not played & {t.episode.task.id for t in more.started[4:]}
+    # What comes beyond is of the same mix.
+    mix = [(1.0, lambda entry: entry.task.id == doubles.tasks("train")[5].id)]
+    same, _ = gathered(
+        policy, tasks, dataclasses.replace(CONFIG, resample=1), mixture=mix
+    )
+    assert {t.episode.task.id for t in same.started[4:]} == {
+        doubles.tasks("train")[5].id
+    }
+    # Groups that differ already ask for nothing.
+    coin = iter([True, False] * 100)
+    fickle = doubles.Scripted(
+        lambda task, past, state: (
+            doubles.expert_rule(task, past, state) if past or next(coin) else "go left"
+        )
+    )
+    found, _ = gathered(fickle, [doubles.task(0, 1, 2)] * 2,
+                        dataclasses.replace(CONFIG, resample=2))  # fmt: skip
+    assert len(found.started) == 4
+
+
+def test_forks_go_on_from_states_on_the_way_of_groups_that_differ():
+    task = doubles.task(0, 2, 4)
+    long = ["go right", "go right", "take coin"]
+    rows = [
+        doubles.trajectory(task, long), doubles.trajectory(task, LOSE),
+        *[doubles.trajectory(doubles.task(0, 1, 3), WIN)] * 2,
+    ]  # fmt: skip
+    config = dataclasses.replace(CONFIG, forks=5)
+    points = fork_points(rows, config, np.random.default_rng(0))
+    assert {p.past for p in points} == {("go right",), ("go right", "go right")}
+    for p in points:
+        assert p.task == task
+        assert p.state == rows[0].episode.transitions[len(p.past)].state
+    assert len(fork_points(rows, dataclasses.replace(config, forks=1),
+                           np.random.default_rng(0))) == 1  # fmt: skip
+    assert not fork_points(rows, CONFIG, np.random.default_rng(0))
+
+
+def test_a_fork_is_gone_on_from_with_its_past():
+    task = doubles.task(0, 2, 4)
+    seen = []
+
+    def rule(task, past, state):
+        seen.append((past, state))
+        return doubles.expert_rule(task, past, state)
+
+    envs = DreamVectorEnv(doubles.RuleModel(), 2, max_steps=9)
+    start = Snapshot(task, ("go right",), doubles.start_state(1, 2, 4))
+    forked, whole = rollout(
+        doubles.Scripted(rule), envs, [start, task], key=jax.random.key(0),
+        temperature=1.0,
+    )  # fmt: skip
+    assert seen[0] == (("go right",), start.state)
+    assert forked.past == ("go right",)
+    assert [x.action for x in forked.episode.transitions] == ["go right", "take coin"]
+    assert forked.episode.success
+    assert whole.past == ()
+    assert len(whole.turns) == 3
+    # Its steps count from the task's start.
+    late = Snapshot(task, ("go right",) * 8, doubles.start_state(1, 2, 4))
+    (last,) = rollout(
+        doubles.Scripted(rule), envs, [late], key=jax.random.key(0), temperature=1.0
+    )
+    assert len(last.turns) == 1
+    assert last.episode.transitions[-1].truncated
+
+
+def test_only_a_dream_can_be_forked():
+    class Plain(VectorEnv):
+        size = 2
+
+        def reset(self, *, options):
+            raise AssertionError(options)
+
+        def step(self, actions):
+            raise AssertionError(actions)
+
+    config = dataclasses.replace(CONFIG, forks=2)
+    with pytest.raises(ValueError, match="only the dream can"):
+        training.train(
+            doubles.Scripted(sometimes), Plain(), updater(),
+            fresh(doubles.tasks("train")[:2]), config, seed=0, recorder=Recorder(),
+        )  # fmt: skip
+
+
+def test_a_step_is_paid_what_the_settings_say(update_calls):
+    task = doubles.task(0, 1, 2)
+    rows = [doubles.trajectory(task, WIN), doubles.trajectory(task, LOSE),
+            doubles.trajectory(task, LOSE, error="broke"),
+            doubles.trajectory(task, ["go right"], error="untrusted: 0.1")]  # fmt: skip
+    there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
+    scorer = Scorer(RewardConfig(alpha=0.5, milestones=(there,)))
+    paid = rescore(Rollouts(rows, []), scorer.score)
+    names = [[x.rewards for x in t.episode.transitions] for t in paid.started]
+    # Half of 1 from the environment and of 0.5 from the milestone, half the outcome.
+    assert names[0][0] == {"coin": 0.0, "milestone/there": 0.25}
+    assert names[0][1] == {"coin": 0.5, "outcome": 0.5}
+    assert names[1][0] == {"coin": 0.0, "outcome": 0.0}
+    assert names[2] == [x.rewards for x in rows[2].episode.transitions]
+    assert names[3][0] == {"coin": 0.0, "milestone/there": 0.25}
+    assert [t.error for t in paid.started] == [t.error for t in rows]
+    config = dataclasses.replace(CONFIG, group_size=4)
+    learn(paid.started, config)
+    first = update_calls.examples[-1][0].columns["advantage"]
+    assert first == pytest.approx((0.25 + 0.9) / 2)  # less the mean with 0
+
+
+def test_what_a_fork_has_done_before_is_not_paid_again():
+    way = ["go right", "go right", "take coin"]
+    whole = doubles.trajectory(doubles.task(0, 2, 4), way)
+    rows = whole.episode.transitions
+    assert {t.action for t in rows[:-1]} == {"go right"}
+    fork = whole._replace(
+        episode=dataclasses.replace(whole.episode, transitions=rows[1:]),
+        turns=whole.turns[1:], past=(rows[0].action,),
+    )  # fmt: skip
+    moved = MilestoneConfig(name="moved", pattern="go", weight=0.5, over="action")
+    scorer = Scorer(RewardConfig(milestones=(moved,)))
+    broke = doubles.trajectory(doubles.task(0, 2, 4), way, error="broke")
+    paid = rescore(Rollouts([broke, whole], [fork]), scorer.score)
+    begun, gone_on = paid.started[1].episode, paid.forked[0].episode
+    assert begun.transitions[0].rewards["milestone/moved"] == 0.5
+    assert gone_on.transitions == begun.transitions[1:]
+
+
+def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(update_calls):
+    def score(episodes, pasts):
+        good = Scorer(RewardConfig()).score(episodes, pasts)
+        return [
+            good[0],
+            *(row._replace(problem="judge: malformed") for row in good[1:]),
+        ]
+
+    rows = pair()
+    paid = rescore(Rollouts(rows, []), score)
+    assert [t.error for t in paid.started] == [None, "reward: judge: malformed"]
+    found = learn(paid.started, CONFIG)
+    assert not update_calls.examples
+    assert found.metrics["unscored/reward"] == 1.0
+    assert rows[1].error is None
+
+
+def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
+    rows = [
+        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="untrusted: 0.1"),
+        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="untrusted: 0.1"),
+    ]
+
+    def score(episodes, pasts):
+        known = Scorer(RewardConfig(alpha=0.5)).score(episodes, pasts)
+        assert [x.problem for x in known] == [NO_OUTCOME] * 2  # and no reason to go
+        return [known[0], known[1]._replace(problem="judge: no answer")]
+
+    paid = rescore(Rollouts(rows, []), score)
+    assert [t.error for t in paid.started] == [
+        "untrusted: 0.1", "reward: judge: no answer",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("update_calls")
+def test_who_paid_what_is_in_the_row_of_the_update():
+    there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
+    scorer = Scorer(RewardConfig(milestones=(there,)))
+    paid = rescore(Rollouts(pair(), []), scorer.score)
+    found = training.learn(
+        updater(), fresh([doubles.task(0, 1, 2)]), paid, CONFIG, seed=0
+    )
+    # Two steps won, one lost: the milestone and the coin are the rule's, a move left
+    # into the wall is nobody's.
+    assert found.metrics["tiers/rule"] == pytest.approx(2 / 3)
+    assert found.metrics["tiers/none"] == pytest.approx(1 / 3)
+    assert found.metrics["paid/milestone/there"] == 0.25
+    assert found.metrics["paid/coin"] == 0.5

@@ -1,0 +1,194 @@
+"""Which turns enter an update, and what they weigh."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dreamgym.rewards.config import MilestoneConfig, RewardConfig
+from dreamgym.rewards.reward_function import Scorer
+from dreamgym.rl.config import SurrogateConfig
+from dreamgym.rl.critic import Critic, CriticConfig
+from dreamgym.rl.update import Updater
+from dreamgym.training import (
+    BesideConfig,
+    ReplayConfig,
+)
+from dreamgym.training.rollouts import Rollouts, rescore
+from tests import doubles
+from tests.dreamgym.training.common import (
+    CONFIG,
+    LOSE,
+    WIN,
+    fresh,
+    learn,
+    loop,
+    pair,
+    with_,
+)
+from worldmodel.fitting.batches import Example
+
+
+def test_filtered_imitation_takes_the_won_episodes_of_any_group(update_calls):
+    rows = [*pair(), *[doubles.trajectory(doubles.task(0, 1, 3), WIN)] * 2]
+    config = with_(baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none"))
+    found = learn(rows, config)
+    (examples,) = update_calls.examples
+    assert [e.columns["advantage"] for e in examples] == [
+        1.0
+    ] * 6  # 2 turns of 3 episodes
+    assert found.metrics["used_turns"] == pytest.approx(6 / 7)
+
+
+def test_preferences_weigh_the_episodes_of_a_pair_alike(update_calls, monkeypatch):
+    monkeypatch.setattr(Updater, "reference_log_ratio", lambda _, e: np.zeros(len(e)))
+    config = with_(
+        baseline="pairs", beta=0.2,
+        surrogate=SurrogateConfig(ratio="none", average="episode"),
+    )  # fmt: skip
+    learn(pair(), config)
+    (examples,) = update_calls.examples
+    # Whatever its length, an episode's log-probability weighs beta sigmoid(0), times
+    # two episodes for the one pair.
+    each = [e.weight * e.columns["advantage"] for e in examples]
+    np.testing.assert_allclose(each, [0.2, 0.2, -0.2], rtol=1e-6)
+    assert sum(sum(e.mask) * e.weight for e in examples) == pytest.approx(2.0)
+
+
+def test_an_episode_with_a_void_turn_leaves_the_update_and_the_baseline(update_calls):
+    rows = [*pair(), doubles.trajectory(doubles.task(0, 1, 2), [*WIN])]
+    void = rows[2].turns[0]._replace(action=" ")
+    rows[2] = rows[2]._replace(turns=(void, *rows[2].turns[1:]))
+    config = dataclasses.replace(CONFIG, group_size=3)
+    learn(rows, config)
+    assert len(update_calls.examples[-1]) == 3  # of 5: at the second turn all agree
+    found = learn(rows, dataclasses.replace(config, drop_void=True))
+    adv = [e.columns["advantage"] for e in update_calls.examples[-1]]
+    np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)  # 0.9 and 0
+    assert found.metrics["void"] == pytest.approx(1 / 3)
+    assert found.metrics["success"] == pytest.approx(2 / 3)  # as it was played
+
+
+def test_a_turn_is_void_that_says_nothing_or_was_cut_off():
+    turn = doubles.trajectory(doubles.task(0, 1, 2), LOSE).turns[0]
+    assert not turn.void
+    assert turn._replace(action="").void
+    assert turn._replace(sampled=(*turn.sampled[:-1], False)).void
+
+
+def test_won_turns_come_back_with_the_probabilities_of_then(update_calls):
+    config = dataclasses.replace(CONFIG, replay=ReplayConfig(share=1.0, size=3))
+    first = learn(pair(), config)
+    assert [e.columns["advantage"] > 0 for e in first.replay] == [
+        True
+    ]  # the second turn: no news
+    progress = fresh([doubles.task(0, 1, 2)])._replace(update=1, replay=first.replay)
+    rows = pair(1, 2, 3)
+    second = learn(rows, config, progress=progress)
+    fresh_ones, again = update_calls.examples[-1][:-1], update_calls.examples[-1][-1]
+    assert again == first.replay[0]
+    assert len(fresh_ones) == 2
+    assert second.metrics["replayed"] == 1.0
+    assert len(second.replay) == 2
+    for number in range(2, 5):
+        progress = progress._replace(update=number, replay=second.replay)
+        second = learn(pair(0, 1, number), config, progress=progress)
+    assert len(second.replay) == 3  # the newest
+    assert not learn(pair(), CONFIG).replay
+
+
+def test_what_is_imitated_beside_is_drawn_anew_each_update(update_calls):
+    config = dataclasses.replace(CONFIG, beside=BesideConfig(weight=0.5, turns=2))
+    known = [Example([i, i], [False, True], [0, 0]) for i in range(20)]
+    learn(pair(), config, auxiliary=known)
+    later = fresh([doubles.task(0, 1, 2)])._replace(update=1)
+    learn(pair(), config, auxiliary=known, progress=later)
+    one, two = update_calls.auxiliary
+    assert len(one) == len(two) == 2
+    assert one != two
+    assert update_calls.weights[0].auxiliary == 0.5
+    assert config.supervised
+    assert not CONFIG.supervised
+
+
+def test_the_rollouts_themselves_may_be_modelled_beside(update_calls):
+    config = dataclasses.replace(
+        CONFIG, updates=1, beside=BesideConfig(kind="own", weight=0.5, turns=3)
+    )
+    loop(config)
+    (beside,) = update_calls.auxiliary
+    assert len(beside) == 3
+    tok = doubles.tokenizer()
+    for e in beside:  # what follows an action, up to the end
+        targets = [i for i, on in zip(e.ids, e.mask, strict=True) if on]
+        assert targets[-1] == tok.control("end")
+        assert tok.control("action") in list(e.ids)
+
+
+def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
+    config = with_(
+        baseline="critic", discount=0.5,
+        critic=CriticConfig(over="token", decay=1.0, passes=1),
+    )  # fmt: skip
+    critic = Critic(doubles.model(), config.update.critic, rows=4, width=80)
+    progress = fresh([doubles.task(0, 1, 2)])._replace(critic=critic.init())
+    found = learn(pair(), config, critic=critic, progress=progress)
+    (examples,) = update_calls.examples
+    # Values are 0 at first: won at the second turn, 0.5 a turn before, 0 where lost.
+    for e, want in zip(examples, (0.5, 1.0, 0.0), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(e.columns["advantage"])[list(e.mask)], want
+        )
+        assert not np.asarray(e.columns["advantage"])[~np.asarray(e.mask)].any()
+    assert found.metrics["critic_loss"] > 0
+    assert found.metrics["used_turns"] == 1.0
+
+
+def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):
+    task = doubles.task(0, 2, 4)
+    rows = [doubles.trajectory(task, LOSE)] * 2
+    past = ("go right",)
+    forked = [
+        doubles.trajectory(doubles.task(1, 2, 4), a)._replace(past=past)
+        for a in (WIN, LOSE)
+    ]
+    found = learn(rows, CONFIG, forked=forked)
+    adv = [e.columns["advantage"] for e in update_calls.examples[-1]]
+    np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)
+    assert found.metrics["success"] == 0.0
+    assert found.metrics["forks"] == 2.0
+
+
+def test_the_remedy_of_rewards_turns_down_what_is_no_outcome(update_calls):
+    there = MilestoneConfig(name="there", pattern="^at 1$", weight=1.0)
+    scorer = Scorer(RewardConfig(milestones=(there,)))
+    paid = rescore(Rollouts(pair(), []), scorer.score)
+    progress = fresh([doubles.task(0, 1, 2)])._replace(curve=[{"dense_weight": 0.5}])
+    learn(paid.started, CONFIG, progress=progress)
+    assert update_calls.examples[-1][0].columns["advantage"] == pytest.approx(
+        (0.5 + 0.9) / 2
+    )
+
+
+def test_the_gain_is_a_mean_over_discounted_visits_of_episodes_from_the_start(
+    update_calls,
+):
+    rows = pair()
+    fork = doubles.trajectory(doubles.task(1, 2, 4), WIN)._replace(past=("go right",))
+    lost = doubles.trajectory(doubles.task(1, 2, 4), LOSE)._replace(past=("go right",))
+    learn(rows, with_(discount=0.5), forked=[fork, lost])
+    (visits,) = update_calls.visits
+    # Two episodes of 2 and 1 turns, of which the first turns are compared; the second
+    # turn of the one that still acts is alone. Forks count nothing.
+    starts = [v for v in visits if v]
+    assert starts == pytest.approx([0.5 / 2, 0.5 / 2])
+    assert len(visits) == len(update_calls.examples[0]) > 2
+
+
+def test_without_a_discount_the_gain_is_a_mean_over_turns(update_calls):
+    learn(pair(), with_(discount=1.0))
+    (visits,) = (
+        update_calls.visits
+    )  # of three turns those two that are compared are learnt
+    assert visits == pytest.approx([1 / 3] * len(visits))
+    assert visits
