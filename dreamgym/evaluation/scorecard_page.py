@@ -32,31 +32,31 @@ def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def headlines(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def headlines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (what, value) of the figures that decide whether a dream can be used.
 
-    First on the policies' own episodes, where a card holds them.
+    Those on the policies' own episodes come first, if the scorecard has any.
     """
-    for name, part in card.get("on_policy", {}).items():
+    for name, part in scorecard.get("on_policy", {}).items():
         for what, value in _decisive(part):
             yield f"{what}, episodes of {name}", value
-    yield from _decisive(card)
+    yield from _decisive(scorecard)
 
 
-def _decisive(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "predictable next states right", _rate(card["exact"]["predictable"])
-    yield "unusual rewards found", _rate(card["reward"]["recall"])
-    yield "ends found", _rate(card["done"]["recall"])
-    if "open_loop" in card:
-        outcomes = card["open_loop"]["outcomes"]
+def _decisive(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "predictable next states right", _rate(scorecard["exact"]["predictable"])
+    yield "unusual rewards found", _rate(scorecard["reward"]["recall"])
+    yield "ends found", _rate(scorecard["done"]["recall"])
+    if "open_loop" in scorecard:
+        outcomes = scorecard["open_loop"]["outcomes"]
         yield "success as in reality, dreamed whole", _rate(outcomes["agree"])
         yield "... really won", _rate(outcomes["real_success"])
         yield "... won in the dream", _rate(outcomes["dreamed_success"])
 
 
-def summary(card: dict[str, Any]) -> str:
+def summary(scorecard: dict[str, Any]) -> str:
     """Return the decisive figures, a line each."""
-    return _aligned(headlines(card))
+    return _aligned(headlines(scorecard))
 
 
 def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
@@ -65,10 +65,10 @@ def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{what:<{width}}  {value}" for what, value in pairs)
 
 
-def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (what, value with interval) of everything on a card, in reading order."""
-    exact, share, facts = card["exact"], card["share"], card["kept"]
-    yield from headlines(card)
+def rows(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (what, value with interval) of the whole scorecard, in reading order."""
+    exact, share, facts = scorecard["exact"], scorecard["share"], scorecard["kept"]
+    yield from headlines(scorecard)
     yield "next state exact", _rate(exact["all"])
     for kind, label in (
         ("predictable", "all but reveals"),
@@ -80,12 +80,12 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "known facts kept", _rate(facts["all"])
     yield "  all but reveals", _rate(facts["predictable"])
     yield "  reveals", _rate(facts["reveal"])
-    yield "copying the state instead", _rate(card["copy"]["all"])
-    if "ceiling" in card:
-        yield "the real environment played again", _rate(card["ceiling"])
-    yield "changed lines: precision", _rate(card["lines"]["precision"])
-    yield "changed lines: recall", _rate(card["lines"]["recall"])
-    reward, done = card["reward"], card["done"]
+    yield "copying the state instead", _rate(scorecard["copy"]["all"])
+    if "ceiling" in scorecard:
+        yield "the real environment played again", _rate(scorecard["ceiling"])
+    yield "changed lines: precision", _rate(scorecard["lines"]["precision"])
+    yield "changed lines: recall", _rate(scorecard["lines"]["recall"])
+    reward, done = scorecard["reward"], scorecard["done"]
     yield "reward right", _rate(reward["accuracy"])
     yield (
         f"another reward than the usual {reward['usual']:g}",
@@ -95,31 +95,31 @@ def rows(card: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"rewarded one step too early ({near['known']} verified)", _rate(near)
     yield "end right", _rate(done["accuracy"])
     yield "said to end where it goes on", _rate(done["false_positives"])
-    yield "malformed replies", _rate(card["malformed"])
-    yield "names what no one mentioned", _rate(card["hallucinated"])
-    reveals = card["reveals"]
+    yield "malformed replies", _rate(scorecard["malformed"])
+    yield "names what no one mentioned", _rate(scorecard["hallucinated"])
+    reveals = scorecard["reveals"]
     yield "reveals: in the form of a real state", _rate(reveals["form"])
     yield "reveals: new words, of the real number", _plain(reveals["informativeness"])
     yield "reveals: distinct states, of the real number", _plain(reveals["diversity"])
-    sure = card["confidence"]
+    sure = scorecard["confidence"]
     yield "confidence: calibration error", _plain(sure["calibration_error"])
     for name, label in (("earns", "a reward"), ("ends", "an end")):
-        errors = card["probabilities"][name]
+        errors = scorecard["probabilities"][name]
         yield (
             f"probability of {label}: calibration error, scaled",
             f"{_plain(errors['calibration_error'])}, "
             f"{_plain(errors['calibrated_error'])}",
         )
-    detectors = card.get("error_detection_auroc", {"confidence": sure["auroc"]})
+    detectors = scorecard.get("error_detection_auroc", {"confidence": sure["auroc"]})
     for name, value in detectors.items():
         yield f"wrong answers told by {name} (AUROC)", _plain(value)
-    if card.get("consistency") is not None:
-        yield "consistency under other noise", _plain(card["consistency"])
-    if "missing_probability" in card:
-        for name, statistic in card["missing_probability"].items():
+    if scorecard.get("consistency") is not None:
+        yield "consistency under other noise", _plain(scorecard["consistency"])
+    if "missing_probability" in scorecard:
+        for name, statistic in scorecard["missing_probability"].items():
             yield f"1 - p(real next state), {name}", _plain(statistic["mean"])
-    if "open_loop" in card:
-        yield from _open_loop(card["open_loop"])
+    if "open_loop" in scorecard:
+        yield from _open_loop(scorecard["open_loop"])
 
 
 def _open_loop(drift: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -141,15 +141,16 @@ def _open_loop(drift: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
 
 
-def table(card: dict[str, Any]) -> str:
-    """Return everything on a card, a line each; then rates by family and actor."""
+def table(scorecard: dict[str, Any]) -> str:
+    """Return the whole scorecard, a line each, and rates by family and actor."""
     out = [
-        f"{card['transitions']} held-out transitions of whole episodes, 95 % intervals",
+        f"{scorecard['transitions']} held-out transitions of whole episodes, "
+        "95 % intervals",
         "",
-        _aligned(rows(card)),
+        _aligned(rows(scorecard)),
     ]
     for key, label in (("families", "family"), ("sources", "who acted")):
-        parts = card.get(key, {})
+        parts = scorecard.get(key, {})
         out += ["", f"by {label}"] if parts else []
         out += [
             f"{name or '(none)'}: all but reveals "
@@ -158,16 +159,16 @@ def table(card: dict[str, Any]) -> str:
             f"known facts kept {_rate(part['kept']['all'])}"
             for name, part in parts.items()
         ]
-    if card.get("failed_replays"):
-        out += ["", f"{card['failed_replays']} replays in the environment failed"]
-    if card.get("seen_tasks"):
-        out += ["", f"{card['seen_tasks']} of its tasks were in the training data"]
+    if scorecard.get("failed_replays"):
+        out += ["", f"{scorecard['failed_replays']} replays in the environment failed"]
+    if scorecard.get("seen_tasks"):
+        out += ["", f"{scorecard['seen_tasks']} of its tasks were in the training data"]
     return "\n".join(out)
 
 
 def side_by_side(scorecards: dict[str, dict[str, Any]]) -> str:
     """Return several scorecards as one table, a column for each."""
-    columns = {name: dict(rows(card)) for name, card in scorecards.items()}
+    columns = {name: dict(rows(scorecard)) for name, scorecard in scorecards.items()}
     what = list(dict.fromkeys(w for column in columns.values() for w in column))
     left = max(map(len, what))
     width = 2 + max(len(v) for column in columns.values() for v in column.values())
@@ -181,23 +182,25 @@ def side_by_side(scorecards: dict[str, dict[str, Any]]) -> str:
 # --- plots -------------------------------------------------------------------
 
 
-def _bars(axis: Any, card: dict[str, Any]) -> None:
-    kinds = list(card["exact"])
+def _bars(axis: Any, scorecard: dict[str, Any]) -> None:
+    kinds = list(scorecard["exact"])
     for offset, key, label in ((-0.2, "exact", "experience model"),
                                (0.2, "copy", "copy the state")):  # fmt: skip
-        heights = [card[key][k]["mean"] or 0.0 for k in kinds]
+        heights = [scorecard[key][k]["mean"] or 0.0 for k in kinds]
         axis.bar([i + offset for i in range(len(kinds))], heights, 0.4, label=label)
-    names = [f"{k.replace('_', chr(10))}\nn={card['exact'][k]['count']}" for k in kinds]
+    names = [
+        f"{k.replace('_', chr(10))}\nn={scorecard['exact'][k]['count']}" for k in kinds
+    ]
     axis.set_xticks(range(len(kinds)), names, fontsize=8)
     axis.set_ylabel("next state exact")
     axis.set_ylim(0, 1)
     axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def plot_states(card: dict[str, Any], path: Path) -> None:
+def plot_states(scorecard: dict[str, Any], path: Path) -> None:
     """Plot exact next states by kind, next to the copy-the-state baseline."""
     figure, axis = plt.subplots(figsize=(7, 3.6))
-    _bars(axis, card)
+    _bars(axis, scorecard)
     axis.set_title("fidelity on held-out real transitions")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
@@ -205,8 +208,8 @@ def plot_states(card: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _reliability(axis: Any, card: dict[str, Any]) -> None:
-    bins = card["confidence"]["bins"]
+def _reliability(axis: Any, scorecard: dict[str, Any]) -> None:
+    bins = scorecard["confidence"]["bins"]
     axis.plot([0, 1], [0, 1], color="0.7", lw=1)
     axis.plot([b["confidence"] for b in bins], [b["right"] for b in bins], "o-")
     axis.set_xlabel("confidence")
@@ -216,9 +219,9 @@ def _reliability(axis: Any, card: dict[str, Any]) -> None:
     axis.set_title("calibration, reveals left out")
 
 
-def _drift(axis: Any, card: dict[str, Any]) -> None:
+def _drift(axis: Any, scorecard: dict[str, Any]) -> None:
     for name, label in (("exact", "all"), ("predictable", "before a reveal")):
-        rates = card["open_loop"][name]
+        rates = scorecard["open_loop"][name]
         axis.plot(range(1, len(rates) + 1), [x["mean"] for x in rates], "o-",
                   label=label)  # fmt: skip
     axis.set_xlabel("steps on dreamed states")
@@ -228,12 +231,12 @@ def _drift(axis: Any, card: dict[str, Any]) -> None:
     axis.set_title("open-loop drift")
 
 
-def _picture(card: dict[str, Any]) -> str:
-    """All plots of a card as one PNG, as a data URL."""
-    parts = [_bars, _reliability] + ([_drift] if "open_loop" in card else [])
+def _picture(scorecard: dict[str, Any]) -> str:
+    """All plots of a scorecard as one PNG, in a data URL."""
+    parts = [_bars, _reliability] + ([_drift] if "open_loop" in scorecard else [])
     figure, axes = plt.subplots(1, len(parts), figsize=(5.4 * len(parts), 3.8))
     for axis, draw in zip(axes, parts, strict=True):
-        draw(axis, card)
+        draw(axis, scorecard)
     figure.tight_layout()
     with io.BytesIO() as file:
         figure.savefig(file, dpi=110, format="png")
@@ -247,13 +250,16 @@ padding:0 1rem;color:#222}table{border-collapse:collapse}td{padding:.15rem .8rem
 h2{margin-top:2rem}"""
 
 
-def write_page(card: dict[str, Any], path: Path) -> None:
+def write_page(scorecard: dict[str, Any], path: Path) -> None:
     """Write one self-contained HTML file with all numbers and the plots."""
-    body = [f"<h1>Fidelity</h1><p>{html.escape(card.get('episodes', ''))}</p>"]
-    if card.get("seen_tasks"):
-        body.append(f"<p><b>{card['seen_tasks']} of its tasks were in the training "
-                    "data.</b></p>")  # fmt: skip
-    for title, part in [("All families", card), *card.get("families", {}).items()]:
+    body = [f"<h1>Fidelity</h1><p>{html.escape(scorecard.get('episodes', ''))}</p>"]
+    if scorecard.get("seen_tasks"):
+        seen = scorecard["seen_tasks"]
+        body.append(f"<p><b>{seen} of its tasks were in the training data.</b></p>")
+    for title, part in [
+        ("All families", scorecard),
+        *scorecard.get("families", {}).items(),
+    ]:
         if not part["transitions"]:
             continue
         cells = "".join(

@@ -190,10 +190,13 @@ class Shouting(gymnasium.Wrapper):
 
 
 LOOKUPS = [
-    (base.as_tasks, "tasks"), (base.as_expert, "expert"),
-    (base.as_valid_actions, "valid_actions"), (base.as_variations, "variations"),
-    (base.as_forkable, "fork"), (base.as_render, "render_state"),
-]  # fmt: skip
+    (base.as_tasks, "tasks"),
+    (base.as_expert, "expert"),
+    (base.as_valid_actions, "valid_actions"),
+    (base.as_variations, "variations"),
+    (base.as_forkable, "fork"),
+    (base.as_render, "render_state"),
+]
 
 
 @pytest.mark.parametrize(("lookup", "method"), LOOKUPS)
@@ -225,8 +228,8 @@ def test_a_fork_of_a_wrapped_environment_keeps_its_wrappers():
     forkable = base.as_forkable(env)
     assert forkable is not None
     fork = forkable.fork()
-    assert base.take(fork, "go right").state == ("at 1", *TASKS[0].initial_state[1:],
-                                                 "call 2")  # fmt: skip
+    state = base.take(fork, "go right").state
+    assert state == ("at 1", *TASKS[0].initial_state[1:], "call 2")
     assert isinstance(fork, Shouting)
     assert fork.unwrapped is not env.unwrapped
     assert base.take(env, "dance").state[0] == "at 0"
@@ -279,8 +282,15 @@ def test_a_step_as_a_record():
     step = base.take(Fixed(1.0, True, False, told), "a")
     record = step.transition(("here",), "open", "a door")
     assert record == Transition(
-        state=("here",), action="open", next_state=("x",), rewards={"a": 1.0},
-        terminated=True, truncated=False, success=True, invalid=False, reveals=True,
+        state=("here",),
+        action="open",
+        next_state=("x",),
+        rewards={"a": 1.0},
+        terminated=True,
+        truncated=False,
+        success=True,
+        invalid=False,
+        reveals=True,
         thought="a door",
-    )  # fmt: skip
+    )
     assert step.transition((), "open").thought is None
