@@ -4,19 +4,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dreamgym.commands.quickstart import quickstart
+    from dreamgym.config.presets import PRESETS, preset
+    from dreamgym.config.settings import RunConfig
     from dreamgym.envs.registry import make
-    from dreamgym.pipeline.config import RunConfig
-    from dreamgym.pipeline.presets import PRESETS, preset
-    from dreamgym.pipeline.quickstart import quickstart
 
 __version__ = "0.2.0"
 __all__ = ["PRESETS", "RunConfig", "make", "preset", "quickstart"]
 _PUBLIC = {
-    "PRESETS": "dreamgym.pipeline.presets",
-    "RunConfig": "dreamgym.pipeline.config",
+    "PRESETS": "dreamgym.config.presets",
+    "RunConfig": "dreamgym.config.stages",
     "make": "dreamgym.envs.registry",
-    "preset": "dreamgym.pipeline.presets",
-    "quickstart": "dreamgym.pipeline.quickstart",
+    "preset": "dreamgym.config.presets",
+    "quickstart": "dreamgym.commands.quickstart",
 }
 
 

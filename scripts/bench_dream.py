@@ -40,8 +40,8 @@ from bench_common import Engine, cell, median, table
 from bench_dream_models import dream_rows, prompted_row
 from bench_dream_peers import ENVIRONMENTS, INSTALL, LIMIT
 
-from dreamgym.pipeline.quickstart import tune_process
-from dreamgym.pipeline.run import Run, RunError
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.process import tune_process
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 OWN = ("textworld", "textcraft")

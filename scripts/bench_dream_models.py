@@ -10,12 +10,13 @@ import jax
 from bench_common import median
 
 from dreamgym.agent.rollout import rollout
+from dreamgym.build.episodes import read
+from dreamgym.build.experience import load_experience
+from dreamgym.build.models import load_policy
 from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.pipeline.policies import load_policy
-from dreamgym.pipeline.pretrain import episodes_of, load_experience
-from dreamgym.pipeline.run import Run, RunError
+from dreamgym.run.directory import Run, RunError
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatConfig, ChatError
 from worldmodel.data.records import Episode, State, Task
@@ -115,7 +116,7 @@ def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]
     experience = load_experience(run)
     if not isinstance(experience, LocalExperienceModel):
         raise RunError(f"{run.root}: it asks a server; take another run, and --server")
-    train, dev = episodes_of(run)
+    train, dev = read(run)
     dev = [e for e in dev if e.transitions and e.task.initial_state]
     if not dev:
         raise RunError(f"{run.root}: no dev episode with an initial state")
@@ -160,7 +161,7 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
     what, n = f"prompted, {args.concurrency} at once", args.queries
     if not args.server:
         return {"what": what, "blank": "no --server given"}, []
-    train, dev = episodes_of(run)
+    train, dev = read(run)
     every = [
         Query(e.task, tuple(t.action for t in e.transitions[:i]), x.state, x.action)
         for i in range(1, run.config.max_steps)

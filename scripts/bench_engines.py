@@ -42,7 +42,7 @@ class Dreamgym:
     def __init__(self, directory: Path, dtype: str = "float32"):
         import jax
 
-        from dreamgym.pipeline.quickstart import tune_process
+        from dreamgym.run.process import tune_process
         from worldmodel.backbone.weights import load_decoder
 
         tune_process()

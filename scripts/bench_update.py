@@ -24,18 +24,18 @@ import numpy as np
 from bench_common import median, table
 
 from dreamgym.agent.policy import Policy
-from dreamgym.pipeline.policies import load_policy
-from dreamgym.pipeline.pretrain import episodes_of
-from dreamgym.pipeline.quickstart import tune_process
-from dreamgym.pipeline.run import Run
+from dreamgym.build.episodes import read
+from dreamgym.build.models import load_policy
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
+from dreamgym.run.directory import Run
+from dreamgym.run.process import tune_process
 from worldmodel.fitting.batches import Example, pack
 
 
 def sampled(policy: Policy, run: Run, count: int) -> list[Example]:
     """Turns of the policy in dev states, every other one good."""
-    _, dev = episodes_of(run)
+    _, dev = read(run)
     places = [
         (e.task, tuple(t.action for t in e.transitions[:i]), t.state)
         for e in dev

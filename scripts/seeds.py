@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dreamgym import preset, quickstart
 from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.evaluation.report import table
-from dreamgym.pipeline.evaluate import trajectories
 
 PAIRS = (("dream", "warmstart"), ("dream", "bc"), ("s2r", "real_only"))
 

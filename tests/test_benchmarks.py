@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.pipeline import collect
-from dreamgym.pipeline.config import MODELS
-from dreamgym.pipeline.presets import preset
-from dreamgym.pipeline.run import Run
+from dreamgym.config.presets import preset
+from dreamgym.config.shapes import MODELS
+from dreamgym.run.directory import Run
+from dreamgym.stages import collect
 from tests import chat_server
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model, save_model
@@ -91,7 +91,7 @@ def test_the_memory_finds_what_faiss_finds():
 def unfitted(tmp_path) -> Run:
     """A run whose experience model has learned nothing, which is as fast."""
     run = Run(tmp_path / "r", preset("tiny", env=CORRIDOR))
-    run.stage("collect", lambda: collect.stage(run))
+    run.stage("collect", lambda: collect.body(run))
     texts = examples.texts_of(read_episodes(run.path("episodes.jsonl")))
     tok = TextTokenizer.train(texts, 448)
     model = create(MODELS["nano"].model(tok.vocab_size), seed=0)

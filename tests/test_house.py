@@ -27,7 +27,7 @@ EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
 REWARDS = {"dreamgym.rewards"} | WORLDMODEL
 TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | REWARDS
-PIPELINE = {"dreamgym.pipeline", "dreamgym.tracking"} | TRAINING | EVALUATION
+PIPELINE = {"dreamgym.pipeline", "dreamgym.run.tracking"} | TRAINING | EVALUATION
 ALLOWED = {
     "worldmodel.data": DATA,
     "worldmodel.text": TEXT,
@@ -47,7 +47,7 @@ ALLOWED = {
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,
-    "dreamgym.tracking": {"dreamgym.tracking"},  # numbers by name, nothing of ours
+    "dreamgym.run.tracking": {"dreamgym.run.tracking"},  # numbers by name, nothing of ours
     "dreamgym.pipeline": PIPELINE,
     "dreamgym.fetch": BACKBONE,
     "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | PIPELINE,

@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _annotate(args: argparse.Namespace) -> None:
-    from dreamgym.pipeline import annotate
+    from dreamgym.commands import annotate
     from worldmodel.chat.protocol import ChatError
     from worldmodel.reasoning import RuleAnnotator
 
@@ -139,8 +139,8 @@ def _chat(args: argparse.Namespace) -> Any:
 
 
 def _run(args: argparse.Namespace) -> Any:
-    from dreamgym.pipeline.quickstart import tune_process
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
     tune_process()

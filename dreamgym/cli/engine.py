@@ -71,7 +71,7 @@ def _fetch(args: argparse.Namespace) -> None:
 
 def _engine(args: argparse.Namespace) -> tuple[Any, Any]:
     """(model, vocabulary) of the options of _model_options."""
-    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
     from worldmodel.backbone.weights import load_decoder
     from worldmodel.text.tokenizer import Vocabulary

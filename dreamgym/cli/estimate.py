@@ -28,7 +28,8 @@ def add(commands: Any) -> None:
 def _found(config: Any, mesh: Any = None, *, fine_tune: bool) -> Any:
     import jax
 
-    from dreamgym.pipeline import estimate, pace
+    from dreamgym.build import timings
+    from dreamgym.commands import estimate
     from worldmodel.backbone.mesh import make_mesh
 
     kept = getattr(jax.config, "jax_compilation_cache_dir", None)
@@ -39,13 +40,13 @@ def _found(config: Any, mesh: Any = None, *, fine_tune: bool) -> Any:
         placed = make_mesh(mesh)
     if config.server is not None:
         print("estimate: asking the server a few questions", file=sys.stderr)
-    here = pace.measured(config, cache, placed)
+    here = timings.measured(config, cache, placed)
     return estimate.estimated(config, here, estimate.known(config), fine_tune=fine_tune)
 
 
 def _estimate(args: argparse.Namespace) -> None:
-    from dreamgym.pipeline import estimate
-    from dreamgym.pipeline.quickstart import tune_process
+    from dreamgym.commands import estimate
+    from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import parse_mesh
 
     config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
@@ -60,7 +61,7 @@ def _estimate(args: argparse.Namespace) -> None:
 
 
 def _warn(found: Sequence[Any], root: Path) -> None:
-    from dreamgym.pipeline import estimate
+    from dreamgym.commands import estimate
 
     memory = estimate.machine_memory()
     said = (line for one in found for line in estimate.warnings(one, root, memory))
@@ -76,10 +77,11 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
     Raises:
       RunError: a run of other settings is there, or the disk is too small.
     """
-    from dreamgym.pipeline import estimate
-    from dreamgym.pipeline.quickstart import STAGES, tune_process
-    from dreamgym.pipeline.run import Run
-    from dreamgym.pipeline.served import check_server
+    from dreamgym.build.chat import check_server
+    from dreamgym.commands import estimate
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
+    from dreamgym.stages.table import STAGES
     from worldmodel.chat.protocol import ChatError
 
     check_server(config)
@@ -103,9 +105,9 @@ def say_study(study: Any, root: Path) -> None:
     Raises:
       RunError: the disk is too small for one run.
     """
-    from dreamgym.pipeline import estimate
-    from dreamgym.pipeline.quickstart import STAGES
-    from dreamgym.pipeline.study import unfinished
+    from dreamgym.commands import estimate
+    from dreamgym.commands.study import unfinished
+    from dreamgym.stages.table import STAGES
 
     order, every = list(STAGES), []
     later, least, most, longest = set(order[order.index(study.until) + 1 :]), 0, 0, 0

@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # `--env my_module:MyEnv` may lie here. Last: nothing of ours is to be hidden by it.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    from dreamgym.pipeline.run import RunError
-    from dreamgym.tracking import TrackerError
+    from dreamgym.run.directory import RunError
+    from dreamgym.run.tracking import TrackerError
     from worldmodel.chat.cache import CacheError
     from worldmodel.chat.protocol import ChatError
     from worldmodel.data.records import RecordError

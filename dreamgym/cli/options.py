@@ -60,7 +60,7 @@ def server_of(args: argparse.Namespace) -> Any:
     Raises:
       ValueError: no URL of a server, no name of a variable, or one without the URL.
     """
-    from dreamgym.pipeline.config import ServerConfig
+    from dreamgym.config.stages import ServerConfig
     from worldmodel.chat.protocol import ChatConfig
 
     if args.server is None:
@@ -81,8 +81,8 @@ def server_of(args: argparse.Namespace) -> Any:
 
 def run_options(parser: argparse.ArgumentParser) -> None:
     """The settings of a run."""
-    from dreamgym.pipeline.config import MODELS
-    from dreamgym.pipeline.presets import PRESETS
+    from dreamgym.config.presets import PRESETS
+    from dreamgym.config.shapes import MODELS
     from dreamgym.rl.config import ALGORITHMS
 
     add = parser.add_argument
@@ -168,15 +168,16 @@ def config_of(args: argparse.Namespace) -> Any:
     Raises:
       ValueError, RunError, RecordError: a setting or a file that cannot be used.
     """
-    from dreamgym.envs.registry import parse_spec
-    from dreamgym.pipeline.config import MODELS, changed_by
-    from dreamgym.pipeline.presets import (
+    from dreamgym.build.models import check_model
+    from dreamgym.config.overrides import changed_by
+    from dreamgym.config.presets import (
         for_pretrained,
         preset,
         with_algorithm,
         with_fits,
     )
-    from dreamgym.pipeline.pretrain import check_model
+    from dreamgym.config.shapes import MODELS
+    from dreamgym.envs.registry import parse_spec
     from worldmodel.backbone.model import LoraConfig
     from worldmodel.data.records import read_episodes
     from worldmodel.fitting.learner import ComputeConfig

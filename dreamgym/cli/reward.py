@@ -34,15 +34,15 @@ def add(commands: Any) -> None:
 
 
 def _fit(args: argparse.Namespace) -> None:
-    from dreamgym.pipeline import reward
-    from dreamgym.pipeline.quickstart import tune_process
-    from dreamgym.pipeline.run import Run
+    from dreamgym.build import rewards
     from dreamgym.rewards.reward_model import PreferenceFitConfig
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
 
     config = PreferenceFitConfig()
     if args.steps is not None:
         config = dataclasses.replace(config, steps=args.steps)
     tune_process()
-    told = reward.fit(Run.open(args.run_dir), args.pairs, config)
-    print(f"reward: {reward.summary(told)}")
-    print(f"model: {args.run_dir / reward.DIRECTORY}")
+    told = rewards.fit(Run.open(args.run_dir), args.pairs, config)
+    print(f"reward: {rewards.summary(told)}")
+    print(f"model: {args.run_dir / rewards.DIRECTORY}")

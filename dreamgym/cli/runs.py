@@ -20,14 +20,14 @@ from dreamgym.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dreamgym.pipeline.config import RunConfig
-    from dreamgym.pipeline.run import Run
-    from dreamgym.pipeline.study import Study
+    from dreamgym.commands.study import Study
+    from dreamgym.config.settings import RunConfig
+    from dreamgym.run.directory import Run
 
 
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
-    from dreamgym.pipeline.quickstart import STAGES
+    from dreamgym.stages.table import STAGES
 
     texts = {
         "quickstart": "all stages, then the table",
@@ -123,10 +123,10 @@ def _fidelity_command(commands: Any) -> None:
 
 
 def _fidelity(args: argparse.Namespace) -> None:
+    from dreamgym.commands import scorecard as scorecard_command
     from dreamgym.evaluation import scorecard_page
-    from dreamgym.pipeline import fidelity
-    from dreamgym.pipeline.quickstart import tune_process
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
     from worldmodel.data.records import read_episodes
 
@@ -141,17 +141,19 @@ def _fidelity(args: argparse.Namespace) -> None:
     run = Run.open(
         args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     )
-    card, page = fidelity.full_scorecard(run, args.episodes, args.limit, server)
+    card, page = scorecard_command.full_scorecard(
+        run, args.episodes, args.limit, server
+    )
     print(json.dumps(card) if args.json else scorecard_page.table(card))
     if not args.json:
         print(f"\npage: {page}")
 
 
 def _refit(args: argparse.Namespace) -> None:
+    from dreamgym.commands.refit import refit
     from dreamgym.evaluation import scorecard_page
-    from dreamgym.pipeline.quickstart import tune_process
-    from dreamgym.pipeline.refit import refit
-    from dreamgym.pipeline.run import Run, RunError
+    from dreamgym.run.directory import Run, RunError
+    from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
     if args.episodes is None:
@@ -171,11 +173,13 @@ def _refit(args: argparse.Namespace) -> None:
 
 def _stages(args: argparse.Namespace) -> None:
     from dreamgym.cli.estimate import say
+    from dreamgym.commands import results as run_results
+    from dreamgym.commands.quickstart import quickstart
     from dreamgym.evaluation import report
-    from dreamgym.pipeline import transfer
-    from dreamgym.pipeline.quickstart import STAGES, quickstart, tune_process
-    from dreamgym.pipeline.run import Run
-    from dreamgym.tracking import require
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
+    from dreamgym.run.tracking import require
+    from dreamgym.stages.table import STAGES
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
 
     require(args.track)
@@ -194,7 +198,7 @@ def _stages(args: argparse.Namespace) -> None:
                 run.stage(name, lambda name=name: STAGES[name](run))
         if args.command != "transfer":
             return
-        results = transfer.write_results(run)
+        results = run_results.write_results(run)
     else:
         if mesh is None:
             say(root, config, mesh, fine_tune=not args.no_transfer)
@@ -212,7 +216,7 @@ def _due(run: "Run", command: str) -> list[str]:
     They may cost minutes, or questions to a server: not before a stage that is done,
     nor before one that lacks another.
     """
-    from dreamgym.pipeline.quickstart import STAGES
+    from dreamgym.stages.table import STAGES
 
     order, between = list(STAGES), ("ensemble", "fidelity")
     earlier = order[: order.index(command)]
@@ -225,7 +229,7 @@ def _due(run: "Run", command: str) -> list[str]:
 
 def _refitted(args: argparse.Namespace) -> "RunConfig | None":
     """The settings of a run that a refit made: its later stages go on under them."""
-    from dreamgym.pipeline.run import Run, RunError
+    from dreamgym.run.directory import Run, RunError
 
     root = args.run_dir
     if root is None or not (root / "manifest.json").is_file():
@@ -243,10 +247,10 @@ def _refitted(args: argparse.Namespace) -> "RunConfig | None":
 
 def _study(args: argparse.Namespace) -> None:
     from dreamgym.cli.estimate import say_study
-    from dreamgym.pipeline import study
-    from dreamgym.pipeline.quickstart import tune_process
-    from dreamgym.pipeline.run import RunError
-    from dreamgym.tracking import require
+    from dreamgym.commands import study
+    from dreamgym.run.directory import RunError
+    from dreamgym.run.process import tune_process
+    from dreamgym.run.tracking import require
 
     grid = study.read_study(args.file)
     root = args.root if args.root is not None else Path("runs") / args.file.stem
@@ -272,7 +276,7 @@ def _study(args: argparse.Namespace) -> None:
 
 
 def _fresh(grid: "Study", cell: Any, root: Path, count: int) -> None:
-    from dreamgym.pipeline import study
+    from dreamgym.commands import study
 
     if not study.play_fresh(grid, cell, root, count):
         print("  not finished: without --fresh the study computes it", file=sys.stderr)
@@ -284,9 +288,9 @@ def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
     What is wrong with one cell is told, and the next are tried. Where nobody answers
     or there is no room they would fare no better, and the study stops.
     """
-    from dreamgym.pipeline import study
-    from dreamgym.pipeline.run import RunError
-    from dreamgym.pipeline.served import ServerLost
+    from dreamgym.build.chat import ServerLost
+    from dreamgym.commands import study
+    from dreamgym.run.directory import RunError
 
     failed = []
     for cell in study.cells(grid):
@@ -303,9 +307,9 @@ def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from dreamgym.pipeline.quickstart import tune_process
-    from dreamgym.pipeline.run import Run
-    from dreamgym.pipeline.show import shown
+    from dreamgym.commands.show import shown
+    from dreamgym.run.directory import Run
+    from dreamgym.run.process import tune_process
 
     tune_process()
     told, page = shown(Run.open(args.run_dir), args.episode)
@@ -338,8 +342,8 @@ def _compare_command(commands: Any) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
+    from dreamgym.commands.compare import compared
     from dreamgym.evaluation import run_comparison
-    from dreamgym.pipeline.compare import compared
 
     found = compared(args.run_dirs)
     run_comparison.plot(found, args.to)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.evaluation.statistics import paired_by_game, rate
-from worldmodel.data.records import Task
+from worldmodel.data.records import Task, read_episodes
 
 
 def play(
@@ -89,3 +90,11 @@ def paired(
         if x.error is None and y.error is None
     ]  # fmt: skip
     return paired_by_game(rows, seed=seed)
+
+
+def trajectories(path: Path) -> list[Trajectory]:
+    """Test episodes as scored (or not) trajectories."""
+    return [
+        Trajectory(e, (), None if e.success is not None else e.error or "unscored")
+        for e in read_episodes(path)
+    ]

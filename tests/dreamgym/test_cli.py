@@ -7,7 +7,7 @@ import operator
 import pytest
 
 from dreamgym import cli
-from dreamgym.pipeline.quickstart import STAGES
+from dreamgym.stages.table import STAGES
 from tests import doubles
 from worldmodel.data.records import SCHEMA, read_episodes, write_episodes
 
@@ -335,7 +335,7 @@ def test_the_default_directory_tells_preset_seed_and_control(capsys, tmp_path):
 
 
 def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
 
     args = ["--preset", "tiny", "--env", CORRIDOR, "--server", "http://h/v1"]
     assert run("collect", *args, "--server-key-env", "NOT_SET") == 0
@@ -353,7 +353,7 @@ def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
 
 
 def test_every_setting_can_be_set(tmp_path):
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
 
     said = {
         "experience.history": 0, "experience.reasoning": False, "trust.gate": 0.05,
@@ -379,7 +379,7 @@ def test_every_setting_can_be_set(tmp_path):
     ],
 )
 def test_lists_and_tables_are_given_as_json_or_toml(value, tmp_path):
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
 
     args = ["--env", CORRIDOR, "--set", f"dream.reward.milestones={value}"]
     assert tiny("collect", *args) == 0
@@ -401,7 +401,7 @@ def test_stages_one_by_one_do_what_all_of_them_do(monkeypatch):
 
 def test_the_own_card_waits_for_what_else_is_lacking(monkeypatch):
     """It may cost minutes, or a server's questions: not before a sure refusal."""
-    from dreamgym.pipeline.quickstart import STAGES
+    from dreamgym.stages.table import STAGES
 
     called = []
     for name in STAGES:
@@ -413,8 +413,8 @@ def test_the_own_card_waits_for_what_else_is_lacking(monkeypatch):
 
 
 def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
-    from dreamgym.pipeline.presets import preset
-    from dreamgym.pipeline.run import Run
+    from dreamgym.config.presets import preset
+    from dreamgym.run.directory import Run
 
     (tmp_path / "e.jsonl").write_text("{}")
     made = {"refit": str(tmp_path / "old"), "episodes": str(tmp_path / "e.jsonl")}
@@ -522,7 +522,7 @@ def test_a_refit_takes_no_settings_of_its_own(capsys):
 
 
 def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
 
     error = refused(
         capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--lora", "4"
@@ -537,7 +537,7 @@ def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):
 
 
 def test_a_pretrained_model_takes_gentler_steps(tmp_path, tok, text_model):
-    from dreamgym.pipeline.run import Run
+    from dreamgym.run.directory import Run
     from worldmodel.backbone.weights import save_model
 
     save_model(tmp_path / "model", text_model, tok)

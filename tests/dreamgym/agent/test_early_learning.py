@@ -19,7 +19,7 @@ from dreamgym.agent import early_experience as early
 from dreamgym.agent.branching import branch
 from dreamgym.agent.policy import Policy, PolicyConfig
 from dreamgym.agent.reflection import RuleWriter, reflection_cases, reflections
-from dreamgym.pipeline.config import MODELS
+from dreamgym.config.shapes import MODELS
 from tests import doubles
 from worldmodel.backbone.model import create
 from worldmodel.fitting import supervised

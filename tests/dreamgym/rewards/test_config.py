@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dreamgym.pipeline.config import changed, restored
+from dreamgym.config.overrides import changed, restored
 from dreamgym.rewards.config import (
     JudgeConfig,
     LearnedConfig,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.pipeline.config import changed_by
+from dreamgym.config.overrides import changed_by
 from dreamgym.rl.advantages import dpo_weights
 from dreamgym.rl.config import ALGORITHMS, LossWeights, UpdateConfig
 from dreamgym.rl.update import merge_equal_turns

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dreamgym.pipeline.config import RunConfig
-from dreamgym.pipeline.presets import preset
-from dreamgym.pipeline.run import Run
+from dreamgym.config.presets import preset
+from dreamgym.config.settings import RunConfig
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.config import SurrogateConfig, UpdateConfig
+from dreamgym.run.directory import Run
 from dreamgym.training import (
     LoopConfig,
     ReplayConfig,

@@ -1,0 +1,1 @@
+"""Settings to parts: the composition root."""

@@ -1,0 +1,190 @@
+"""Episodes of a run: read with their traces, split, and the demonstrations among them."""
+
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from dreamgym.envs import base
+from dreamgym.run.directory import Run, RunError
+from worldmodel import reasoning
+from worldmodel.data.records import Episode, Task, read_episodes
+from worldmodel.experience.examples import permute_outcomes
+
+
+def sides_of(
+    episodes: Sequence[Episode], path: str | Path
+) -> tuple[list[Episode], list[Episode]]:
+    """(train, dev) episodes; of other splits it is said that they are left out.
+
+    Raises:
+      RunError: neither is there, or a task is on both sides.
+    """
+    splits = Counter(e.task.split for e in episodes)
+    for split in sorted(splits.keys() - {"train", "dev"}):
+        print(
+            f"collect: {path}: {splits[split]} episodes of split {split!r} are left "
+            "out: train is learned from, dev chosen by", file=sys.stderr,
+        )  # fmt: skip
+    train = [e for e in episodes if e.task.split == "train"]
+    dev = [e for e in episodes if e.task.split == "dev"]
+    if not train and not dev:
+        raise RunError(f"{path}: expected episodes of split 'train' or 'dev', got none")
+    if both := {e.task.id for e in train} & {e.task.id for e in dev}:
+        raise RunError(
+            f"{path}: expected each task in one split, got {len(both)} in train and "
+            f"dev (such as {min(both)!r}): scores on them would measure memory"
+        )
+    return train, dev
+
+
+def split_by_task(
+    episodes: Sequence[Episode], *, share: float
+) -> tuple[list[Episode], list[Episode]]:
+    """Hold out every n-th task, whole: no task is on both sides."""
+    tasks = list(dict.fromkeys(e.task.id for e in episodes))
+    if len(tasks) < 2:
+        raise RunError(
+            f"expected episodes of at least 2 tasks to hold some out, got {len(tasks)}"
+        )
+    every = max(2, round(1 / share))
+    held = set(tasks[every - 1 :: every]) or {tasks[-1]}
+    return (
+        [e for e in episodes if e.task.id not in held],
+        [
+            dataclasses.replace(e, task=dataclasses.replace(e.task, split="dev"))
+            for e in episodes
+            if e.task.id in held
+        ],
+    )
+
+
+def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
+    """(train, dev) episodes of a source run and of a file of new ones.
+
+    A task keeps the side it had in the source; of the tasks it did not know, those
+    that say `dev` and, where none does, a tenth are held out. Unknown tasks of another
+    split (test) are left out, which is said.
+
+    Raises:
+      RunError: as sides_of.
+    """
+    train = read_episodes(source.path("episodes.jsonl"))
+    dev = read_episodes(source.path("dev.jsonl"))
+    sides = {e.task.id: "train" for e in train} | {e.task.id: "dev" for e in dev}
+    taken = {e.id for e in (*train, *dev)}
+    found = [_moved(e, sides.get(e.task.id, e.task.split)) for e in read_episodes(path)]
+    fresh, held = sides_of(found, path)
+    unknown = [e for e in fresh if e.task.id not in sides]
+    chosen = any(e.task.id not in sides for e in held)
+    if not chosen and len({e.task.id for e in unknown}) > 1:
+        left, out = split_by_task(unknown, share=0.1)
+        fresh = [e for e in fresh if e.task.id in sides] + left
+        held += out
+    for side, new in ((train, fresh), (dev, held)):
+        for e in new:
+            side.append(_renamed(e, taken))
+            taken.add(side[-1].id)
+    return train, dev
+
+
+def _moved(episode: Episode, split: str) -> Episode:
+    return dataclasses.replace(
+        episode, task=dataclasses.replace(episode.task, split=split)
+    )
+
+
+def _renamed(episode: Episode, taken: set[str]) -> Episode:
+    """The episode under an id that is free: two collections may number alike."""
+    name, number = episode.id, 1
+    while name in taken:
+        number += 1
+        name = f"{episode.id}#{number}"
+    return dataclasses.replace(episode, id=name)
+
+
+def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:
+    """At most `count` tasks of a split, one at least.
+
+    Raises:
+      RunError: the environment has none.
+    """
+    found = base.tasks_of(env, name, split, count)
+    if not found:
+        raise RunError(
+            f"environment {name!r}: expected at least 1 task of split {split!r}, got "
+            f"none from tasks({split!r}); episodes of train are learnt from, those of "
+            "dev tell how well"
+        )
+    return found
+
+
+def read(run: Run) -> tuple[list[Episode], list[Episode]]:
+    """(train, dev) episodes of the run, with reasoning traces if it has any."""
+    both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
+    train, dev = ([with_traces(run, e) for e in es] for es in both)
+    return train, dev
+
+
+def with_traces(run: Run, episode: Episode) -> Episode:
+    reasoned = run.config.experience.reasoning
+    return (
+        reasoning.annotate(episode)
+        if reasoned
+        else reasoning.without_reasoning(episode)
+    )
+
+
+def training_share(run: Run, train: list[Episode]) -> list[Episode]:
+    """What the experience model is fitted to and remembers: a share, or a control."""
+    c = run.config
+    told = train[: max(round(c.share * len(train)), 1)]
+    if not c.shuffled:
+        return told
+    return [with_traces(run, e) for e in permute_outcomes(told, seed=c.seed)]
+
+
+def expert_episodes(episodes: Sequence[Episode], most: int) -> list[Episode]:
+    """Successful expert episodes, else any successful ones; one a task."""
+    won = [e for e in episodes if e.success]
+    chosen = [e for e in won if e.source == "expert"] or won
+    return list({e.task.id: e for e in chosen}.values())[:most]
+
+
+def nested_subset(
+    episodes: Sequence[Episode], share: float, *, seed: int
+) -> list[Episode]:
+    """A share of the episodes, at least one, in their order; nested by the seed."""
+    count = max(round(share * len(episodes)), 1)
+    drawn = np.random.default_rng(seed).permutation(len(episodes))[:count]
+    return [episodes[i] for i in sorted(drawn)]
+
+
+def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
+    """The experts that the run's policies imitate, and those of its dev episodes.
+
+    Raises:
+      RunError: none of the collected episodes was won.
+    """
+    c = run.config.warmstart
+    train, dev = read(run)
+    experts = expert_episodes(train, c.experts)
+    if not experts:
+        raise RunError("no successful episode to imitate among the collected ones")
+    return (
+        nested_subset(experts, c.share, seed=run.config.seed), expert_episodes(dev, c.experts)
+    )  # fmt: skip
+
+
+def plan_lengths(run: Run) -> dict[str, int]:
+    """The fewest steps in which a task of the training episodes was won."""
+    out: dict[str, int] = {}
+    for e in read(run)[0]:
+        if e.success:
+            steps = len(e.transitions)
+            out[e.task.id] = min(out.get(e.task.id, steps), steps)
+    return out

@@ -1,0 +1,114 @@
+"""Models and policies of a run by name."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from dreamgym.agent.policy import Policy, PolicyConfig
+from dreamgym.config.shapes import MODELS
+from dreamgym.run.directory import Run, RunError
+from worldmodel.backbone.mesh import shard
+from worldmodel.backbone.model import Model, create
+from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.fitting import supervised
+from worldmodel.fitting.batches import Example
+from worldmodel.fitting.supervised import FitConfig
+from worldmodel.text.tokenizer import TextTokenizer
+
+
+def check_model(name: str) -> None:
+    """Raise RunError unless `name` is a known shape or a model directory."""
+    if name not in MODELS and not (Path(name) / "config.json").is_file():
+        raise RunError(
+            f"--model {name!r}: expected one of {sorted(MODELS)} or a directory "
+            "with config.json, *.safetensors and tokenizer.json"
+        )
+
+
+def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
+    """The model that the fit starts from: a directory's, or a fresh one.
+
+    Raises:
+      RunError: neither a known shape nor a model directory.
+    """
+    name = run.config.model
+    if run.config.refit:
+        return load_model(Path(run.config.refit) / "experience", mesh=run.mesh)
+    if name not in MODELS:
+        check_model(name)
+        return load_model(name, mesh=run.mesh)
+    tokenizer = TextTokenizer.load(run.path("tokenizer"))
+    shape = MODELS[name].model(tokenizer.vocab_size)
+    model = create(shape, seed=run.config.seed)
+    return model if run.mesh is None else shard(model, run.mesh), tokenizer
+
+
+def initial_policy(run: Run) -> Policy:
+    """The policy that all begin at: the start's model, asked to act."""
+    if run.config.warmstart.start == "model":
+        model, tok = initial_model(run)
+    else:
+        model, tok = load_model(run.path("experience"), mesh=run.mesh)
+    return Policy(model, tok, policy_config(run))
+
+
+def fit_model(
+    run: Run,
+    name: str,
+    model: Model,
+    examples: list[Example],
+    fit: FitConfig,
+    held: Sequence[Example],
+) -> Model:
+    """A model fitted under a name: its checkpoints, display and curve."""
+    directory = run.path(f"checkpoints/{name}")
+    with run.following(name, fit.steps) as told:
+        model, curve = supervised.fit(
+            model, examples, fit, seed=run.config.seed, directory=directory,
+            held_out=held, keep_best=bool(held), progress=told,
+        )  # fmt: skip
+    run.write_curve(name, curve)
+    return model
+
+
+MAX_ACTION_TOKENS = 64
+"""Tokens of an action that policies have room for without being asked to: what they
+write costs as much as the room where they do not know when to stop."""
+
+
+def action_token_budget(config: PolicyConfig, longest: int) -> int:
+    """Tokens of an action, where the `longest` that won has so many.
+
+    A quarter more, for names that the episodes do not hold, and one token to end it; no
+    more than MOST, and no less than the settings say.
+    """
+    return max(config.action_tokens, min(longest + longest // 4 + 1, MAX_ACTION_TOKENS))
+
+
+def policy_config(run: Run) -> PolicyConfig:
+    """How the run's policies act, with room for actions as long as those that won.
+
+    Runs of older versions did not count them: theirs have the room of the settings.
+    """
+    config, longest = run.config.policy, run.numbers("pretrain").get("action_tokens", 0)
+    return dataclasses.replace(
+        config, action_tokens=action_token_budget(config, longest)
+    )
+
+
+def load_policy(run: Run, name: str) -> Policy:
+    """A policy of the run by name.
+
+    Raises:
+      RunError: the stage that makes it has not been run.
+    """
+    path = run.path(f"policies/{name}")
+    if not (path / "config.json").is_file():
+        raise RunError(f"{path}: no policy {name!r} in this run yet")
+    model, tok = load_model(path, mesh=run.mesh)
+    return Policy(model, tok, policy_config(run))
+
+
+def save_policy(run: Run, name: str, policy: Policy) -> None:
+    """Write a policy as a model directory."""
+    save_model(run.path(f"policies/{name}"), policy.model, policy.tokenizer)

@@ -1,0 +1,255 @@
+"""Reasoning traces for a file of episodes, chunk by chunk, none of them paid for twice.
+
+FILE -> looked through once -> chunks of episodes -> an annotator -> OUT, which is there
+when all of it is. What a command has got so far stands in .OUT.part, a line a chunk:
+the same command, after a kill, goes on behind it.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from dreamgym.build.experience import load_experience
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.display import bar
+from worldmodel import reasoning
+from worldmodel.chat.client import ChatClient
+from worldmodel.chat.protocol import ChatConfig
+from worldmodel.data.records import Episode, iter_episodes, write_episodes
+from worldmodel.experience.local import LocalExperienceModel
+from worldmodel.reasoning.annotator import Annotator, Report, missing_traces
+from worldmodel.reasoning.self_annotator import RejectionSamplingAnnotator
+from worldmodel.reasoning.teacher import TeacherAnnotator, TeacherConfig
+
+SCHEMA = "dreamgym.annotation/1"
+
+
+EPISODES, TRANSITIONS = 16, 256
+"""A chunk has at least that many of both: work for a batch, little to lose."""
+
+
+PROBLEMS = 5
+"""That many of those who fell back to the rule are told of, with the reason."""
+
+
+HOPELESS = 16
+"""Episodes of which a teacher explains none, after which it is not asked any more."""
+
+
+class Survey(NamedTuple):
+    """What is in the file, before anything is written; `missing`: without a trace."""
+
+    episodes: int
+    transitions: int
+    missing: int
+    digest: str
+
+
+def survey(source: Path, out: Path) -> Survey:
+    """Look through all of the file, before anything is loaded, asked or written.
+
+    Raises:
+      RunError: `out` is there already; nothing is overwritten.
+      RecordError: bad episodes; the message names file and line.
+    """
+    if out.exists():
+        raise RunError(
+            f"{out}: there already, and traces can be dear: choose another --to, or "
+            "remove it"
+        )
+    total: Counter[str] = Counter()
+    size = source.stat().st_size if source.is_file() else 0
+    with tqdm(  # not `bar`, which is drawn anew at each of perhaps a million lines
+        total=size, desc=f"read {source.name}", unit="B", unit_scale=True, leave=False,
+        disable=None,
+    ) as shown:  # fmt: skip
+        for e in iter_episodes(source, progress=lambda n: shown.update(n - shown.n)):
+            total.update(e=1, t=len(e.transitions), m=missing_traces(e))
+    with source.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return Survey(total["e"], total["t"], total["m"], digest)
+
+
+def answers_of(out: Path) -> Path:
+    """Where a teacher's answers are kept: asked again, they cost nothing."""
+    return out.with_name(f"{out.name}.answers.sqlite")
+
+
+def teacher(chat: ChatConfig, out: Path) -> TeacherAnnotator:
+    """The annotator that asks a server, with its answers beside `out`."""
+    return TeacherAnnotator(ChatClient(chat, answers_of(out)), TeacherConfig())
+
+
+def own(run: Run, samples: int) -> RejectionSamplingAnnotator:
+    """The annotator that takes the right ones of a run's own samples.
+
+    Raises:
+      RunError: its experience model writes no reasoning, or always the same.
+    """
+    experience = load_experience(run)
+    if not isinstance(experience, LocalExperienceModel):
+        raise RunError(f"{run.root}: --by own samples a fitted model, not a server")
+    if not experience.config.reasoning:
+        raise RunError(f"{run.root}: its experience model was fitted to no reasoning")
+    if experience.config.temperature == 0:
+        raise RunError(f"{run.root}: at temperature 0 every sample is the same")
+    return RejectionSamplingAnnotator(experience, samples=samples)
+
+
+def annotate(
+    source: Path,
+    out: Path,
+    annotator: Annotator,
+    made: Mapping[str, Any],
+    found: Survey,
+) -> Report:
+    """Write `out`: the episodes of `source`, every transition with its trace.
+
+    Returns what all chunks reported, those of an earlier attempt among them, and the
+    first few problems.
+
+    Args:
+      made: what decides the traces, as plain data; another attempt must be the same.
+      found: what `survey` told.
+
+    Raises:
+      RunError: an unfinished attempt was made otherwise, or a teacher explains nothing.
+    """
+    part, total = _Part(out, dict(made) | {"file": found.digest}), _Total()
+
+    def filled() -> Iterator[Episode]:
+        yield from _filled(iter_episodes(source), annotator, part, told)
+        total.check(1)
+
+    with bar(found.missing, f"annotate {source.name}", "trace") as show:
+
+        def told(row: Mapping[str, Any], chunk: list[Episode]) -> None:
+            total.add(row, sum(map(missing_traces, chunk)))
+            show(total.traces, dict(total.counts))
+            total.check(HOPELESS)
+
+        try:
+            write_episodes(out, filled())
+        except _NothingTaughtError:
+            part.path.unlink()  # no trace in it is the teacher's
+            raise
+    part.path.unlink()
+    return Report(dict(total.counts), tuple(total.problems))
+
+
+class _NothingTaughtError(RunError):
+    """A teacher that explains nothing: the rule does not take over for all of it."""
+
+
+class _Total:
+    """The sum of the chunks' reports."""
+
+    def __init__(self):
+        self.counts: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.traces = 0
+
+    def add(self, row: Mapping[str, Any], traces: int) -> None:
+        self.counts.update(row["counts"])
+        self.problems += row["problems"][: PROBLEMS - len(self.problems)]
+        self.traces += traces
+
+    def check(self, most: int) -> None:
+        """Raise where a teacher explained none of `most` episodes or more."""
+        left = self.counts.get("fallbacks", 0)
+        if self.counts.get("annotated") == 0 and left >= most:
+            raise _NothingTaughtError(
+                f"the teacher explained none of {left} episodes, nothing is written: "
+                f"{'; '.join(self.problems[:2])}"
+            )
+
+
+def _filled(
+    episodes: Iterator[Episode], annotator: Annotator, part: "_Part", told: Any
+) -> Iterator[Episode]:
+    """All episodes with their traces: those of an earlier attempt, then new ones."""
+    for row in part.rows():
+        chunk = list(itertools.islice(episodes, len(row["traces"])))
+        if [e.id for e in chunk] != [name for name, _ in row["traces"]]:
+            raise RunError(f"{part.path}: not of these episodes; remove it")
+        told(row, chunk)
+        for e, (_, traces) in zip(chunk, row["traces"], strict=True):
+            yield reasoning.annotate(e, traces)
+    for chunk in _chunks(episodes):
+        done = annotator.annotate(chunk)
+        told(part.add(done, annotator.report), chunk)
+        yield from done
+
+
+def _chunks(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
+    chunk: list[Episode] = []
+    size = 0
+    for e in episodes:
+        chunk.append(e)
+        size += len(e.transitions)
+        if len(chunk) >= EPISODES and size >= TRANSITIONS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+class _Part:
+    """The traces of an unfinished attempt on disk, and what they were made of."""
+
+    def __init__(self, out: Path, made: Mapping[str, Any]):
+        self.path = out.with_name(f".{out.name}.part")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:  # what is written goes to the end
+            file.seek(0)
+            head = file.readline()
+            if not head.endswith(b"\n"):  # new, or killed at once
+                file.truncate(0)
+                file.write(_line({"schema": SCHEMA, "made": made}))
+                return
+            self._check(head, made)
+            whole = [len(line) for line in file if line.endswith(b"\n")]
+            file.truncate(len(head) + sum(whole))  # killed inside the last line
+
+    def _check(self, head: bytes, made: Mapping[str, Any]) -> None:
+        told = json.loads(head)
+        if told.get("schema") != SCHEMA:
+            raise RunError(f"{self.path}: of another version; remove it to begin anew")
+        old = told["made"]
+        changed = [
+            f"{k}: {old.get(k)!r} there, {made.get(k)!r} here"
+            for k in sorted(old.keys() | made.keys())
+            if old.get(k) != made.get(k)
+        ]
+        if changed:
+            raise RunError(
+                f"{self.path}: begun with other settings ({'; '.join(changed)}); "
+                "repeat them, or remove it to begin anew"
+            )
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The chunks written so far."""
+        with self.path.open("rb") as file:
+            file.readline()
+            for line in file:
+                yield json.loads(line)
+
+    def add(self, chunk: list[Episode], report: Report) -> dict[str, Any]:
+        """Note a chunk; returns its row."""
+        row = {
+            "counts": dict(report.counts), "problems": report.problems[:PROBLEMS],
+            "traces": [[e.id, [t.reasoning for t in e.transitions]] for e in chunk],
+        }  # fmt: skip
+        with self.path.open("ab") as file:
+            file.write(_line(row))
+        return row
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row).encode() + b"\n"

@@ -1,0 +1,95 @@
+"""Runs side by side: what differs in their settings, and what came of it.
+
+run directories, finished or not -> their differing settings, test successes, paired
+differences to the first run, curves -> a table and plots. What a run lacks is blank.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.evaluate import trajectories
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.tracking import FILE, read_metrics
+
+POLICIES = (
+    "untrained", "bc", "warmstart", "dream", "s2r", "real_only", "real_only_total",
+)  # fmt: skip
+"""In the order of a run."""
+
+
+def compared(roots: Sequence[Path]) -> dict[str, Any]:
+    """What the runs have in common and apart, as plain data.
+
+    runs: of each its name, settings that differ, successes by policy with intervals,
+    rows of the dream's curve; paired: success of each run's policies minus the first
+    run's, where both played the same games.
+
+    Raises:
+      RunError: fewer than two runs, a directory twice, or one that holds no run.
+    """
+    if len(roots) < 2 or len({r.resolve() for r in roots}) < len(roots):
+        got = ", ".join(map(str, roots))
+        raise RunError(f"expected two different runs or more, got {got}")
+    runs = [Run.open(root) for root in roots]
+    flat = [_flat(run.config.json()) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    apart = [k for k in keys if len({repr(f.get(k)) for f in flat}) > 1]
+    played = [_played(run) for run in runs]
+    return {
+        "runs": [
+            {
+                "name": str(root), "settings": {k: f.get(k) for k in apart},
+                "policies": {
+                    name: evaluate.summary(found, real_transitions=0)["success"]
+                    for name, found in mine.items()
+                },
+                "curve": _curve(run),
+            }
+            for root, run, f, mine in zip(roots, runs, flat, played, strict=True)
+        ],
+        "paired": [
+            {name: _paired(mine[name], played[0][name])
+             for name in mine if name in played[0]}
+            for mine in played[1:]
+        ],
+    }  # fmt: skip
+
+
+def _flat(part: Any, at: str = "") -> dict[str, Any]:
+    if not isinstance(part, dict):
+        return {at: part}
+    out: dict[str, Any] = {}
+    for key, value in part.items():
+        out |= _flat(value, f"{at}.{key}".lstrip("."))
+    return out
+
+
+def _played(run: Run) -> dict[str, list[Trajectory]]:
+    files = {name: run.path(f"test/{name}.jsonl") for name in POLICIES}
+    return {n: trajectories(path) for n, path in files.items() if path.is_file()}
+
+
+def _curve(run: Run) -> list[dict[str, Any]]:
+    """The dream's curve; of a run that is still in it what it has told so far."""
+    path, told = run.path("curves/dream.jsonl"), run.path(FILE)
+    if path.is_file():
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_metrics(told) if told.is_file() else []
+    return [row["metrics"] for row in rows if row["stage"] == "dream"]
+
+
+def _paired(mine: list[Trajectory], first: list[Trajectory]) -> dict[str, float | None]:
+    """Over the games that both played; each game as often as both did."""
+    theirs: dict[str, list[Trajectory]] = {}
+    for t in first:
+        theirs.setdefault(t.episode.task.id, []).append(t)
+    pairs = [
+        (t, theirs[t.episode.task.id].pop(0))
+        for t in mine
+        if theirs.get(t.episode.task.id)
+    ]
+    return evaluate.paired([a for a, _ in pairs], [b for _, b in pairs], seed=0)

@@ -1,0 +1,268 @@
+"""What a run will take: seconds, memory and disk, told before it begins, as ranges.
+
+settings, the pace that was measured here (pace.py) -> seconds by stage, bytes,
+questions to a server. How stages compare with a fit's update was measured on runs of
+the presets (docs/LOG.md, 2026-11-21 and 22: 1 to 2 M parameters on 2 CPU cores);
+elsewhere that is a guess, and so are the ranges.
+"""
+
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from curriculum.sampler import max_generated
+from dreamgym.build.timings import Pace
+from dreamgym.config.settings import RunConfig
+from dreamgym.rewards.reward_model import PreferenceFitConfig
+from dreamgym.run.directory import RunError
+from dreamgym.training import LoopConfig
+from worldmodel.data.records import read_episodes
+from worldmodel.experience.base import SAMPLES
+
+PREFERENCES = PreferenceFitConfig()
+
+
+UPDATES = {
+    "pretrain": 1.0,  # an update
+    "clone": 1.1,  # an update: dev losses are taken more often
+    "warmstart": 1.1,  # an update
+    "ensemble": 1.0,  # an update
+    "fidelity": 0.33,  # a dev transition
+    "train": 1.1 / 16,  # a step that a rollout may take
+    "evaluate": 0.25,  # a test game
+    "transfer": 0.05,  # a real transition
+}
+"""Seconds of a stage's unit, as multiples of those of an update of the fit."""
+
+
+COMPILED = {
+    "pretrain": 10, "fidelity": 4, "clone": 4, "warmstart": 4, "train": 60,
+    "evaluate": 5, "transfer": 30,
+}  # fmt: skip
+"""Seconds that compiling took where nothing was compiled before; so at most these."""
+
+
+RANKED = 0.05
+"""Updates of the fit that a transition costs in each update of a reward model."""
+
+
+LOWEST, HIGHEST = 0.7, 1.5
+"""Times what is estimated: the ranges. Measured runs of presets lay within them."""
+
+
+NEW = 0.6
+"""Share of the steps a rollout may take that ask what was not answered before."""
+
+
+LENGTH = 0.84
+"""Mean length of a collected episode as a share of the most steps."""
+
+
+PROCESS, TRANSITION = 1.4e9, 14e3
+"""Bytes of a process with its programs, and of a transition in its several forms."""
+
+
+WRITTEN, PLOTS = 730, 4e6
+"""Bytes of a transition in an episodes file, and of plots, tables and curves."""
+
+
+class Estimate(NamedTuple):
+    """Seconds by stage (without compiling), and bytes: most memory, disk.
+
+    Of a run behind a server also how often it is asked, the tokens and what they cost.
+    """
+
+    seconds: dict[str, float]
+    memory: float
+    disk: float
+    requests: float = 0.0
+    tokens: float = 0.0
+    cost: float = 0.0
+
+
+def estimated(
+    config: RunConfig, pace: Pace, collected: int | None = None, *, fine_tune: bool
+) -> Estimate:
+    """Of a whole run; `collected` transitions where they are known already."""
+    c, e = config, config.evaluate
+    if collected is None:
+        episodes = c.collect.episodes + 2 * c.collect.dev_games
+        collected = round(episodes * LENGTH * c.max_steps)
+    real = bool(c.env)
+    units = {
+        "collect": collected * (real and not c.episodes),
+        "pretrain": 0 if c.server is not None else c.pretrain.steps,
+        "ensemble": c.ensemble.members * c.ensemble.steps,
+        "fidelity": e.fidelity,
+        "clone": c.warmstart.fit.steps,
+        "warmstart": c.warmstart.fit.steps * (c.warmstart.method != "bc"),
+        "train": _steps(c.dream, c.max_steps),
+        "evaluate": 4 * e.games * real,
+        "transfer": _real_steps(c, collected) * (real and fine_tune),
+    }
+    seconds = {k: n * UPDATES.get(k, 0.0) * pace.update for k, n in units.items()}
+    seconds["collect"] = units["collect"] * pace.step
+    watch = c.dream.watch
+    played = c.dream.updates // watch.probe * watch.games if watch.probe else 0
+    seconds["train"] += played * UPDATES["evaluate"] * pace.update
+    if c.real:
+        seconds["train"] += units["train"] * pace.step
+    if real:
+        seconds["evaluate"] += 4 * e.games * LENGTH * c.max_steps * pace.step
+    if real and fine_tune:
+        games = 3 * e.games
+        seconds["transfer"] += games * UPDATES["evaluate"] * pace.update
+        seconds["transfer"] += units["transfer"] * pace.step
+    for stage, loop in (("train", c.dream), ("transfer", c.transfer)):
+        if "learned" in loop.reward.tiers and not loop.reward.learned.model:
+            ranked = 2 * PREFERENCES.pairs * LENGTH * c.max_steps
+            seconds[stage] += PREFERENCES.steps * ranked * RANKED * pace.update
+            break  # once a run
+    answers = _answers(c, units["fidelity"], units["train"])
+    for stage, count in answers.items():
+        seconds[stage] += count * pace.answer
+    weights = 4.0 * pace.parameters
+    loop = c.dream.update
+    # Fit: parameters, two moments, the best ones, a gradient. Loop: the experience
+    # model, the policy now, before and as it began, two moments, a gradient.
+    logits = 4.0 * loop.rows * loop.width * pace.vocabulary
+    share = loop.rows * loop.width / (c.pretrain.rows * c.pretrain.width)
+    fit, rl = 5 * weights + pace.scratch, 7 * weights + 5 * logits
+    rl += pace.scratch * share
+    policies = 4 + 3 * (real and fine_tune)
+    kept = (1 + c.ensemble.members + policies) * weights
+    played = policies * e.games * LENGTH * c.max_steps * real
+    checkpoints = 2 * 4 * weights  # the one before goes when the new one is whole
+    return Estimate(
+        seconds,
+        PROCESS + TRANSITION * collected + max(fit, rl),
+        kept + checkpoints + WRITTEN * (collected + played) + PLOTS,
+        *(sum(answers.values()) * x for x in (pace.requests, pace.tokens, pace.cost)),
+    )
+
+
+def _answers(c: RunConfig, fidelity: int, steps: int) -> dict[str, float | int]:
+    """Answers that stages want of a server, by stage."""
+    if c.server is None:
+        return {}
+    if c.real:
+        steps = 0
+    invents = not c.real and max_generated(c.dream.curriculum, c.dream.tasks)
+    beside = c.dream.updates * c.dream.curriculum.proposals if invents else 0
+    each = 1 + SAMPLES * (c.trust.signal == "agreement")
+    return {"fidelity": each * fidelity, "train": each * NEW * steps + beside}
+
+
+def _steps(loop: LoopConfig, most: int) -> int:
+    """Steps that the rollouts of a loop may take: half of those that `resample` may."""
+    groups = loop.tasks * (1 + loop.resample / 2) + loop.forks
+    steps = round(loop.updates * groups * loop.group_size * most)
+    return min(steps, loop.limit) if loop.limit else steps
+
+
+def _real_steps(c: RunConfig, collected: int) -> int:
+    """Transitions of fine-tuning and its two controls, as budgets and updates allow."""
+    n, most = c.transfer_budget, _steps(c.transfer, c.max_steps)
+    return 2 * min(n, most) + min(n + collected, most)
+
+
+def known(config: RunConfig) -> int | None:
+    """Transitions of the settings' own episodes; None where they are collected."""
+    if not config.episodes:
+        return None
+    return sum(len(e.transitions) for e in read_episodes(config.episodes))
+
+
+def spans(
+    estimate: Estimate, done: Collection[str] = ()
+) -> dict[str, tuple[float, float]]:
+    """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
+    over = {*done, *(["clone"] if "warmstart" in done else [])}  # which is within it
+    left = {k: s for k, s in estimate.seconds.items() if k not in over and s}
+    most = sum((HIGHEST * s + COMPILED.get(k, 0) for k, s in left.items()), 0.0)
+    return {
+        "seconds": (LOWEST * sum(left.values()), most),
+        "memory": (LOWEST * estimate.memory, HIGHEST * estimate.memory),
+        "disk": (LOWEST * estimate.disk, HIGHEST * estimate.disk),
+        "requests": (LOWEST * estimate.requests, HIGHEST * estimate.requests),
+        "tokens": (LOWEST * estimate.tokens, HIGHEST * estimate.tokens),
+        "cost": (LOWEST * estimate.cost, HIGHEST * estimate.cost),
+    }
+
+
+def told(estimate: Estimate, done: Collection[str] = ()) -> str:
+    """One line of ranges."""
+    found = spans(estimate, done)
+    (low, high), (least, most) = found["seconds"], found["memory"]
+    line = (
+        f"estimate: {time_of(low)} to {time_of(high)}, {_size(least)} to "
+        f"{_size(most)} of memory, {_size(found['disk'][1])} of disk at most"
+    )
+    if estimate.requests:
+        fewest, many = found["requests"]
+        line += f"; {fewest:,.0f} to {many:,.0f} questions to the server"
+        line += f" ({found['tokens'][1] / 1e6:,.1f} M tokens at most"
+        line += f", {found['cost'][1]:,.2f} at its prices)" if estimate.cost else ")"
+    return line
+
+
+def table(estimate: Estimate) -> str:
+    """Seconds of each stage, then the line of ranges."""
+    rows = [
+        f"  {name:10} {time_of(LOWEST * s)} to "
+        f"{time_of(HIGHEST * s + COMPILED.get(name, 0))}"
+        for name, s in estimate.seconds.items()
+        if s
+    ]
+    return "\n".join([told(estimate), *rows])
+
+
+def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
+    """What may not suffice: `memory` bytes of the machine, the disk under `root`.
+
+    Raises:
+      RunError: the disk is too small even for the least that was estimated.
+    """
+    out, found = [], spans(estimate)
+    place = next(p for p in (root, *root.absolute().parents) if p.exists())
+    own = root.rglob("*") if (root / "manifest.json").is_file() else ()
+    there = sum(p.stat().st_size for p in own if p.is_file())
+    room = shutil.disk_usage(place).free + there
+    least, most = found["disk"]
+    if room < most:
+        told = f"disk: {_size(room)} for a run of {_size(least)} to {_size(most)}"
+        if room < least:
+            raise RunError(f"{told} at {place}: make room or choose another --run-dir")
+        out.append(f"{told} at {place} may be too little")
+    if memory is not None and memory < found["memory"][1]:
+        out.append(
+            f"memory: the machine has {_size(memory)}, which may be too little; "
+            "--remat, fewer rows (--set pretrain.rows=4 --set dream.update.rows=4) or "
+            "a smaller --model need less"
+        )
+    return out
+
+
+def machine_memory() -> int | None:
+    """Bytes of this machine, or of the share a container gives; None: not known."""
+    names = getattr(os, "sysconf_names", {})
+    if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(names):
+        return None
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    share = Path("/sys/fs/cgroup/memory.max")
+    if share.is_file() and (text := share.read_text().strip()).isdigit():
+        size = min(size, int(text))
+    return size
+
+
+def time_of(seconds: float | int) -> str:
+    """Seconds in the unit that suits them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(size: float | int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"

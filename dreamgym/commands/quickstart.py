@@ -1,0 +1,49 @@
+"""All stages in order over one run directory; the same call resumes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.build import chat as run_chat
+from dreamgym.commands import results as run_results
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.process import tune_process
+from dreamgym.stages.table import STAGES
+from worldmodel.backbone.mesh import MeshConfig, make_mesh
+
+
+def quickstart(
+    run_dir: str | Path,
+    config: RunConfig,
+    *,
+    fine_tune: bool = True,
+    mesh: MeshConfig | None = None,
+    track: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Run every stage that is not done yet; returns what results.json holds.
+
+    Without `fine_tune` it ends before the transfer stage, whose real fine-tuning the
+    comparison of dream, warmstart and bc does not need; a later call makes up for it.
+    Models are spread over the devices of `mesh`. Metrics go to metrics.jsonl while it
+    runs, and to the trackers that `track` names (tracking.TRACKERS).
+
+    Raises:
+      TrackerError: a tracker that is not known, not installed or cannot begin.
+      RunError: a directory or setting that cannot be used.
+      RecordError: bad episodes; the message names file and line.
+      ServerLost: the server that is the dream does not answer.
+    """
+    run_chat.check_server(config)
+    tune_process()
+    with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:
+        for name, body in STAGES.items():
+            if name == "transfer" and not fine_tune:
+                break
+            told = run.stage(name, lambda body=body: body(run))["numbers"]
+            if name == "collect" and not told.get("successes", 1):
+                raise RunError(  # the warm start would, after all of the fit
+                    f"{run.root}: no successful episode to imitate among the collected "
+                    f"{told['episodes']}"
+                )
+        return run_results.write_results(run)

@@ -1,0 +1,68 @@
+"""A run that goes on from another: old and fresh real episodes, one more fit.
+
+source run + new episodes -> a new run whose experience model starts at the source's
+weights and tokenizer -> both models scored on the same unseen games. The new run is a
+run like any other: its later stages train policies in the dream that was mended.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.build import episodes as run_episodes
+from dreamgym.build import experience as run_experience
+from dreamgym.evaluation.fidelity import by_family
+from dreamgym.run.directory import Run
+from dreamgym.run.display import bar
+from dreamgym.stages import collect, ensemble, pretrain
+from worldmodel.data.records import Episode
+from worldmodel.experience.base import ExperienceModel
+
+
+def refit(
+    source: Run, episodes: Path, root: Path, track: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Collect and fit the new run at `root`; returns what refit.json holds.
+
+    before, after: the scorecards of the source's model and of the new one, each with
+    its own memory, on the new run's dev games, which neither was fitted to. The fit's
+    metrics go to the trackers that `track` names, too.
+
+    Raises:
+      RunError: the source is not pretrained, or `root` holds another run.
+      RecordError: bad episodes; the message names file and line.
+    """
+    source.require("pretrain")
+    config = dataclasses.replace(
+        source.config,
+        refit=str(source.root.resolve()),
+        episodes=str(episodes.resolve()),
+    )
+    with Run(root, config, source.mesh, track) as run:
+        run.stage("collect", lambda: collect.body(run))
+        run.stage("pretrain", lambda: pretrain.body(run))
+        run.stage("ensemble", lambda: ensemble.body(run))
+    _, dev = run_episodes.read(run)
+    told = {
+        "source": run.config.refit,
+        "before": _card(run_experience.load_experience(source), dev, run, "before"),
+        "after": _card(run_experience.load_experience(run), dev, run, "after"),
+    }
+    run.write_json("refit.json", told)
+    return told
+
+
+def _card(
+    model: ExperienceModel, dev: Sequence[Episode], run: Run, name: str
+) -> dict[str, Any]:
+    limit = run.config.evaluate.fidelity
+    with bar(limit, name, "transition") as show:
+        return by_family(
+            model,
+            dev,
+            limit,
+            lambda done, _: show(done),
+            env=run.config.env,
+            open_loop_steps=limit,
+        )

@@ -1,0 +1,91 @@
+"""The full scorecard of a run, on its dev games or on any episodes."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from dreamgym.build import chat as run_chat
+from dreamgym.build.episodes import read
+from dreamgym.build.experience import load_experience
+from dreamgym.config.stages import ServerConfig
+from dreamgym.evaluation import scorecard_page
+from dreamgym.evaluation.fidelity import by_family
+from dreamgym.run.directory import Run
+from dreamgym.run.display import bar
+from worldmodel import fidelity
+from worldmodel.data.records import read_episodes
+from worldmodel.experience.base import ExperienceModel
+from worldmodel.experience.prompted import PromptedExperienceModel
+
+ON_POLICY = ("warmstart", "dream")
+"""Policies whose own test episodes a full scorecard asks about."""
+
+
+def on_policy(run: Run, model: ExperienceModel, limit: int) -> dict[str, Any]:
+    """Return the scorecard on the test episodes of each policy that played some.
+
+    These are the states that the policies themselves reach, which decide what a policy
+    learns in the dream and what it is worth outside.
+    """
+    cards = {}
+    for name in ON_POLICY:
+        path = run.path(f"test/{name}.jsonl")
+        if path.is_file():
+            played = [e for e in read_episodes(path) if e.success is not None]
+            if played:
+                cards[name] = fidelity.score(
+                    model, played, limit=limit, open_loop_steps=limit
+                )
+    return cards
+
+
+def _free(run: Run, name: str, episodes: str) -> str:
+    """The name of a card of a file, numbered where other episodes have it.
+
+    The run's own have `dev` and `dev-server`.
+    """
+    for number in itertools.count(2 if name in ("dev", "dev-server") else 1):
+        tried = name if number == 1 else f"{name}-{number}"
+        path = f"scorecard/{tried}.json"
+        if not run.path(path).is_file() or run.read_json(path)["episodes"] == episodes:
+            return tried
+    raise AssertionError
+
+
+def full_scorecard(
+    run: Run, path: Path | None, limit: int | None, server: ServerConfig | None = None
+) -> tuple[dict, Path]:
+    """Score a run's model on the episodes of a file, or on its dev games, in full.
+
+    Without a `limit` it is the run's own, and all episodes are dreamed whole; with one
+    as many as it holds. With a `server` it is asked in the place of the run's own
+    model. On the dev games also the policies' own test episodes (`on_policy`). Writes
+    scorecard/NAME.json, NAME.html and its plots into the run; returns the card and the
+    page's path. Episodes of tasks that the model was fitted to are counted in
+    `seen_tasks`: what is measured on those is not on unseen games.
+    """
+    experience = load_experience(run, server=server)
+    train, dev = read(run)
+    episodes = dev if path is None else read_episodes(path)
+    known = {e.task.id for e in train}
+    steps, limit = limit, run.config.evaluate.fidelity if limit is None else limit
+    with run_chat.asking(experience), bar(limit, "fidelity", "transition") as show:
+        card = by_family(
+            experience, episodes, limit, lambda done, _: show(done), full=True,
+            env=run.config.env, open_loop_steps=steps,
+        )  # fmt: skip
+        if path is None:
+            card["on_policy"] = on_policy(run, experience, limit)
+    source = run.path("dev.jsonl") if path is None else path
+    card["episodes"] = str(source.resolve())
+    card["seen_tasks"] = len({e.task.id for e in episodes} & known)
+    name = "dev" if path is None else path.name.removesuffix(".gz")
+    name = name.removesuffix(".jsonl")
+    if isinstance(experience, PromptedExperienceModel):
+        name += "-server"
+        card["usage"] = experience.client.usage._asdict()
+    name = name if path is None else _free(run, name, card["episodes"])
+    run.write_json(f"scorecard/{name}.json", card)
+    page = run.path(f"scorecard/{name}.html")
+    scorecard_page.write_page(card, page)
+    return card, page

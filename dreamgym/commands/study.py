@@ -1,0 +1,340 @@
+"""Studies: a grid of runs, one JSON a cell, a table that leaves blank what did not run.
+
+study.toml -> cells (one setting each of every axis) -> a run a cell, stage by stage,
+resumable; early stages are shared by cells that agree on them -> cells/KEY.json -> the
+table. A cell is keyed by its whole configuration: a
+study can grow, be killed and go on, and never mixes numbers of different settings.
+
+    preset = "small"
+    until = "warmstart"                     # the last stage of each run
+    test = ["bc", "warmstart"]              # policies to play then
+    [set]                                   # the same in every cell
+    "pretrain.steps" = 2000
+    [grid]                                  # axes; seed is averaged over in the table
+    seed = [0, 1, 2]
+    model = ["micro", "mini"]
+    [variants.all]                          # one more axis: named groups of settings
+    [variants."no history"]
+    "experience.history" = 0
+    [variants.ppo]
+    algorithm = "ppo"                       # a name for settings (rl/config.py)
+    [columns]                               # FILE.path in the run's JSON files
+    exact = "fidelity.exact.all"
+    seconds = "stages/pretrain.seconds"
+    cloned = "test/bc"                      # success on the test games; test/bc/coin
+    gain = "test/warmstart - test/bc"       # of the same runs, paired by game
+    [against]                               # a variant minus another, below the table
+    "no history" = "all"
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.build import environments
+from dreamgym.commands.compare import POLICIES
+from dreamgym.config.overrides import changed_by
+from dreamgym.config.presets import preset, with_algorithm
+from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation import evaluate, study_table
+from dreamgym.run.directory import Run, RunError
+from dreamgym.run.reuse import ALL, SHARED, computed, key, take_over, version
+from dreamgym.stages import evaluate as evaluate_stage
+from dreamgym.stages.table import STAGES
+from worldmodel.data.records import atomic_write
+
+VARIANT, ALGORITHM = "variant", "algorithm"
+
+
+CELLS, FRESH = "cells", "fresh"
+"""Where finished cells lie: with the test games, and with games no cell had played."""
+
+
+Cell = dict[str, Any]
+"""The settings of a cell by their dotted names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell.
+
+    Policies of `test` play the test games after the last stage, whichever it is: a
+    warm start can so be scored without a policy of the dream. `against` names for a
+    variant the one to tell its differences to.
+    """
+
+    preset: str
+    until: str
+    test: Sequence[str]
+    fixed: Mapping[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+    variants: Mapping[str, Mapping[str, Any]]
+    columns: Mapping[str, str]
+    against: Mapping[str, str]
+
+
+def read_study(path: Path) -> Study:
+    """The study of a TOML file, with every cell's configuration checked.
+
+    Raises:
+      RunError: no such file, bad TOML, unknown keys, stages or settings.
+    """
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: expected TOML, {error}") from None
+    known = {"preset", "until", "test", "set", "grid", "variants", "columns", "against"}
+    if unknown := sorted(told.keys() - known):
+        raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
+    until = told.get("until", "evaluate")
+    if until not in STAGES:
+        raise RunError(f"{path}: until {until!r}: expected one of {list(STAGES)}")
+    test = told.get("test", [])
+    have = list(evaluate_stage.ZERO_SHOT)
+    if not isinstance(test, list) or any(name not in have for name in test):
+        raise RunError(f"{path}: test {test!r}: expected a list of some of {have}")
+    axes = told.get("grid", {})
+    for name, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
+    for part in ("columns", "against"):
+        for name, value in told.get(part, {}).items():
+            if not isinstance(value, str):
+                raise RunError(f"{path}: {part}.{name}: expected a name, got {value!r}")
+    study = Study(
+        preset=told.get("preset", "default"), until=until, test=test,
+        fixed=told.get("set", {}),
+        grid=axes, variants=told.get("variants", {}), columns=told.get("columns", {}),
+        against=told.get("against", {}),
+    )  # fmt: skip
+    for cell in cells(study):
+        try:
+            config_of(study, cell)
+        except (ValueError, TypeError) as error:
+            which = ", ".join(f"{axis} {value!r}" for axis, value in cell.items())
+            raise RunError(f"{path}: {which or 'its cell'}: {error}") from None
+    _check(path, study)
+    return study
+
+
+def _check(path: Path, study: Study) -> None:
+    """Columns and differences that can be told.
+
+    Raises:
+      RunError: a policy or a variant that is none.
+    """
+    for name, where in study.columns.items():
+        try:
+            asked = study_table.SuccessColumn.of(where)
+        except ValueError as error:
+            raise RunError(f"{path}: columns.{name}: {error}") from None
+        wrong = [p for p in asked.policies if p not in POLICIES] if asked else []
+        if wrong:
+            raise RunError(
+                f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
+            )
+    made = {"bc": "warmstart", "untrained": "warmstart", "dream": "train"}
+    order = list(STAGES)
+    for name in study.test:
+        needed = made.get(name, name)
+        if order.index(study.until) < order.index(needed):
+            raise RunError(
+                f"{path}: test {name!r} is made by the stage {needed!r}, and until is "
+                f"{study.until!r}"
+            )
+        if any(not config_of(study, cell).env for cell in cells(study)):
+            raise RunError(f"{path}: test plays an environment, and a cell has none")
+    for pair in study.against.items():
+        if wrong := [v for v in pair if v not in study.variants]:
+            raise RunError(
+                f"{path}: against: no variant {wrong[0]!r}; have {list(study.variants)}"
+            )
+
+
+def cells(study: Study) -> Iterator[Cell]:
+    """Every combination of the axes' values, the last axis fastest."""
+    named = {VARIANT: list(study.variants)} if study.variants else {}
+    axes = {**named, **study.grid}
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def config_of(study: Study, cell: Cell) -> RunConfig:
+    """The whole configuration of a cell."""
+    settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
+    settings.pop(VARIANT, None)
+    config = preset(study.preset)
+    if ALGORITHM in settings:
+        config = with_algorithm(config, settings.pop(ALGORITHM))
+    return changed_by(config, settings)
+
+
+def compute(
+    study: Study, cell: Cell, root: Path, track: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run a cell to its last stage and write its JSON; returns that.
+
+    Its metrics go to its run's metrics.jsonl and to the trackers that `track` names.
+
+    A finished cell is read again from its run, so that new columns cost nothing.
+    """
+    config = config_of(study, cell)
+    digest = config.digest()
+    with Run(root / "runs" / digest, config, track=track) as run:
+        if run.done(study.until) is None:  # of what it was before
+            run.drop(FRESH)
+            (root / FRESH / f"{digest}.json").unlink(missing_ok=True)
+        take_over(run, list(_runs(root)))
+        for name, body in STAGES.items():
+            run.stage(name, lambda body=body: body(run))
+            if name == study.until:
+                break
+        if study.test:
+            evaluate_stage.play_all(run, study.test)
+    told = {
+        "settings": cell, "digest": digest,
+        "values": {
+            c: _value(run, path)
+            for c, path in study.columns.items()
+            if study_table.SuccessColumn.of(path) is None
+        },
+        "games": _games(run, "test"),
+        "dreamgym": sorted({v for s in ALL if (v := version(run, s)) is not None}),
+    }  # fmt: skip
+    with atomic_write(root / CELLS / f"{digest}.json") as file:
+        json.dump(told, file, indent=2)
+    return told
+
+
+def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
+    """Policies of a finished cell play test games that no cell has played.
+
+    What a table of many rows picks looks better in it than it is; games that picked
+    nothing tell. Each policy that a column names plays `count` games, or as many as
+    there are, after the first `evaluate.games`. Returns whether the cell had finished.
+
+    Raises:
+      RunError: the run is gone; no column names a policy; no game is left.
+    """
+    digest = config_of(study, cell).digest()
+    path = root / CELLS / f"{digest}.json"
+    if not path.is_file():
+        return False
+    asked = [study_table.SuccessColumn.of(where) for where in study.columns.values()]
+    named = {p for a in asked if a is not None for p in a.policies}
+    if not named:
+        raise RunError("no column names a policy's test games, such as test/dream")
+    first = _first(study)
+    with Run.open(root / "runs" / digest) as run:
+        have = [
+            p for p in POLICIES if p in named and run.path(f"test/{p}.jsonl").is_file()
+        ]
+        tasks = environments.fresh_tasks(run, first, count)
+        evaluate_stage.play_all(run, have, tasks, FRESH)
+        told = json.loads(path.read_text()) | {"games": _games(run, FRESH)}
+    told[FRESH] = [first, count]
+    with atomic_write(root / FRESH / f"{digest}.json") as file:
+        json.dump(told, file, indent=2)
+    return True
+
+
+def _first(study: Study) -> int:
+    """How many test games some cell has played: those after them are fresh."""
+    return max(config_of(study, c).evaluate.games for c in cells(study))
+
+
+def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
+    """Of each cell the stages it will not compute: done, or taken over by then."""
+    runs, have = list(_runs(root)), set()
+    for other in runs:
+        have |= {key(other.config, s) for s in SHARED if computed(other, s)}
+    done = {o.root.name: {s for s in ALL if o.done(s)} for o in runs}
+    for cell in cells(study):
+        config = config_of(study, cell)
+        left = set(ALL) - done.get(config.digest(), set())
+        keys = {s: key(config, s) for s in left & SHARED.keys()}
+        yield config, set(ALL) - {s for s in left if keys.get(s) not in have}
+        have |= set(keys.values())
+
+
+def _runs(root: Path) -> Iterator[Run]:
+    for path in sorted((root / "runs").glob("*/manifest.json")):
+        with contextlib.suppress(RunError):  # of another version: nothing to take over
+            yield Run.open(path.parent)
+
+
+def _games(run: Run, folder: str) -> dict[str, Any]:
+    """Of each game played its family and who won it; None where it was not scored."""
+    out: dict[str, Any] = {}
+    for name in POLICIES:
+        path = run.path(f"{folder}/{name}.jsonl")
+        for t in evaluate.trajectories(path) if path.is_file() else ():
+            task = t.episode.task
+            game = out.setdefault(task.id, {"family": task.family, "success": {}})
+            won = None if t.error is not None else bool(t.episode.success)
+            game["success"][name] = won
+    return out
+
+
+def _value(run: Run, path: str) -> Any:
+    """A value of the run's JSON files; None where there is none of that name."""
+    file, _, rest = path.partition(".")
+    found = run.read_json(f"{file}.json") if run.path(f"{file}.json").is_file() else {}
+    for name in rest.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def table(study: Study, root: Path, fresh: int | None = None) -> str:
+    """A row for each setting but the seed; blanks where none ran.
+
+    With `fresh` of the cells whose policies played so many fresh games, and of these.
+    """
+    axes, rows = _rows(study, root, fresh)
+    pairs = []
+    for row in rows:
+        other = study.against.get(row.labels[0]) if study.variants else None
+        named = [r for r in rows if [other, *row.labels[1:]] == list(r.labels)]
+        pairs += [(row, r) for r in named]
+    told = {
+        v for row in rows for cell in row.finished for v in cell.get("dreamgym", [])
+    }
+    mixed = f"\nBy dreamgym {', '.join(sorted(told))}: more than settings may differ.\n"
+    return study_table.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
+
+
+def plot(study: Study, root: Path, fresh: int | None = None) -> Path | None:
+    """ROOT/study.png: what has an interval, by row; None where nothing has.
+
+    Of fresh games study-fresh.png.
+    """
+    path = root / ("study.png" if fresh is None else f"study-{FRESH}.png")
+    _, rows = _rows(study, root, fresh)
+    return path if study_table.plot(rows, study.columns, path) else None
+
+
+def _rows(
+    study: Study, root: Path, fresh: int | None
+) -> tuple[list[str], list[study_table.Row]]:
+    asked = None if fresh is None else [_first(study), fresh]
+    groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
+    axes: list[str] = []
+    for cell in cells(study):
+        axes = [name for name in cell if name != "seed"]
+        where = root / (CELLS if fresh is None else FRESH)
+        path = where / f"{config_of(study, cell).digest()}.json"
+        found = json.loads(path.read_text()) if path.is_file() else None
+        if found is not None and found.get(FRESH) != asked:
+            found = None  # of other games
+        groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
+    return axes, [
+        study_table.Row(labels, len(found), [f for f in found if f is not None])
+        for labels, found in groups.items()
+    ]

@@ -1,0 +1,143 @@
+"""The scorecard by family and actor, with replays in the real environment."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from dreamgym.envs import base, registry
+from worldmodel import fidelity
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode, lines
+from worldmodel.experience.base import ExperienceModel, Query
+from worldmodel.fidelity.cases import ReplayResult
+
+
+def by_family(
+    model: ExperienceModel,
+    episodes: Sequence[Episode],
+    limit: int,
+    progress: Callable[[int, int], None],
+    *,
+    env: str = "",
+    full: bool = False,
+    open_loop_steps: int | None = None,
+) -> dict[str, Any]:
+    """Return the scorecard of all episodes, with those of each family in `families`.
+
+    With the `env` they come from, near misses are tried there, and where its
+    transitions are random every case is played a second time; `real_transitions` counts
+    its steps. With `full` also the scorecards of each source (who acted) in `sources`,
+    and in `ceiling` what the environment scores itself when it is played again.
+    `open_loop_steps`: see fidelity.score; the parts are not dreamed whole again.
+    """
+    with contextlib.ExitStack() as stack:
+        replays = None
+        if env:
+            real = stack.enter_context(contextlib.closing(registry.make(env)))
+            replays = Replays(real)
+        ask = functools.partial(
+            fidelity.score, model, full=full, replay=replays,
+            stochastic=replays is not None and replays.stochastic,
+        )  # fmt: skip
+        card = ask(
+            episodes, limit=limit, progress=progress, open_loop_steps=open_loop_steps
+        )
+        parts = functools.partial(_parts, ask, episodes, max(limit // 2, 1))
+        card["families"] = parts(lambda e: e.task.family)
+        if full:
+            card["sources"] = parts(lambda e: e.source)
+        if replays is not None and full:
+            card["ceiling"] = replays.exact(episodes)
+        card["real_transitions"] = 0 if replays is None else replays.transitions
+        card["failed_replays"] = 0 if replays is None else replays.failed
+        return card
+
+
+def _parts(
+    score: Callable[..., dict[str, Any]],
+    episodes: Sequence[Episode],
+    limit: int,
+    name_of: Callable[[Episode], str],
+) -> dict[str, Any]:
+    groups: dict[str, list[Episode]] = {}
+    for e in episodes:
+        groups.setdefault(name_of(e), []).append(e)
+    return {
+        name: score(group, limit=limit, open_loop_steps=0)
+        for name, group in sorted(groups.items())
+    }
+
+
+class Replays:
+    """A real environment in which recorded steps are played a second time.
+
+    `transitions` counts the real steps that this takes, `failed` the replays in which
+    the environment raised an exception.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        self._env, self.transitions, self.failed = env, 0, 0
+        self.stochastic = not base.is_deterministic(env)
+        self._known: dict[tuple, ReplayResult | None] = {}
+
+    def __call__(self, query: Query) -> ReplayResult | None:
+        """Return what a query's action leads to, its past played again first.
+
+        None where the environment comes to another state (its transitions are random)
+        or cannot take the task: then it is not the one that the query is of. Each query
+        is played once; a family's scorecard asks again what the whole one asked.
+        """
+        key = (query.task.id, *query[1:])
+        if key not in self._known:
+            self._known[key] = self._play(query)
+        return self._known[key]
+
+    def _step(self, action: str):
+        self.transitions += 1
+        return self._env.step(action)
+
+    def _play(self, query: Query) -> ReplayResult | None:
+        result = base.guarded(self._env, lambda: self._replay(query))
+        if isinstance(result, base.EnvironmentFailure):
+            self.failed += 1
+            return None
+        return result
+
+    def _replay(self, query: Query) -> ReplayResult | None:
+        _, state = base.begin(self._env, query.task)
+        for action in query.past:
+            text, _, terminated, truncated, _ = self._step(action)
+            if terminated or truncated:
+                return None
+            state = lines(text)
+        if state != query.state:
+            return None
+        text, reward, _, _, info = self._step(query.action)
+        return ReplayResult(lines(text), float(reward) > 0 or bool(info.get("success")))
+
+    def exact(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Return how often the environment comes to the recorded next state again.
+
+        What an experience model can reach at best: below 1 where transitions are
+        random. Episodes whose task it cannot take, or that begin elsewhere, are left
+        out.
+        """
+        rate = Rate()
+        for e in episodes:
+            result = base.guarded(self._env, lambda e=e: self._compare(e, rate))
+            self.failed += isinstance(result, base.EnvironmentFailure)
+        return rate.json()
+
+    def _compare(self, episode: Episode, rate: Rate) -> None:
+        """Play an episode again; add to the rate which next states are the same."""
+        _, state = base.begin(self._env, episode.task)
+        if state != episode.transitions[0].state:
+            return
+        for t in episode.transitions:
+            text, _, terminated, truncated, _ = self._step(t.action)
+            rate.add(lines(text) == t.next_state)
+            if terminated or truncated:
+                return

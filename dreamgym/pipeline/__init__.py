@@ -1,1 +1,0 @@
-"""The composition root: stages over a run directory."""

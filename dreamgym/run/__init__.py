@@ -1,0 +1,1 @@
+"""A run directory, whatever is computed in it."""

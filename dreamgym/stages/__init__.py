@@ -1,0 +1,1 @@
+"""One file a stage of a run; nothing imports them but the table."""

@@ -1,0 +1,31 @@
+"""Stage: a small ensemble on the experience model, where the run is to have one."""
+
+from typing import Any
+
+from dreamgym.build import experience as run_experience
+from dreamgym.run.directory import Run
+from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.experience.ensemble import members
+
+
+def body(run: Run) -> dict[str, Any]:
+    """Fit members to what the model was fitted to; writes ensemble/NUMBER.
+
+    A stage of its own, so that runs that differ in it share their experience model.
+    """
+    c = run.config
+    if not c.ensemble.members:
+        return {"members": 0}
+    run.require("pretrain")
+    model, tok = load_model(run.path("experience"), mesh=run.mesh)
+    examples = run_experience.examples(run, tok)
+    work = run.path("checkpoints/ensemble")
+    with run.following("ensemble", c.ensemble.members * c.ensemble.steps) as told:
+        fits = members(
+            model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work,
+            progress=told,
+        )  # fmt: skip
+    for number, member in enumerate(fits):
+        save_model(run.path(f"ensemble/{number}"), member, tok)
+    run.drop("checkpoints/ensemble")
+    return {"members": c.ensemble.members}

@@ -1,0 +1,92 @@
+"""Stage: the experience model, its tokenizer and memory; a server's is not fitted."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from dreamgym.build import chat as run_chat
+from dreamgym.build.episodes import read, training_share
+from dreamgym.build.experience import replay_memory, transitions, variations
+from dreamgym.build.models import action_token_budget, initial_model
+from dreamgym.config.shapes import MODELS
+from dreamgym.run.directory import Run
+from worldmodel.backbone.weights import save_model
+from worldmodel.data.records import Episode
+from worldmodel.experience.examples import (
+    mean_tokens,
+    reply_tokens,
+    texts_of,
+    transition_examples,
+)
+from worldmodel.fitting import supervised
+from worldmodel.text import prompts
+from worldmodel.text.tokenizer import TextTokenizer
+
+
+def body(run: Run) -> dict[str, Any]:
+    """Fit the experience model; writes experience/ and tokenizer/.
+
+    Where a server is asked nothing is fitted: experience/ then holds the model as it is
+    before any fit, from which the policies start, and the numbers have no losses.
+    """
+    run.require("collect")
+    c = run.config
+    run_chat.check_server(c)
+    train, dev = read(run)
+    told = training_share(run, train)
+    if c.model in MODELS and not c.refit:
+        size = MODELS[c.model].vocab_size
+        TextTokenizer.train(texts_of(train), size).save(run.path("tokenizer"))
+    model, tok = initial_model(run)
+    memory = replay_memory(run, told)
+    sizes = {
+        "tokens_per_state": round(_state_tokens(tok, train), 1),
+        "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
+        "action_tokens": _action_tokens(run, tok, [*train, *dev]),
+    }
+    if c.server is not None:
+        save_model(run.path("experience"), model, tok)
+        asked = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
+        return asked | sizes
+    examples = transitions(run, tok, told, memory)
+    distinct = len(examples)
+    tokens, longest = mean_tokens(examples), reply_tokens(examples)
+    examples += variations(run, tok, train)
+    held = transition_examples(tok, dev, memory, c.experience)
+    held = held[: c.evaluate.fidelity]
+    with run.following("pretrain", c.pretrain.steps) as told:
+        model, curve = supervised.fit(
+            model, examples, c.pretrain, seed=c.seed, held_out=held, progress=told,
+            directory=run.path("checkpoints/pretrain"),
+        )  # fmt: skip
+    save_model(run.path("experience"), model, tok)
+    run.write_curve("pretrain", curve)
+    run.drop("checkpoints/pretrain")
+    return {
+        "distinct_transitions": distinct,
+        "tokens_per_transition": round(tokens, 1),
+        **sizes,
+        **longest,
+        "loss": curve[-1]["loss"],
+        "dev_loss": curve[-1].get("held_out/loss"),
+    }
+
+
+def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
+    states = {t.state for e in episodes for t in e.transitions}
+    return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
+
+
+def _action_tokens(run: Run, tok: TextTokenizer, episodes: list[Episode]) -> int:
+    """The longest action of a won episode, in tokens; 0 where none was won."""
+    won = {t.action for e in episodes if e.success for t in e.transitions}
+    longest = max((len(tok.encode(action)) for action in won), default=0)
+    have = action_token_budget(run.config.policy, longest)
+    if longest >= have:
+        print(
+            f"policies have room for actions of {have} tokens, and one that won has "
+            f"{longest}: policy.action_tokens gives more",
+            file=sys.stderr,
+        )
+    return longest

@@ -1,0 +1,181 @@
+"""The run's reward model, and the scorer that settings ask for."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dreamgym import cli
+from dreamgym.build import chat as run_chat
+from dreamgym.build import rewards
+from dreamgym.build.chat import ServerLost
+from dreamgym.config.presets import preset
+from dreamgym.rewards import reward_model
+from dreamgym.rewards.config import JudgeConfig, LearnedConfig, RewardConfig
+from dreamgym.rewards.preferences import won_over_lost, write_preferences
+from dreamgym.rewards.reward_model import PreferenceFitConfig
+from dreamgym.run.directory import Run, RunError
+from tests import doubles
+from tests.chat_server import ok, serving, status
+from worldmodel.backbone.weights import save_model
+from worldmodel.chat.protocol import ChatUnavailable
+from worldmodel.data.records import write_episodes
+
+CONFIG = PreferenceFitConfig(
+    steps=60, pairs=4, width=64, learning_rate=1e-2, save_every=30
+)
+
+
+def both(split, count, lost=("go right", "go left", "go right")):
+    """A won and a lost attempt at each of some tasks."""
+    return [
+        e
+        for task in doubles.tasks(split)[:count]
+        for e in (
+            doubles.expert(task), doubles.episode(task, list(lost), name=f"l-{task.id}")
+        )
+    ]  # fmt: skip
+
+
+def made(tmp_path, train=40, dev=8, **changes) -> Run:
+    run = Run(tmp_path / "r", preset("tiny", env="", **changes))
+    write_episodes(run.path("episodes.jsonl"), both("train", train))
+    write_episodes(run.path("dev.jsonl"), both("dev", dev))
+    save_model(run.path("experience"), doubles.model(), doubles.tokenizer())
+    run.stage("pretrain", dict)
+    return run
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    run = made(tmp_path_factory.mktemp("fitted"))
+    return run, rewards.fit(run, None, CONFIG)
+
+
+def test_a_runs_own_episodes_make_its_model(fitted):
+    run, told = fitted
+    assert (told["pairs"], told["held_out"]) == (40, 8)
+    assert told["accuracy"] == told["ranked_right"] / 8 > 0.8
+    low, high = told["interval"]
+    assert low < told["accuracy"] <= high
+    assert 0 <= told["better_is_shorter"] <= 1
+    assert told == json.loads(run.path("reward/fit.json").read_text())
+    assert list(run.path("checkpoints").glob("*")) == []
+    assert "of 8 tasks held out" in rewards.summary(told)
+
+
+def test_what_is_done_is_not_done_again(fitted, monkeypatch):
+    run, told = fitted
+    with monkeypatch.context() as patch:
+        patch.setattr(reward_model, "fit", None)
+        again = rewards.fit(run, None, CONFIG)
+        assert again["accuracy"] == told["accuracy"]
+        with pytest.raises(TypeError):  # other settings are another fit
+            rewards.fit(run, None, dataclasses.replace(CONFIG, steps=61))
+
+
+def scored(run, config, episode):
+    with rewards.reward_function(run, config, "train") as scorer:
+        return scorer.score([episode])
+
+
+def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
+    run, _ = fitted
+    (e, _) = both("dev", 1)
+    c = RewardConfig(tiers=("learned",), learned=LearnedConfig(confidence=0.0))
+    named = dataclasses.replace(
+        c, learned=LearnedConfig(confidence=0.0, model=str(run.path("reward")))
+    )
+    other = made(tmp_path, train=1, dev=1)
+    found = scored(run, c, e)
+    assert found == scored(other, named, e)
+    assert set(found[0].sources) == {"learned"}
+    gone = dataclasses.replace(c, learned=LearnedConfig(model=str(tmp_path / "gone")))
+    with pytest.raises(RunError, match=r"gone: expected a reward .*reward fit .*none"):
+        scored(other, gone, e)
+
+
+def test_a_run_without_a_reward_model_fits_its_own(
+    fitted, tmp_path, monkeypatch, capsys
+):
+    whole, told = fitted
+    c = RewardConfig(tiers=("learned",), learned=LearnedConfig(confidence=0.0))
+    run, (e, _) = made(tmp_path), both("dev", 1)
+    monkeypatch.setattr(rewards, "PreferenceFitConfig", lambda: CONFIG)
+    assert scored(run, c, e) == scored(whole, c, e)
+    assert f"reward: {rewards.summary(told)}" in capsys.readouterr().err
+    monkeypatch.setattr(rewards, "fit", None)  # it has one now
+    assert scored(run, c, e) == scored(whole, c, e)
+    bare = Run(tmp_path / "bare", preset("tiny", env=""))
+    monkeypatch.undo()
+    with pytest.raises(RunError, match="pretrain"):
+        scored(bare, c, e)
+    assert not bare.path("reward").exists()
+
+
+def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    (e, _) = both("dev", 1)
+    e = dataclasses.replace(e, transitions=e.transitions[-1:])
+    with serving(ok(json.dumps({"why": "won", "scores": [10]}))) as server:
+        judge = JudgeConfig(base_url=server.url, good=3.0)
+        c = RewardConfig(tiers=("judge",), judge=judge)
+        for _ in range(2):  # the second answer stands in the run
+            (found,) = scored(run, c, e)
+            assert found.rewards == ({"judge": 3.0},)
+        assert len(server.posts) == 1
+    usage = json.loads(run.path("stages/train.judge").read_text())
+    assert (usage["requests"], usage["cached"]) == (2, 1)
+    with pytest.raises(ValueError, match=r"judge\.base_url"):
+        scored(run, RewardConfig(tiers=("judge",)), e)
+
+
+def test_a_judge_that_refuses_us_ends_the_stage_with_what_to_do(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    with serving(status(401)) as server:
+        c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url=server.url))
+        with pytest.raises(ServerLost, match=r"refused: .*401.*the judge.*goes on"):
+            scored(run, c, both("dev", 1)[0])
+
+
+def test_the_dreams_server_that_is_lost_is_not_called_the_judge(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url="http://h/v1"))
+
+    def dream():
+        with run_chat.answering(None), rewards.reward_function(run, c, "train"):
+            raise ChatUnavailable("the dream's")
+
+    with pytest.raises(ServerLost, match="the dream's; what it answered") as lost:
+        dream()
+    assert "judge" not in str(lost.value)
+
+
+def test_pairs_of_a_file_are_held_out_by_task(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    episodes = both("train", 10)
+    episodes += [dataclasses.replace(e, id=f"{e.id}-2") for e in episodes[:4]]
+    pairs = won_over_lost(episodes, max_pairs=4, seed=0)
+    write_preferences(tmp_path / "p.jsonl", pairs)
+    config = dataclasses.replace(CONFIG, held=0.3)
+    fit, held = rewards._pairs(run, tmp_path / "p.jsonl", config)
+    assert len(held) == 3  # one pair of each of three tasks
+    assert not {p.task.id for p in fit} & {p.task.id for p in held}
+
+
+def test_tasks_that_were_not_both_won_and_lost_are_no_pairs(tmp_path):
+    run = made(tmp_path, train=1, dev=1)
+    write_episodes(run.path("dev.jsonl"), [doubles.expert(doubles.tasks("dev")[0])])
+    with pytest.raises(RunError, match=r"1 pairs to fit and 0 tasks held out"):
+        rewards.fit(run, None, CONFIG)
+
+
+def test_the_command_fits_and_tells(tmp_path, capsys):
+    run = made(tmp_path, train=4, dev=4)
+    args = ["reward", "fit", str(run.root), "--steps", "2"]
+    capsys.readouterr()
+    assert cli.main(args) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("reward: fitted to 4 pairs; of 4 tasks held out")
+    assert cli.main([*args, "--pairs", str(tmp_path / "none.jsonl")]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""Settings that one stage writes and another reads: trust, shares, reasoning."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym.build import episodes as run_episodes
+from dreamgym.build.experience import trust
+from dreamgym.config.presets import preset
+from dreamgym.config.stages import TrustConfig
+from dreamgym.envs.dream import Trust
+from dreamgym.run.directory import Run, RunError
+from tests import helpers
+from worldmodel.data.records import write_episodes
+from worldmodel.experience.grammar import ExperienceConfig
+
+
+def run(tmp_path, **settings) -> Run:
+    return Run(tmp_path / "r", preset("tiny", **settings))
+
+
+def test_the_gate_takes_what_was_measured_on_dev_games(tmp_path):
+    made = run(tmp_path, trust=TrustConfig(gate=0.1, pessimism=0.5))
+    with pytest.raises(RunError, match="stage 'fidelity' has not been run"):
+        trust(made)
+    made.write_json("fidelity.json", {"threshold": 0.3})
+    made.stage("fidelity", dict)
+    assert trust(made) == Trust(threshold=0.3, pessimism=0.5)
+
+
+def test_without_a_gate_nothing_is_cut(tmp_path):
+    made = run(tmp_path, trust=TrustConfig(pessimism=0.5))
+    assert trust(made) == Trust(threshold=0.0, pessimism=0.5)
+
+
+def test_a_share_of_the_episodes_is_told_and_never_none(tmp_path):
+    episodes = [helpers.lamp_and_door(f"room-{i}") for i in range(8)]
+    quarter = run_episodes.training_share(run(tmp_path / "a", share=0.25), episodes)
+    assert [e.id for e in quarter] == [e.id for e in episodes[:2]]
+    assert (
+        len(run_episodes.training_share(run(tmp_path / "b", share=0.01), episodes)) == 1
+    )
+    assert run_episodes.training_share(run(tmp_path / "c"), episodes) == episodes
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+def test_traces_are_there_as_the_settings_say(tmp_path, reasoning):
+    made = run(tmp_path, experience=ExperienceConfig(reasoning=reasoning))
+    one = helpers.lamp_and_door()
+    other = dataclasses.replace(one, id="other")
+    write_episodes(made.path("episodes.jsonl"), [one])
+    write_episodes(made.path("dev.jsonl"), [other])
+    for episodes in run_episodes.read(made):
+        for t in episodes[0].transitions:
+            assert bool(t.reasoning) == reasoning

@@ -1,0 +1,111 @@
+"""Runs side by side: their settings, their games, what is missing."""
+
+import dataclasses
+import json
+
+import matplotlib.image
+import pytest
+
+from dreamgym import cli
+from dreamgym.commands.compare import compared
+from dreamgym.config.presets import preset
+from dreamgym.evaluation import run_comparison
+from dreamgym.run.directory import Run, RunError
+from tests import doubles
+from worldmodel.data.records import write_episodes
+
+
+def played(won):
+    """One episode a game; `won` says of which number it was won."""
+    out = []
+    for i, task in enumerate(doubles.tasks("test")[: len(won)]):
+        e = doubles.expert(task)
+        end = dataclasses.replace(e.transitions[-1], success=won[i])
+        e = dataclasses.replace(
+            e, id=f"e{i}", success=won[i], transitions=(*e.transitions[:-1], end)
+        )
+        out.append(e)
+    return out
+
+
+@pytest.fixture
+def two(tmp_path):
+    a = Run(tmp_path / "a", preset("tiny"))
+    b = Run(tmp_path / "b", preset("tiny", seed=1, balance=0.1))
+    write_episodes(a.path("test/dream.jsonl"), played([True, True, False, False]))
+    write_episodes(a.path("test/bc.jsonl"), played([False] * 4))
+    write_episodes(b.path("test/dream.jsonl"), played([True, True, True]))
+    a.path("curves").mkdir()
+    rows = [{"update": n, "success": n / 4, "kl": 0.1} for n in (1, 2)]
+    a.path("curves/dream.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return a, b
+
+
+def test_what_differs_and_what_came_of_it(two):
+    found = compared([run.root for run in two])
+    one, other = found["runs"]
+    assert one["settings"] == {"seed": 0, "balance": 0.0}
+    assert other["settings"] == {"seed": 1, "balance": 0.1}
+    assert one["policies"]["dream"]["mean"] == 0.5
+    assert other["policies"]["dream"]["episodes"] == 3
+    assert [r["success"] for r in one["curve"]] == [0.25, 0.5]
+    assert other["curve"] == []
+    # On the three games that both played: 3 of 3 against 2 of 3.
+    (paired,) = found["paired"]
+    assert paired.keys() == {"dream"}
+    assert paired["dream"]["mean"] == pytest.approx(1 / 3)
+    assert paired["dream"]["episodes"] == 3
+    json.dumps(found)
+
+
+def test_of_a_dream_that_is_not_over_there_is_what_it_told(two):
+    a, b = two
+    for n in (1, 2):
+        b.track("dream", n, {"update": n, "success": n / 8})
+    b.track("s2r", 1, {"update": 1, "success": 1.0})
+    b.path("metrics.jsonl").write_bytes(b.path("metrics.jsonl").read_bytes() + b"{")
+    one, other = compared([a.root, b.root])["runs"]
+    assert [r["success"] for r in one["curve"]] == [0.25, 0.5]
+    assert [r["success"] for r in other["curve"]] == [0.125, 0.25]
+
+
+def test_the_table_leaves_blank_what_is_missing(two):
+    text = run_comparison.table(compared([run.root for run in two]))
+    rows = [
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    assert rows[0] == ["run", "seed", "balance", "bc", "dream"]
+    assert rows[2][1:] == ["0", "0.0", "0.0 % [0, 49]", "50.0 % [15, 85]"]
+    assert rows[3][1:] == ["1", "0.1", "", "100.0 % [44, 100]"]
+    assert "- dream: +0.333 [" in text
+    assert "(3 games)" in text
+
+
+def test_the_command_prints_and_plots(two, capsys, tmp_path):
+    args = ["compare", *(str(run.root) for run in two), "--to", str(tmp_path / "x.png")]
+    assert cli.main(args) == 0
+    assert "plot: " in capsys.readouterr().out
+    assert matplotlib.image.imread(tmp_path / "x.png").std() > 0.01
+    assert cli.main([*args, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["settings"]["seed"] == 0
+
+
+def test_one_run_or_none_is_refused(two, tmp_path):
+    for roots in ([two[0].root], [two[0].root, two[0].root / "."]):
+        with pytest.raises(RunError, match="two different runs or more"):
+            compared(roots)
+    with pytest.raises(RunError, match="no run there"):
+        compared([two[0].root, tmp_path / "none"])
+
+
+def test_runs_of_the_same_settings_are_compared_too(two, tmp_path):
+    same = Run(tmp_path / "c", preset("tiny"))  # nothing was played yet
+    found = compared([two[0].root, same.root])
+    assert found["runs"][1] == {
+        "name": str(same.root), "settings": {}, "policies": {}, "curve": [],
+    }  # fmt: skip
+    assert found["paired"] == [{}]
+    assert "- none" in run_comparison.table(found)
+    run_comparison.plot(found, tmp_path / "c.png")

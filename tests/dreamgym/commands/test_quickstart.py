@@ -1,0 +1,283 @@
+"""The whole pipeline by its command: results, episodes alone, and kill -9."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from dreamgym.run import reuse
+from tests import doubles
+from worldmodel.data.records import read_episodes, write_episodes
+
+ROOT = Path(__file__).parents[3]
+CORRIDOR = "tests.doubles:Corridor"
+# With both fits of the warm start: more files, and one moment more to be killed at.
+CORRIDOR_RUN = ("--env", CORRIDOR, "--set", "warmstart.method=both")
+ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")
+POLICIES = (*ZERO_SHOT, "s2r", "real_only", "real_only_total")
+STAGES = (
+    "collect", "pretrain", "ensemble", "fidelity", "warmstart", "train", "evaluate",
+    "transfer",
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow  # each test runs every stage at least once: minutes
+
+
+def begin(root, *args):
+    """The command as a user gives it, in a process of its own."""
+    cache = Path(tempfile.gettempdir()) / "dreamgym-tests-jax"
+    command = [sys.executable, "-m", "dreamgym.cli", "quickstart", "--preset", "tiny"]
+    return subprocess.Popen(
+        [*command, "--run-dir", str(root), *args], cwd=ROOT, text=True,
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finish(process):
+    out, error = process.communicate(timeout=900)
+    assert process.returncode == 0, error
+    return out
+
+
+def results(root):
+    return json.loads((root / "results.json").read_text())
+
+
+def check_policy(row):
+    s = row["success"]
+    assert s.keys() == {"mean", "low", "high", "episodes", "unscored"}
+    assert 0.0 <= s["low"] <= s["mean"] <= s["high"] <= 1.0
+    assert math.isclose(s["mean"] * s["episodes"], round(s["mean"] * s["episodes"]))
+    assert row.keys() == {
+        "success", "mean_return", "mean_steps", "invalid_action_rate",
+        "real_transitions",
+    }  # fmt: skip
+    assert 1.0 <= row["mean_steps"] <= 8.0  # the preset's limit
+    assert 0.0 <= row["invalid_action_rate"] <= 1.0
+    return s["episodes"] + s["unscored"]
+
+
+def check_results(root, seed=0):
+    found = results(root)
+    assert found["schema"] == "dreamgym.run/1"
+    assert (found["preset"], found["seed"]) == ("tiny", seed)
+    assert {"python", "jax", "dreamgym"} <= found["versions"].keys()
+    assert list(found["seconds"]) == list(STAGES)
+    assert all(s >= 0 for s in found["seconds"].values())
+    assert found["seconds"]["pretrain"] > 0
+    assert tuple(found["policies"]) == POLICIES
+    assert {check_policy(row) for row in found["policies"].values()} == {8}
+    assert "dream_minus_warmstart" in found["paired"]
+    assert "dream_minus_bc" in found["paired"]
+    for name, d in found["paired"].items():
+        a, b = (found["policies"][n]["success"] for n in name.split("_minus_"))
+        assert d["low"] <= d["mean"] <= d["high"]
+        if d["episodes"] == 8:
+            assert math.isclose(d["mean"], a["mean"] - b["mean"], abs_tol=1e-9)
+    for family in found["families"].values():
+        assert tuple(family["policies"]) == POLICIES
+        assert "dream_minus_warmstart" in family["paired"]
+        for row in family["policies"].values():
+            check_policy(row)
+    for name in POLICIES:
+        games = sum(
+            check_policy(f["policies"][name]) for f in found["families"].values()
+        )
+        assert games == 8
+    assert 0.0 <= found["fidelity"]["exact"]["all"]["mean"] <= 1.0
+    check_costs(root, found["policies"])
+    return found
+
+
+def check_costs(root, policies):
+    """Every real step is counted where it was used, test games aside."""
+    marks = {
+        s: json.loads((root / f"stages/{s}.json").read_text())["numbers"]
+        for s in STAGES
+    }
+    cost = {n: row["real_transitions"] for n, row in policies.items()}
+    branches = marks["warmstart"]["branch_transitions"]
+    collected = sum(
+        len(e.transitions)
+        for n in ("episodes", "dev")
+        for e in read_episodes(root / f"{n}.jsonl")
+    )
+    # All begin at the experience model, which has seen all that was collected.
+    assert cost["untrained"] == cost["bc"] == collected
+    assert cost["dream"] == cost["warmstart"] == collected + branches
+    for name, before in (("s2r", "dream"), ("real_only", "warmstart"),
+                         ("real_only_total", "warmstart")):  # fmt: skip
+        spent = cost[name] - cost[before]
+        assert spent == marks["transfer"][f"{name}_transitions"] > 0
+
+
+def check_games(root):
+    """All policies played the same test games, which nothing was trained on."""
+    played = {n: read_episodes(root / f"test/{n}.jsonl") for n in POLICIES}
+    games = [[e.task.id for e in episodes] for episodes in played.values()]
+    assert all(g == games[0] for g in games)
+    assert len(set(games[0])) == 8
+    trained = {
+        e.task.id
+        for n in ("episodes", "dev")
+        for e in read_episodes(root / f"{n}.jsonl")
+    }
+    assert not trained & set(games[0])
+
+
+@pytest.fixture(scope="module")
+def corridor(tmp_path_factory):
+    """One run that was never interrupted."""
+    root = tmp_path_factory.mktemp("whole") / "run"
+    return root, finish(begin(root, *CORRIDOR_RUN))
+
+
+def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
+    root, out = corridor
+    found = check_results(root)
+    check_games(root)
+    assert found["families"].keys() == {"long", "short"}
+    table = (root / "table.md").read_text()
+    assert table.strip() in out
+    for name in POLICIES:
+        assert f"| {name} |" in table
+    for name in ("curves", "success", "fidelity"):
+        assert (root / f"plots/{name}.png").stat().st_size > 1000
+    for name in (*POLICIES,):
+        assert (root / f"policies/{name}/model.safetensors").is_file()
+    start, dreamer = (
+        (root / f"{n}/model.safetensors").read_bytes()
+        for n in ("policies/untrained", "experience")
+    )
+    assert start == dreamer  # all policies begin there
+    assert (root / "policies/bc/model.safetensors").read_bytes() != start
+    assert not any((root / "checkpoints").glob("*/*"))
+
+
+def test_studies_share_all_that_the_early_stages_write(corridor):
+    root, _ = corridor
+    listed = {f for _, _, files in reuse.SHARED.values() for f in files}
+    folders = ("policies", "curves", "plots", "test")
+    written = {p.name for p in root.iterdir()} - set(folders)
+    for folder in folders:
+        written |= {f"{folder}/{p.name}" for p in (root / folder).iterdir()}
+    late = {"dream", "s2r", "real_only", "real_only_total"}
+    others = {
+        "manifest.json", "stages", "checkpoints", "plots/curves.png",
+        "plots/success.png", "bound.json", "results.json", "spent.json", "table.md",
+        "metrics.jsonl",
+        *(f"policies/{n}" for n in late),
+        *(f"{folder}/{n}.jsonl" for folder in ("curves", "test") for n in late),
+    }  # fmt: skip
+    absent = {"ensemble", "memory", "curves/writer.jsonl"}  # of other settings
+    assert written - others == listed - absent
+
+
+def test_the_whole_pipeline_on_the_real_environment(tmp_path):
+    start = time.monotonic()
+    finish(begin(tmp_path / "run"))
+    assert time.monotonic() - start < 300  # 90 s on an idle machine
+    found = check_results(tmp_path / "run")
+    check_games(tmp_path / "run")
+    assert found["families"].keys() == {"coin", "mapreader"}
+
+
+def test_the_same_command_again_does_nothing_and_says_the_same(corridor):
+    root, _ = corridor
+    before = results(root)
+    process = begin(root, *CORRIDOR_RUN)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert error.count("done before") == len(STAGES)
+    assert results(root) == before
+
+
+def test_another_seed_is_another_run_and_fine_tuning_can_wait(corridor, tmp_path):
+    command = (tmp_path / "run", "--env", CORRIDOR, "--seed", "1")
+    out = finish(begin(*command, "--no-transfer"))
+    assert "| dream |" in out
+    early = results(tmp_path / "run")
+    assert early["policies"].keys() == {"untrained", "bc", "warmstart", "dream"}
+    finish(begin(*command))
+    other = check_results(tmp_path / "run", seed=1)
+    for name, row in early["policies"].items():
+        assert other["policies"][name] == row
+    assert other["fidelity"] != results(corridor[0])["fidelity"]
+
+
+def test_episodes_alone_give_a_dream_policy_and_no_claim_about_the_real(tmp_path):
+    some = [doubles.expert(t) for t in doubles.tasks("train")[:40]]
+    lost = [
+        doubles.episode(t, ["go right", "fly", "go left"], source="random")
+        for t in doubles.tasks("train")[:40]
+    ]
+    write_episodes(tmp_path / "mine.jsonl", some + lost)
+    root = tmp_path / "run"
+    out = finish(begin(root, "--episodes", str(tmp_path / "mine.jsonl")))
+    found = results(root)
+    assert "skipped: no environment" in found["skipped"]
+    assert "skipped: no environment" in out
+    assert "skipped" in (root / "table.md").read_text()
+    assert found["policies"] == found["families"] == found["paired"] == {}
+    assert found["fidelity"]["transitions"] > 0
+    assert (root / "policies/dream/model.safetensors").is_file()
+    assert not (root / "test").exists()
+    assert not (root / "policies/s2r").exists()
+
+
+# What to wait for before each kill: the middle of every stage, and its very end.
+MOMENTS = (
+    "manifest.json",
+    "episodes.jsonl",
+    "checkpoints/pretrain/step_*",
+    "experience/config.json",
+    "stages/pretrain.json",
+    "policies/untrained/config.json",
+    "stages/clone.json",
+    "checkpoints/iwm/step_*",
+    "checkpoints/warmstart/step_*",
+    "stages/warmstart.json",
+    "checkpoints/dream/*step_*",
+    "policies/dream/config.json",
+    "test/untrained.jsonl",
+    "checkpoints/s2r/*step_*",
+    "spent.json",
+    "test/s2r.jsonl",
+)
+
+
+def kill_when(process, root, pattern):
+    """SIGKILL as soon as the file is there; True where it was in time."""
+    deadline = time.monotonic() + 600
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(root.glob(pattern)):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    process.communicate(timeout=60)
+    return process.returncode == -signal.SIGKILL
+
+
+def test_killed_at_many_moments_the_same_command_ends_as_if_never_killed(
+    corridor, tmp_path
+):
+    root, killed = tmp_path / "run", 0
+    for moment in MOMENTS:
+        assert not any(root.glob(moment)), f"{moment} was passed by"
+        killed += kill_when(begin(root, *CORRIDOR_RUN), root, moment)
+    assert killed == len(MOMENTS)
+    finish(begin(root, *CORRIDOR_RUN))
+    one, two = results(corridor[0]), check_results(root)
+    for name in ("policies", "families", "paired", "fidelity"):
+        assert two[name] == one[name]
+    for name in POLICIES:
+        path = f"policies/{name}/model.safetensors"
+        assert (root / path).read_bytes() == (corridor[0] / path).read_bytes()

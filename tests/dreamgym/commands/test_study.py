@@ -1,0 +1,504 @@
+"""Grids of runs: cells, their keys, the table."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dreamgym import cli
+from dreamgym.build import chat as run_chat
+from dreamgym.commands import study
+from dreamgym.config.presets import preset
+from dreamgym.run import reuse
+from dreamgym.run.directory import SCHEMA, RunError
+from dreamgym.stages import table
+from tests import doubles
+from worldmodel.data.records import (
+    Episode,
+    Task,
+    Transition,
+    read_episodes,
+    write_episodes,
+)
+
+TEXT = """
+preset = "tiny"
+until = "collect"
+[set]
+env = "tests.doubles:Corridor"
+[grid]
+seed = [0, 1]
+"collect.episodes" = [20, 30]
+[variants.all]
+[variants."no history"]
+"experience.history" = 0
+[columns]
+episodes = "stages/collect.numbers.episodes"
+[against]
+"no history" = "all"
+"""
+
+
+def written(tmp_path, text=TEXT):
+    (tmp_path / "s.toml").write_text(text)
+    return tmp_path / "s.toml"
+
+
+def test_cells_are_every_combination(tmp_path):
+    grid = study.read_study(written(tmp_path))
+    found = list(study.cells(grid))
+    assert len(found) == 2 * 2 * 2
+    assert found[1] == {"variant": "all", "seed": 0, "collect.episodes": 30}
+    configs = [study.config_of(grid, c) for c in found]
+    assert len({c.digest() for c in configs}) == 8
+    last = configs[-1]
+    assert (last.seed, last.collect.episodes, last.experience.history) == (1, 30, 0)
+    assert (configs[0].env, configs[0].experience.history) == (
+        "tests.doubles:Corridor", preset("tiny").experience.history,
+    )  # fmt: skip
+
+
+def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
+    grid = study.read_study(written(tmp_path))
+    first, second = list(study.cells(grid))[:2]
+    told = study.compute(grid, first, tmp_path / "r")
+    assert told["values"] == {"episodes": 20}
+    study.compute(grid, second, tmp_path / "r")
+    lines = study.table(grid, tmp_path / "r").splitlines()
+    assert lines[0] == "| variant | collect.episodes | seeds | episodes |"
+    assert lines[2:] == [
+        "| all | 20 | 1 of 2 | 20 |", "| all | 30 | 1 of 2 | 30 |",
+        "| no history | 20 | 0 of 2 |  |", "| no history | 30 | 0 of 2 |  |",
+    ]  # fmt: skip
+    capsys.readouterr()
+    study.compute(grid, first, tmp_path / "r")
+    assert "done before" in capsys.readouterr().err
+
+
+def test_seeds_are_averaged_with_their_range(tmp_path):
+    grid = study.read_study(written(tmp_path))
+    for cell, value in zip(study.cells(grid), (1.0, 5.0, 2.0), strict=False):
+        key = study.config_of(grid, cell).digest()
+        path = tmp_path / f"r/cells/{key}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"settings": cell, "values": {"episodes": value}}))
+    rows = study.table(grid, tmp_path / "r").splitlines()[2:]
+    # Cells in order: seed 0 with 20 and 30 episodes, seed 1 with 20.
+    assert rows[0] == "| all | 20 | 2 of 2 | 1.5 (1 to 2) |"
+    assert rows[1] == "| all | 30 | 1 of 2 | 5 |"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('preset = "tiny"', 'preset = "huge"', "unknown preset 'huge'"),
+        ('until = "collect"', 'until = "tea"', "until 'tea': expected one of"),
+        (
+            '"collect.episodes" = [20, 30]',
+            '"collect.speed" = [1]',
+            "no setting 'speed'",
+        ),
+        ('"collect.episodes" = [20, 30]', "collect = [1]", "is a group of settings"),
+        ('"collect.episodes" = [20, 30]', '"collect.episodes" = 20', "expected a list"),
+        ('until = "collect"', 'test = ["s2r"]', "expected a list of some of"),
+        ('until = "collect"', 'test = "bc"', "expected a list of some of"),
+        (
+            'until = "collect"',
+            'until = "fidelity"\ntest = ["bc"]',
+            "test 'bc' is made by the stage 'warmstart', and until is 'fidelity'",
+        ),
+        (
+            'until = "collect"',
+            'until = "warmstart"\ntest = ["dream"]',
+            "made by the stage 'train'",
+        ),
+        (  # a bad setting is told with its file, whatever else is asked
+            'until = "collect"\n[set]',
+            'until = "warmstart"\ntest = ["bc"]\n[set]\nhope = 1',
+            "s.toml: .*hope",
+        ),
+        ("[set]", "[sets]", r"unknown \['sets'\]"),
+        ("[columns]", "[columns", "expected TOML"),
+        ("[columns]", "[columns]\nx = 3", "columns.x: expected a name, got 3"),
+        ("[columns]", "[columns]\nx = 'test/tea'", "columns.x: no policy 'tea'"),
+        ("[columns]", "[columns]\nx = 'test/bc - '", "columns.x: .*test/POLICY"),
+        ('"no history" = "all"', '"no history" = "tea"', "against: no variant 'tea'"),
+        ("seed = [0, 1]", "seed = [-1]", "--seed must be >= 0"),
+        (  # which of the cells, and which of its settings
+            '"experience.history" = 0',
+            '"dream.reward.invalid" = -1',
+            r"s.toml: variant 'no history', .*dream.reward.invalid = -1: invalid must",
+        ),
+    ],
+)
+def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, told):
+    with pytest.raises(RunError, match=told):
+        study.read_study(written(tmp_path, TEXT.replace(old, new)))
+
+
+def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
+    path, compute, tried = written(tmp_path), study.compute, []
+
+    def failing(grid, cell, *rest):
+        tried.append(cell)
+        if cell["variant"] == "all" and cell["seed"] == 0:
+            raise fault
+        return compute(grid, cell, *rest)
+
+    monkeypatch.setattr(study, "compute", failing)
+    fault = RunError("no successful episode")
+    command = ["study", str(path), "--root", str(tmp_path / "r")]
+    assert cli.main(command) == 2
+    told = capsys.readouterr()
+    assert len(tried) == 8
+    assert "| all | 20 | 1 of 2 |" in told.out
+    assert "| no history | 30 | 2 of 2 |" in told.out
+    name = "variant=all seed=0 collect.episodes=20: no successful episode"
+    assert f"cell {name}" in told.err  # at once, and in the end
+    assert f"study: 2 cells failed, and are blank:\n  {name}\n" in told.err
+    assert cli.main([*command, "--table"]) == 0
+    tried.clear()
+    fault = run_chat.ServerLost("nobody there")  # nor will there be for the next
+    assert cli.main(command) == 2
+    assert len(tried) == 1
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path):
+    text = TEXT.replace("numbers.episodes", "numbers.speed")
+    grid = study.read_study(written(tmp_path, text))
+    found = study.compute(grid, next(study.cells(grid)), tmp_path / "r")
+    assert found["values"] == {"episodes": None}
+    *rows, said = study.table(grid, tmp_path / "r").splitlines()
+    assert rows[2].endswith("| 1 of 2 |  |")
+    assert "column 'episodes': no finished cell has a value at" in said
+    with pytest.raises(RunError, match="no such file"):
+        study.read_study(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "different"),
+    [
+        ("worldmodel", 10),
+        ("families", 6),
+        ("trust", 15),
+        ("early", 63),
+        ("early_rl", 12),
+        ("early_start", 12),
+        ("updates", 30),
+        ("rewards", 6),
+        ("curriculum", 24),
+    ],
+)
+def test_our_studies_can_be_run(name, different):
+    root = Path(__file__).parents[3]
+    grid = study.read_study(root / f"scripts/studies/{name}.toml")
+    assert len({study.config_of(grid, c).digest() for c in study.cells(grid)}) == (
+        different
+    )
+
+
+def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
+    """Games of the two variants, won as their history says: a row each, and apart."""
+    text = TEXT.replace('until = "collect"', 'until = "warmstart"\ntest = ["bc"]')
+    text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
+    of = study.read_study(written(tmp_path, text))
+    asked = []
+
+    def play_all(run, names):
+        asked.append((run.done("warmstart") is not None, list(names)))
+        won = run.config.experience.history > 0
+        episodes = [
+            Episode(
+                id=f"e{i}", task=Task(id=f"g{i}", instruction="go", family=family),
+                transitions=(Transition(state=("a",), action="go", next_state=("b",)),),
+                source="test", success=success,
+            )
+            for i, (family, success) in enumerate(
+                [("long", won), ("short", True), ("long", None)]
+            )
+        ]  # fmt: skip
+        write_episodes(run.path("test/bc.jsonl"), episodes)
+
+    stages = {"collect": lambda _: {"episodes": 3}, "warmstart": lambda _: {}}
+    monkeypatch.setattr(table, "STAGES", stages)
+    monkeypatch.setattr(study.evaluate, "play_all", play_all)
+    for cell in study.cells(of):
+        found = study.compute(of, cell, tmp_path / "r")
+    assert asked == [(True, ["bc"])] * 8  # after the last stage
+    assert found["games"]["g0"] == {"family": "long", "success": {"bc": False}}
+    assert found["games"]["g2"]["success"] == {"bc": None}
+    told = study.table(of, tmp_path / "r").splitlines()
+    assert told[2].startswith("| all | 20 | 2 of 2 | 1.000 [0.342, 1.000] | 1.000 [")
+    assert told[5].startswith("| no history | 30 | 2 of 2 | 0.500 [0.095, 0.905] | 0.0")
+    assert told[7] == "no history 20 minus all 20, same seeds, same games:"
+    assert told[9] == "- long: -1.000 [-1.000, -1.000], 2 games"
+    assert study.plot(of, tmp_path / "r").is_file()
+
+
+LATER = """
+preset = "tiny"
+until = "warmstart"
+[set]
+env = "tests.doubles:Corridor"
+[variants.all]
+[variants.gate]
+"trust.gate" = 0.1
+[variants.members]
+"ensemble.members" = 2
+[variants."less history"]
+"experience.history" = 1
+[variants."more experts"]
+"warmstart.experts" = 30
+[variants."other start"]
+"warmstart.start" = "model"
+[variants."other method"]
+"warmstart.method" = "both"
+"""
+
+
+def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
+    """Stages that only leave a mark: what is asked is which of them run."""
+    grid = study.read_study(written(tmp_path, LATER))
+    ran = []
+
+    def mine(name):
+        files = reuse.SHARED.get(name, ((), (), ()))[2]
+        control = reuse.SHARED["clone"][2] if name == "warmstart" else ()
+        return [f for f in files if f not in control]
+
+    def body(name):
+        def stage(run):
+            ran.append(name)
+            if name == "warmstart":
+                run.stage("clone", lambda: body("clone")(run))
+            for file in mine(name):
+                path = run.path(file)
+                if file.startswith("test/"):
+                    write_episodes(path, [doubles.expert(doubles.tasks("test")[0])])
+                    continue
+                if "." not in file:
+                    path = path / "model"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(f"{name} {len(ran)}")
+            return {}
+
+        return stage
+
+    stages = {name: body(name) for name in table.STAGES}
+    monkeypatch.setattr(table, "STAGES", stages)
+    roots = []
+    expected = {
+        "all": ["collect", "pretrain", "ensemble", "fidelity", "warmstart", "clone"],
+        "gate": ["fidelity"],  # the gate's threshold is measured there
+        "members": ["ensemble", "fidelity"],
+        "less history": ["pretrain", "ensemble", "fidelity", "warmstart", "clone"],
+        "more experts": ["warmstart", "clone"],
+        "other start": ["warmstart", "clone"],
+        "other method": ["warmstart"],  # its control is that of the first
+    }
+    strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
+    strange.parent.mkdir(parents=True)
+    strange.write_text(json.dumps({"schema": SCHEMA, "config": {"hope": 1}}))
+    told = [set(reuse.ALL) - done for _, done in study.unfinished(grid, tmp_path / "r")]
+    for left, cell in zip(told, study.cells(grid), strict=True):
+        ran.clear()
+        found = study.compute(grid, cell, tmp_path / "r")
+        assert ran == expected[cell["variant"]], cell
+        assert left - {"train", "evaluate", "transfer"} == set(ran)  # as was told
+        roots.append(tmp_path / "r/runs" / found["digest"])
+        ran.clear()
+        study.compute(grid, cell, tmp_path / "r")
+        assert ran == []
+    now = {frozenset(done) for _, done in study.unfinished(grid, tmp_path / "r")}
+    assert now == {frozenset(set(reuse.ALL) - {"train", "evaluate", "transfer"})}
+    assert (roots[-1] / "policies/bc/model").read_text() == "clone 6"
+    assert (roots[-1] / "test/bc.jsonl").is_file()
+    for name, (_, _, files) in reuse.SHARED.items():
+        if name in ("clone", "warmstart"):  # the one is part of the other
+            continue
+        pair = roots[0], roots[-1 if name == "fidelity" else 1]
+        for file in files:
+            one, two = (r / file if "." in file else r / file / "model" for r in pair)
+            assert one.read_text() == two.read_text()
+            assert one.read_text().startswith(name)
+
+
+CONFIRMED = """
+preset = "tiny"
+until = "collect"
+test = ["bc"]
+[set]
+env = "tests.doubles:Corridor"
+[grid]
+seed = [0, 1]
+[variants.short]
+"evaluate.games" = 5
+[variants.long]
+[columns]
+bc = "test/bc"
+seconds = "stages/collect.seconds"
+"""
+
+
+@pytest.fixture
+def confirmed(tmp_path, monkeypatch):
+    """A study of three finished cells of four, whose bc wins just its test games."""
+    known, train = {t.id for t in doubles.tasks("test")[:8]}, doubles.tasks("train")[0]
+    played = []
+
+    def load(run, name):
+        def rule(task, past, state):
+            right = (task.id in known) != (run.config.seed == 1)
+            return doubles.expert_rule(task, past, state) if right else "look"
+
+        played.append((run.config.seed, name))
+        return doubles.Scripted(rule)
+
+    def collect(run):
+        write_episodes(run.path("episodes.jsonl"), [doubles.expert(train)])
+        return {}
+
+    monkeypatch.setattr(table, "STAGES", {"collect": collect})
+    monkeypatch.setattr(study, "_check", lambda *_: None)  # bc, after collecting
+    monkeypatch.setattr(study.evaluate, "load_policy", load)
+    path = written(tmp_path, CONFIRMED)
+    grid = study.read_study(path)
+    for cell in list(study.cells(grid))[:3]:
+        study.compute(grid, cell, tmp_path / "r")
+    assert played == [(0, "bc"), (1, "bc"), (0, "bc")]
+    played.clear()
+    return path, tmp_path / "r", played
+
+
+def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
+    """Perfect where it was looked at, lost elsewhere: the other table says so."""
+    path, root, played = confirmed
+    command = ["study", str(path), "--root", str(root)]
+    assert cli.main([*command, "--table"]) == 0
+    assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out
+    assert cli.main([*command, "--fresh", "6"]) == 0
+    told = capsys.readouterr()
+    assert "| long | 1 of 2 | 0.000 [" in told.out
+    assert "| short | 2 of 2 | 0.500 [" in told.out
+    assert told.err.count("not finished") == 1
+    assert played == [(0, "bc"), (1, "bc"), (0, "bc")]  # the fourth had not finished
+    every = [t.id for t in doubles.tasks("test")]
+    for run in (root / "runs").iterdir():
+        games = [e.task.id for e in read_episodes(run / "fresh/bc.jsonl")]
+        assert games == every[8:14]  # beyond the cell that plays most
+        assert len(read_episodes(run / "test/bc.jsonl")) in (5, 8)
+    assert (root / "study-fresh.png").is_file()
+    played.clear()
+    assert cli.main([*command, "--fresh", "6"]) == 0
+    assert played == []  # what was played stands
+    assert cli.main([*command, "--fresh", "60"]) == 0
+    assert len(played) == 3  # as many as there are
+    assert len(read_episodes(run / "fresh/bc.jsonl")) == 11
+    capsys.readouterr()
+    assert cli.main([*command, "--fresh", "60", "--table"]) == 0
+    assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
+    assert cli.main([*command, "--fresh", "6", "--table"]) == 0
+    assert "| long | 0 of 2 |  |" in capsys.readouterr().out  # other games are others
+    assert cli.main([*command, "--table"]) == 0
+    assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out  # apart
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "given", "told"),
+    [
+        ("[columns]", "[columns]", "0", "--fresh: expected at least 1 game, got 0"),
+        ('bc = "test/bc"\n', "", "3", "no column names a policy's test games"),
+        (
+            "[columns]",
+            '[variants.all]\n"evaluate.games" = 40\n[columns]',
+            "3",
+            "has 19 test games, and none to play after the first 40",
+        ),
+    ],
+)
+def test_fresh_games_that_cannot_be_are_refused(
+    confirmed, capsys, old, new, given, told
+):
+    path, root, played = confirmed
+    path.write_text(CONFIRMED.replace(old, new))
+    assert cli.main(["study", str(path), "--root", str(root), "--fresh", given]) == 2
+    assert told in capsys.readouterr().err
+    assert played == []
+
+
+def test_a_cell_computed_again_has_not_played_fresh_games(confirmed, capsys):
+    path, root, played = confirmed
+    grid = study.read_study(path)
+    first = next(study.cells(grid))
+    command = ["study", str(path), "--root", str(root), "--fresh", "3"]
+    assert cli.main(command) == 0
+    run = root / "runs" / study.config_of(grid, first).digest()
+    (run / "stages/collect.json").unlink()
+    study.compute(grid, first, root)
+    assert not (run / "fresh").exists()
+    capsys.readouterr()
+    assert cli.main([*command, "--table"]) == 0
+    assert "| short | 1 of 2 |" in capsys.readouterr().out
+    played.clear()
+    assert cli.main(command) == 0
+    assert played == [(0, "bc")]
+
+
+def test_games_of_an_environment_that_was_down_are_played_again(
+    confirmed, capsys, monkeypatch
+):
+    path, root, played = confirmed
+    command = ["study", str(path), "--root", str(root), "--fresh", "3"]
+    with monkeypatch.context() as down:
+        down.setattr(doubles.Corridor, "reset", lambda *_, **__: 1 / 0)
+        with pytest.raises(ConnectionError, match="began none of 3 tasks: ZeroDiv"):
+            study.play_fresh(grid := study.read_study(path), next(study.cells(grid)),
+                             root, 3)  # fmt: skip
+    with monkeypatch.context() as broken:
+        broken.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
+        assert cli.main(command) == 0
+    assert "| short | 2 of 2 |  |" in capsys.readouterr().out
+    played.clear()
+    assert cli.main(command) == 0
+    assert len(played) == 3
+    assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
+
+
+def test_a_run_that_was_deleted_cannot_play_fresh_games(confirmed, capsys):
+    path, root, _ = confirmed
+    gone = next((root / "runs").iterdir())
+    shutil.rmtree(gone)
+    assert cli.main(["study", str(path), "--root", str(root), "--fresh", "3"]) == 2
+    assert f"{gone}" in capsys.readouterr().err
+
+
+ONE_STAGE = """
+preset = "tiny"
+until = "collect"
+[variants.all]
+[variants.gate]
+"trust.gate" = 0.1
+[variants.pessimism]
+"trust.pessimism" = 0.1
+"""
+
+
+def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
+    tmp_path, monkeypatch, capsys
+):
+    grid = study.read_study(written(tmp_path, ONE_STAGE))
+    stages = {name: (lambda _: {}) for name in table.STAGES}
+    monkeypatch.setattr(table, "STAGES", stages)
+    first, *others = study.cells(grid)
+    for module in (shared, run_module):
+        monkeypatch.setattr(module, "VERSION", "0.0.9")
+    study.compute(grid, first, tmp_path / "r")
+    assert "By dreamgym" not in study.table(grid, tmp_path / "r")
+    for module in (shared, run_module):
+        monkeypatch.setattr(module, "VERSION", "0.1.0")
+    capsys.readouterr()
+    for cell in others:
+        study.compute(grid, cell, tmp_path / "r")
+    assert capsys.readouterr().err.count("collect: as in") == len(others) - 1
+    assert "By dreamgym 0.0.9, 0.1.0:" in study.table(grid, tmp_path / "r")

@@ -1,0 +1,183 @@
+"""Presets and settings: all build, all are read, all have a digest of their own."""
+
+import ast
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+import dreamgym
+from dreamgym.config import overrides, presets, settings, shapes, stages
+
+ROOT = Path(__file__).parents[3]
+SOURCES = {
+    path: path.read_text()
+    for room in ("worldmodel", "curriculum", "dreamgym")
+    for path in sorted((ROOT / room).rglob("*.py"))
+}
+
+
+def configs():
+    """Every frozen dataclass whose name ends in Config or Shape."""
+    out = []
+    for path, source in SOURCES.items():
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and node.name.endswith(
+                ("Config", "Shape")
+            ):
+                out.append(getattr(importlib.import_module(module), node.name))
+    return out
+
+
+class Reads(ast.NodeVisitor):
+    """Attributes that are read, checks on construction aside."""
+
+    def __init__(self):
+        self.found: set[str] = set()
+
+    def visit_FunctionDef(self, node):
+        if node.name != "__post_init__":
+            self.generic_visit(node)
+
+    def visit_Attribute(self, node):
+        if isinstance(node.ctx, ast.Load):
+            self.found.add(node.attr)
+        self.generic_visit(node)
+
+
+def test_all_config_classes_are_found():
+    names = {c.__name__ for c in configs()}
+    assert {"RunConfig", "UpdateConfig", "ModelShape", "CurriculumConfig"} <= names
+    assert len(names) >= 12
+
+
+@pytest.mark.parametrize("cls", configs(), ids=lambda c: c.__name__)
+def test_no_setting_is_dead(cls):
+    reads = Reads()
+    for source in SOURCES.values():
+        reads.visit(ast.parse(source))
+    assert {f.name for f in dataclasses.fields(cls)} - reads.found == set()
+
+
+@pytest.mark.parametrize("cls", configs(), ids=lambda c: c.__name__)
+def test_settings_are_frozen_keyword_only_and_few(cls):
+    assert cls.__dataclass_params__.frozen
+    assert all(f.kw_only for f in dataclasses.fields(cls))
+    parts = cls is settings.RunConfig  # the root: one part a stage, and what all share
+    assert len(dataclasses.fields(cls)) <= (25 if parts else 20)
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_every_preset_builds_and_is_plain_data(name):
+    built = presets.preset(name)
+    assert built.preset == name
+    assert built.model in shapes.MODELS
+    assert json.loads(json.dumps(built.json())) == json.loads(
+        json.dumps(dataclasses.asdict(built))
+    )
+    text = presets.PRESETS[name].__doc__
+    assert "core" in text  # what it costs, on what
+    shape = shapes.MODELS[built.model].model(500)
+    assert shape.vocab_size == 500
+    assert shape.num_attention_heads * shape.head_dim == shape.hidden_size
+
+
+def test_an_unknown_preset_names_the_known():
+    with pytest.raises(ValueError, match=r"'huge'.*default.*small.*tiny"):
+        presets.preset("huge")
+
+
+def test_presets_take_changes():
+    built = presets.preset("tiny", seed=5, env="m:E")
+    assert (built.seed, built.env, built.preset) == (5, "m:E", "tiny")
+    with pytest.raises(TypeError, match="sead"):
+        presets.preset("tiny", sead=5)
+
+
+def test_each_setting_changes_the_digest():
+    base = presets.preset("tiny")
+    assert base.digest() == presets.preset("tiny").digest()
+    others = [presets.preset(n) for n in presets.PRESETS if n != "tiny"]
+    others += [
+        presets.preset("tiny", seed=1),
+        presets.preset("tiny", shuffled=True),
+        dataclasses.replace(base, dream=dataclasses.replace(base.dream, updates=9)),
+    ]
+    digests = {c.digest() for c in [base, *others]}
+    assert len(digests) == 1 + len(others)
+
+
+def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
+    path = tmp_path / "e.jsonl"
+    path.write_text("one")
+    built = presets.preset("tiny", episodes=str(path))
+    first = built.digest()
+    path.write_text("two")
+    assert built.digest() != first
+    path.write_text("one")
+    assert built.digest() == first
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "told"),
+    [
+        (stages.CollectConfig, {"games": 0}, "games"),
+        (stages.CollectConfig, {"expert": 0.0, "noisy": 0.0, "random": 0.0}, "expert"),
+        (stages.EvaluateConfig, {"games": 0}, "games"),
+        (stages.EvaluateConfig, {"temperature": -1.0}, "temperature"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(cls, settings, told):
+    with pytest.raises(ValueError, match=told):
+        cls(**settings)
+
+
+@pytest.mark.parametrize("name", [
+    "trust.pessimism", "experience.temperature", "pretrain.optimizer.learning_rate",
+    "dream.update.temperature", "evaluate.temperature",
+])  # fmt: skip
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_setting_is_a_finite_number(name, value):
+    built = presets.preset("tiny")
+    with pytest.raises(ValueError, match=r"expected a finite number|>= 0|> 0"):
+        overrides.changed_by(built, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("max_steps", 0), ("seed", -1), ("enrich", -5), ("transfer_budget", -1)],
+)
+def test_bad_run_settings_are_refused_by_name(setting, value):
+    with pytest.raises(ValueError, match=f"{setting}.*{value}"):
+        presets.preset("tiny", **{setting: value})
+
+
+def test_the_public_names_are_there():
+    assert dreamgym.preset is presets.preset
+    assert dreamgym.PRESETS is presets.PRESETS
+    assert callable(dreamgym.quickstart)
+    assert callable(dreamgym.make)
+    with pytest.raises(AttributeError, match=r"'prest'.*preset"):
+        _ = dreamgym.prest
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dream.curriculum.horizon.first": 99}, "dream.curriculum.horizon.first must"),
+        ({"env": "", "episodes": "e", "dream.watch.probe": 1}, "give --env"),
+        (
+            {"warmstart.method": "iwm", "warmstart.fit.steps": 1},
+            "warmstart.fit.steps must be >= 2",
+        ),
+        ({"dream.reward.invalid": -1}, "^dream.reward.invalid = -1: invalid must be"),
+    ],
+)
+def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, said):
+    with pytest.raises(ValueError, match=said):
+        overrides.changed_by(presets.preset("tiny"), settings)
+    one = {"warmstart.fit.steps": 1, "warmstart.method": "sr"}
+    assert overrides.changed_by(presets.preset("tiny"), one).warmstart.fit.steps == 1

@@ -1,0 +1,244 @@
+"""A run directory: manifest, refusals, stage markers, nothing overwritten."""
+
+import json
+
+import pytest
+
+from dreamgym.config.overrides import digest_of
+from dreamgym.config.presets import preset
+from dreamgym.config.stages import TrustConfig
+from dreamgym.run.directory import SCHEMA, Run, RunError
+from dreamgym.run.display import bar
+from dreamgym.run.tracking import FILE, read_metrics
+
+TINY = preset("tiny")
+
+
+def everything(root):
+    return {
+        str(p.relative_to(root)): p.read_bytes()
+        for p in sorted(root.rglob("*"))
+        if p.is_file()
+    }
+
+
+def test_the_manifest_says_what_the_run_is(tmp_path):
+    run = Run(tmp_path / "deep/run", preset("tiny", seed=3))
+    told = run.read_json("manifest.json")
+    assert told["schema"] == SCHEMA
+    assert (told["preset"], told["seed"]) == ("tiny", 3)
+    assert told["settings"] == run.config.digest()
+    assert told["config"]["collect"]["games"] == run.config.collect.games
+    assert {"python", "jax", "dreamgym"} <= told["versions"].keys()
+
+
+def test_the_same_settings_open_the_run_again(tmp_path):
+    Run(tmp_path, TINY).write_json("a.json", [1])
+    before = everything(tmp_path)
+    assert Run(tmp_path, TINY).read_json("a.json") == [1]
+    assert everything(tmp_path) == before
+
+
+def test_other_settings_are_refused_and_named(tmp_path):
+    Run(tmp_path, TINY)
+    before = everything(tmp_path)
+    with pytest.raises(RunError, match=r"other settings.*seed: 0 there, 4 here"):
+        Run(tmp_path, preset("tiny", seed=4))
+    with pytest.raises(RunError, match=r"collect\.games: 24 there"):
+        Run(tmp_path, preset("default"))
+    assert everything(tmp_path) == before
+
+
+def test_a_changed_episodes_file_is_refused(tmp_path):
+    path = tmp_path / "e.jsonl"
+    path.write_text("one")
+    config = preset("tiny", episodes=str(path), env="")
+    Run(tmp_path / "run", config)
+    path.write_text("two")
+    with pytest.raises(RunError, match="the episodes file has changed"):
+        Run(tmp_path / "run", config)
+
+
+def test_another_schema_is_refused(tmp_path):
+    run = Run(tmp_path, TINY)
+    manifest = run.read_json("manifest.json") | {"schema": "dreamgym.run/0"}
+    run.write_json("manifest.json", manifest)
+    before = everything(tmp_path)
+    with pytest.raises(RunError, match=rf"dreamgym.run/0.*{SCHEMA}"):
+        Run(tmp_path, TINY)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "null"])
+def test_a_broken_manifest_is_refused_and_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        Run(tmp_path, TINY)
+    assert (tmp_path / "manifest.json").read_text() == text
+
+
+def test_a_foreign_directory_is_refused_and_kept(tmp_path):
+    (tmp_path / "thesis.txt").write_text("two years")
+    with pytest.raises(RunError, match=r"not empty and no run of ours"):
+        Run(tmp_path, TINY)
+    assert everything(tmp_path) == {"thesis.txt": b"two years"}
+
+
+def test_what_a_kill_left_of_the_first_write_is_not_foreign(tmp_path):
+    (tmp_path / ".manifest.json.4711.tmp").write_text("{")
+    assert Run(tmp_path, TINY).path("manifest.json").is_file()
+
+
+def test_a_stage_runs_once_and_leaves_its_numbers(tmp_path, capsys):
+    run = Run(tmp_path, TINY)
+    calls = []
+
+    def body():
+        calls.append(1)
+        return {"loss": 0.123456, "games": 7}
+
+    first = run.stage("collect", body)
+    assert "loss 0.123" in capsys.readouterr().out
+    again = Run(tmp_path, TINY).stage("collect", body)
+    assert "done before" in capsys.readouterr().err
+    assert len(calls) == 1
+    assert first["numbers"] == again["numbers"] == {"loss": 0.123456, "games": 7}
+    assert run.require("collect")["seconds"] >= 0
+
+
+def test_a_stage_that_fails_has_no_marker_and_its_seconds_add_up(tmp_path, monkeypatch):
+    run = Run(tmp_path, TINY)
+    clock = iter([0.0, 5.0, 100.0, 103.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+
+    def fail():
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        run.stage("collect", fail)
+    assert run.done("collect") is None
+    with pytest.raises(RunError, match=r"'collect' has not been run.*dreamgym collect"):
+        run.require("collect")
+    run.stage("collect", dict)
+    assert run.done("collect")["seconds"] == 8.0
+    assert sorted(p.name for p in (tmp_path / "stages").iterdir()) == ["collect.json"]
+
+
+def test_json_is_replaced_at_once_or_not_at_all(tmp_path):
+    run = Run(tmp_path, TINY)
+    run.write_json("a.json", {"x": 1})
+    with pytest.raises(TypeError):
+        run.write_json("a.json", {"x": object()})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "manifest.json"]
+
+
+def test_drop_removes_a_folder_and_only_that(tmp_path):
+    run = Run(tmp_path, TINY)
+    (tmp_path / "checkpoints/a").mkdir(parents=True)
+    (tmp_path / "checkpoints/b").mkdir()
+    run.drop("checkpoints/a")
+    run.drop("checkpoints/a")
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["b"]
+
+
+def test_the_bar_takes_positions_notes_and_too_much():
+    with bar(3, "x") as show:
+        for done in (1, 3, 9):
+            show(done, {"loss": 0.5, "step": done})
+
+
+def test_what_is_followed_is_told_with_its_speed_and_gaps_are_filled(
+    tmp_path, monkeypatch
+):
+    clock = iter([100.0, 102.0, 107.0, 107.5])
+    run = Run(tmp_path, TINY)
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", lambda: next(clock, 110.0))
+        with run.following("bc", 30) as told:
+            told(10, {"loss": 2.0, "tokens": 100})  # in 2 s
+            told(10, {})
+            told(20, {"loss": 1.0, "tokens": 110})  # in 5.5 s since the last row
+    run.write_curve("bc", [{"step": 20, "loss": 1.0}, {"step": 30, "loss": 0.5}])
+    rows = [(r["stage"], r["step"], r["metrics"]) for r in read_metrics(run.path(FILE))]
+    assert rows == [
+        ("bc", 10, {"loss": 2.0, "tokens": 100, "tokens/s": 50.0}),
+        ("bc", 20, {"loss": 1.0, "tokens": 110, "tokens/s": 20.0}),
+        ("bc", 30, {"loss": 0.5}),
+    ]
+    lines = run.path("curves/bc.jsonl").read_text().splitlines()
+    assert [json.loads(x)["step"] for x in lines] == [20, 30]
+    run.stage("warmstart", lambda: {"experts": 6, "note": "text"})
+    *_, last = read_metrics(run.path(FILE))
+    assert (last["stage"], last["metrics"]["experts"]) == ("done/warmstart", 6)
+
+
+def test_a_run_is_opened_with_the_settings_it_was_made_with(tmp_path):
+    config = preset("tiny", seed=3, env="a:B", shuffled=True)
+    made = Run(tmp_path / "r", config)
+    opened = Run.open(tmp_path / "r")
+    assert opened.config == config
+    assert opened.config.digest() == made.config.digest()
+
+
+def test_what_is_no_run_is_not_opened(tmp_path):
+    with pytest.raises(RunError, match="no run there"):
+        Run.open(tmp_path)
+    Run(tmp_path / "r", preset("tiny"))
+    path = tmp_path / "r/manifest.json"
+    told = json.loads(path.read_text())
+    told["config"]["pretrain"]["speed"] = 9
+    path.write_text(json.dumps(told))
+    with pytest.raises(RunError, match=r"FitConfig has no \['speed'\]"):
+        Run.open(tmp_path / "r")
+    path.write_text("[]")
+    with pytest.raises(RunError, match="not the settings of a run"):
+        Run.open(tmp_path / "r")
+
+
+def test_a_run_of_before_a_setting_did_what_its_default_does(tmp_path):
+    Run(tmp_path / "r", TINY)
+    path = tmp_path / "r/manifest.json"
+    told = json.loads(path.read_text())
+    del told["config"]["trust"]  # as a version before would have written it
+    path.write_text(json.dumps(told | {"settings": "another"}))
+    assert Run.open(tmp_path / "r").config == TINY
+    Run(tmp_path / "r", TINY)
+    doubting = preset("tiny", trust=TrustConfig(gate=0.1))
+    with pytest.raises(RunError, match="trust"):
+        Run(tmp_path / "r", doubting)
+
+
+def test_a_run_of_before_a_setting_is_opened_with_its_episodes_and_no_others(tmp_path):
+    file = tmp_path / "e.jsonl"
+    file.write_text("one")
+    config = preset("tiny", episodes=str(file), env="")
+    made = Run(tmp_path / "r", config)
+    told = made.read_json("manifest.json")
+    del told["config"]["server"]  # as a version before would have written it
+    before = digest_of(told["config"], config.episodes)
+    assert before != told["settings"]
+    made.write_json("manifest.json", told | {"settings": before})
+    assert Run.open(tmp_path / "r").config == config
+    file.write_text("two")
+    with pytest.raises(RunError, match="the episodes file has changed"):
+        Run(tmp_path / "r", config)
+
+
+def test_a_marker_cut_short_is_named(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    path = run.path("stages/collect.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    with pytest.raises(RunError, match=r"stages/collect\.json: expected JSON"):
+        run.done("collect")
+
+
+def test_what_a_kill_left_of_a_dropped_folder_is_no_checkpoint(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    for part in ("checkpoints/dream", "checkpoints/.dream.gone"):
+        run.path(part).mkdir(parents=True)
+        (run.path(part) / "host.json").write_text("{}")
+    run.drop("checkpoints/dream")
+    assert list(run.path("checkpoints").iterdir()) == []
+    run.drop("checkpoints/dream")  # nothing is there

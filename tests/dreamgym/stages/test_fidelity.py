@@ -1,0 +1,167 @@
+"""The scorecard of a run, by its own model or by a server."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dreamgym import cli
+from dreamgym.commands import scorecard as scorecard_command
+from dreamgym.config.presets import preset
+from dreamgym.envs import base
+from dreamgym.evaluation import fidelity
+from dreamgym.run.directory import Run
+from dreamgym.stages import collect
+from tests import chat_server, doubles
+from worldmodel.data.records import Episode, Transition, lines, read_episodes
+from worldmodel.experience.base import Query
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    made = Run(tmp_path / "r", preset("tiny", env="tests.doubles:Corridor"))
+    made.stage("collect", lambda: collect.body(made))
+    return made
+
+
+def saying(state):
+    """A server that tells the same state whatever is asked."""
+    told = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
+    return chat_server.ok(json.dumps(told))
+
+
+def test_a_query_is_played_again_in_the_real_environment():
+    env, task = doubles.Corridor(), doubles.task(0, 1, 2)
+    take = Query(task, ("go right",), after(env, task, ["go right"]), "take coin")
+    replays = fidelity.Replays(doubles.Corridor())
+    assert replays(take).rewarded is True
+    left = replays(take._replace(action="go left"))
+    assert left == (after(env, task, ["go right", "go left"]), False)
+    assert replays.transitions == 4  # two actions each
+    assert replays(take._replace(state=("a cat",))) is None
+    assert replays(take._replace(past=("take coin",) * 99)) is None
+    assert replays.failed == 0
+    foreign = dataclasses.replace(task, id="foreign", options={"no": "such"})
+    assert replays(take._replace(task=foreign)) is None
+    assert replays.failed == 1
+
+
+def test_a_query_is_played_once():
+    replays = fidelity.Replays(doubles.Corridor())
+    task = doubles.task(0, 1, 2)  # its options are a dict
+    query = Query(task, (), task.initial_state, "go right")
+    assert replays(query) is replays(query) is not None
+    assert replays.transitions == 1
+    assert replays(query._replace(past=("go right",))) is None  # another state
+    assert replays.transitions == 2
+
+
+class Moody(doubles.Corridor):
+    """Where a right step leads is drawn: every other time it says something else."""
+
+    deterministic = False
+    number = 0
+
+    def step(self, action):
+        text, *rest = super().step(action)
+        self.number += 1
+        return (f"{text}\nit rains" if self.number % 2 else text, *rest)
+
+
+def test_the_environment_played_again_is_the_ceiling():
+    episodes = [
+        doubles.episode(doubles.task(0, 1, 2), ["dance", "go right", "take coin"]),
+        doubles.episode(doubles.task(0, 2, 4), ["go right"]),
+    ]
+    replays = fidelity.Replays(doubles.Corridor())
+    found = replays.exact(episodes)
+    assert (found["mean"], found["count"], replays.transitions) == (1.0, 4, 4)
+    moody = fidelity.Replays(Moody())
+    assert moody.stochastic
+    assert not replays.stochastic
+    found = moody.exact(episodes)
+    assert (found["mean"], found["count"]) == (0.5, 4)
+    task = dataclasses.replace(episodes[0].task, options={"no": "such"})
+    foreign = dataclasses.replace(episodes[0], task=task)
+    found = replays.exact([foreign, episodes[1]])
+    assert (found["mean"], found["count"], replays.failed) == (1.0, 1, 1)
+
+
+def test_tasks_that_are_seeds_are_played_again_by_their_seed():
+    """What `tasks_of` makes for an environment that lists none."""
+    tasks = base.tasks_of(doubles.Bare(), "bare", "dev", 4)
+    episodes, queries = [], []
+    for task in tasks:
+        told, state = base.begin(doubles.Bare(), task)
+        plan = doubles.plan(state)
+        ts, at = [], state
+        for action in plan:
+            got = doubles.walk(at, action)
+            ts.append(Transition(state=at, action=action, next_state=got.state))
+            at = got.state
+        episodes.append(
+            Episode(
+                id=task.id,
+                task=told,
+                transitions=tuple(ts),
+                source="expert",
+                success=True,
+            )
+        )
+        queries.append(Query(told, tuple(plan[:-1]), ts[-1].state, plan[-1]))
+    steps = sum(len(e.transitions) for e in episodes)
+    replays = fidelity.Replays(doubles.Bare())
+    found = replays.exact(episodes)
+    assert (found["mean"], found["count"]) == (1.0, steps)
+    assert [replays(q).rewarded for q in queries] == [True] * 4
+
+
+def after(env, task, actions):
+    seen, _ = env.reset(options={"task": task})
+    for action in actions:
+        seen, *_ = env.step(action)
+    return lines(seen)
+
+
+@pytest.mark.slow
+def test_a_server_is_scored_on_the_same_page(run, capsys):
+    state = list(read_episodes(run.path("dev.jsonl"))[0].task.initial_state)
+    with chat_server.serving(saying(state)) as server:
+        command = ["fidelity", str(run.root), "--limit", "12", "--server", server.url]
+        assert cli.main([*command, "--json"]) == 0
+        card = json.loads(capsys.readouterr().out)
+        asked = len(server.posts)
+        # Again: every answer is kept.
+        assert cli.main(command) == 0
+        assert len(server.posts) == asked > 0
+    told = capsys.readouterr().out
+    assert "dev-server.html" in told
+    assert card["transitions"] == 12
+    assert card["malformed"]["mean"] == 0.0
+    assert card["usage"]["prompt_tokens"] == 10 * asked
+    assert "error_detection_auroc" not in card  # a server tells one confidence, or none
+    assert card["open_loop"]["episodes"] > 0
+    page = (run.root / "scorecard/dev-server.html").read_text()
+    assert "12 transitions" in page
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_an_error_and_no_card(run, capsys):
+    with chat_server.serving(saying([])) as server:
+        url = server.url
+    assert cli.main(["fidelity", str(run.root), "--server", url]) == 2
+    assert "fidelity:" in capsys.readouterr().err
+    assert not (run.root / "scorecard/dev-server.json").exists()
+
+
+def test_cards_of_other_episodes_are_not_written_over(tmp_path):
+    held = Run(tmp_path, preset("tiny"))
+    for name, episodes, expected in (
+        ("real", "a/real.jsonl", "real"), ("real", "b/real.jsonl", "real-2"),
+        ("real", "a/real.jsonl", "real"), ("real", "c/real.jsonl", "real-3"),
+        ("real.v1", "real.v1.jsonl", "real.v1"), ("dev", "other/dev.jsonl", "dev-2"),
+        ("dev-server", "dev.jsonl", "dev-server-2"),  # dev is the run's own
+    ):  # fmt: skip
+        free = scorecard_command._free(held, name, episodes)
+        assert free == expected
+        held.write_json(f"scorecard/{free}.json", {"episodes": episodes})

@@ -1,0 +1,265 @@
+"""The warm start's settings: methods, shares, sources, writers, on the corridor."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dreamgym.build import chat as run_chat
+from dreamgym.build import episodes as run_episodes
+from dreamgym.build import models
+from dreamgym.build.chat import ServerLost
+from dreamgym.config.overrides import changed, changed_by
+from dreamgym.config.presets import preset
+from dreamgym.config.stages import TeacherServerConfig, WarmstartConfig
+from dreamgym.run.directory import Run
+from dreamgym.stages import bc, warmstart
+from tests import doubles
+from tests.chat_server import ok, serving, status
+from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.data.records import write_episodes
+
+CORRIDOR = "tests.doubles:Corridor"
+FIT = {"warmstart.fit.steps": 4, "warmstart.fit.eval_every": 2,
+       "warmstart.fit.rows": 2, "warmstart.branched": 2}  # fmt: skip
+
+
+def made(tmp_path, name="r", experts=4, **settings) -> Run:
+    """A run that is ready for its warm start, with a model that knows nothing."""
+    config = preset("tiny", env=CORRIDOR)
+    mine = {f"warmstart.{k}": v for k, v in settings.items()}
+    config = changed_by(config, FIT | mine)
+    run = Run(tmp_path / name, config)
+    # Tasks of some length, a task each.
+    long = [t for t in doubles.tasks("train") if t.options["goal"] > t.options["at"]]
+    dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
+    write_episodes(run.path("episodes.jsonl"), map(doubles.expert, long[:experts]))
+    write_episodes(run.path("dev.jsonl"), dev)
+    save_model(run.path("experience"), doubles.model(), doubles.tokenizer())
+    run.stage("pretrain", dict)
+    return run
+
+
+def numbers(run: Run) -> dict:
+    return run.stage("warmstart", lambda: warmstart.body(run))["numbers"]
+
+
+def weights(run: Run, name: str) -> bytes:
+    return run.path(f"policies/{name}/model.safetensors").read_bytes()
+
+
+def lengths(run: Run) -> dict[str, int]:
+    """Updates of each fit, as its curve tells."""
+    found = {}
+    for path in run.path("curves").glob("*.jsonl"):
+        last = path.read_text().splitlines()[-1]
+        found[path.stem] = json.loads(last)["step"]
+    return found
+
+
+@pytest.mark.parametrize("start", ["experience", "model"])
+def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, start):
+    run = made(tmp_path, start=start, method="bc")
+    doubles.tokenizer().save(run.path("tokenizer"))
+    assert run.config.model == "nano"  # a shape: blank, of the run's seed
+    blank, _ = models.initial_model(run)
+    save_model(tmp_path / "blank", blank, doubles.tokenizer())
+    places = {"experience": run.path("experience"), "model": tmp_path / "blank"}
+    numbers(run)
+    begun = weights(run, "untrained")
+    same = {k: (p / "model.safetensors").read_bytes() for k, p in places.items()}
+    assert [k for k, found in same.items() if found == begun] == [start]
+
+
+@pytest.mark.parametrize(
+    ("method", "fits"),
+    [
+        ("both", {"bc": 4, "iwm": 1, "warmstart": 3}),
+        ("iwm", {"bc": 4, "iwm": 1, "warmstart": 3}),
+        ("sr", {"bc": 4, "warmstart": 4}),
+        ("bc", {"bc": 4}),
+    ],
+)
+def test_every_method_makes_as_many_updates_as_bc(tmp_path, method, fits):
+    run = made(tmp_path, method=method)
+    told = numbers(run)
+    assert lengths(run) == fits
+    assert (told["iwm_examples"] > 0) == (method in ("both", "iwm"))
+    assert (told["sr_examples"] > 0) == (method in ("both", "sr"))
+    assert ("leak_expert" in told) == (method in ("both", "sr"))
+    assert (told["branches"] > 0) == (method != "bc")
+    assert (told["branch_transitions"] > 0) == (method != "bc")
+    assert (weights(run, "warmstart") == weights(run, "bc")) == (method == "bc")
+    _, tok = load_model(run.path("policies/untrained"))
+    assert tok.vocab_size == doubles.tokenizer().vocab_size
+    assert not list(run.path("checkpoints").glob("*"))
+
+
+def test_the_control_is_the_same_whatever_the_method(tmp_path):
+    one, two = made(tmp_path, "a", method="sr"), made(tmp_path, "b", method="bc")
+    numbers(one), numbers(two)
+    assert weights(one, "bc") == weights(two, "bc")
+
+
+def test_a_share_of_the_experts_is_learned_from_control_and_all(tmp_path):
+    half, whole = made(tmp_path, "a", share=0.5), made(tmp_path, "b")
+    few, all_ = numbers(half), numbers(whole)
+    assert (few["experts"], all_["experts"]) == (2, 4)
+    assert few["bc_examples"] < all_["bc_examples"]
+    assert weights(half, "bc") != weights(whole, "bc")
+
+
+def test_smaller_shares_are_part_of_larger_ones():
+    episodes = [doubles.expert(t) for t in doubles.tasks("train")[:16]]
+
+    def ids(share, seed=0):
+        found = run_episodes.nested_subset(episodes, share, seed=seed)
+        assert found == [e for e in episodes if e in found]  # in order
+        return {e.id for e in found}
+
+    shares = [0.125, 0.25, 0.5, 1.0]
+    assert [len(ids(s)) for s in shares] == [2, 4, 8, 16]
+    assert ids(0.125) < ids(0.25) < ids(0.5) < ids(1.0)
+    assert len(ids(0.001)) == 1
+    assert ids(0.25, seed=1) != ids(0.25)
+
+
+def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
+    asked = []
+
+    def proposals(policy, episodes, *, count, temperature, seed):
+        asked.append((len(episodes), count, temperature, seed))
+        del policy
+        return {(e.id, 0): ["go left", "dance"] for e in episodes}
+
+    monkeypatch.setattr(warmstart, "policy_proposals", proposals)
+    run = made(tmp_path, source="policy", temperature=0.7)
+    told = numbers(run)
+    assert asked == [(2, 8, 0.7, 0)]  # two tries for each of K = 4
+    assert told["branches"] == 4
+    assert told["replaced"] == 2  # by what the corridor would take
+    assert run.read_json("branches.json").keys() == {
+        "transitions", "drifted", "duplicates", "replaced", "errors", "broken",
+    }  # fmt: skip
+
+
+def test_the_control_is_cloned_once(tmp_path, monkeypatch):
+    """A stage that was stopped after it, or a cell of a study that shares it."""
+    run = made(tmp_path)
+    told = run.stage("clone", lambda: bc.body(run))["numbers"]
+    assert told == {"experts": 4, "bc_examples": numbers(run)["bc_examples"]}
+    before = weights(run, "bc"), weights(run, "warmstart")
+    run.path("stages/warmstart.json").unlink()
+    monkeypatch.setattr(bc, "body", None)
+    numbers(run)
+    assert (weights(run, "bc"), weights(run, "warmstart")) == before
+
+
+def test_branches_are_made_once(tmp_path, monkeypatch):
+    run = made(tmp_path)
+    told = numbers(run)
+    run.path("stages/warmstart.json").unlink()
+    monkeypatch.setattr(warmstart.registry, "make", None)
+    assert numbers(run) == told
+
+
+def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
+    tmp_path, monkeypatch, capsys
+):
+    class Fragile(doubles.Corridor):
+        def step(self, action):
+            if action == "take coin" and self.state[0] != self.state[1].replace(
+                "goal", "at"
+            ):
+                raise OSError("no answer")
+            return super().step(action)
+
+    monkeypatch.setattr(doubles, "Fragile", Fragile, raising=False)
+    run = made(tmp_path, method="iwm")
+    run.config = dataclasses.replace(run.config, env="tests.doubles:Fragile")
+    told = numbers(run)
+    assert told["broken"] == run.read_json("branches.json")["broken"] > 0
+    assert told["branches"] > 0
+    assert "'take coin': OSError: no answer" in capsys.readouterr().err
+
+
+def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):
+    says = json.dumps({"thought": "towards the coin"})
+    with serving(ok(says)) as server:
+        address = {"teacher.url": server.url, "teacher.price_in": 1e6}
+        run = made(tmp_path, **address, writer="teacher")
+        told = numbers(run)
+        count = len(server.posts)
+    assert count == told["teacher_requests"] > 0
+    assert told["teacher_prompt_tokens"] == 10 * count
+    assert told["teacher_cost"] == 10.0 * count
+    assert told["written"] == told["sr_examples"]
+    assert told["rewritten"] == 0
+    # What was answered is in the run: another attempt asks nothing.
+    run.path("stages/warmstart.json").unlink()
+    before = weights(run, "warmstart")
+    assert numbers(run) == told
+    assert weights(run, "warmstart") == before
+
+
+def test_a_teacher_that_is_gone_ends_the_stage_in_one_line(tmp_path):
+    with serving(status(401, b"no key")) as server:
+        run = made(tmp_path, **{"teacher.url": server.url}, writer="teacher")
+        with pytest.raises(ServerLost, match="the same command goes on"):
+            numbers(run)
+    assert run.done("warmstart") is None
+
+
+def test_the_key_of_a_teacher_is_looked_for_before_anything_runs(monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    config = preset("tiny")
+    for name, value in {
+        "warmstart.teacher.url": "http://127.0.0.1:1/v1",
+        "warmstart.teacher.key_env": "NO_SUCH_KEY", "warmstart.writer": "teacher",
+    }.items():  # fmt: skip
+        config = changed(config, name, value)
+    with pytest.raises(ValueError, match="NO_SUCH_KEY holds no API key"):
+        run_chat.check_server(config)
+    run_chat.check_server(changed(config, "warmstart.writer", "rule"))
+
+
+@pytest.mark.parametrize(("primer", "steps"), [(0.0, None), (0.5, 2)])
+def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
+    run = made(tmp_path, writer="own", samples=2, primer=primer, reflections=1)
+    told = numbers(run)
+    # A model that knows nothing concludes nothing: all are the rule's.
+    assert told["written"] + told["rewritten"] == told["sr_examples"]
+    assert told["sr_examples"] < told["samples"] <= 2 * told["sr_examples"]
+    assert lengths(run).get("writer") == steps
+    assert not list(run.path("checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"method": "dagger"}, "method must be one of"),
+        ({"source": "oracle"}, "source must be one of"),
+        ({"writer": "poet"}, "writer must be one of"),
+        ({"writer": "teacher"}, r"needs teacher\.url"),
+        ({"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
+        ({"share": 1.5}, r"share must be in \(0, 1\], got 1.5"),
+        ({"errors": -0.1}, "errors and primer must be in"),
+        ({"primer": 2.0}, "errors and primer must be in"),
+        ({"samples": 0}, "experts and samples must be >= 1"),
+        ({"alternatives": -1}, "must be >= 0"),
+        ({"temperature": -1.0}, "must be >= 0"),
+        ({"iwm_share": 1.0}, r"iwm_share must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_a_bad_setting_says_what_it_must_be(settings, told):
+    fit = preset("tiny").warmstart.fit
+    with pytest.raises(ValueError, match=told):
+        WarmstartConfig(fit=fit, **settings)
+
+
+def test_a_teachers_address_is_checked():
+    with pytest.raises(ValueError, match="base_url must be http"):
+        TeacherServerConfig(url="localhost:8080")
+    chat = TeacherServerConfig(url="http://a/v1", key_env="K", price_out=2.0).chat()
+    assert (chat.base_url, chat.api_key_env, chat.price_out) == ("http://a/v1", "K", 2)
+    assert TeacherServerConfig(url="http://a/v1").chat().api_key_env is None
