@@ -1,4 +1,4 @@
-"""Episodes of a run: read with their traces, split, and the demonstrations among them."""
+"""Episodes of a run: read with traces, split, and the demonstrations among them."""
 
 import dataclasses
 import sys
@@ -131,6 +131,7 @@ def read(run: Run) -> tuple[list[Episode], list[Episode]]:
 
 
 def with_traces(run: Run, episode: Episode) -> Episode:
+    """Return the episode with reasoning traces if the run has any, else without."""
     reasoned = run.config.experience.reasoning
     return (
         reasoning.annotate(episode)
@@ -176,7 +177,8 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     if not experts:
         raise RunError("no successful episode to imitate among the collected ones")
     return (
-        nested_subset(experts, c.share, seed=run.config.seed), expert_episodes(dev, c.experts)
+        nested_subset(experts, c.share, seed=run.config.seed),
+        expert_episodes(dev, c.experts),
     )  # fmt: skip
 
 

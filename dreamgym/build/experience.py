@@ -56,11 +56,13 @@ def examples(run: Run, tok: TextTokenizer) -> list[Example]:
 def transitions(
     run: Run, tok: TextTokenizer, told: list[Episode], memory: ReplayMemory
 ) -> list[Example]:
+    """Return what the experience model is fitted to, a transition each."""
     c = run.config
     return transition_examples(tok, told, memory, c.experience, balance=c.balance)
 
 
 def variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Example]:
+    """Return what it is fitted to for proposing variations of tasks."""
     tasks = [e.task for e in train]
     return variation_examples(tok, tasks, repeats=2, seed=run.config.seed)
 

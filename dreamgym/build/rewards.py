@@ -1,9 +1,8 @@
-"""Rewards of a loop from its settings, and the reward model fitted to a run's episodes."""
+"""Rewards of a loop from its settings, and the reward model of a run."""
 
 import contextlib
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +62,11 @@ class _RunJudge(Judge):
             ) from error
 
 
+def needs_reward_model(config: RewardConfig) -> bool:
+    """Return whether these rewards want a model of the run's own."""
+    return "learned" in config.tiers and not config.learned.model
+
+
 @contextlib.contextmanager
 def reward_function(
     run: Run, config: RewardConfig, stage: str
@@ -92,11 +96,8 @@ def reward_function(
 
 
 def _model(run: Run, config: RewardConfig) -> RewardModel:
-    """The one that is named, or the run's own, fitted where it has none yet."""
+    """Return the model that is named, or the run's own."""
     own, named = run.path(DIRECTORY), config.learned.model
-    if not named and not own.exists():
-        told = summary(fit(run, None, PreferenceFitConfig()))
-        print(f"reward: {told}", file=sys.stderr)
     try:
         return RewardModel.load(Path(named) if named else own)
     except ValueError as error:

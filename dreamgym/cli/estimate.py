@@ -79,6 +79,7 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
     """
     from dreamgym.build.chat import check_server
     from dreamgym.commands import estimate
+    from dreamgym.commands.quickstart import stage_names
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
     from dreamgym.stages.table import STAGES
@@ -86,8 +87,8 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
 
     check_server(config)
     run = Run(root, config)  # what it refuses is said before anything is measured
-    done = {s for s in (*STAGES, "clone") if run.done(s)}
-    if done >= STAGES.keys() - (set() if fine_tune else {"transfer"}):
+    done = {s for s in STAGES if run.done(s)}
+    if done >= set(stage_names(fine_tune=fine_tune)):
         return
     tune_process()
     try:
@@ -109,14 +110,13 @@ def say_study(study: Any, root: Path) -> None:
     from dreamgym.commands.study import unfinished
     from dreamgym.stages.table import STAGES
 
-    order, every = list(STAGES), []
-    later, least, most, longest = set(order[order.index(study.until) + 1 :]), 0, 0, 0
+    every, least, most, longest = [], 0.0, 0.0, 0.0
     for config, done in unfinished(study, root):
-        if config.server is not None or done | later >= STAGES.keys():
+        if config.server is not None or done >= STAGES.keys():
             continue
         found = _found(config, fine_tune=study.until == "transfer")
         every.append(found)
-        low, high = estimate.spans(found, done | later)["seconds"]
+        low, high = estimate.spans(found, done)["seconds"]
         least, most, longest = least + low, most + high, max(longest, high)
     if every:
         print(

@@ -162,6 +162,16 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def change_settings(config: Any, args: argparse.Namespace) -> Any:
+    """Return the settings with those of --algorithm and --set replaced."""
+    from dreamgym.config.overrides import changed_by
+    from dreamgym.config.presets import with_algorithm
+
+    if args.algorithm is not None:
+        config = with_algorithm(config, args.algorithm)
+    return changed_by(config, dict(map(_setting, args.settings)))
+
+
 def config_of(args: argparse.Namespace) -> Any:
     """The RunConfig that the options ask for.
 
@@ -169,13 +179,7 @@ def config_of(args: argparse.Namespace) -> Any:
       ValueError, RunError, RecordError: a setting or a file that cannot be used.
     """
     from dreamgym.build.models import check_model
-    from dreamgym.config.overrides import changed_by
-    from dreamgym.config.presets import (
-        for_pretrained,
-        preset,
-        with_algorithm,
-        with_fits,
-    )
+    from dreamgym.config.presets import for_pretrained, preset, with_fits
     from dreamgym.config.shapes import MODELS
     from dreamgym.envs.registry import parse_spec
     from worldmodel.backbone.model import LoraConfig
@@ -201,9 +205,7 @@ def config_of(args: argparse.Namespace) -> Any:
     beside = ("embed",) if lora is not None else ()
     compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
     config = with_fits(config, compute=compute)
-    if args.algorithm is not None:
-        config = with_algorithm(config, args.algorithm)
-    config = changed_by(config, dict(map(_setting, args.settings)))
+    config = change_settings(config, args)
     if config.env:
         parse_spec(config.env)
     check_model(config.model)

@@ -22,24 +22,20 @@ from dreamgym.cli.options import (
 if TYPE_CHECKING:
     from dreamgym.commands.study import Study
     from dreamgym.config.settings import RunConfig
-    from dreamgym.run.directory import Run
 
 
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
+    from dreamgym.run.stage import summary
     from dreamgym.stages.table import STAGES
 
-    texts = {
-        "quickstart": "all stages, then the table",
-        "collect": "real episodes as JSONL",
-        "pretrain": "fit the experience model to the episodes (of a --server: nothing)",
-        "ensemble": "fit the members that ensemble.members asks for (0: nothing)",
-        "warmstart": "behaviour cloning, IWM and SR: the policy before any reward",
-        "train": "trust-region updates (GRPO, ...) in the dream",
-        "evaluate": "success of each policy on real test games",
-        "transfer": "real fine-tuning (s2r) and its controls, then the table",
+    texts = {name: summary(stages[0]) for name, stages in STAGES.commands().items()}
+    texts |= {
+        "quickstart": "run all stages, then print the table",
+        "evaluate": "play the real test games with each policy",
+        "transfer": "fine-tune in the real environment, with controls; print the table",
     }
-    for name in ("quickstart", *STAGES):
+    for name in ("quickstart", *STAGES.commands()):
         if name == "fidelity":
             _fidelity_command(commands)
             continue
@@ -178,6 +174,7 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
+    from dreamgym.run.runner import run_stages
     from dreamgym.run.tracking import require
     from dreamgym.stages.table import STAGES
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
@@ -186,16 +183,16 @@ def _stages(args: argparse.Namespace) -> None:
     if args.command == "pretrain" and args.source is not None:
         return _refit(args)
     mesh = parse_mesh(args.mesh) if args.mesh else None
-    config = _refitted(args) or config_of(args)
+    config = _settings(args)
     suffix = "-shuffled" if config.shuffled else "-server" if config.server else ""
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
-    if args.command in STAGES:
+    if args.command in STAGES.commands():
         tune_process()
         placed = None if mesh is None else make_mesh(mesh)
         with Run(root, config, placed, args.track) as run:
-            for name in _due(run, args.command):
-                run.stage(name, lambda name=name: STAGES[name](run))
+            names = [stage.name for stage in STAGES.commands()[args.command]]
+            run_stages(run, STAGES, names)
         if args.command != "transfer":
             return
         results = run_results.write_results(run)
@@ -209,40 +206,27 @@ def _stages(args: argparse.Namespace) -> None:
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
 
 
-def _due(run: "Run", command: str) -> list[str]:
-    """A stage, after those that have no command of their own or are seldom asked for by
-    name (the ensemble, the run's own fidelity card): later ones read what they find.
+def _settings(args: argparse.Namespace) -> "RunConfig":
+    """Return the settings of a run: those it was made with, and what is typed here.
 
-    They may cost minutes, or questions to a server: not before a stage that is done,
-    nor before one that lacks another.
+    A run that stands keeps its settings, so that a stage of it needs no option again.
     """
-    from dreamgym.stages.table import STAGES
-
-    order, between = list(STAGES), ("ensemble", "fidelity")
-    earlier = order[: order.index(command)]
-    needed = earlier[order.index("pretrain") :]
-    lacking = [n for n in needed if n not in between and not run.done(n)]
-    if lacking or run.done(command):
-        return [command]
-    return [*(n for n in between if n in earlier and not run.done(n)), command]
-
-
-def _refitted(args: argparse.Namespace) -> "RunConfig | None":
-    """The settings of a run that a refit made: its later stages go on under them."""
+    from dreamgym.cli.options import change_settings
     from dreamgym.run.directory import Run, RunError
 
     root = args.run_dir
     if root is None or not (root / "manifest.json").is_file():
-        return None
+        return config_of(args)
     config = Run.open(root).config
-    if not config.refit:
-        return None
     given = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
-    given += ["control"] if args.command == "control" else []
-    if given:
-        told = f"{root} is a refit of {config.refit} and goes on under its settings"
-        raise RunError(f"{told}: drop {given[0]}")
-    return config
+    if config.refit and (given or args.command == "control"):
+        raise RunError(
+            f"{root} is a refit of {config.refit} and goes on under its settings: drop "
+            f"{[*given, 'control'][0]}"
+        )
+    if set(given) <= {"--set", "--algorithm"} and args.command != "control":
+        return change_settings(config, args)
+    return config_of(args)
 
 
 def _study(args: argparse.Namespace) -> None:

@@ -14,11 +14,7 @@ from dreamgym.evaluation import evaluate
 from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
-
-POLICIES = (
-    "untrained", "bc", "warmstart", "dream", "s2r", "real_only", "real_only_total",
-)  # fmt: skip
-"""In the order of a run."""
+from dreamgym.stages.table import POLICIES
 
 
 def compared(roots: Sequence[Path]) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curriculum.sampler import max_generated
+from dreamgym.build.rewards import needs_reward_model
 from dreamgym.build.timings import Pace
 from dreamgym.config.settings import RunConfig
 from dreamgym.rewards.reward_model import PreferenceFitConfig
 from dreamgym.run.directory import RunError
+from dreamgym.stages.table import STAGES
 from dreamgym.training import LoopConfig
 from worldmodel.data.records import read_episodes
 from worldmodel.experience.base import SAMPLES
@@ -26,7 +28,7 @@ PREFERENCES = PreferenceFitConfig()
 
 UPDATES = {
     "pretrain": 1.0,  # an update
-    "clone": 1.1,  # an update: dev losses are taken more often
+    "bc": 1.1,  # an update: dev losses are taken more often
     "warmstart": 1.1,  # an update
     "ensemble": 1.0,  # an update
     "fidelity": 0.33,  # a dev transition
@@ -38,7 +40,7 @@ UPDATES = {
 
 
 COMPILED = {
-    "pretrain": 10, "fidelity": 4, "clone": 4, "warmstart": 4, "train": 60,
+    "pretrain": 10, "fidelity": 4, "bc": 4, "warmstart": 4, "train": 60,
     "evaluate": 5, "transfer": 30,
 }  # fmt: skip
 """Seconds that compiling took where nothing was compiled before; so at most these."""
@@ -66,6 +68,15 @@ PROCESS, TRANSITION = 1.4e9, 14e3
 
 WRITTEN, PLOTS = 730, 4e6
 """Bytes of a transition in an episodes file, and of plots, tables and curves."""
+
+
+def compiled(stage: str) -> float | int:
+    """Return the seconds that compiling takes at most where nothing was compiled."""
+    if stage in REAL_LOOPS:
+        return COMPILED["transfer"]
+    if stage == "evaluate/untrained":  # the others find what it compiled
+        return COMPILED["evaluate"]
+    return COMPILED.get(stage, 0)
 
 
 class Estimate(NamedTuple):
@@ -96,11 +107,10 @@ def estimated(
         "pretrain": 0 if c.server is not None else c.pretrain.steps,
         "ensemble": c.ensemble.members * c.ensemble.steps,
         "fidelity": e.fidelity,
-        "clone": c.warmstart.fit.steps,
+        "bc": c.warmstart.fit.steps,
         "warmstart": c.warmstart.fit.steps * (c.warmstart.method != "bc"),
         "train": _steps(c.dream, c.max_steps),
-        "evaluate": 4 * e.games * real,
-        "transfer": _real_steps(c, collected) * (real and fine_tune),
+        **_real_steps(c, collected, fine_tune=real and fine_tune),
     }
     seconds = {k: n * UPDATES.get(k, 0.0) * pace.update for k, n in units.items()}
     seconds["collect"] = units["collect"] * pace.step
@@ -109,17 +119,19 @@ def estimated(
     seconds["train"] += played * UPDATES["evaluate"] * pace.update
     if c.real:
         seconds["train"] += units["train"] * pace.step
-    if real:
-        seconds["evaluate"] += 4 * e.games * LENGTH * c.max_steps * pace.step
-    if real and fine_tune:
-        games = 3 * e.games
-        seconds["transfer"] += games * UPDATES["evaluate"] * pace.update
-        seconds["transfer"] += units["transfer"] * pace.step
-    for stage, loop in (("train", c.dream), ("transfer", c.transfer)):
-        if "learned" in loop.reward.tiers and not loop.reward.learned.model:
-            ranked = 2 * PREFERENCES.pairs * LENGTH * c.max_steps
-            seconds[stage] += PREFERENCES.steps * ranked * RANKED * pace.update
-            break  # once a run
+    for name in STAGES:
+        if name.startswith("evaluate/") and real:
+            played = e.games * LENGTH * c.max_steps * pace.step
+            seconds[name] = e.games * UPDATES["evaluate"] * pace.update + played
+    for name in REAL_LOOPS:
+        if name in units:
+            each = UPDATES["transfer"] * pace.update + pace.step
+            seconds[name] = units[name] * each
+    if any(needs_reward_model(loop.reward) for loop in (c.dream, c.transfer)):
+        ranked = 2 * PREFERENCES.pairs * LENGTH * c.max_steps
+        seconds["reward_model"] = PREFERENCES.steps * ranked * RANKED * pace.update
+    if not fine_tune:
+        seconds = {k: s for k, s in seconds.items() if STAGES[k].command != "transfer"}
     answers = _answers(c, units["fidelity"], units["train"])
     for stage, count in answers.items():
         seconds[stage] += count * pace.answer
@@ -162,10 +174,16 @@ def _steps(loop: LoopConfig, most: int) -> int:
     return min(steps, loop.limit) if loop.limit else steps
 
 
-def _real_steps(c: RunConfig, collected: int) -> int:
-    """Transitions of fine-tuning and its two controls, as budgets and updates allow."""
+REAL_LOOPS = ("s2r", "real_only", "real_only_total")
+
+
+def _real_steps(c: RunConfig, collected: int, *, fine_tune: bool) -> dict[str, int]:
+    """Return the transitions of fine-tuning and its controls, as budgets allow."""
+    if not fine_tune:
+        return {}
     n, most = c.transfer_budget, _steps(c.transfer, c.max_steps)
-    return 2 * min(n, most) + min(n + collected, most)
+    budgets = {"s2r": n, "real_only": n, "real_only_total": n + collected}
+    return {name: min(budget, most) for name, budget in budgets.items()}
 
 
 def known(config: RunConfig) -> int | None:
@@ -179,9 +197,8 @@ def spans(
     estimate: Estimate, done: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
     """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
-    over = {*done, *(["clone"] if "warmstart" in done else [])}  # which is within it
-    left = {k: s for k, s in estimate.seconds.items() if k not in over and s}
-    most = sum((HIGHEST * s + COMPILED.get(k, 0) for k, s in left.items()), 0.0)
+    left = {k: s for k, s in estimate.seconds.items() if k not in done and s}
+    most = sum((HIGHEST * s + compiled(k) for k, s in left.items()), 0.0)
     return {
         "seconds": (LOWEST * sum(left.values()), most),
         "memory": (LOWEST * estimate.memory, HIGHEST * estimate.memory),
@@ -211,8 +228,7 @@ def told(estimate: Estimate, done: Collection[str] = ()) -> str:
 def table(estimate: Estimate) -> str:
     """Seconds of each stage, then the line of ranges."""
     rows = [
-        f"  {name:10} {time_of(LOWEST * s)} to "
-        f"{time_of(HIGHEST * s + COMPILED.get(name, 0))}"
+        f"  {name:15} {time_of(LOWEST * s)} to {time_of(HIGHEST * s + compiled(name))}"
         for name, s in estimate.seconds.items()
         if s
     ]

@@ -9,8 +9,15 @@ from dreamgym.commands import results as run_results
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.process import tune_process
+from dreamgym.run.runner import run_stages
+from dreamgym.run.stage import Stage
 from dreamgym.stages.table import STAGES
 from worldmodel.backbone.mesh import MeshConfig, make_mesh
+
+
+def stage_names(*, fine_tune: bool) -> list[str]:
+    """Return the stages of a whole run, with real fine-tuning or without."""
+    return [s.name for s in STAGES.values() if fine_tune or s.subcommand != "transfer"]
 
 
 def quickstart(
@@ -23,10 +30,10 @@ def quickstart(
 ) -> dict[str, Any]:
     """Run every stage that is not done yet; returns what results.json holds.
 
-    Without `fine_tune` it ends before the transfer stage, whose real fine-tuning the
-    comparison of dream, warmstart and bc does not need; a later call makes up for it.
-    Models are spread over the devices of `mesh`. Metrics go to metrics.jsonl while it
-    runs, and to the trackers that `track` names (tracking.TRACKERS).
+    Without `fine_tune` it ends before the real fine-tuning, which the comparison of
+    dream, warmstart and bc does not need; a later call makes up for it. Models are
+    spread over the devices of `mesh`. Metrics go to metrics.jsonl while it runs, and to
+    the trackers that `track` names (tracking.TRACKERS).
 
     Raises:
       TrackerError: a tracker that is not known, not installed or cannot begin.
@@ -37,13 +44,13 @@ def quickstart(
     run_chat.check_server(config)
     tune_process()
     with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:
-        for name, body in STAGES.items():
-            if name == "transfer" and not fine_tune:
-                break
-            told = run.stage(name, lambda body=body: body(run))["numbers"]
-            if name == "collect" and not told.get("successes", 1):
-                raise RunError(  # the warm start would, after all of the fit
+
+        def check(stage: Stage, numbers: dict[str, Any]) -> None:
+            if stage.name == "collect" and not numbers.get("successes", 1):
+                raise RunError(  # behaviour cloning would, after all of the fit
                     f"{run.root}: no successful episode to imitate among the collected "
-                    f"{told['episodes']}"
+                    f"{numbers['episodes']}"
                 )
+
+        run_stages(run, STAGES, stage_names(fine_tune=fine_tune), check=check)
         return run_results.write_results(run)

@@ -1,8 +1,4 @@
-"""Stage: real fine-tuning and its controls, then results.json and the report.
-
-s2r: the loop on the real environment from dream. real_only: the same from warmstart.
-real_only_total: from warmstart, with the collected transitions as extra budget.
-"""
+"""The results of a run from what it holds: results.json, table.md and the plots."""
 
 import json
 from typing import Any
@@ -10,49 +6,24 @@ from typing import Any
 from dreamgym.build import environments
 from dreamgym.evaluation import evaluate, report
 from dreamgym.run.directory import SCHEMA, Run, versions
-from dreamgym.stages import evaluate as evaluate_stage
-from dreamgym.stages.transfer import STARTS
+from dreamgym.stages.table import STAGES
 from dreamgym.training.metrics import training_note
-
-STAGES = (
-    "collect", "pretrain", "ensemble", "fidelity", "warmstart", "train", "evaluate",
-    "transfer",
-)  # fmt: skip
-
-
-def real_transitions(run: Run) -> dict[str, int]:
-    """Return the real environment steps that each policy has cost, test games aside.
-
-    Those of the dream count the steps in which the scorecard replayed dev games. All
-    begin at the experience model, so each has cost what was collected; one that
-    began elsewhere needed less, and is still told the whole.
-    """
-    collected = run.require("collect")["numbers"]
-    warm = run.require("warmstart")["numbers"]
-    spent = run.read_json("spent.json") if run.path("spent.json").is_file() else {}
-    trained = (run.done("train") or {"numbers": {}})["numbers"].get(
-        "real_transitions", 0
-    )
-    pretrained = collected["transitions"] + collected["dev_transitions"]
-    early = pretrained + warm["branch_transitions"]
-    dreamed = early + run.numbers("fidelity").get("real_transitions", 0) + trained
-    return {
-        "untrained": pretrained,
-        "bc": pretrained,
-        "warmstart": early,
-        "dream": dreamed,
-        "s2r": dreamed + spent.get("s2r", 0),
-        **{n: early + spent.get(n, 0) for n in STARTS if n != "s2r"},
-    }
 
 
 def write_results(run: Run) -> dict[str, Any]:
-    """results.json, table.md and the plots, from what the run holds."""
-    cost = real_transitions(run)
+    """Write results.json, table.md and the plots; returns what results.json holds.
+
+    The `real_transitions` of a policy are the real steps of the stages that it goes on
+    from, test games aside.
+    """
     played = {
         name: evaluate.trajectories(run.path(f"test/{name}.jsonl"))
-        for name in (*evaluate_stage.ZERO_SHOT, *STARTS)
+        for name in STAGES.policies()
         if run.path(f"test/{name}.jsonl").is_file()
+    }
+    cost = {
+        policy: STAGES.real_transitions(run, [stage])
+        for policy, stage in STAGES.policies().items()
     }
     families: dict[str, Any] = {}
     for name, found in played.items():
@@ -75,7 +46,7 @@ def write_results(run: Run) -> dict[str, Any]:
         "bound": run.read_json("bound.json")
         if run.path("bound.json").is_file()
         else None,
-        "seconds": {s: (run.done(s) or {}).get("seconds") for s in STAGES},
+        "seconds": {s: m["seconds"] for s in STAGES if (m := run.done(s)) is not None},
     }
     if played:
         results["paired"] = _paired(run, played)
@@ -92,9 +63,11 @@ def write_results(run: Run) -> dict[str, Any]:
 def _note(run: Run, policy: str) -> str | None:
     """Return what is to be said of a policy's training loop, if it had one."""
     path = run.path(f"curves/{policy}.jsonl")
-    if policy not in ("dream", *STARTS) or not path.is_file():
+    if not path.is_file():
         return None
-    return training_note([json.loads(x) for x in path.read_text().splitlines()])
+    curve = [json.loads(x) for x in path.read_text().splitlines()]
+    # A loop's rows count rollouts; those of a fit do not.
+    return training_note(curve) if all("rollouts" in row for row in curve) else None
 
 
 def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:

@@ -37,15 +37,14 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.build import environments
-from dreamgym.commands.compare import POLICIES
+from dreamgym.build.environments import play_test_games
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset, with_algorithm
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate, study_table
 from dreamgym.run.directory import Run, RunError
-from dreamgym.run.reuse import ALL, SHARED, computed, key, take_over, version
-from dreamgym.stages import evaluate as evaluate_stage
-from dreamgym.stages.table import STAGES
+from dreamgym.run.runner import run_stages
+from dreamgym.stages.table import POLICIES, STAGES
 from worldmodel.data.records import atomic_write
 
 VARIANT, ALGORITHM = "variant", "algorithm"
@@ -94,10 +93,11 @@ def read_study(path: Path) -> Study:
     if unknown := sorted(told.keys() - known):
         raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
     until = told.get("until", "evaluate")
-    if until not in STAGES:
-        raise RunError(f"{path}: until {until!r}: expected one of {list(STAGES)}")
+    if until not in STAGES.commands():
+        have = list(STAGES.commands())
+        raise RunError(f"{path}: until {until!r}: expected one of {have}")
     test = told.get("test", [])
-    have = list(evaluate_stage.ZERO_SHOT)
+    have = list(POLICIES)
     if not isinstance(test, list) or any(name not in have for name in test):
         raise RunError(f"{path}: test {test!r}: expected a list of some of {have}")
     axes = told.get("grid", {})
@@ -140,17 +140,8 @@ def _check(path: Path, study: Study) -> None:
             raise RunError(
                 f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
             )
-    made = {"bc": "warmstart", "untrained": "warmstart", "dream": "train"}
-    order = list(STAGES)
-    for name in study.test:
-        needed = made.get(name, name)
-        if order.index(study.until) < order.index(needed):
-            raise RunError(
-                f"{path}: test {name!r} is made by the stage {needed!r}, and until is "
-                f"{study.until!r}"
-            )
-        if any(not config_of(study, cell).env for cell in cells(study)):
-            raise RunError(f"{path}: test plays an environment, and a cell has none")
+    if study.test and any(not config_of(study, cell).env for cell in cells(study)):
+        raise RunError(f"{path}: test plays an environment, and a cell has none")
     for pair in study.against.items():
         if wrong := [v for v in pair if v not in study.variants]:
             raise RunError(
@@ -188,16 +179,11 @@ def compute(
     config = config_of(study, cell)
     digest = config.digest()
     with Run(root / "runs" / digest, config, track=track) as run:
-        if run.done(study.until) is None:  # of what it was before
+        names = stage_names(study)
+        if any(run.done(name) is None for name in names):  # of what it was before
             run.drop(FRESH)
             (root / FRESH / f"{digest}.json").unlink(missing_ok=True)
-        take_over(run, list(_runs(root)))
-        for name, body in STAGES.items():
-            run.stage(name, lambda body=body: body(run))
-            if name == study.until:
-                break
-        if study.test:
-            evaluate_stage.play_all(run, study.test)
+        run_stages(run, STAGES, names, others=list(_runs(root)))
     told = {
         "settings": cell, "digest": digest,
         "values": {
@@ -206,11 +192,26 @@ def compute(
             if study_table.SuccessColumn.of(path) is None
         },
         "games": _games(run, "test"),
-        "dreamgym": sorted({v for s in ALL if (v := version(run, s)) is not None}),
+        "dreamgym": _versions(run),
     }  # fmt: skip
     with atomic_write(root / CELLS / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return told
+
+
+def stage_names(study: Study) -> list[str]:
+    """Return the last stages of a cell: those of `until`, and the test games asked for.
+
+    What they need is run before them.
+    """
+    names = [stage.name for stage in STAGES.commands()[study.until]]
+    return [*names, *(f"evaluate/{policy}" for policy in study.test)]
+
+
+def _versions(run: Run) -> list[str]:
+    """Return the versions of dreamgym that computed the run's stages."""
+    markers = (run.done(name) for name in STAGES)
+    return sorted({m["dreamgym"] for m in markers if m is not None})
 
 
 def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
@@ -237,7 +238,8 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
             p for p in POLICIES if p in named and run.path(f"test/{p}.jsonl").is_file()
         ]
         tasks = environments.fresh_tasks(run, first, count)
-        evaluate_stage.play_all(run, have, tasks, FRESH)
+        for policy in have:
+            play_test_games(run, policy, tasks, FRESH)
         told = json.loads(path.read_text()) | {"games": _games(run, FRESH)}
     told[FRESH] = [first, count]
     with atomic_write(root / FRESH / f"{digest}.json") as file:
@@ -251,17 +253,21 @@ def _first(study: Study) -> int:
 
 
 def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
-    """Of each cell the stages it will not compute: done, or taken over by then."""
-    runs, have = list(_runs(root)), set()
+    """Yield each cell's settings with the stages that it will not compute.
+
+    Those are done, or another cell has computed them under the same key by then.
+    """
+    runs, keys = list(_runs(root)), set[str]()
+    done = {r.root.name: {s for s in STAGES if r.done(s)} for r in runs}
     for other in runs:
-        have |= {key(other.config, s) for s in SHARED if computed(other, s)}
-    done = {o.root.name: {s for s in ALL if o.done(s)} for o in runs}
+        keys |= {(other.done(s) or {}).get("key", "") for s in done[other.root.name]}
     for cell in cells(study):
         config = config_of(study, cell)
-        left = set(ALL) - done.get(config.digest(), set())
-        keys = {s: key(config, s) for s in left & SHARED.keys()}
-        yield config, set(ALL) - {s for s in left if keys.get(s) not in have}
-        have |= set(keys.values())
+        wanted = {s.name for s in STAGES.closure(stage_names(study))}
+        left = wanted - done.get(config.digest(), set())
+        mine = {s: STAGES.key(s, config) for s in left}
+        yield config, set(STAGES) - {s for s in left if mine[s] not in keys}
+        keys |= set(mine.values())
 
 
 def _runs(root: Path) -> Iterator[Run]:

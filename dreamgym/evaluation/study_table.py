@@ -23,7 +23,7 @@ from dreamgym.evaluation.statistics import paired_by_game, rate, wilson_of
 
 Cell = Mapping[str, Any]
 """A finished cell: `settings`, `values` by column, `games` by id: family, success."""
-Number = Mapping[str, float]
+Number = Mapping[str, Any]
 """mean and perhaps low, high, count; lowest and highest of the seeds."""
 _SUCCESS_PATH = re.compile(r"test/([^/]+)(?:/([^/]+))?")
 

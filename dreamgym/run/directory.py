@@ -24,7 +24,7 @@ from dreamgym.run.tracking import Tracking, require
 from worldmodel.data.records import atomic_write
 from worldmodel.fitting.supervised import write_curve
 
-SCHEMA = "dreamgym.run/1"
+SCHEMA = "dreamgym.run/2"
 
 
 _PACKAGES = (
@@ -201,8 +201,12 @@ class Run:
             )
         return marker
 
-    def stage(self, name: str, body: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def stage(
+        self, name: str, body: Callable[[], dict[str, Any]], *, key: str = ""
+    ) -> dict[str, Any]:
         """Run a stage unless its marker stands; prints a line of numbers.
+
+        The marker holds its `key` (run/stage.py).
 
         Seconds of interrupted attempts are added up in `stages/NAME.seconds`.
         """
@@ -219,7 +223,10 @@ class Run:
             seconds = before + time.monotonic() - start
             with contextlib.suppress(OSError), atomic_write(spent) as file:
                 file.write(f"{seconds:.1f}")
-        told = {"numbers": numbers, "seconds": round(seconds, 1), "dreamgym": VERSION}
+        told = {
+            "numbers": numbers, "seconds": round(seconds, 1), "dreamgym": VERSION,
+            "key": key,
+        }  # fmt: skip
         self.write_json(f"stages/{name}.json", told)
         spent.unlink(missing_ok=True)
         self.track(f"done/{name}", 0, numbers | {"seconds": seconds})

@@ -1,5 +1,11 @@
-"""Stage: behaviour cloning."""
+"""Stage: behaviour cloning, the control of every policy after it.
 
+Both policies begin at the experience model's weights, which know the words and what
+actions do; or, where `warmstart.start` says so, at what that began at. `untrained` is
+this model, asked to act; `bc` is fitted to demonstrations, to its best dev loss.
+"""
+
+import sys
 from typing import Any
 
 from dreamgym.agent import early_experience as early
@@ -9,14 +15,16 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Save the two policies; of the warm start's settings these count: fit, start,
-    experts and share.
-
-    Cells of a study whose warm starts differ share them.
-    """
-    run.require("pretrain")
+    """Fit a policy to the demonstrations; writes policies/untrained and policies/bc."""
     experts, held = demonstrations(run)
     policy = initial_policy(run)
+    longest = run.numbers("pretrain").get("action_tokens", 0)
+    if longest >= policy.config.action_tokens:
+        print(
+            f"policies have room for actions of {policy.config.action_tokens} tokens, "
+            f"and one that won has {longest}: policy.action_tokens gives more",
+            file=sys.stderr,
+        )
     save_policy(run, "untrained", policy)
     examples = early.bc_examples(policy, experts)
     dev = early.bc_examples(policy, held)

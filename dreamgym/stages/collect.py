@@ -1,4 +1,8 @@
-"""TODO"""
+"""Stage: real episodes from train (and dev) tasks, as versioned JSONL.
+
+Experts, noisy experts and random actors play distinct tasks; success and failure both
+stay. With episodes from elsewhere this stage only checks, splits and copies them.
+"""
 
 import dataclasses
 from typing import Any
@@ -78,4 +82,5 @@ def _write(run: Run, train: list[Episode], dev: list[Episode]) -> dict[str, Any]
         "successes": sum(bool(e.success) for e in train),
         "dev_episodes": len(dev),
         "dev_transitions": sum(len(e.transitions) for e in dev),
+        "real_transitions": sum(len(e.transitions) for e in [*train, *dev]),
     }

@@ -1,14 +1,12 @@
 """Stage: the experience model, its tokenizer and memory; a server's is not fitted."""
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read, training_share
 from dreamgym.build.experience import replay_memory, transitions, variations
-from dreamgym.build.models import action_token_budget, initial_model
+from dreamgym.build.models import initial_model
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import save_model
@@ -32,7 +30,6 @@ def body(run: Run) -> dict[str, Any]:
     """
     run.require("collect")
     c = run.config
-    run_chat.check_server(c)
     train, dev = read(run)
     told = training_share(run, train)
     if c.model in MODELS and not c.refit:
@@ -43,7 +40,7 @@ def body(run: Run) -> dict[str, Any]:
     sizes = {
         "tokens_per_state": round(_state_tokens(tok, train), 1),
         "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
-        "action_tokens": _action_tokens(run, tok, [*train, *dev]),
+        "action_tokens": _action_tokens(tok, [*train, *dev]),
     }
     if c.server is not None:
         save_model(run.path("experience"), model, tok)
@@ -78,15 +75,7 @@ def _state_tokens(tok: TextTokenizer, episodes: list[Episode]) -> float:
     return float(np.mean([len(prompts.state_ids(tok, s)) for s in states]))
 
 
-def _action_tokens(run: Run, tok: TextTokenizer, episodes: list[Episode]) -> int:
-    """The longest action of a won episode, in tokens; 0 where none was won."""
+def _action_tokens(tok: TextTokenizer, episodes: list[Episode]) -> int:
+    """Return the tokens of the longest action of a won episode; 0 if none was won."""
     won = {t.action for e in episodes if e.success for t in e.transitions}
-    longest = max((len(tok.encode(action)) for action in won), default=0)
-    have = action_token_budget(run.config.policy, longest)
-    if longest >= have:
-        print(
-            f"policies have room for actions of {have} tokens, and one that won has "
-            f"{longest}: policy.action_tokens gives more",
-            file=sys.stderr,
-        )
-    return longest
+    return max((len(tok.encode(action)) for action in won), default=0)

@@ -81,7 +81,6 @@ def body(run: Run) -> dict[str, Any]:
     again without new questions. Where it answers none any more the stage stops. With
     the setting `real` the same happens in the real environment instead.
     """
-    run.require("warmstart")
     if run.config.real:
         return _played(run)
     experience = load_experience(run, stage="train", scaled=True)

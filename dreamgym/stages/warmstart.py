@@ -1,7 +1,7 @@
-"""Stage: the policies before any reward: untrained, bc (the control), warmstart.
+"""Stage: early experience, the policy before any reward.
 
-clone -> branches of the experts -> reflections -> fits within the control's updates,
-from the experience model's weights, as the control.
+demonstrations and branches -> reflections -> fits within the updates of behaviour
+cloning, from the same weights.
 """
 
 import dataclasses
@@ -28,23 +28,19 @@ from dreamgym.build import models
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.config.stages import WarmstartConfig
 from dreamgym.run.directory import Run
-from dreamgym.stages.branch import _branches
 from worldmodel.backbone.model import Model
 from worldmodel.chat.client import ChatClient
-from worldmodel.data.records import Branch, Episode
+from worldmodel.data.records import Branch, Episode, read_branches
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import FitConfig
 from worldmodel.reasoning.teacher import TeacherConfig
 
 
 def body(run: Run) -> dict[str, Any]:
-    """The control, then the warm start's method within the control's updates."""
-    run.require("pretrain")
-    run.stage("clone", lambda: bc.body(run))
+    """Warm-start the policy by early experience; writes policies/warmstart."""
     c, policy = run.config.warmstart, models.initial_policy(run)
     experts, held = run_episodes.demonstrations(run)
-    branched = _branches(run, experts, policy)
-    branches = branched.branches
+    branches = read_branches(run.path("branches.jsonl"))
     bc = early.bc_examples(policy, experts)
     dev_bc = early.bc_examples(policy, held)
     iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
@@ -68,12 +64,6 @@ def body(run: Run) -> dict[str, Any]:
         "experts": len(experts),
         "expert_transitions": expert_steps,
         "branches": len(branches),
-        "branch_transitions": branched.transitions,
-        "drifted": len(branched.drifted),
-        "duplicates": branched.duplicates,
-        "replaced": branched.replaced,
-        "errors_left_out": branched.errors,
-        "broken": branched.broken,
         "bc_examples": len(bc),
         "iwm_examples": len(iwm),
         "sr_examples": len(sr),

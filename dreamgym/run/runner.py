@@ -1,0 +1,47 @@
+"""Stages run in order: what is done is left, what another run computed is taken."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.run.directory import Run
+from dreamgym.run.reuse import reuse_stage
+from dreamgym.run.stage import Stage, StageTable, StageView
+
+
+def run_stages(
+    run: Run,
+    table: StageTable,
+    names: Iterable[str],
+    *,
+    others: Sequence[Run] = (),
+    check: Callable[[Stage, dict[str, Any]], None] | None = None,
+) -> None:
+    """Run these stages and what they need; one that is done is not run again.
+
+    A stage that one of the `others` has computed under the same key is taken from
+    there. `check` sees the numbers of each stage as it is done, and may raise.
+    """
+    for stage in table.closure(names):
+        marker = run.done(stage.name)
+        key = table.key(stage.name, run.config)
+        if marker is None and reuse_stage(run, stage, key, others):
+            marker = run.done(stage.name)
+        elif marker is None:
+            view = StageView(run, stage, table)
+            marker = run.stage(stage.name, lambda s=stage, v=view: s.body(v), key=key)
+            remove_work(run, stage)
+        else:
+            print(f"{stage.name}: done before", file=sys.stderr)
+        if check is not None:
+            check(stage, (marker or {})["numbers"])
+
+
+def remove_work(run: Run, stage: Stage) -> None:
+    """Remove checkpoints that a stage left when it was done."""
+    for name in (stage.name, *stage.policies):
+        path: Path = run.root / "checkpoints" / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
