@@ -104,7 +104,8 @@ def reflection_messages(
     """
 
     def effect(t: Transition) -> str:
-        return f"action {quote(t.action)}\nLEADS TO\n{number_lines(t.next_state, state_chars)}"
+        state = number_lines(t.next_state, state_chars)
+        return f"action {quote(t.action)}\nLEADS TO\n{state}"
 
     past = [quote(a) for a in case.past]
     parts = [

@@ -219,6 +219,12 @@ def _settings(args: argparse.Namespace) -> "RunConfig":
         return config_of(args)
     config = Run.open(root).config
     given = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
+    same = {
+        f"--{name}"
+        for name in ("preset", "seed", "env", "model")
+        if getattr(args, name) == getattr(config, name)
+    }
+    given = [option for option in given if option not in same]
     if config.refit and (given or args.command == "control"):
         raise RunError(
             f"{root} is a refit of {config.refit} and goes on under its settings: drop "

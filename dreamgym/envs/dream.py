@@ -143,7 +143,8 @@ class DreamVectorEnv(VectorEnv):
         may_be_invalid = not ended and answer.reward <= 0
         return Step(
             answer.next_state, rewards, ended, truncated, answer.outcome == "win",
-            invalid=may_be_invalid and error_only_change(query.state, answer.next_state),
+            invalid=may_be_invalid
+            and error_only_change(query.state, answer.next_state),
         )  # fmt: skip
 
 

@@ -7,12 +7,13 @@ import operator
 import pytest
 
 from dreamgym import cli
+from dreamgym.run.stage import StageTable
 from dreamgym.stages.table import STAGES
 from tests import doubles
 from worldmodel.data.records import SCHEMA, read_episodes, write_episodes
 
 CORRIDOR = "tests.doubles:Corridor"
-COMMANDS = ("quickstart", *STAGES, "control", "check", "report")
+COMMANDS = ("quickstart", *STAGES.commands(), "control", "check", "report")
 
 
 @pytest.fixture(autouse=True)
@@ -285,21 +286,6 @@ def test_a_stage_runs_alone_and_once(capsys, tmp_path):
     assert (tmp_path / "r/episodes.jsonl").read_bytes() == found
 
 
-@pytest.mark.parametrize(
-    ("stage", "needs"),
-    [
-        ("pretrain", "collect"), ("warmstart", "pretrain"), ("train", "warmstart"),
-        ("evaluate", "train"), ("transfer", "evaluate"),
-    ],
-)  # fmt: skip
-def test_a_stage_too_early_says_what_comes_first(stage, needs, capsys):
-    error = refused(
-        capsys, stage, "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR
-    )
-    assert f"stage '{needs}' has not been run" in error
-    assert f"dreamgym {needs} --run-dir" in error
-
-
 def test_fidelity_needs_a_run_that_is_fitted(capsys, tmp_path):
     assert "no run there" in refused(capsys, "fidelity", "r")
     assert tiny("collect", "--env", CORRIDOR) == 0
@@ -387,29 +373,41 @@ def test_lists_and_tables_are_given_as_json_or_toml(value, tmp_path):
     assert (found.name, found.pattern) == ("lit", "^on$")
 
 
-def test_stages_one_by_one_do_what_all_of_them_do(monkeypatch):
-    assert tiny("collect", "--env", CORRIDOR) == 0
-    called = []
-    for name in ("pretrain", "ensemble", "fidelity", "warmstart", "train"):
-        body = lambda _, name=name: called.append(name) or {}  # noqa: E731
-        monkeypatch.setitem(STAGES, name, body)
-    for name in ("pretrain", "warmstart", "train"):
-        assert tiny(name, "--env", CORRIDOR) == 0
-    # The run's own card has no command: what reads it later runs it.
-    assert called == ["pretrain", "ensemble", "fidelity", "warmstart", "train"]
-
-
-def test_the_own_card_waits_for_what_else_is_lacking(monkeypatch):
-    """It may cost minutes, or a server's questions: not before a sure refusal."""
-    from dreamgym.stages.table import STAGES
+def test_a_stage_runs_what_it_needs_first(monkeypatch):
+    from dreamgym.stages import table
 
     called = []
-    for name in STAGES:
-        body = lambda _, name=name: called.append(name) or {}  # noqa: E731
-        monkeypatch.setitem(STAGES, name, body)
-    for name in ("collect", "pretrain", "evaluate"):
-        assert tiny(name, "--env", CORRIDOR) == 0
-    assert called == ["collect", "pretrain", "evaluate"]  # itself says what it lacks
+    stages = [
+        dataclasses.replace(
+            s, body=lambda _, n=s.name: called.append(n) or {}
+        )
+        for s in table.STAGES.values()
+    ]  # fmt: skip
+    monkeypatch.setattr(table, "STAGES", StageTable(stages))
+    assert tiny("bc", "--env", CORRIDOR) == 0
+    assert called == ["collect", "pretrain", "bc"]
+    called.clear()
+    assert tiny("train") == 0  # the run knows its settings
+    assert called == ["ensemble", "fidelity", "reward_model", "branch", "warmstart",
+                      "train"]  # fmt: skip
+    called.clear()
+    assert tiny("evaluate") == 0
+    zero_shot = ("untrained", "bc", "warmstart", "dream")
+    assert called == [f"evaluate/{policy}" for policy in zero_shot]
+
+
+def test_a_run_that_stands_keeps_its_settings(capsys, tmp_path):
+    from dreamgym.run.directory import Run
+
+    more = ["--set", "collect.episodes=10", "--seed", "4"]
+    assert run("collect", "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR,
+               *more) == 0  # fmt: skip
+    capsys.readouterr()
+    assert run("collect", "--run-dir", "r") == 0  # no option again
+    assert "done before" in capsys.readouterr().err
+    assert Run.open(tmp_path / "r").config.collect.episodes == 10
+    error = refused(capsys, "collect", "--run-dir", "r", "--set", "share=0.5")
+    assert "made with other settings (share: 1.0 there, 0.5 here)" in error
 
 
 def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
@@ -552,9 +550,12 @@ def test_a_pretrained_model_takes_gentler_steps(tmp_path, tok, text_model):
 
 
 def test_a_fit_that_diverges_is_one_line(capsys, monkeypatch):
+    from dreamgym.stages import table
+
     def diverging(_):
         raise FloatingPointError("loss is nan at update 15")
 
-    monkeypatch.setitem(STAGES, "collect", diverging)
+    stages = [dataclasses.replace(STAGES["collect"], body=diverging)]
+    monkeypatch.setattr(table, "STAGES", StageTable(stages))
     error = refused(capsys, "collect", "--preset", "tiny", "--run-dir", "r")
     assert error == "dreamgym collect: loss is nan at update 15\n"

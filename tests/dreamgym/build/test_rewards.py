@@ -15,6 +15,7 @@ from dreamgym.rewards.config import JudgeConfig, LearnedConfig, RewardConfig
 from dreamgym.rewards.preferences import won_over_lost, write_preferences
 from dreamgym.rewards.reward_model import PreferenceFitConfig
 from dreamgym.run.directory import Run, RunError
+from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import save_model
@@ -95,22 +96,25 @@ def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
         scored(other, gone, e)
 
 
-def test_a_run_without_a_reward_model_fits_its_own(
-    fitted, tmp_path, monkeypatch, capsys
+def test_a_run_fits_a_reward_model_where_its_rewards_want_one(
+    fitted, tmp_path, monkeypatch
 ):
-    whole, told = fitted
+    whole, fit = fitted
     c = RewardConfig(tiers=("learned",), learned=LearnedConfig(confidence=0.0))
     run, (e, _) = made(tmp_path), both("dev", 1)
-    monkeypatch.setattr(rewards, "PreferenceFitConfig", lambda: CONFIG)
+    monkeypatch.setattr(reward_model_stage, "PreferenceFitConfig", lambda: CONFIG)
+    assert reward_model_stage.body(run) == {"pairs": 0}  # nobody asks for one
+    with pytest.raises(RunError, match="expected a reward model"):
+        scored(run, c, e)
+    dream = dataclasses.replace(run.config.dream, reward=c)
+    run.config = dataclasses.replace(run.config, dream=dream)
+    numbers = reward_model_stage.body(run)
+    assert numbers["pairs"] == fit["pairs"]
+    assert numbers["accuracy"] == fit["accuracy"]
     assert scored(run, c, e) == scored(whole, c, e)
-    assert f"reward: {rewards.summary(told)}" in capsys.readouterr().err
-    monkeypatch.setattr(rewards, "fit", None)  # it has one now
-    assert scored(run, c, e) == scored(whole, c, e)
-    bare = Run(tmp_path / "bare", preset("tiny", env=""))
-    monkeypatch.undo()
-    with pytest.raises(RunError, match="pretrain"):
-        scored(bare, c, e)
-    assert not bare.path("reward").exists()
+    named = dataclasses.replace(c, learned=LearnedConfig(model="elsewhere"))
+    assert not rewards.needs_reward_model(named)
+    assert rewards.needs_reward_model(c)
 
 
 def test_the_scorer_asks_the_judge_that_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """Grids of runs: cells, their keys, the table."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,11 +9,15 @@ import pytest
 
 from dreamgym import cli
 from dreamgym.build import chat as run_chat
+from dreamgym.build import environments
 from dreamgym.commands import study
 from dreamgym.config.presets import preset
-from dreamgym.run import reuse
+from dreamgym.run import directory
+from dreamgym.run import stage as stage_module
 from dreamgym.run.directory import SCHEMA, RunError
-from dreamgym.stages import table
+from dreamgym.run.stage import Stage, StageTable
+from dreamgym.stages import evaluate
+from dreamgym.stages.table import STAGES
 from tests import doubles
 from worldmodel.data.records import (
     Episode,
@@ -101,18 +106,8 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         ),
         ('"collect.episodes" = [20, 30]', "collect = [1]", "is a group of settings"),
         ('"collect.episodes" = [20, 30]', '"collect.episodes" = 20', "expected a list"),
-        ('until = "collect"', 'test = ["s2r"]', "expected a list of some of"),
+        ('until = "collect"', 'test = ["tea"]', "expected a list of some of"),
         ('until = "collect"', 'test = "bc"', "expected a list of some of"),
-        (
-            'until = "collect"',
-            'until = "fidelity"\ntest = ["bc"]',
-            "test 'bc' is made by the stage 'warmstart', and until is 'fidelity'",
-        ),
-        (
-            'until = "collect"',
-            'until = "warmstart"\ntest = ["dream"]',
-            "made by the stage 'train'",
-        ),
         (  # a bad setting is told with its file, whatever else is asked
             'until = "collect"\n[set]',
             'until = "warmstart"\ntest = ["bc"]\n[set]\nhope = 1',
@@ -203,10 +198,10 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
     text = TEXT.replace('until = "collect"', 'until = "warmstart"\ntest = ["bc"]')
     text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
     of = study.read_study(written(tmp_path, text))
-    asked = []
+    played = []
 
-    def play_all(run, names):
-        asked.append((run.done("warmstart") is not None, list(names)))
+    def play(run):
+        played.append(run.done("warmstart") is not None)
         won = run.config.experience.history > 0
         episodes = [
             Episode(
@@ -219,13 +214,19 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
             )
         ]  # fmt: skip
         write_episodes(run.path("test/bc.jsonl"), episodes)
+        return {}
 
-    stages = {"collect": lambda _: {"episodes": 3}, "warmstart": lambda _: {}}
-    monkeypatch.setattr(table, "STAGES", stages)
-    monkeypatch.setattr(study.evaluate, "play_all", play_all)
+    collect = Stage("collect", lambda _: {"episodes": 3})
+    warmstart = Stage("warmstart", lambda _: {}, needs=("collect",))
+    evaluate = Stage(
+        "evaluate/bc", play, needs=("warmstart",), reads=("experience.history",),
+        writes=("test/bc.jsonl",),
+    )  # fmt: skip
+    table = StageTable([collect, warmstart, evaluate])
+    monkeypatch.setattr(study, "STAGES", table)
     for cell in study.cells(of):
         found = study.compute(of, cell, tmp_path / "r")
-    assert asked == [(True, ["bc"])] * 8  # after the last stage
+    assert played == [True] * 2  # after the last stage; cells that agree share it
     assert found["games"]["g0"] == {"family": "long", "success": {"bc": False}}
     assert found["games"]["g2"]["success"] == {"bc": None}
     told = study.table(of, tmp_path / "r").splitlines()
@@ -238,7 +239,7 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
 
 LATER = """
 preset = "tiny"
-until = "warmstart"
+until = "train"
 [set]
 env = "tests.doubles:Corridor"
 [variants.all]
@@ -262,66 +263,53 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     grid = study.read_study(written(tmp_path, LATER))
     ran = []
 
-    def mine(name):
-        files = reuse.SHARED.get(name, ((), (), ()))[2]
-        control = reuse.SHARED["clone"][2] if name == "warmstart" else ()
-        return [f for f in files if f not in control]
-
-    def body(name):
-        def stage(run):
-            ran.append(name)
-            if name == "warmstart":
-                run.stage("clone", lambda: body("clone")(run))
-            for file in mine(name):
-                path = run.path(file)
-                if file.startswith("test/"):
-                    write_episodes(path, [doubles.expert(doubles.tasks("test")[0])])
-                    continue
-                if "." not in file:
-                    path = path / "model"
+    def marked(stage):
+        def body(run):
+            ran.append(stage.name)
+            for file in stage.writes:
+                path = run.path(file if "." in file else f"{file}/model")
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(f"{name} {len(ran)}")
+                path.write_text(f"{stage.name} {len(ran)}")
             return {}
 
-        return stage
+        return dataclasses.replace(stage, body=body)
 
-    stages = {name: body(name) for name in table.STAGES}
-    monkeypatch.setattr(table, "STAGES", stages)
+    monkeypatch.setattr(study, "STAGES", StageTable(map(marked, STAGES.values())))
     roots = []
+    policies = ["bc", "branch", "warmstart", "train"]
+    fitted = ["pretrain", "ensemble", "fidelity", "reward_model", *policies]
     expected = {
-        "all": ["collect", "pretrain", "ensemble", "fidelity", "warmstart", "clone"],
-        "gate": ["fidelity"],  # the gate's threshold is measured there
-        "members": ["ensemble", "fidelity"],
-        "less history": ["pretrain", "ensemble", "fidelity", "warmstart", "clone"],
-        "more experts": ["warmstart", "clone"],
-        "other start": ["warmstart", "clone"],
-        "other method": ["warmstart"],  # its control is that of the first
+        "all": ["collect", *fitted],
+        "gate": ["fidelity", "train"],  # the gate's threshold is measured there
+        "members": ["ensemble", "fidelity", "train"],
+        "less history": fitted,
+        "more experts": policies,
+        "other start": policies,
+        "other method": ["branch", "warmstart", "train"],
     }
     strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
     strange.parent.mkdir(parents=True)
     strange.write_text(json.dumps({"schema": SCHEMA, "config": {"hope": 1}}))
-    told = [set(reuse.ALL) - done for _, done in study.unfinished(grid, tmp_path / "r")]
-    for left, cell in zip(told, study.cells(grid), strict=True):
+    left = [set(STAGES) - done for _, done in study.unfinished(grid, tmp_path / "r")]
+    for names, cell in zip(left, study.cells(grid), strict=True):
         ran.clear()
         found = study.compute(grid, cell, tmp_path / "r")
         assert ran == expected[cell["variant"]], cell
-        assert left - {"train", "evaluate", "transfer"} == set(ran)  # as was told
+        assert names == set(ran)  # as was foretold
         roots.append(tmp_path / "r/runs" / found["digest"])
         ran.clear()
         study.compute(grid, cell, tmp_path / "r")
         assert ran == []
-    now = {frozenset(done) for _, done in study.unfinished(grid, tmp_path / "r")}
-    assert now == {frozenset(set(reuse.ALL) - {"train", "evaluate", "transfer"})}
-    assert (roots[-1] / "policies/bc/model").read_text() == "clone 6"
-    assert (roots[-1] / "test/bc.jsonl").is_file()
-    for name, (_, _, files) in reuse.SHARED.items():
-        if name in ("clone", "warmstart"):  # the one is part of the other
-            continue
-        pair = roots[0], roots[-1 if name == "fidelity" else 1]
-        for file in files:
-            one, two = (r / file if "." in file else r / file / "model" for r in pair)
-            assert one.read_text() == two.read_text()
-            assert one.read_text().startswith(name)
+    assert {frozenset(d) for _, d in study.unfinished(grid, tmp_path / "r")} == {
+        frozenset(STAGES)
+    }
+    # What one run has of another is what that computed.
+    for name in ("experience/model", "policies/bc/model", "fidelity.json"):
+        assert (roots[-1] / name).read_text() == (roots[0] / name).read_text()
+    assert (roots[4] / "policies/bc/model").read_text().startswith("bc ")
+    assert (roots[4] / "policies/bc/model").read_text() != (
+        roots[0] / "policies/bc/model"
+    ).read_text()
 
 
 CONFIRMED = """
@@ -359,9 +347,21 @@ def confirmed(tmp_path, monkeypatch):
         write_episodes(run.path("episodes.jsonl"), [doubles.expert(train)])
         return {}
 
-    monkeypatch.setattr(table, "STAGES", {"collect": collect})
-    monkeypatch.setattr(study, "_check", lambda *_: None)  # bc, after collecting
-    monkeypatch.setattr(study.evaluate, "load_policy", load)
+    reads = ("seed", "env", "max_steps", "evaluate")
+    table = StageTable(
+        [
+            Stage("collect", collect, reads=("seed",), writes=("episodes.jsonl",)),
+            Stage(
+                "evaluate/bc",
+                evaluate.body_of("bc"),
+                needs=("collect",),
+                reads=reads,
+                writes=("test/bc.jsonl",),
+            ),
+        ]
+    )
+    monkeypatch.setattr(study, "STAGES", table)
+    monkeypatch.setattr(environments, "load_policy", load)
     path = written(tmp_path, CONFIRMED)
     grid = study.read_study(path)
     for cell in list(study.cells(grid))[:3]:
@@ -488,14 +488,14 @@ def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
     tmp_path, monkeypatch, capsys
 ):
     grid = study.read_study(written(tmp_path, ONE_STAGE))
-    stages = {name: (lambda _: {}) for name in table.STAGES}
-    monkeypatch.setattr(table, "STAGES", stages)
+    table = StageTable([dataclasses.replace(STAGES["collect"], body=lambda _: {})])
+    monkeypatch.setattr(study, "STAGES", table)
     first, *others = study.cells(grid)
-    for module in (shared, run_module):
+    for module in (stage_module, directory):
         monkeypatch.setattr(module, "VERSION", "0.0.9")
     study.compute(grid, first, tmp_path / "r")
     assert "By dreamgym" not in study.table(grid, tmp_path / "r")
-    for module in (shared, run_module):
+    for module in (stage_module, directory):
         monkeypatch.setattr(module, "VERSION", "0.1.0")
     capsys.readouterr()
     for cell in others:

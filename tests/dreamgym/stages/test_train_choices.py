@@ -3,13 +3,6 @@
 import dataclasses
 
 import pytest
-from tests.dreamgym.pipeline.test_train import (
-    LOOP,
-    TASKS,
-    same,
-    start,
-    stop_after,
-)
 
 from curriculum.feasibility import FeasibilityConfig
 from curriculum.step_limit import StepLimitConfig
