@@ -30,9 +30,9 @@ def tool_lessons() -> tuple[Lesson, ...]:
     arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
     that the primer lists for each stage.
     """
-    silent = TaskFilter(share=0.5, calls=NO_CALL, skill="call_precision")
-    called = TaskFilter(share=0.5, calls=CALLS, skill="call_recall")
-    none = TaskFilter(share=0.2, calls=NO_CALL, skill="call_precision")
+    no_call = TaskFilter(share=0.5, calls=NO_CALL, skill="call_precision")
+    any_call = TaskFilter(share=0.5, calls=CALLS, skill="call_recall")
+    some_no_call = TaskFilter(share=0.2, calls=NO_CALL, skill="call_precision")
     one = TaskFilter(share=0.4, calls=ONE_CALL, arguments=(0, 1), skill="tool_accuracy")
     rich = TaskFilter(
         share=0.4, calls=CALLS, arguments=(2, math.inf), skill="argument_score"
@@ -40,28 +40,28 @@ def tool_lessons() -> tuple[Lesson, ...]:
     long = TaskFilter(share=0.6, calls=SEVERAL, skill="success")
     return (
         Lesson(
-            name="supervised", task_mixture=(silent, called), budget=(30e3, 200e3),
+            name="supervised", task_mixture=(no_call, any_call), budget=(30e3, 200e3),
             unit="examples", promote={"valid_json": 0.8},
         ),
         Lesson(
-            name="when", task_mixture=(silent, called), budget=(1, 5),
+            name="when", task_mixture=(no_call, any_call), budget=(1, 5),
             rewards={"tool/when": 2.0, "tool/syntax": 0.5, "tool/execution": 0.5},
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Lesson(
-            name="which", task_mixture=(none, TaskFilter(share=0.8, calls=CALLS,
+            name="which", task_mixture=(some_no_call, TaskFilter(share=0.8, calls=CALLS,
                                           skill="tool_accuracy")),
             budget=(3, 10), rewards={"tool/when": 0.5, "tool/which": 2.0},
             promote={"tool_accuracy": 0.9},
         ),
         Lesson(
-            name="how", task_mixture=(none, one, rich), budget=(5, 20),
+            name="how", task_mixture=(some_no_call, one, rich), budget=(5, 20),
             rewards={"tool/which": 0.5, "tool/arguments": 2.0, "tool/syntax": 2.0},
             promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
         ),
         Lesson(
             name="pipelines",
-            task_mixture=(none, TaskFilter(share=0.2, calls=ONE_CALL), long),
+            task_mixture=(some_no_call, TaskFilter(share=0.2, calls=ONE_CALL), long),
             budget=(10, 30), rewards={"tool/task": 2.0},
             promote={"success": 0.7},
         ),

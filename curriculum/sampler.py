@@ -142,16 +142,12 @@ def sample(
         return except_excluded(fresh or [e for e in seeds if fits(e)])
 
     quotas = [(share, matching(fits)) for share, fits in task_mixture]
-    quotas = [
-        (share, entries_of_quota)
-        for share, entries_of_quota in quotas
-        if entries_of_quota and share > 0
-    ]
+    quotas = [(share, entries) for share, entries in quotas if entries and share > 0]
     if not quotas:
         quotas = [(1.0, except_excluded(active))]
     counts = apportion([share for share, _ in quotas], count - num_generated)
-    for number, (_, entries_of_quota) in zip(counts, quotas, strict=True):
-        chosen += _families(pool, entries_of_quota, number, config, rng)
+    for number, (_, entries) in zip(counts, quotas, strict=True):
+        chosen += _families(pool, entries, number, config, rng)
     return [e.task for e in chosen]
 
 

@@ -161,7 +161,7 @@ def test_bad_input_is_refused():
         TaskFilter(share=0.0)
     with pytest.raises(ValueError, match=r"calls must be .*\(2, 1\)"):
         TaskFilter(share=1.0, calls=(2, 1))
-    with pytest.raises(ValueError, match="a mix"):
+    with pytest.raises(ValueError, match="a task mixture"):
         Lesson(name="x", task_mixture=())
     with pytest.raises(ValueError, match="budget"):
         Lesson(name="x", task_mixture=MIX, budget=(3, 2))

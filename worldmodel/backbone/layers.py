@@ -141,10 +141,8 @@ def attend_used(
     if capacity <= UNBLOCKED or jax.default_backend() != "cpu":
         return attend(q, cache.k, cache.v, readable(at, 0, capacity, window))
     assert capacity % UNBLOCKED == 0, "Streams rounds capacities up"
-    grouped, block = (
-        _group_queries(q, kv),
-        BLOCK_COLUMNS if steps >= SHORT_RUN else UNBLOCKED,
-    )
+    grouped = _group_queries(q, kv)
+    block = BLOCK_COLUMNS if steps >= SHORT_RUN else UNBLOCKED
 
     def body(i: Array, carry: tuple[Array, Array, Array]):
         top, total, out = carry

@@ -180,8 +180,6 @@ class CachingExperienceModel(ExperienceModel):
         todo = {
             k: q for k, q in zip(keys, queries, strict=True) if k not in self._answers
         }
-        self.queried, self.computed = (
-            self.queried + len(keys),
-            self.computed + len(todo),
-        )
+        self.queried += len(keys)
+        self.computed += len(todo)
         return keys, todo

@@ -236,13 +236,9 @@ class LocalExperienceModel(CachingExperienceModel):
                 failed_prediction(q, message.format(len(c), max_context))
                 for q, c in zip(queries, contexts, strict=True)
             ]
-            fitting, fitting_may_move = (
-                [queries[i] for i in fits],
-                [may_move[i] for i in fits],
-            )
-            for i, answer in zip(
-                fits, self._compute(fitting, attempt, fitting_may_move), strict=True
-            ):
+            short = [queries[i] for i in fits]
+            answers = self._compute(short, attempt, [may_move[i] for i in fits])
+            for i, answer in zip(fits, answers, strict=True):
                 out[i] = answer
             return out
         if not queries:
@@ -268,10 +264,8 @@ class LocalExperienceModel(CachingExperienceModel):
         return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
 
     def _read(self, query: Query, sampled: SampledTokens) -> Prediction:
-        n, state_format = (
-            int(sampled.length[0]),
-            self._state_formats.get(query.task.family),
-        )
+        n = int(sampled.length[0])
+        state_format = self._state_formats.get(query.task.family)
         reply = prompts.parse_reply(
             self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
             distinct=state_format is not None and state_format.distinct,

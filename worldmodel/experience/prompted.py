@@ -144,16 +144,11 @@ class PromptedExperienceModel(CachingExperienceModel):
         out = list(answers)
         if self._trust != "token":
             valid = [i for i, a in enumerate(out) if a.error is None]
-            valid_queries, valid_answers = (
-                [queries[i] for i in valid],
-                [out[i] for i in valid],
-            )
-            by_neighbor = self._trust == "nearest"
-            confidences = (
-                self.neighbor_similarity(valid_queries)
-                if by_neighbor
-                else agreement(self, valid_queries, valid_answers)
-            )
+            valid_queries = [queries[i] for i in valid]
+            if self._trust == "nearest":
+                confidences = self.neighbor_similarity(valid_queries)
+            else:
+                confidences = agreement(self, valid_queries, [out[i] for i in valid])
             for i, x in zip(valid, confidences, strict=True):
                 out[i] = out[i]._replace(confidence=x)
         if self._scale is None:
@@ -242,15 +237,13 @@ class PromptedExperienceModel(CachingExperienceModel):
     def _parse_variation(self, task: Task, reply: ChatReply | ChatError) -> Task | None:
         if not isinstance(reply, ChatReply):
             return None
-        variation_reply, form = (
-            prompting.read_variation(reply.text),
-            self._state_formats.get(task.family),
-        )
-        if variation_reply is None or (
-            form is not None and format_error(variation_reply.state, form)
-        ):
+        parsed = prompting.read_variation(reply.text)
+        if parsed is None:
             return None
-        return variation(task, variation_reply.instruction, variation_reply.state)
+        state_format = self._state_formats.get(task.family)
+        if state_format is not None and format_error(parsed.state, state_format):
+            return None
+        return variation(task, parsed.instruction, parsed.state)
 
 
 def _malformed(result: Prediction | ChatError) -> bool:

@@ -24,15 +24,10 @@ def changed_line_overlap(
 
     Shared over predicted is the precision, shared over real the recall.
     """
-    real_lines, predicted_lines = (
-        changed_lines(before, real),
-        changed_lines(before, predicted),
-    )
-    return (
-        (real_lines & predicted_lines).total(),
-        predicted_lines.total(),
-        real_lines.total(),
-    )
+    real_lines = changed_lines(before, real)
+    predicted_lines = changed_lines(before, predicted)
+    shared = (real_lines & predicted_lines).total()
+    return shared, predicted_lines.total(), real_lines.total()
 
 
 def auroc(

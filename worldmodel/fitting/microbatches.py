@@ -54,10 +54,8 @@ class MicroBatches:
             size = max_rows if self._max_rows is None else min(max_rows, self._max_rows)
             try:
                 result = compute(at, min(at + size, count), size)
-                if (
-                    size,
-                    width,
-                ) not in self._fitting_shapes:  # memory is allocated at the first run
+                # Memory is allocated when the program first runs.
+                if (size, width) not in self._fitting_shapes:
                     jax.block_until_ready(result)
             except (MemoryError, jax.errors.JaxRuntimeError) as error:
                 # Several hosts would have to agree on the size of pieces.

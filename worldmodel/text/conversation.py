@@ -80,9 +80,9 @@ class ChatTemplate:
                 raise TemplateError(f"role must be one of {list(ROLES)}, got {role!r}")
             # Surrounding white space stays outside the mark, for templates that trim.
             core = content.strip()
-            leading, _, trailing = (
-                content.partition(core) if core else (content, "", "")
-            )
+            leading, trailing = content, ""
+            if core:
+                leading, _, trailing = content.partition(core)
             mark = f"{leading}\ue000{number}\ue001{trailing}"
             marked.append({"role": role, "content": mark})
             cores.append(core)

@@ -129,7 +129,7 @@ def test_a_template_that_rewrites_history_is_refused(tmp_path):
 
 def test_turns_alternate(vocabulary):
     talk = Conversation(ChatTemplate(vocabulary), user("a"))
-    with pytest.raises(ValueError, match="added after an answer"):
+    with pytest.raises(ValueError, match="add at least one message"):
         talk.add(user("b"))
     with pytest.raises(ValueError, match="2 ids and 1 log-prob"):
         talk.answer([1, 2], [0.0])
