@@ -27,7 +27,11 @@ EVALUATION = {"dreamgym.evaluation"} | AGENT
 RL = {"dreamgym.rl"} | WORLDMODEL
 REWARDS = {"dreamgym.rewards"} | WORLDMODEL
 TRAINING = {"dreamgym.training", "curriculum"} | AGENT | RL | REWARDS
-PIPELINE = {"dreamgym.pipeline", "dreamgym.run.tracking"} | TRAINING | EVALUATION
+CONFIG = {"dreamgym.config"} | TRAINING | EVALUATION
+RUN = {"dreamgym.run"} | CONFIG
+BUILD = {"dreamgym.build"} | RUN
+STAGES = {"dreamgym.stages"} | BUILD
+COMMANDS = {"dreamgym.commands"} | STAGES
 ALLOWED = {
     "worldmodel.data": DATA,
     "worldmodel.text": TEXT,
@@ -47,11 +51,15 @@ ALLOWED = {
     "dreamgym.agent": AGENT,
     "dreamgym.evaluation": EVALUATION,
     "dreamgym.training": TRAINING,
-    "dreamgym.run.tracking": {"dreamgym.run.tracking"},  # numbers by name, nothing of ours
-    "dreamgym.pipeline": PIPELINE,
+    "dreamgym.config": CONFIG,  # every setting of a run
+    "dreamgym.run": RUN,  # a run directory, whatever is computed in it
+    "dreamgym.build": BUILD,  # settings to parts: the composition root
+    "dreamgym.stages": STAGES,
+    "dreamgym.commands": COMMANDS,
     "dreamgym.fetch": BACKBONE,
-    "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | PIPELINE,
-    "dreamgym": {"dreamgym.envs", "dreamgym.pipeline"},  # names what is public
+    "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | COMMANDS,
+    # It names what is public.
+    "dreamgym": {"dreamgym.envs", "dreamgym.config", "dreamgym.commands"},
 }
 LONGER = {  # loops may reach 120 lines
     "dreamgym/training/loop.py:train",
@@ -100,6 +108,16 @@ def test_imports_point_down(path):
     assert reached - ALLOWED[room(module_of(path))] == set()
     others = {m.split(".")[0] for m in imports(path.read_text())}
     assert not others & {"tests", "scripts"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_stages_are_no_libraries(path):
+    """Only the table imports a stage, and only commands import the table."""
+    module = module_of(path)
+    stages = {m for m in imports(path.read_text()) if m.startswith("dreamgym.stages.")}
+    if room(module) in ("dreamgym.commands", "dreamgym.cli"):
+        stages = {m for m in stages if not m.startswith("dreamgym.stages.table")}
+    assert module == "dreamgym.stages.table" or not stages
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)

@@ -168,6 +168,7 @@ def _refit(args: argparse.Namespace) -> None:
 
 
 def _stages(args: argparse.Namespace) -> None:
+    from dreamgym.build.chat import check_server
     from dreamgym.cli.estimate import say
     from dreamgym.commands import results as run_results
     from dreamgym.commands.quickstart import quickstart
@@ -188,6 +189,8 @@ def _stages(args: argparse.Namespace) -> None:
     default = Path("runs") / f"{config.preset}-{config.seed}{suffix}"
     root = args.run_dir if args.run_dir is not None else default
     if args.command in STAGES.commands():
+        if args.command != "collect":  # which asks nobody
+            check_server(config)
         tune_process()
         placed = None if mesh is None else make_mesh(mesh)
         with Run(root, config, placed, args.track) as run:

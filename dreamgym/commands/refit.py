@@ -15,7 +15,8 @@ from dreamgym.build import experience as run_experience
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.directory import Run
 from dreamgym.run.display import bar
-from dreamgym.stages import collect, ensemble, pretrain
+from dreamgym.run.runner import run_stages
+from dreamgym.stages.table import STAGES
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 
@@ -40,9 +41,7 @@ def refit(
         episodes=str(episodes.resolve()),
     )
     with Run(root, config, source.mesh, track) as run:
-        run.stage("collect", lambda: collect.body(run))
-        run.stage("pretrain", lambda: pretrain.body(run))
-        run.stage("ensemble", lambda: ensemble.body(run))
+        run_stages(run, STAGES, ["ensemble"])
     _, dev = run_episodes.read(run)
     told = {
         "source": run.config.refit,

@@ -76,12 +76,22 @@ class PenaltyConfig:
     kind: str = "full"
     place: str = "loss"
     target: float = 0.0
+    reference_decay: float = 0.0
 
     def __post_init__(self):
         _check_choice("kind", self.kind, ("full", "k1", "k3"))
         _check_choice("place", self.place, ("loss", "reward"))
         if self.target < 0:
             raise ValueError(f"target must be >= 0, got {self.target}")
+        if not 0 <= self.reference_decay < 1:
+            raise ValueError(
+                f"reference_decay must be in [0, 1), got {self.reference_decay}"
+            )
+        if self.place == "reward" and self.reference_decay:
+            raise ValueError(
+                "place = reward is paid for a fixed reference: reference_decay must be "
+                f"0, got {self.reference_decay}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,9 +120,10 @@ class UpdateConfig:
     `discount` applies per turn.
 
     `kl` is the coefficient of the KL penalty; the reference is the policy that training
-    began with, or, with `reference_decay` above 0, an exponential moving average of the
-    policy with that decay per minibatch. `entropy` is the coefficient of the entropy
-    bonus. `temperature` is that of sampling, which the learner applies, too.
+    began with, or, with `penalty.reference_decay` above 0, an exponential moving
+    average of the policy with that decay per minibatch. `entropy` is the coefficient of
+    the entropy bonus. `temperature` is that of sampling, which the learner applies,
+    too.
 
     After an update its KL(new || old) is measured, in nats. While its mean over tokens
     exceeds `radius`, or its largest sum over a turn exceeds `max_turn_kl`, the step is
@@ -135,7 +146,6 @@ class UpdateConfig:
     entropy: float = 0.0
     kl: float = 0.02
     penalty: PenaltyConfig = PenaltyConfig()
-    reference_decay: float = 0.0
     radius: float = 0.02
     max_turn_kl: float = 1.0
     beta: float = 0.1
@@ -161,10 +171,6 @@ class UpdateConfig:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         if self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}")
-        if not 0 <= self.reference_decay < 1:
-            raise ValueError(
-                f"reference_decay must be in [0, 1), got {self.reference_decay}"
-            )
         if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
             raise ValueError("minibatches, rows, width and warmup must be >= 1")
         _check_choice("baseline", self.baseline, (*BASELINES, *OTHER_ESTIMATORS))
@@ -182,11 +188,6 @@ class UpdateConfig:
             raise ValueError(
                 "baseline = pairs needs surrogate.ratio = none and surrogate.average = "
                 f"episode: a pair is of whole episodes; got {ratio} and {average}"
-            )
-        if self.penalty.place == "reward" and self.reference_decay:
-            raise ValueError(
-                "penalty.place = reward is paid for a fixed reference: reference_decay "
-                f"must be 0, got {self.reference_decay}"
             )
         self._check_dead()
 

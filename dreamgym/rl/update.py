@@ -96,7 +96,7 @@ class Updater:
             model,
             optimizer,
             on_logits(functools.partial(policy_loss, config=config)),
-            ComputeConfig(ema=config.reference_decay),
+            ComputeConfig(ema=config.penalty.reference_decay),
         )
         self._auxiliary = Learner(model, optimizer, _auxiliary_loss)
         distribution_of = functools.partial(

@@ -417,9 +417,7 @@ def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
     (tmp_path / "e.jsonl").write_text("{}")
     made = {"refit": str(tmp_path / "old"), "episodes": str(tmp_path / "e.jsonl")}
     Run(tmp_path / "new", preset("tiny", seed=3, env=CORRIDOR, **made))
-    assert "'pretrain' has not been run" in refused(
-        capsys, "warmstart", "--run-dir", "new"
-    )
+    assert "no run there" in refused(capsys, "warmstart", "--run-dir", "new")
     error = refused(capsys, "train", "--run-dir", "new", "--seed", "1")
     assert "goes on under its settings: drop --seed" in error
     error = refused(capsys, "control", "shuffled", "--run-dir", "new")

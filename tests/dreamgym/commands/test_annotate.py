@@ -8,7 +8,6 @@ import re
 import pytest
 
 from dreamgym import cli
-from dreamgym.build import experience as run_experience
 from dreamgym.commands import annotate
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
@@ -164,7 +163,7 @@ def fitted(tmp_path, monkeypatch):
     made.stage("collect", lambda: collect.body(made))
     made.write_json("stages/pretrain.json", {"numbers": {}, "seconds": 0})
     model = Half(doubles.ReplayMemory())
-    monkeypatch.setattr(run_experience, "load_experience", lambda _: model)
+    monkeypatch.setattr(annotate, "load_experience", lambda _: model)
     return model
 
 

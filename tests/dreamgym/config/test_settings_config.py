@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dreamgym
+from dreamgym.agent.behavior import CollectConfig
 from dreamgym.config import overrides, presets, settings, shapes, stages
 
 ROOT = Path(__file__).parents[3]
@@ -124,8 +125,8 @@ def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
 @pytest.mark.parametrize(
     ("cls", "settings", "told"),
     [
-        (stages.CollectConfig, {"games": 0}, "games"),
-        (stages.CollectConfig, {"expert": 0.0, "noisy": 0.0, "random": 0.0}, "expert"),
+        (CollectConfig, {"games": 0}, "games"),
+        (CollectConfig, {"expert": 0.0, "noisy": 0.0, "random": 0.0}, "expert"),
         (stages.EvaluateConfig, {"games": 0}, "games"),
         (stages.EvaluateConfig, {"temperature": -1.0}, "temperature"),
     ],

@@ -17,7 +17,7 @@ from dreamgym.run import tracking
 from dreamgym.run.directory import Run
 from dreamgym.run.tracking import FILE, SCHEMA, Journal, TrackerError, Tracking
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_row_is_a_line_with_its_stage_step_and_time(tmp_path):

@@ -22,6 +22,13 @@ from dreamgym.stages import train
 from dreamgym.training import BesideConfig, ReplayConfig, TrainingState
 from dreamgym.training.monitor import WatchConfig
 from tests import doubles
+from tests.dreamgym.stages.test_train import (
+    LOOP,
+    TASKS,
+    same,
+    start,
+    stop_after,
+)
 from tests.dreamgym.training.common import fresh
 from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory

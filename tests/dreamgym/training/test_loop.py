@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from curriculum.generator import FunctionProposer
 from curriculum.sampler import CurriculumConfig, pool_of
-from curriculum.step_limit import HorizonConfig
+from curriculum.step_limit import StepLimitConfig
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
@@ -90,7 +91,7 @@ def test_invented_tasks_enter_the_pool_and_then_the_batch():
         curriculum=CurriculumConfig(proposals=3, generated_share=0.5),
     )  # fmt: skip
     recorder = Recorder()
-    end = loop(config=config, recorder=recorder, parts=LoopParts(propose=propose))
+    end = loop(config=config, recorder=recorder, parts=LoopParts(propose=FunctionProposer(propose)))
     made = [e for e in end.pool.entries.values() if e.generated]
     assert made
     for progress, found in recorder.seen:
@@ -134,7 +135,7 @@ def test_an_error_leaves_the_environments_with_their_own_step_limit():
         raise RuntimeError("no action")
 
     envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
-    horizon = HorizonConfig(first=3, updates=2)
+    horizon = StepLimitConfig(first=3, updates=2)
     curriculum = dataclasses.replace(common.CONFIG.curriculum, horizon=horizon)
     config = dataclasses.replace(common.CONFIG, curriculum=curriculum)
     with pytest.raises(RuntimeError, match="no action"):

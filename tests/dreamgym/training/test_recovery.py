@@ -50,7 +50,7 @@ class Refusing(doubles.RuleModel):
 
     def predict(self, queries):
         problem = None if self.update in self.sound else "refused: too long"
-        return [a._replace(problem=problem) for a in super().predict(queries)]
+        return [a._replace(error=problem) for a in super().predict(queries)]
 
     def record(self, progress, trajectories):
         del trajectories

@@ -12,7 +12,7 @@ from dreamgym.agent.rollout import rollout
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
-from dreamgym.rewards.reward_function import NO_OUTCOME, Scorer
+from dreamgym.rewards.reward_function import NO_OUTCOME, RewardFunction
 from dreamgym.training.rollouts import Rollouts, collect_rollouts, fork_points, rescore
 from tests import doubles
 from tests.dreamgym.training.common import (
@@ -149,7 +149,7 @@ def test_a_step_is_paid_what_the_settings_say(update_calls):
             doubles.trajectory(task, LOSE, error="broke"),
             doubles.trajectory(task, ["go right"], error="untrusted: 0.1")]  # fmt: skip
     there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
-    scorer = Scorer(RewardConfig(alpha=0.5, milestones=(there,)))
+    scorer = RewardFunction(RewardConfig(alpha=0.5, milestones=(there,)))
     paid = rescore(Rollouts(rows, []), scorer.score)
     names = [[x.rewards for x in t.episode.transitions] for t in paid.started]
     # Half of 1 from the environment and of 0.5 from the milestone, half the outcome.
@@ -175,7 +175,7 @@ def test_what_a_fork_has_done_before_is_not_paid_again():
         turns=whole.turns[1:], past=(rows[0].action,),
     )  # fmt: skip
     moved = MilestoneConfig(name="moved", pattern="go", weight=0.5, over="action")
-    scorer = Scorer(RewardConfig(milestones=(moved,)))
+    scorer = RewardFunction(RewardConfig(milestones=(moved,)))
     broke = doubles.trajectory(doubles.task(0, 2, 4), way, error="broke")
     paid = rescore(Rollouts([broke, whole], [fork]), scorer.score)
     begun, gone_on = paid.started[1].episode, paid.forked[0].episode
@@ -185,7 +185,7 @@ def test_what_a_fork_has_done_before_is_not_paid_again():
 
 def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(update_calls):
     def score(episodes, pasts):
-        good = Scorer(RewardConfig()).score(episodes, pasts)
+        good = RewardFunction(RewardConfig()).score(episodes, pasts)
         return [
             good[0],
             *(row._replace(problem="judge: malformed") for row in good[1:]),
@@ -207,7 +207,7 @@ def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
     ]
 
     def score(episodes, pasts):
-        known = Scorer(RewardConfig(alpha=0.5)).score(episodes, pasts)
+        known = RewardFunction(RewardConfig(alpha=0.5)).score(episodes, pasts)
         assert [x.problem for x in known] == [NO_OUTCOME] * 2  # and no reason to go
         return [known[0], known[1]._replace(problem="judge: no answer")]
 
@@ -220,7 +220,7 @@ def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
 @pytest.mark.usefixtures("update_calls")
 def test_who_paid_what_is_in_the_row_of_the_update():
     there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
-    scorer = Scorer(RewardConfig(milestones=(there,)))
+    scorer = RewardFunction(RewardConfig(milestones=(there,)))
     paid = rescore(Rollouts(pair(), []), scorer.score)
     found = training.learn(
         updater(), fresh([doubles.task(0, 1, 2)]), paid, CONFIG, seed=0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
-from dreamgym.rewards.reward_function import Scorer
+from dreamgym.rewards.reward_function import RewardFunction
 from dreamgym.rl.config import SurrogateConfig
 from dreamgym.rl.critic import Critic, CriticConfig
 from dreamgym.rl.update import Updater
@@ -161,7 +161,7 @@ def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):
 
 def test_the_remedy_of_rewards_turns_down_what_is_no_outcome(update_calls):
     there = MilestoneConfig(name="there", pattern="^at 1$", weight=1.0)
-    scorer = Scorer(RewardConfig(milestones=(there,)))
+    scorer = RewardFunction(RewardConfig(milestones=(there,)))
     paid = rescore(Rollouts(pair(), []), scorer.score)
     progress = fresh([doubles.task(0, 1, 2)])._replace(curve=[{"dense_weight": 0.5}])
     learn(paid.started, CONFIG, progress=progress)
