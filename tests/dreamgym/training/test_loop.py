@@ -91,7 +91,8 @@ def test_invented_tasks_enter_the_pool_and_then_the_batch():
         curriculum=CurriculumConfig(proposals=3, generated_share=0.5),
     )  # fmt: skip
     recorder = Recorder()
-    end = loop(config=config, recorder=recorder, parts=LoopParts(propose=FunctionProposer(propose)))
+    parts = LoopParts(propose=FunctionProposer(propose))
+    end = loop(config=config, recorder=recorder, parts=parts)
     made = [e for e in end.pool.entries.values() if e.generated]
     assert made
     for progress, found in recorder.seen:
