@@ -183,6 +183,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("updates", 30),
         ("rewards", 6),
         ("curriculum", 24),
+        ("real_updates", 80),
     ],
 )
 def test_our_studies_can_be_run(name, different):
