@@ -52,6 +52,8 @@ def _decisive(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "success as in reality, dreamed whole", _rate(outcomes["agree"])
         yield "... really won", _rate(outcomes["real_success"])
         yield "... won in the dream", _rate(outcomes["dreamed_success"])
+        outcomes = scorecard["open_loop"]["outcomes_without_reveal"]
+        yield "... as in reality where nothing is revealed", _rate(outcomes["agree"])
 
 
 def summary(scorecard: dict[str, Any]) -> str:

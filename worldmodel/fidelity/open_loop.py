@@ -4,6 +4,7 @@ episode -> its actions one by one -> the model's predictions from its own states
 long these equal the real ones, and whether the episode ends as it really did.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from worldmodel.fidelity.cases import kind_of
 
 STEPS = 16
 """Steps up to which agreement is reported one by one."""
+
+_ENDS = ("win", "loss")
 
 
 def open_loop(
@@ -26,11 +29,13 @@ def open_loop(
     outcomes: of the scored episodes, how often real and dreamed success agree, both
     success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
     lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
-    loses. A malformed reply ends an episode as lost.
+    loses. A malformed reply ends an episode as lost. outcomes_without_reveal: the same
+    of the episodes that reveal nothing: after a reveal the dream may rightly be in
+    another world, where the real actions lead elsewhere.
     """
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
-    cells = {f"{a}_{b}": 0 for a in ("win", "loss") for b in ("win", "loss")}
+    cells, cells_without_reveal = Counter[str](), Counter[str]()
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
         for e, (states, won) in zip(part, _dream_episodes(model, part), strict=True):
@@ -41,24 +46,30 @@ def open_loop(
                 if i < reveal:
                     predictable[i].add(hit)
             if e.success is not None:
-                real = "win" if e.success else "loss"
-                cells[f"{real}_{'win' if won else 'loss'}"] += 1
-    won, lost = (cells[f"{x}_win"] + cells[f"{x}_loss"] for x in ("win", "loss"))
-    total = won + lost
+                cell = f"{'win' if e.success else 'loss'}_{'win' if won else 'loss'}"
+                cells[cell] += 1
+                if reveal == len(e.transitions):
+                    cells_without_reveal[cell] += 1
     return {
         "episodes": len(episodes),
         "exact": [r.json() for r in exact if r.count],
         "predictable": [r.json() for r in predictable if r.count],
-        "outcomes": {
-            "agree": Rate.of(cells["win_win"] + cells["loss_loss"], total).json(),
-            "real_success": Rate.of(won, total).json(),
-            "dreamed_success": Rate.of(
-                cells["win_win"] + cells["loss_win"], total
-            ).json(),
-            "over_optimistic": Rate.of(cells["loss_win"], lost).json(),
-            "over_pessimistic": Rate.of(cells["win_loss"], won).json(),
-            "cells": cells,
-        },
+        "outcomes": _outcomes(cells),
+        "outcomes_without_reveal": _outcomes(cells_without_reveal),
+    }
+
+
+def _outcomes(cells: Counter[str]) -> dict[str, Any]:
+    """Return the shares that follow from the counts of (real success)_(dreamed)."""
+    won, lost = (cells[f"{x}_win"] + cells[f"{x}_loss"] for x in ("win", "loss"))
+    total = won + lost
+    return {
+        "agree": Rate.of(cells["win_win"] + cells["loss_loss"], total).json(),
+        "real_success": Rate.of(won, total).json(),
+        "dreamed_success": Rate.of(cells["win_win"] + cells["loss_win"], total).json(),
+        "over_optimistic": Rate.of(cells["loss_win"], lost).json(),
+        "over_pessimistic": Rate.of(cells["win_loss"], won).json(),
+        "cells": {f"{a}_{b}": cells[f"{a}_{b}"] for a in _ENDS for b in _ENDS},
     }
 
 

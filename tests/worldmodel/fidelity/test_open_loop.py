@@ -97,12 +97,22 @@ def test_nonsense_ends_an_episode_lost():
     assert len(model.asked) == 1
 
 
+WORDS = dataclasses.replace(LONG.task, instruction="start room wall take coin done")
+KNOWN = dataclasses.replace(LONG, task=WORDS)  # nothing in it is a new word
+
+
 def test_predictable_steps_end_at_a_reveal():
     # "start", "room" and "wall" are new words each time: the first step reveals.
-    found = open_loop(Scripted([LONG]), [LONG])
-    assert found["predictable"] == []
-    words = dataclasses.replace(LONG.task, instruction="start room wall take coin done")
-    told = dataclasses.replace(LONG, task=words)
-    assert [r["count"] for r in open_loop(Scripted([told]), [told])["predictable"]] == [
-        1, 1, 1,
-    ]  # fmt: skip
+    assert open_loop(Scripted([LONG]), [LONG])["predictable"] == []
+    card = open_loop(Scripted([KNOWN]), [KNOWN])
+    assert [r["count"] for r in card["predictable"]] == [1, 1, 1]
+
+
+def test_outcomes_without_reveal_leave_out_episodes_that_reveal():
+    card = open_loop(Scripted([LONG, KNOWN]), [LONG, LOST])
+    assert card["outcomes_without_reveal"]["agree"]["count"] == 0
+    assert card["outcomes_without_reveal"]["agree"]["mean"] is None
+    lose = Scripted([KNOWN], lambda p, _: p._replace(outcome="go"))
+    card = open_loop(lose, [KNOWN])
+    assert card["outcomes_without_reveal"] == card["outcomes"]
+    assert brief(card["outcomes"]["agree"]) == {"mean": 0.0, "count": 1}
