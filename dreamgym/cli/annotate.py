@@ -45,7 +45,7 @@ _SAMPLES, _MAX_TOKENS = 4, 4096
 def add(commands: Any) -> None:
     """The subcommand, with what it runs."""
     command = commands.add_parser(
-        "annotate", help="write reasoning traces into episodes",
+        "annotate", help="Write reasoning traces into episodes",
         description=_ABOUT, epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

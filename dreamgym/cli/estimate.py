@@ -13,7 +13,7 @@ from dreamgym.cli.options import NO_TUNING, config_of, run_options
 def add(commands: Any) -> None:
     """The subcommand."""
     command = commands.add_parser(
-        "estimate", help="time, memory and disk of a run, before it",
+        "estimate", help="Estimate a run's time, memory and disk before it starts",
         description="Time some updates and some real steps under these settings (once "
         "a day on each machine) and tell what a whole run will take: ranges. They were "
         "measured for presets on 2 CPU cores; on other devices they are guesses. A "

@@ -20,7 +20,7 @@ Interrupted? The same command goes on."""
 def add(commands: Any) -> None:
     """The subcommand, with what it runs."""
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("reward", help="fit a model of rewards to pairs")
+    command = commands.add_parser("reward", help="Fit a reward model to pairs")
     ways = command.add_subparsers(dest="way", required=True, metavar="WAY")
     made = ways.add_parser(
         "fit", help="from won and lost episodes, or pairs",

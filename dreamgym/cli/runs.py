@@ -31,9 +31,9 @@ def add(commands: Any) -> None:
 
     texts = {name: summary(stages[0]) for name, stages in STAGES.commands().items()}
     texts |= {
-        "quickstart": "run all stages, then print the table",
-        "evaluate": "play the real test games with each policy",
-        "transfer": "fine-tune in the real environment, with controls; print the table",
+        "quickstart": "Run all stages, then print the table",
+        "evaluate": "Play the real test games with each policy",
+        "transfer": "Fine-tune in the real environment, with controls; print the table",
     }
     for name in ("quickstart", *STAGES.commands()):
         if name == "fidelity":
@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
             )  # fmt: skip
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
-    control = commands.add_parser("control", help="a control that must not gain")
+    control = commands.add_parser("control", help="Run a control that must not gain")
     control.add_argument(
         "name", choices=["shuffled"],
         help="shuffled: the experience model fitted to permuted outcomes",
@@ -60,11 +60,13 @@ def add(commands: Any) -> None:
     run_options(control)
     control.set_defaults(body=_stages)
     _compare_command(commands)
-    check = commands.add_parser("check", help="run the contract over an environment")
+    check = commands.add_parser(
+        "check", help="Check that an environment keeps its contract"
+    )
     check.add_argument("--env", default="textworld", help=ENV_HELP)
     check.set_defaults(body=_check)
     study = commands.add_parser(
-        "study", help="a grid of runs, and their table",
+        "study", help="Run a grid of settings and print its table",
         description="Run every cell of a grid (a TOML file, see "
         "scripts/studies/) and print the table. Interrupted? The same command goes on; "
         "cells that did not run are blank. A cell that fails is told, and tried again "
@@ -82,21 +84,21 @@ def add(commands: Any) -> None:
     add_track(study)
     study.set_defaults(body=_study)
     beside = commands.add_parser(
-        "show", help="a dreamed episode beside the real one",
+        "show", help="Show a dreamed episode beside the real one",
         description="Play a dev episode of RUN in its dream, action by action: states, "
         "reasoning, confidence and what was retrieved; here and as a page.",
     )  # fmt: skip
     beside.add_argument("run_dir", type=Path, metavar="RUN")
     beside.add_argument("--episode", metavar="ID", help="of RUN/dev.jsonl (the first)")
     beside.set_defaults(body=_show)
-    show = commands.add_parser("report", help="print the table of a finished run")
+    show = commands.add_parser("report", help="Print the table of a finished run")
     show.add_argument("run_dir", type=Path)
     show.set_defaults(body=_report)
 
 
 def _fidelity_command(commands: Any) -> None:
     command = commands.add_parser(
-        "fidelity", help="how far a run's experience model can be trusted",
+        "fidelity", help="Measure how far a run's experience model can be trusted",
         description="Compare the experience model of RUN with real episodes, step by "
         "step and let run freely: a table here, a page with plots in RUN/scorecard/. "
         "Without --episodes its own dev games are taken.",
@@ -321,7 +323,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _compare_command(commands: Any) -> None:
     command = commands.add_parser(
-        "compare", help="runs side by side: settings, successes, curves",
+        "compare", help="Compare runs: settings, successes, curves",
         description="A table of what differs in the settings of runs and of what came "
         "of it, differences to the first run on the same games, and a figure of their "
         "curves. Runs need not be finished: what one lacks is blank.",
