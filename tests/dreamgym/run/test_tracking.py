@@ -209,7 +209,7 @@ def test_tensorboard_gets_each_number_once(tmp_path):
 OFFLINE = """
 import sys
 from pathlib import Path
-from tests.dreamgym.test_tracking import follow
+from tests.dreamgym.run.test_tracking import follow
 follow(Path(sys.argv[1]), "wandb", [int(n) for n in sys.argv[2:]])
 """
 
