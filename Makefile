@@ -1,4 +1,4 @@
-.PHONY: check lint test slow bench wheel
+.PHONY: check lint test slow docs bench wheel
 
 check: lint test  ## what a change must pass
 
@@ -12,6 +12,9 @@ test:  ## the fast tests
 
 slow:  ## learning tests and whole runs, minutes
 	pytest -n 0 -m slow
+
+docs:  ## the documentation site in build/site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 
 bench:  ## speed beside Transformers and PyTorch, 1 M parameters
 	python scripts/bench_generation.py

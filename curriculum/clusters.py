@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from curriculum.value import CLUSTERS
+from curriculum.config import POOLINGS
 from worldmodel.data.records import Task
 from worldmodel.text.ngrams import HashedNgrams, unit
 
@@ -44,9 +44,10 @@ def _fit(rows: np.ndarray, labels: np.ndarray, centres: np.ndarray) -> float:
 
 
 def _spread(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return at most `count` starts, each drawn by its distance to the nearest.
+    """Return at most `count` initial centres as k-means++ draws them.
 
-    The distance is 1 - cos.
+    Each is a row, drawn with a probability proportional to its distance 1 - cos from
+    the nearest centre so far.
     """
     chosen = [int(rng.integers(len(rows)))]
     while len(chosen) < count:
@@ -64,7 +65,7 @@ def _lloyd(rows: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarra
     for _ in range(ROUNDS):
         sums = np.zeros_like(centres)
         np.add.at(sums, labels, rows)
-        # A cluster without rows keeps its centre.
+        # A cluster without rows keeps its centre: a mean of none is NaN.
         empty = np.bincount(labels, minlength=len(centres)) == 0
         centres = np.where(empty[:, None], centres, unit(sums))
         new_labels = np.argmax(rows @ centres.T, axis=1)
@@ -99,11 +100,11 @@ def _text(task: Task) -> str:
 def namer(
     kind: str, tasks: Sequence[Task], count: int, *, seed: int
 ) -> Callable[[Task], str]:
-    """Return the function that names a task's cluster, by one of value.CLUSTERS."""
+    """Return the function that names a task's cluster, by one of POOLINGS."""
     if kind == "lexical":
         return Lexical(tasks, count, seed=seed)
     if kind == "family":
         return lambda task: task.family
     if kind == "task":
         return lambda task: task.id
-    raise ValueError(f"cluster must be one of {CLUSTERS}, got {kind!r}")
+    raise ValueError(f"pooling must be one of {POOLINGS}, got {kind!r}")

@@ -1,14 +1,14 @@
 """Decide whether an invented task can be solved, from counts.
 
-dreamgym/pipeline/feasibility.py asks the dream and passes the numbers here. There are
+dreamgym/training/feasibility.py asks the dream and passes the numbers here. There are
 two questions: does the dream know what happens at this start (several samples of its
 answers agree), and does some plan win (one of n rollouts does)?
 """
 
 import collections
-import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
+from curriculum.config import FeasibilityConfig
 from worldmodel.data.records import Task
 
 Feasible = Callable[[Sequence[Task]], Sequence[str | None]]
@@ -17,33 +17,6 @@ Feasible = Callable[[Sequence[Task]], Sequence[str | None]]
 NO_AGREEMENT = "disagreement"
 NO_PLAN = "no plan"
 UNSCORED = "unscored"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeasibilityConfig:
-    """How proposals are tested before they enter the pool; 0 disables a test.
-
-    `rollouts` rollouts of the current policy look for a plan: one of them must win.
-    `samples` answers to each of the first actions of `actions` turns must agree in a
-    share of at least `agreement` of all pairs.
-    """
-
-    rollouts: int = 0
-    samples: int = 0
-    actions: int = 3
-    agreement: float = 0.5
-
-    def __post_init__(self):
-        if self.rollouts < 0 or self.samples < 0 or self.samples == 1:
-            raise ValueError(
-                "rollouts must be >= 0 and samples 0 or >= 2 (one agrees with "
-                f"itself), got {self.rollouts} and {self.samples}"
-            )
-        if self.actions < 1 or not 0.0 <= self.agreement <= 1.0:
-            raise ValueError(
-                "actions must be >= 1 and agreement in [0, 1], got "
-                f"{self.actions} and {self.agreement}"
-            )
 
 
 def agreement(answers: Sequence[Sequence[Hashable | None]]) -> float:

@@ -21,14 +21,14 @@ from worldmodel.text.state_format import StateFormat
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Writes variations of tasks.
-
-    The form of what a real environment has begun is right by definition.
-    """
+    """Writes variations of tasks."""
 
     @property
     def begun_in_environment(self) -> bool:
-        """Whether a real environment has begun all that is proposed."""
+        """Whether a real environment has begun all proposals.
+
+        The format of their initial states is then right by definition.
+        """
         ...
 
     def __call__(self, seeds: Sequence[Task], /) -> Sequence[Task | None]:
@@ -62,7 +62,7 @@ class TaskFormat(NamedTuple):
 
 
 ANY = TaskFormat(None, False, False)
-"""Accepts every start, as those of a real environment."""
+"""Accepts every initial state, such as those of a real environment."""
 
 
 def task_format(tasks: Sequence[Task]) -> TaskFormat:
@@ -75,9 +75,12 @@ def task_format(tasks: Sequence[Task]) -> TaskFormat:
 
 
 def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
-    """Return the most valuable tasks first, by expected value without optimism."""
+    """Return the `count` most valuable tasks, by expected value without optimism.
+
+    Variations of an untried task would be guesses about a guess.
+    """
     entries = pool.active(generated=False)
-    jitter = rng.random(len(entries)) * 1e-6
+    jitter = rng.random(len(entries)) * 1e-6  # breaks ties at random, not by order
     order = np.argsort(pool.values(entries, optimism=0.0) + jitter)[::-1][:count]
     return [entries[i].task for i in order]
 
@@ -113,7 +116,7 @@ def extend(
     feasible: Feasible | None = None,
     name: str = "model",
 ) -> dict[str, int]:
-    """Ask for `count` variations and add the good ones to the pool; return counts.
+    """Propose `count` variations and add the good ones to the pool; return counts.
 
     The counts are by "accepted" or the reason of the refusal: "form", "duplicate", or
     what `feasible` returns. The pool sums them under the generator's `name`. The format

@@ -40,36 +40,49 @@ def tool_lessons() -> tuple[Lesson, ...]:
     long = TaskFilter(share=0.6, calls=SEVERAL, skill="success")
     return (
         Lesson(
-            name="supervised", task_mixture=(no_call, any_call), budget=(30e3, 200e3),
-            unit="examples", promote={"valid_json": 0.8},
+            name="supervised",
+            task_mixture=(no_call, any_call),
+            budget=(30e3, 200e3),
+            unit="examples",
+            promote={"valid_json": 0.8},
         ),
         Lesson(
-            name="when", task_mixture=(no_call, any_call), budget=(1, 5),
+            name="when",
+            task_mixture=(no_call, any_call),
+            budget=(1, 5),
             rewards={"tool/when": 2.0, "tool/syntax": 0.5, "tool/execution": 0.5},
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Lesson(
-            name="which", task_mixture=(some_no_call, TaskFilter(share=0.8, calls=CALLS,
-                                          skill="tool_accuracy")),
-            budget=(3, 10), rewards={"tool/when": 0.5, "tool/which": 2.0},
+            name="which",
+            task_mixture=(
+                some_no_call,
+                TaskFilter(share=0.8, calls=CALLS, skill="tool_accuracy"),
+            ),
+            budget=(3, 10),
+            rewards={"tool/when": 0.5, "tool/which": 2.0},
             promote={"tool_accuracy": 0.9},
         ),
         Lesson(
-            name="how", task_mixture=(some_no_call, one, rich), budget=(5, 20),
+            name="how",
+            task_mixture=(some_no_call, one, rich),
+            budget=(5, 20),
             rewards={"tool/which": 0.5, "tool/arguments": 2.0, "tool/syntax": 2.0},
             promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
         ),
         Lesson(
             name="pipelines",
             task_mixture=(some_no_call, TaskFilter(share=0.2, calls=ONE_CALL), long),
-            budget=(10, 30), rewards={"tool/task": 2.0},
+            budget=(10, 30),
+            rewards={"tool/task": 2.0},
             promote={"success": 0.7},
         ),
         Lesson(
-            name="open", task_mixture=(TaskFilter(share=1.0),),
+            name="open",
+            task_mixture=(TaskFilter(share=1.0),),
             rewards={"tool/task": 2.0},
         ),
-    )  # fmt: skip
+    )
 
 
 def game_lessons(
@@ -98,9 +111,12 @@ def game_lessons(
             Lesson(
                 name=f"plans-{plan}",
                 task_mixture=(new,) if old is None else (new, old),
-                budget=(1.0, updates), unit="updates", can_regress=False,
-                promote={"success": success}, max_steps=3 * plan,
+                budget=(1.0, updates),
+                unit="updates",
+                can_regress=False,
+                promote={"success": success},
+                max_steps=3 * plan,
             )
-        )  # fmt: skip
+        )
         before = plan
     return (*out, Lesson(name="all", task_mixture=(TaskFilter(share=1.0),)))

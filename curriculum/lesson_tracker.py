@@ -4,13 +4,14 @@ episodes -> skills since the last check -> advance -> mixture, reward weights, s
 limit. The whole state can be saved as JSON next to the pool's.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from curriculum import lesson_presets, lessons, skill_collapse, skills
-from curriculum.lessons import Lesson, LessonConfig, LessonState
+from curriculum.config import CurriculumConfig, LessonConfig
+from curriculum.lessons import Lesson, LessonState
 from curriculum.pool import TaskPool, TaskQuota
-from curriculum.sampler import CurriculumConfig
 from curriculum.skills import Skills
 from curriculum.step_limit import step_limit_schedule
 from worldmodel.data.records import Episode
@@ -115,23 +116,25 @@ def step_limit(
 ) -> int:
     """Return the step limit of an update: the schedule's, capped by the lesson's.
 
-    `last` is the run's own limit.
+    `last` is the run's own limit; a schedule that begins above it begins at it.
     """
-    limit = step_limit_schedule(update, last, config.horizon)
+    first = min(config.step_limit.initial, last)
+    schedule = dataclasses.replace(config.step_limit, initial=first)
+    limit = step_limit_schedule(update, last, schedule)
     return limit if tracker is None else tracker.max_steps(limit)
 
 
 def lesson_tracker_for(config: CurriculumConfig) -> LessonTracker | None:
     """Return the lessons of the settings for reinforcement learning, or None.
 
-    A lesson that is counted in examples is supervised and left out: the warm start was
-    that.
+    A lesson that is counted in examples is supervised and left out: the warm start has
+    taken its place.
     """
-    if config.stages == "none":
+    if config.lessons == "none":
         return None
     presets = {
         "tools": lesson_presets.tool_lessons,
         "games": lesson_presets.game_lessons,
     }
-    plan = [s for s in presets[config.stages]() if s.unit != "examples"]
-    return LessonTracker(plan, config.stage)
+    plan = [s for s in presets[config.lessons]() if s.unit != "examples"]
+    return LessonTracker(plan, config.lesson)

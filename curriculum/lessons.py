@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from curriculum.config import LessonConfig
 from curriculum.pool import Entry, TaskPool, TaskQuota
 from worldmodel.data.records import Task
 from worldmodel.text.tool_calls import gold_calls
@@ -19,7 +20,7 @@ Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)
 UNITS = ("epochs", "updates", "examples")
 HISTORY = 64
-"""The number of checks whose measures are kept."""
+"""The number of checks whose measures the state holds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,33 +115,6 @@ class Lesson:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LessonConfig:
-    """How lessons follow each other.
-
-    A lesson is left, in either direction, after `checks` checks in a row. It is
-    returned to when a measure that it was passed with falls by more than `margin`. With
-    `force` a lesson is passed at the end of its budget, whatever was reached. `boost`
-    shifts the mixture towards weak skills (`mixture_shares`). `drop` is how far a skill
-    must fall from its best to count as collapsed (skill_collapse.reasons).
-    """
-
-    checks: int = 2
-    margin: float = 0.1
-    force: bool = True
-    boost: float = 0.0
-    drop: float = 0.2
-
-    def __post_init__(self):
-        if self.checks < 1:
-            raise ValueError(f"checks must be >= 1, got {self.checks}")
-        if min(self.margin, self.boost) < 0 or not 0 < self.drop <= 1:
-            raise ValueError(
-                "margin and boost must be >= 0 and drop in (0, 1], got "
-                f"{self.margin}, {self.boost} and {self.drop}"
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class LessonState:
     """The state of the lessons as plain data.
 
@@ -194,33 +168,48 @@ def advance(
         )
     lesson = lessons[state.index]
     state = dataclasses.replace(
-        state, spent=state.spent + spent,
+        state,
+        spent=state.spent + spent,
         history=(*state.history, dict(measures))[-HISTORY:],
-    )  # fmt: skip
-    lost = _lost_lesson(state, lessons, measures, config.margin)
+    )
+    lost = _lost_lesson(state, lessons, measures, config.regression_margin)
     failed = state.failed + 1 if lost is not None else 0
     reached = all(_reaches(measures, k, v) for k, v in lesson.promote.items())
     passed = state.passed + 1 if lesson.promote and reached else 0
     state = dataclasses.replace(state, failed=failed, passed=passed)
-    if lost is not None and failed >= config.checks:
-        floors = {s.name: state.floors[s.name] for s in lessons[:lost] if s.name in
-                  state.floors}  # fmt: skip
+    if lost is not None and failed >= config.consecutive_checks:
+        floors = {
+            s.name: state.floors[s.name]
+            for s in lessons[:lost]
+            if s.name in state.floors
+        }
         return dataclasses.replace(
-            state, index=lost, spent=0.0, passed=0, failed=0, floors=floors,
+            state,
+            index=lost,
+            spent=0.0,
+            passed=0,
+            failed=0,
+            floors=floors,
             why="regression",
-        )  # fmt: skip
+        )
     min_budget, max_budget = lesson.budget
-    skilled = passed >= config.checks and state.spent >= min_budget
-    out_of_budget = config.force and state.spent >= max_budget
+    skilled = passed >= config.consecutive_checks and state.spent >= min_budget
+    out_of_budget = config.advance_on_budget and state.spent >= max_budget
     if state.index + 1 == len(lessons) or not (skilled or out_of_budget):
         return state
+    # The floor is the threshold, or less where the budget ran out first: what was never
+    # reached cannot be lost.
     guarded = lesson.promote if lesson.can_regress else {}
     floor = {k: min(v, measures[k]) for k, v in guarded.items() if k in measures}
     return dataclasses.replace(
-        state, index=state.index + 1, spent=0.0, passed=0, failed=0,
+        state,
+        index=state.index + 1,
+        spent=0.0,
+        passed=0,
+        failed=0,
         floors={**state.floors, lesson.name: floor},
         why="promotion" if skilled else "budget",
-    )  # fmt: skip
+    )
 
 
 def _reaches(measures: Mapping[str, float], name: str, threshold: float) -> bool:
@@ -285,7 +274,7 @@ def task_quotas(
 
         return fits
 
-    weights = mixture_shares(lesson, measures, config.boost)
+    weights = mixture_shares(lesson, measures, config.weakness_boost)
     return [
         (x, predicate(task_filter))
         for x, task_filter in zip(weights, lesson.task_mixture, strict=True)

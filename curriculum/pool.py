@@ -1,4 +1,4 @@
-"""The pool of tasks and what is known of each: outcomes, value, age, lineage.
+"""The pool of tasks, with the outcomes, value, age and lineage of each.
 
 outcomes of a batch -> pooled by cluster -> values, retirement. Plain data, saved as
 JSON, so that a run resumes with the same pool.
@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Float
 
 from curriculum import clusters
+from curriculum.config import ValueConfig
 from curriculum.value import (
     LARGEST,
-    ValueConfig,
     decayed,
     optimistic,
     posterior,
@@ -105,7 +105,7 @@ class TaskPool:
     def _set_clusters(self) -> None:
         c = self._values
         seeds = [e.task for e in self.entries.values() if not e.generated]
-        self._cluster = clusters.namer(c.cluster, seeds, c.clusters, seed=self._seed)
+        self._cluster = clusters.namer(c.pooling, seeds, c.clusters, seed=self._seed)
 
     def add_generated(self, task: Task) -> None:
         """Add a generated task; its id must be new."""
@@ -119,7 +119,7 @@ class TaskPool:
             if not e.retired and generated in (None, e.generated)
         ]
 
-    # --- taking in -----------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------
 
     def record_batch(self, outcomes: Outcomes, update: int) -> None:
         """Record the scored outcomes of a batch of groups, pooled by cluster.
@@ -141,6 +141,7 @@ class TaskPool:
             else:
                 entry.unscored_groups += 1
                 entry.retired = entry.retired or entry.unscored_groups >= self._patience
+        # A single outcome has no variance, which is not a variance of 0.
         values = {k: task_value(x) for k, x in pooled.items() if len(x) > 1}
         for entry in self.entries.values() if values else ():
             if entry.cluster not in values:
@@ -185,6 +186,7 @@ class TaskPool:
 
     def _readmit(self, entry: Entry) -> None:
         entry.retired, entry.uninformative_groups, entry.unscored_groups = False, 0, 0
+        # As if untried: these outcomes are what retired it, and would do so again.
         entry.value, entry.won, entry.lost = None, 0.0, 0.0
 
     def count_proposals(
@@ -195,7 +197,7 @@ class TaskPool:
         counts.update(proposal_counts)
         self.proposal_counts[generator] = dict(counts)
 
-    # --- telling -------------------------------------------------------------
+    # --- values ---------------------------------------------------------------
 
     def values(
         self, entries: Sequence[Entry], *, optimism: float | int | None = None
@@ -208,9 +210,11 @@ class TaskPool:
         """
         c = self._values
         deviations = c.optimism if optimism is None else optimism
-        if c.estimate == "posterior":
+        if c.estimator == "posterior":
             counts = self._counts()
-            spreads = [posterior(*counts[e.cluster], prior=c.prior) for e in entries]
+            spreads = [
+                posterior(*counts[e.cluster], prior=c.beta_prior) for e in entries
+            ]
             return np.array([optimistic(s, deviations) for s in spreads], float)
         untried = LARGEST if deviations else 0.5 * LARGEST
         return np.array(
@@ -227,7 +231,7 @@ class TaskPool:
 
     def success(self, entries: Sequence[Entry]) -> Float[np.ndarray, " N"]:
         """Return the expected success of each task's cluster, 1/2 where unknown."""
-        counts, prior = self._counts(), self._values.prior
+        counts, prior = self._counts(), self._values.beta_prior
         pairs = [counts[e.cluster] for e in entries]
         return np.array([(prior + w) / (2 * prior + w + x) for w, x in pairs], float)
 
@@ -273,9 +277,10 @@ class TaskPool:
 
 
 _FIELDS = {
-    "settled": "uninformative_groups", "silent": "unscored_groups",
+    "settled": "uninformative_groups",
+    "silent": "unscored_groups",
     "valued": "valued_at",
-}  # fmt: skip
+}
 """Fields of an Entry whose key in checkpoints has another name."""
 _KEYS = {field: key for key, field in _FIELDS.items()}
 

@@ -2,7 +2,7 @@
 
 tasks of a family -> the words that name things, and which could replace each other -> a
 task with one or two of them renamed consistently in instruction and initial state.
-Neither a model nor an environment is asked, so the result may be unsolvable.
+It needs neither a model nor an environment, so the result may be unsolvable.
 """
 
 import collections
@@ -20,7 +20,8 @@ Neighbours = Mapping[str, tuple[frozenset[str], frozenset[str]]]
 RENAMED = 2
 """The maximal number of words that change at once."""
 LIKE = 0.5
-"""The least overlap (intersection over union) of the neighbours of two words."""
+"""The smallest overlap (intersection over union) of the neighbours of two words at
+which one may replace the other."""
 
 
 def _lines(task: Task) -> list[list[str]]:
@@ -51,7 +52,7 @@ def entities(tasks: Sequence[Task]) -> set[str]:
 def stand_ins(
     task: Task, word: str, names: set[str], neighbour_sets: Neighbours
 ) -> list[str]:
-    """Return the names that may replace `word`: those seen in the same company.
+    """Return the names that may replace `word`: those that occur in its contexts.
 
     Such a name was seen, in other tasks, next to all neighbours that `word` has in this
     one, and overlaps with its neighbours by LIKE in all: rooms stand between rooms as
@@ -91,9 +92,14 @@ def with_renames(task: Task, renames: Mapping[str, str]) -> Task:
     text = "\n".join((task.env, task.family, instruction, *state)).encode()
     name = hashlib.blake2b(text, digest_size=6).hexdigest()
     return dataclasses.replace(
-        task, id=f"rule-{name}", instruction=instruction, initial_state=state,
-        options={}, split="generated", lineage=(*task.lineage, task.id),
-    )  # fmt: skip
+        task,
+        id=f"rule-{name}",
+        instruction=instruction,
+        initial_state=state,
+        options={},
+        split="generated",
+        lineage=(*task.lineage, task.id),
+    )
 
 
 class Renaming:

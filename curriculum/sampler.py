@@ -5,88 +5,35 @@ a target success), families in equal numbers, in the quotas of the lesson's task
 if there is one -> the batch. Untried tasks have the largest value.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from curriculum.feasibility import FeasibilityConfig
-from curriculum.lessons import LessonConfig
+from curriculum.config import CurriculumConfig
 from curriculum.pool import Entry, TaskPool, TaskQuota
-from curriculum.step_limit import StepLimitConfig
-from curriculum.value import ValueConfig, target_proximity
+from curriculum.value import target_proximity
 from worldmodel.data.records import Task
-
-GENERATORS = ("model", "rule", "none")
-STAGES = ("none", "tools", "games")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CurriculumConfig:
-    """How tasks are sampled and generated.
-
-    `generated_share` is the paper's lambda. `coverage` is the share of the probability
-    that is spread evenly, so that no task is forgotten. `patience` uninformative groups
-    retire a task. A `target` success above 0 weights tasks by their proximity to it
-    rather than by value: a distance of `target_width` has weight exp(-1/2).
-
-    `generator` writes `proposals` variations an update: "model" is the experience
-    model, "rule" the environment's own or a renaming of words in the texts, "none"
-    writes none. `stages` is a preset of lesson_presets.py, or "none".
-    """
-
-    generated_share: float = 0.125
-    coverage: float = 0.2
-    proposals: int = 4
-    patience: int = 2
-    target: float = 0.0
-    target_width: float = 0.2
-    generator: str = "model"
-    value: ValueConfig = ValueConfig()
-    feasibility: FeasibilityConfig = FeasibilityConfig()
-    horizon: StepLimitConfig = StepLimitConfig()
-    stages: str = "none"
-    stage: LessonConfig = LessonConfig()
-
-    def __post_init__(self):
-        for name in ("generated_share", "coverage"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {value}")
-        if self.proposals < 0 or self.patience < 1:
-            raise ValueError(
-                "proposals must be >= 0 and patience >= 1, got "
-                f"{self.proposals} and {self.patience}"
-            )
-        if not 0.0 <= self.target < 1.0 or not self.target_width > 0.0:
-            raise ValueError(
-                "target must be in [0, 1) and target_width > 0, got "
-                f"{self.target} and {self.target_width}"
-            )
-        if self.generator not in GENERATORS:
-            raise ValueError(
-                f"generator must be one of {GENERATORS}, got {self.generator!r}"
-            )
-        if self.stages not in STAGES:
-            raise ValueError(f"stages must be one of {STAGES}, got {self.stages!r}")
 
 
 def pool_of(
     tasks: Sequence[Task], config: CurriculumConfig, *, seed: int = 0
 ) -> TaskPool:
     """Return a new pool of seed tasks; `seed` is that of the lexical clusters."""
-    return TaskPool(tasks, patience=config.patience, values=config.value, seed=seed)
+    return TaskPool(tasks, patience=config.retire_after, values=config.value, seed=seed)
 
 
 def task_weights(
     pool: TaskPool, entries: Sequence[Entry], config: CurriculumConfig
 ) -> Float[np.ndarray, " N"]:
     """Return the weight of each task: its value, or its proximity to the target."""
-    if not config.target:
+    if not config.target_success:
         return pool.values(entries)
     expected = pool.success(entries).tolist()
-    near = [target_proximity(p, config.target, config.target_width) for p in expected]
+    near = [
+        target_proximity(p, config.target_success, config.target_width)
+        for p in expected
+    ]
     return np.array(near, float)
 
 
@@ -123,7 +70,7 @@ def sample(
     if count < 1:
         raise ValueError(f"count must be >= 1, got {count}")
 
-    def wanted(entry: Entry) -> bool:
+    def in_mixture(entry: Entry) -> bool:
         return not task_mixture or any(
             share > 0 and fits(entry) for share, fits in task_mixture
         )
@@ -131,9 +78,11 @@ def sample(
     def except_excluded(entries: list[Entry]) -> list[Entry]:
         return [e for e in entries if e.task.id not in exclude] or entries
 
-    invented = except_excluded([e for e in pool.active(generated=True) if wanted(e)])
-    num_generated = min(max_generated(config, count), len(invented))
-    chosen = _draw(pool, invented, num_generated, config, rng)
+    generated = except_excluded(
+        [e for e in pool.active(generated=True) if in_mixture(e)]
+    )
+    num_generated = min(max_generated(config, count), len(generated))
+    chosen = _draw(pool, generated, num_generated, config, rng)
     active = pool.active(generated=False)
     seeds = [e for e in pool.entries.values() if not e.generated]
 
@@ -159,7 +108,7 @@ def max_generated(config: CurriculumConfig, count: int) -> int:
 def apportion(shares: Sequence[float | int], count: int) -> list[int]:
     """Return integers in these shares that sum to `count` (largest remainders)."""
     exact = np.asarray(shares, float) / np.sum(shares) * count
-    out = np.floor(exact + 1e-9).astype(int)
+    out = np.floor(exact + 1e-9).astype(int)  # 1e-9: 0.29 * 100 is just short of 29
     order = np.argsort(-(exact - out), kind="stable")
     out[order[: count - int(out.sum())]] += 1
     return out.tolist()
@@ -193,7 +142,8 @@ def _draw(
 ) -> list[Entry]:
     if count == 0:
         return []
-    probabilities = weights(task_weights(pool, entries, config), config.coverage)
+    # With replacement only where there are too few tasks that can be drawn at all.
+    probabilities = weights(task_weights(pool, entries, config), config.uniform_share)
     positive = int((probabilities > 0).sum())
     index = rng.choice(len(entries), count, p=probabilities, replace=count > positive)
     return [entries[i] for i in index]

@@ -6,7 +6,8 @@ primer's ("Detecting Skill Collapse"); the thresholds are ours.
 
 from collections.abc import Mapping, Sequence
 
-from curriculum.lessons import LessonConfig, LessonState
+from curriculum.config import LessonConfig
+from curriculum.lessons import LessonState
 
 NAMED = {
     "valid_json": "syntax collapse",
@@ -18,7 +19,7 @@ NAMED = {
 
 LOWER_IS_BETTER = ("calls_per_success", "steps_per_success")
 RATES = ("call_rate", "due_rate")
-"""Measures that are neither good nor bad in themselves."""
+"""Measures of which neither more nor less is better."""
 
 FLAT = 0.02
 """The largest range over the window in which success counts as flat."""
@@ -29,7 +30,7 @@ EXPLODED = 3.0
 
 def flags(state: LessonState, config: LessonConfig) -> dict[str, str]:
     """Return the red flags of the last check in the state's history (`reasons`)."""
-    return red_flags(state.history, drop=config.drop)
+    return red_flags(state.history, drop=config.collapse_drop)
 
 
 def red_flags(

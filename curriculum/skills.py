@@ -21,7 +21,7 @@ from worldmodel.text.tool_calls import (
 
 
 class SkillRate(NamedTuple):
-    """A mean kept as hits and count, so that batches add exactly.
+    """A mean stored as hits and count, so that batches add exactly.
 
     Unlike data/rates.py's Rate its count may be a sum of parts, and it has no weights.
     """

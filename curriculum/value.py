@@ -5,55 +5,12 @@ rollouts -> the expected variance under a Beta posterior, which accounts for sma
 counts. Old outcomes are discounted, because the policy has changed since.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 LARGEST = 0.25
 """The largest variance of a 0/1 outcome, which is the value of an untried task."""
-
-ESTIMATES = ("group", "posterior")
-CLUSTERS = ("task", "family", "lexical")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ValueConfig:
-    """How the value of a task is estimated, and from which outcomes.
-
-    `estimate` "group" is the variance of the last group (DreamGym, Eq. 7). "posterior"
-    is the expected variance under Beta(`prior` + won, `prior` + lost), plus `optimism`
-    times its standard deviation, at most 1/4. Outcomes of k updates ago have the weight
-    `decay`**k, so that an old value drifts back to that of an untried task.
-
-    Tasks of a `cluster` share their outcomes: "task" is each task alone, "family" all
-    of a family, "lexical" `clusters` of them by their wording. PPO's single rollout a
-    task has no variance; the DreamGym paper pools over such clusters.
-    """
-
-    estimate: str = "group"
-    prior: float = 1.0
-    optimism: float = 1.0
-    decay: float = 1.0
-    cluster: str = "task"
-    clusters: int = 8
-
-    def __post_init__(self):
-        if self.estimate not in ESTIMATES:
-            raise ValueError(
-                f"estimate must be one of {ESTIMATES}, got {self.estimate!r}"
-            )
-        if self.cluster not in CLUSTERS:
-            raise ValueError(f"cluster must be one of {CLUSTERS}, got {self.cluster!r}")
-        if not 0 < self.prior < math.inf or not 0 <= self.optimism < math.inf:
-            raise ValueError(
-                "prior must be > 0 and optimism >= 0, both finite, got "
-                f"{self.prior} and {self.optimism}"
-            )
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay must be in (0, 1], got {self.decay}")
-        if self.clusters < 1:
-            raise ValueError(f"clusters must be >= 1, got {self.clusters}")
 
 
 class Spread(NamedTuple):
@@ -70,6 +27,7 @@ def task_value(successes: Sequence[bool]) -> float:
     """
     if not successes:
         return 0.0
+    # Divided by n, not n - 1: the paper's definition, and a group of one has value 0.
     mean = sum(successes) / len(successes)
     return mean * (1.0 - mean)
 
@@ -89,18 +47,23 @@ def posterior(won: float | int, lost: float | int, *, prior: float | int) -> Spr
     """
     if min(won, lost) < 0 or prior <= 0:
         raise ValueError(
-            "won and lost must be >= 0 and prior > 0, got "
-            f"{won}, {lost} and {prior}"
-        )  # fmt: skip
+            f"won and lost must be >= 0 and prior > 0, got {won}, {lost} and {prior}"
+        )
+    # With the prior 1 (uniform) an untried task has mean 1/6 and deviation 0.075: with
+    # optimism 1 its value is 0.24, nearly the largest there is.
     a, b = prior + won, prior + lost
     n = a + b
     mean = a * b / (n * (n + 1))
     square = mean * (a + 1) * (b + 1) / ((n + 2) * (n + 3))
+    # The difference may fall below 0 by rounding where both are tiny.
     return Spread(mean, math.sqrt(max(square - mean * mean, 0.0)))
 
 
 def optimistic(spread: Spread, optimism: float | int) -> float:
-    """Return the mean plus `optimism` standard deviations, at most 1/4."""
+    """Return the mean plus `optimism` standard deviations, at most 1/4.
+
+    An upper confidence bound: a task whose value is uncertain is worth a try.
+    """
     return min(spread.mean + optimism * spread.deviation, LARGEST)
 
 

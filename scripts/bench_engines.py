@@ -24,13 +24,13 @@ THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 
 
 
 def prompts(batch: int, length: int, vocab: int, seed: int = 0) -> np.ndarray:
-    """The same random ids [B, T] in every engine; the first ids are mostly control."""
+    """Return random ids [B, T], equal in every engine; the first are mostly control."""
     low = min(32, vocab // 2)
     return np.random.default_rng(seed).integers(low, vocab, (batch, length))
 
 
 def timed(work: Any) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -52,7 +52,7 @@ class Dreamgym:
         self._training: Any = None
 
     def about(self) -> dict[str, Any]:
-        """Sizes for the roofline."""
+        """Return the sizes for the roofline."""
         leaves = self.jax.tree.leaves(self.model.params)
         c = self.model.config
         table = self.vocab * c.hidden_size
@@ -67,7 +67,7 @@ class Dreamgym:
         }
 
     def rates(self) -> dict[str, float]:
-        """Best rates of this machine now: a matrix product's, a copy's, a sum's."""
+        """Measure this machine's best rates: of a matrix product, a copy and a sum."""
         jnp, jit = self.jax.numpy, self.jax.jit
         side = 2048 if self.jax.default_backend() == "cpu" else 8192
         x = jnp.ones((side, side), self.dtype)
@@ -93,7 +93,8 @@ class Dreamgym:
 
     def sample(self, batch: int, prompt: int, new: int, seed: int) -> dict[str, float]:
         """Prefill a batch, then sample at temperature 1."""
-        from worldmodel.backbone.generate import Streams, free_grammar
+        from worldmodel.backbone.grammar import free_grammar
+        from worldmodel.backbone.streams import Streams
 
         ids = prompts(batch, prompt, self.vocab).tolist()
         keys = self.jax.random.split(self.jax.random.key(seed), batch)
@@ -109,8 +110,9 @@ class Dreamgym:
     def turns(
         self, batch: int, turns: int, append: int, new: int, only: list[int]
     ) -> dict[str, list[float]]:
-        """Seconds of each turn of a conversation whose cache is kept."""
-        from worldmodel.backbone.generate import Streams, free_grammar
+        """Return the seconds of each turn of a conversation whose cache is reused."""
+        from worldmodel.backbone.grammar import free_grammar
+        from worldmodel.backbone.streams import Streams
 
         del only  # to reach a turn the ones before are taken anyway
         keys = self.jax.random.split(self.jax.random.key(0), batch)
@@ -125,20 +127,22 @@ class Dreamgym:
         return {"seconds": out}
 
     def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
-        """One AdamW step on rows of random ids, every token a target."""
+        """Make an AdamW step on rows of random ids, every token a target."""
         from worldmodel.fitting.batches import Example, pack
-        from worldmodel.fitting.learner import ComputeConfig, Learner
+        from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
+        from worldmodel.fitting.learner import Learner
         from worldmodel.fitting.losses import cross_entropy, read_logp
-        from worldmodel.fitting.optimizer import OptimizerConfig
 
-        def loss(readout: Any, batch: Any) -> Any:
-            logp = read_logp(readout, batch.ids)
+        def loss(output: Any, batch: Any) -> Any:
+            logp = read_logp(output, batch.ids)
             return cross_entropy(logp, batch.mask, batch.weight), {}
 
         if self._training is None:
-            config = OptimizerConfig(learning_rate=1e-5, warmup=0, clip=1e9)
+            config = OptimizerConfig(
+                learning_rate=1e-5, warmup_steps=0, max_grad_norm=1e9
+            )
             compute = ComputeConfig(dtype=self.dtype, remat=remat)
-            learner = Learner(self.model, config, loss, compute)
+            learner = Learner(self.model, config, loss, compute, steps=1000)
             self._training = [learner, learner.init(copy=False)]
         ids = prompts(rows, width, self.vocab).tolist()
         batch = pack([Example(i, [True] * width, [0] * width) for i in ids], width)
@@ -173,10 +177,16 @@ class Transformers:
 
     def _generate(self, ids: Any, new: int) -> Any:
         return self.model.generate(
-            input_ids=ids, attention_mask=self.torch.ones_like(ids), do_sample=True,
-            max_new_tokens=new, min_new_tokens=new, temperature=1.0, top_k=0,
-            top_p=1.0, pad_token_id=0,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=self.torch.ones_like(ids),
+            do_sample=True,
+            max_new_tokens=new,
+            min_new_tokens=new,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            pad_token_id=0,
+        )
 
     def sample(self, batch: int, prompt: int, new: int, seed: int) -> dict[str, float]:
         """Generate once for the first token's time, once for all."""
@@ -189,7 +199,7 @@ class Transformers:
     def turns(
         self, batch: int, turns: int, append: int, new: int, only: list[int]
     ) -> dict[str, list[float]]:
-        """A client that sends the whole conversation each turn (those in `only`)."""
+        """Act as a client that sends the whole conversation each turn (`only` some)."""
         del turns
         self.model.eval()
         out = []
@@ -199,7 +209,7 @@ class Transformers:
         return {"seconds": out}
 
     def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
-        """One AdamW step of the model's own loss."""
+        """Make an AdamW step of the model's own loss."""
         del remat  # it has a setting of its own, which a plain step does not use
         if self._optimizer is None:
             self._optimizer = self.torch.optim.AdamW(self.model.parameters(), lr=1e-5)
@@ -245,12 +255,17 @@ class Tunix:
         raw = json.loads((directory / "config.json").read_text())
         self.jax, self.vocab = jax, raw["vocab_size"]
         self.config = model.ModelConfig(
-            num_layers=raw["num_hidden_layers"], vocab_size=self.vocab,
-            embed_dim=raw["hidden_size"], hidden_dim=raw["intermediate_size"],
-            num_heads=raw["num_attention_heads"], head_dim=raw["head_dim"],
-            num_kv_heads=raw["num_key_value_heads"], rope_theta=raw["rope_theta"],
-            norm_eps=raw["rms_norm_eps"], weight_tying=raw["tie_word_embeddings"],
-        )  # fmt: skip
+            num_layers=raw["num_hidden_layers"],
+            vocab_size=self.vocab,
+            embed_dim=raw["hidden_size"],
+            hidden_dim=raw["intermediate_size"],
+            num_heads=raw["num_attention_heads"],
+            head_dim=raw["head_dim"],
+            num_kv_heads=raw["num_key_value_heads"],
+            rope_theta=raw["rope_theta"],
+            norm_eps=raw["rms_norm_eps"],
+            weight_tying=raw["tie_word_embeddings"],
+        )
         mesh = jax.make_mesh(
             (1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2
         )
@@ -268,22 +283,29 @@ class Tunix:
         if size not in self._samplers:
             c = self.config
             cache = sampler.CacheConfig(
-                cache_size=size, num_layers=c.num_layers, num_kv_heads=c.num_kv_heads,
+                cache_size=size,
+                num_layers=c.num_layers,
+                num_kv_heads=c.num_kv_heads,
                 head_dim=c.head_dim,
-            )  # fmt: skip
+            )
             self._samplers[size] = sampler.Sampler(self.model, _Numbers(), cache)
         texts = [" ".join(map(str, r)) for r in prompts(batch, prompt, self.vocab)]
 
         def run(steps: int) -> None:
             self._samplers[size](
-                texts, max_generation_steps=steps, max_prompt_length=prompt,
-                temperature=1.0, top_p=1.0, eos_tokens=[self.vocab + 1], seed=seed,
-            )  # fmt: skip
+                texts,
+                max_generation_steps=steps,
+                max_prompt_length=prompt,
+                temperature=1.0,
+                top_p=1.0,
+                eos_tokens=[self.vocab + 1],
+                seed=seed,
+            )
 
         return {"first": timed(lambda: run(1)), "total": timed(lambda: run(new))}
 
     def train(self, rows: int, width: int, remat: bool) -> dict[str, float]:
-        """One AdamW step of its trainer."""
+        """Make an AdamW step of its trainer."""
         del remat
         import optax
         from tunix.sft import peft_trainer, utils
@@ -291,17 +313,19 @@ class Tunix:
         jnp = self.jax.numpy
         if self._step is None:
             trainer = peft_trainer.PeftTrainer(
-                self.model, optax.adamw(1e-5),
+                self.model,
+                optax.adamw(1e-5),
                 peft_trainer.TrainingConfig(eval_every_n_steps=10**9, max_steps=10**9),
-            )  # fmt: skip
+            )
             self._step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
         ids = jnp.asarray(prompts(rows, width, self.vocab), jnp.int32)
         mask = jnp.ones_like(ids, bool)
         inputs = {
-            "input_tokens": ids, "input_mask": mask,
+            "input_tokens": ids,
+            "input_mask": mask,
             "positions": utils.build_positions_from_mask(mask),
             "attention_mask": utils.make_causal_attn_mask(mask),
-        }  # fmt: skip
+        }
         start = time.perf_counter()
         loss = self._step(inputs)[0]
         value = float(loss)
@@ -336,15 +360,23 @@ class LlamaCpp:
         return self._servers[batch, length]
 
     def sample(self, batch: int, prompt: int, new: int, seed: int) -> dict[str, float]:
-        """All prompts at once, for the first token's time and for all."""
+        """Sample all prompts at once, for the first token's time and for all."""
         server = self._server(batch, prompt + new)
 
         def one(ids: list[int], steps: int) -> None:
-            done = server.handle_completions({
-                "prompt": ids, "n_predict": steps, "temperature": 1.0, "top_k": 0,
-                "top_p": 1.0, "min_p": 0.0, "seed": seed, "ignore_eos": True,
-                "cache_prompt": False,
-            })  # fmt: skip
+            done = server.handle_completions(
+                {
+                    "prompt": ids,
+                    "n_predict": steps,
+                    "temperature": 1.0,
+                    "top_k": 0,
+                    "top_p": 1.0,
+                    "min_p": 0.0,
+                    "seed": seed,
+                    "ignore_eos": True,
+                    "cache_prompt": False,
+                }
+            )
             count = done["usage"]["completion_tokens"]
             if count != steps:
                 raise RuntimeError(f"llama.cpp wrote {count} of {steps} tokens")
@@ -358,7 +390,7 @@ class LlamaCpp:
 
 
 def write_gguf(directory: Path, file: Path) -> None:
-    """A Llama directory as GGUF in float16, q and k in llama.cpp's order of rows."""
+    """Write a Llama directory as GGUF in float16, q and k in llama.cpp's row order."""
     import gguf
     from safetensors.numpy import load_file
 
@@ -386,12 +418,13 @@ def write_gguf(directory: Path, file: Path) -> None:
     merges = tokens["model"]["merges"]
     out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
     mapping = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, raw["num_hidden_layers"])
-    for name, held in load_file(directory / "model.safetensors").items():
-        value = held
-        heads = raw["num_attention_heads" if ".q_proj." in name else
-                    "num_key_value_heads"]  # fmt: skip
+    for name, tensor in load_file(directory / "model.safetensors").items():
+        value = tensor
+        num_heads = raw[
+            "num_attention_heads" if ".q_proj." in name else "num_key_value_heads"
+        ]
         if ".q_proj." in name or ".k_proj." in name:
-            halves = value.reshape(heads, 2, -1, *value.shape[1:])
+            halves = value.reshape(num_heads, 2, -1, *value.shape[1:])
             value = halves.swapaxes(1, 2).reshape(value.shape)
         kind = np.float32 if value.ndim == 1 else np.float16
         key = mapping.get_name(name, try_suffixes=(".weight",))
@@ -403,15 +436,17 @@ def write_gguf(directory: Path, file: Path) -> None:
 
 
 ENGINES = {
-    "dreamgym": Dreamgym, "transformers": Transformers, "tunix": Tunix,
+    "dreamgym": Dreamgym,
+    "transformers": Transformers,
+    "tunix": Tunix,
     "llamacpp": LlamaCpp,
-}  # fmt: skip
+}
 
 
 def peak() -> dict[str, float]:
-    """The most memory this process held so far, in bytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"bytes": most * (1 if sys.platform == "darwin" else 1024)}
+    """Return the peak memory of this process so far, in bytes."""
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"bytes": peak_rss * (1 if sys.platform == "darwin" else 1024)}
 
 
 def main() -> None:
@@ -423,8 +458,8 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         do = order.pop("do")
-        found = peak() if do == "peak" else getattr(engine, do)(**order)
-        print(json.dumps(found), file=answers, flush=True)
+        answer = peak() if do == "peak" else getattr(engine, do)(**order)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from bench_common import Engine, engines, in_turns, median, options, show
 
 
 def main() -> None:
-    """Parse, measure, print."""
+    """Parse the arguments, measure, and print."""
     parser = options(__doc__)
     parser.add_argument("--batches", default="64", help="streams, by comma (64)")
     parser.add_argument("--prompt", type=int, default=128, help="tokens prefilled")
@@ -34,38 +34,45 @@ def main() -> None:
 
             def work(engine: Engine, batch: int = batch, number=number) -> Any:
                 return engine(
-                    "sample", batch=batch, prompt=args.prompt, new=args.new,
+                    "sample",
+                    batch=batch,
+                    prompt=args.prompt,
+                    new=args.new,
                     seed=next(number),
-                )  # fmt: skip
+                )
 
-            found = in_turns(running, args.rounds, work)
+            results = in_turns(running, args.rounds, work)
             for name in running:
-                rows.append(row(args, batch, name, found, about, rates))
+                rows.append(row(args, batch, name, results, about, rates))
     show(args, rows)
 
 
 def row(
-    args: Any, batch: int, name: str, found: Any, about: Any, rates: Any
+    args: Any, batch: int, name: str, results: Any, about: Any, rates: Any
 ) -> dict[str, Any]:
-    """One engine's line of the table."""
-    mine, theirs = found["dreamgym"], found[name]
-    first = median([a["first"] for a in theirs])
-    rest = median([a["total"] - a["first"] for a in theirs])
+    """Return one engine's row of the table."""
+    ours, peer = results["dreamgym"], results[name]
+    first = median([a["first"] for a in peer])
+    rest = median([a["total"] - a["first"] for a in peer])
     prefill = batch * args.prompt / first
     # None: too short to be told from the noise of two calls.
     steps = (args.new - 1) / rest if rest > 0 else None
-    ratios = [b["total"] / a["total"] for a, b in zip(mine, theirs, strict=True)]
+    ratios = [b["total"] / a["total"] for a, b in zip(ours, peer, strict=True)]
     return {
-        "engine": name, "batch": batch,
-        "tokens/s": batch * args.new / median([a["total"] for a in theirs]),
-        "prefill/s": prefill, "decode/s": None if steps is None else batch * steps,
+        "engine": name,
+        "batch": batch,
+        "tokens/s": batch * args.new / median([a["total"] for a in peer]),
+        "prefill/s": prefill,
+        "decode/s": None if steps is None else batch * steps,
         "ratio": median(ratios),
         "of matrix": prefill * 2 * about["multiplied"] / rates["matrix_flops"],
-        "of copy": None if steps is None else 2 * steps * about["bytes"]
-        / rates["copy_bytes"],
-        "of read": None if steps is None else steps * about["bytes"]
-        / rates["read_bytes"],
-    }  # fmt: skip
+        "of copy": None
+        if steps is None
+        else 2 * steps * about["bytes"] / rates["copy_bytes"],
+        "of read": None
+        if steps is None
+        else steps * about["bytes"] / rates["read_bytes"],
+    }
 
 
 if __name__ == "__main__":

@@ -24,30 +24,32 @@ from worldmodel.memory.index import Index
 def measured(
     index: Index, peer: Any, vectors: np.ndarray, batch: int, k: int, rounds: int
 ) -> dict[str, Any]:
-    """One row: seconds of a batch of queries on both sides."""
+    """Return one row: seconds of a batch of queries on both sides."""
     rng = np.random.default_rng(batch)
     noise = rng.standard_normal((batch, vectors.shape[1]), dtype=np.float32)
     queries = vectors[rng.integers(0, len(vectors), batch)] + 0.02 * noise
-    own = np.full(batch, -1)
-    mine, theirs = [], []
+    no_owner = np.full(batch, -1)
+    times, peer_times = [], []
     for number in range(rounds + 1):
         start = time.perf_counter()
-        _, slots = index.search(queries, own, k)
+        _, slots = index.search(queries, no_owner, k)
         middle = time.perf_counter()
-        _, found = peer.search(queries, k)
+        _, peer_slots = peer.search(queries, k)
         end = time.perf_counter()
         if number:  # the first compiles
-            mine.append(middle - start)
-            theirs.append(end - middle)
+            times.append(middle - start)
+            peer_times.append(end - middle)
     return {
-        "queries": batch, "ms": 1e3 * median(mine), "faiss ms": 1e3 * median(theirs),
-        "ratio": median([b / a for a, b in zip(mine, theirs, strict=True)]),
-        "agree": float((slots == found).mean()),
-    }  # fmt: skip
+        "queries": batch,
+        "ms": 1e3 * median(times),
+        "faiss ms": 1e3 * median(peer_times),
+        "ratio": median([b / a for a, b in zip(times, peer_times, strict=True)]),
+        "agree": float((slots == peer_slots).mean()),
+    }
 
 
 def main() -> None:
-    """Parse, measure, print."""
+    """Parse the arguments, measure, and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -69,8 +71,11 @@ def main() -> None:
         measured(index, peer, vectors, batch, args.k, args.rounds)
         for batch in (1, 16, 64, 256)
     ]
-    print(json.dumps({"entries": args.entries, "rows": rows}) if args.json
-          else table(rows))  # fmt: skip
+    print(
+        json.dumps({"entries": args.entries, "rows": rows})
+        if args.json
+        else table(rows)
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from bench_common import engines, in_turns, median, options, show
 
 
 def main() -> None:
-    """Parse, measure, print."""
+    """Parse the arguments, measure, and print."""
     parser = options(__doc__)
     parser.add_argument("--batch", type=int, default=8, help="streams (8)")
     parser.add_argument("--turns", type=int, default=12, help="turns (12)")
@@ -20,23 +20,33 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=8, help="tokens sampled (8)")
     args = parser.parse_args()
     order = {
-        "batch": args.batch, "turns": args.turns, "append": args.append,
-        "new": args.new, "only": [2, args.turns],
-    }  # fmt: skip
+        "batch": args.batch,
+        "turns": args.turns,
+        "append": args.append,
+        "new": args.new,
+        "only": [2, args.turns],
+    }
     rows = []
     with engines(args) as running:
-        found = in_turns(running, args.rounds, lambda engine: engine("turns", **order))
-    mine = found["dreamgym"]
-    for name, answers in found.items():
+        results = in_turns(
+            running, args.rounds, lambda engine: engine("turns", **order)
+        )
+    ours = results["dreamgym"]
+    for name, answers in results.items():
         second = [a["seconds"][1 if name == "dreamgym" else 0] for a in answers]
         last = [a["seconds"][-1] for a in answers]
-        pairs = zip(mine, answers, strict=True)
-        rows.append({
-            "engine": name, "turn 2 s": median(second),
-            f"turn {args.turns} s": median(last),
-            "growth": median([b / a for a, b in zip(second, last, strict=True)]),
-            "ratio": median([b["seconds"][-1] / a["seconds"][-1] for a, b in pairs]),
-        })  # fmt: skip
+        pairs = zip(ours, answers, strict=True)
+        rows.append(
+            {
+                "engine": name,
+                "turn 2 s": median(second),
+                f"turn {args.turns} s": median(last),
+                "growth": median([b / a for a, b in zip(second, last, strict=True)]),
+                "ratio": median(
+                    [b["seconds"][-1] / a["seconds"][-1] for a, b in pairs]
+                ),
+            }
+        )
     show(args, rows)
 
 

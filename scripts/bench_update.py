@@ -26,7 +26,8 @@ from bench_common import median, table
 from dreamgym.agent.policy import Policy
 from dreamgym.build.episodes import read
 from dreamgym.build.models import load_policy
-from dreamgym.rl.critic import Critic, CriticConfig
+from dreamgym.rl.config import CriticConfig
+from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
 from dreamgym.run.directory import Run
 from dreamgym.run.process import tune_process
@@ -34,7 +35,7 @@ from worldmodel.fitting.batches import Example, pack
 
 
 def sampled(policy: Policy, run: Run, count: int) -> list[Example]:
-    """Turns of the policy in dev states, every other one good."""
+    """Return turns of the policy in dev states, every other one good."""
     _, dev = read(run)
     places = [
         (e.task, tuple(t.action for t in e.transitions[:i]), t.state)
@@ -51,21 +52,21 @@ def sampled(policy: Policy, run: Run, count: int) -> list[Example]:
 
 
 def timed(body: Callable[[], Any], rounds: int) -> float:
-    """Median seconds of a round, after one that compiles."""
-    found = []
+    """Return the median seconds of a round, after one that compiles."""
+    seconds = []
     for number in range(rounds + 1):
         start = time.perf_counter()
         jax.block_until_ready(body())
         if number:
-            found.append(time.perf_counter() - start)
-    return median(found)
+            seconds.append(time.perf_counter() - start)
+    return median(seconds)
 
 
 def measured(
     policy: Policy, run: Run, examples: list[Example], rounds: int
 ) -> dict[str, Any]:
-    """One row of the table."""
-    config = run.config.dream.update
+    """Return one row of the table."""
+    config = run.config.train.update
     grammar = policy.grammar(config.temperature)
     updater = Updater(policy.model, policy.model.params, grammar, config)
     params = policy.model.params
@@ -73,7 +74,7 @@ def measured(
     def update() -> Any:
         return updater.update(updater.learner.init(), examples, seed=0)[0].params
 
-    tokens = pack(examples, config.width)
+    tokens = pack(examples, config.row_tokens)
     whole = timed(update, rounds)
     guard = timed(lambda: updater.update_size(params, params, tokens).mean_kl, rounds)
     row = {
@@ -84,11 +85,13 @@ def measured(
         "guard": guard / whole,
     }
     returns = np.linspace(0.0, 1.0, len(examples), dtype=np.float32)
-    for trunk in ("shared", "own"):
+    for trunk in ("shared", "separate"):
         critic = Critic(
-            policy.model, CriticConfig(trunk=trunk), rows=config.rows,
-            width=config.width,
-        )  # fmt: skip
+            policy.model,
+            CriticConfig(network=trunk),
+            rows=config.batch_rows,
+            width=config.row_tokens,
+        )
 
         def judge(critic: Critic = critic) -> Any:
             state = critic.init()
@@ -101,12 +104,12 @@ def measured(
 
 
 def numbers(text: str) -> list[int]:
-    """A list of whole numbers, with commas between."""
+    """Parse whole numbers that are separated by commas."""
     return [int(x) for x in text.split(",")]
 
 
 def main() -> None:
-    """Parse, measure, print."""
+    """Parse the arguments, measure, and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -17,7 +17,7 @@ PAIRS = (("dream", "warmstart"), ("dream", "bc"), ("s2r", "real_only"))
 
 
 def pooled(roots: list[Path]) -> dict:
-    """The rows of `results.json`, over the test episodes of several runs."""
+    """Return the rows of `results.json` over the test episodes of several runs."""
     costs = [json.loads((r / "results.json").read_text())["policies"] for r in roots]
     names = [n for n in costs[0] if all(n in c for c in costs)]
     played = {
@@ -27,8 +27,8 @@ def pooled(roots: list[Path]) -> dict:
 
     def rows(family: str | None) -> dict:
         part = {
-            n: found if family is None else evaluate.by_family(found)[family]
-            for n, found in played.items()
+            n: episodes if family is None else evaluate.by_family(episodes)[family]
+            for n, episodes in played.items()
         }
         mean = {
             n: sum(c[n]["real_transitions"] for c in costs) // len(costs) for n in part
@@ -50,7 +50,7 @@ def pooled(roots: list[Path]) -> dict:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the seeds and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="small")
     parser.add_argument("--model", help="another shape or directory than the preset's")
@@ -65,7 +65,12 @@ def main() -> None:
         suffix = "-shuffled" if args.shuffled else ""
         suffix += f"-{Path(args.model).name}" if named else ""
         root = args.runs / f"{args.preset}-{seed}{suffix}"
-        config = preset(args.preset, seed=seed, shuffled=args.shuffled, **named)
+        config = preset(
+            args.preset,
+            {"pretrain.permute_outcomes": args.shuffled},
+            seed=seed,
+            **named,
+        )
         quickstart(root, config, fine_tune=not args.no_transfer)
         roots.append(root)
     print(table(pooled(roots)))

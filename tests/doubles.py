@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.early_experience import demonstration_example
-from dreamgym.agent.policy import Policy, PolicyConfig, Turn
+from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import TextEnv
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.model import Model, create, forward
 from worldmodel.data.records import Episode, State, Task, Transition, lines
 from worldmodel.experience.base import Prediction, Query
-from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.fitting import supervised
-from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -283,8 +284,8 @@ def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
         for word in words
     ]
     config = supervised.FitConfig(
-        steps=150, rows=2, width=64, eval_every=150,
-        optimizer=OptimizerConfig(learning_rate=2e-2, warmup=5),
+        steps=150, batch_rows=2, row_tokens=64, eval_every=150,
+        optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         fitted, _ = supervised.fit(

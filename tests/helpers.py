@@ -1,6 +1,8 @@
 """Small worlds, records and models for the tests."""
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -155,3 +157,17 @@ def lamp_and_door(task: str = "room-1", family: str = "room") -> Episode:
         transition(lit, "pull door", out, 1.0, terminated=True, success=True),
     )
     return episode(f"{task}-run", about, steps)
+
+
+def won_episode(*steps, task="t", name="e"):
+    """Return an episode of (state, action) steps; the last one wins."""
+    made = [
+        transition((here,), action, (there,), reward=0.0)
+        for (here, action), (there, _) in itertools.pairwise(steps)
+    ]
+    last = dataclasses.replace(
+        transition((steps[-1][0],), steps[-1][1], ("done",), reward=1.0),
+        terminated=True, success=True,
+    )  # fmt: skip
+    base = lamp_and_door()
+    return episode(name, dataclasses.replace(base.task, id=task), [*made, last])

@@ -90,7 +90,7 @@ def test_the_memory_finds_what_faiss_finds():
 @pytest.fixture
 def unfitted(tmp_path) -> Run:
     """A run whose experience model has learned nothing, which is as fast."""
-    run = Run(tmp_path / "r", preset("tiny", env=CORRIDOR))
+    run = Run(tmp_path / "r", preset("tiny", {"env.id": CORRIDOR}))
     run.stage("collect", lambda: collect.body(run))
     texts = examples.texts_of(read_episodes(run.path("episodes.jsonl")))
     tok = TextTokenizer.train(texts, 448)

@@ -58,8 +58,9 @@ ALLOWED = {
     "dreamgym.commands": COMMANDS,
     "dreamgym.fetch": BACKBONE,
     "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | COMMANDS,
+    "dreamgym.__main__": {"dreamgym.cli"},
     # It names what is public.
-    "dreamgym": {"dreamgym.envs", "dreamgym.config", "dreamgym.commands"},
+    "dreamgym": {"dreamgym.envs", "dreamgym.config", "dreamgym.commands"} | DATA,
 }
 LONGER = {  # loops may reach 120 lines
     "dreamgym/training/loop.py:train",

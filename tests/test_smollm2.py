@@ -59,7 +59,7 @@ def test_logits_are_those_of_transformers(ours, theirs):
 
 
 def test_greedy_text_is_that_of_transformers(ours, theirs):
-    from worldmodel.backbone.generate import free_grammar
+    from worldmodel.backbone.grammar import free_grammar
     from worldmodel.completion import complete
 
     (model, vocabulary), (torch, other, _) = ours, theirs

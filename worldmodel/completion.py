@@ -15,9 +15,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from worldmodel.backbone.generate import Grammar, Streams, bucket
+from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.mesh import place_rows
 from worldmodel.backbone.model import Model, apply_decoder
+from worldmodel.backbone.streams import Streams, bucket
 from worldmodel.fitting.losses import read_logp
 from worldmodel.text.tokenizer import Vocabulary
 
@@ -80,9 +81,12 @@ def complete(
     active = np.ones(len(prompts), bool)
     for start in range(0, max_tokens, step):
         sampled = streams.sample(
-            grammar, keys, max_tokens=min(step, max_tokens - start), active=active,
+            grammar,
+            keys,
+            max_tokens=min(step, max_tokens - start),
+            active=active,
             resume=start > 0,
-        )  # fmt: skip
+        )
         for b in np.flatnonzero(active):
             n = int(sampled.length[b])
             ids[b] += sampled.ids[b, :n].tolist()

@@ -22,7 +22,7 @@ from worldmodel.data.records import Branch, Episode, State, Transition
 
 
 class StateNotReached(Exception):
-    """The environment did not come to the state of a step."""
+    """The environment did not come to a state; with a reason where it raised."""
 
 
 class Arrival(NamedTuple):
@@ -45,7 +45,7 @@ class BranchPoint:
         self._arrival: Arrival | None = None
 
     def valid_actions(self, step: int) -> list[str] | None:
-        """The valid actions in the state of a step; None where none are declared.
+        """Return the valid actions in the state of a step; None if none are declared.
 
         Raises:
           StateNotReached: the environment did not come to the state.
@@ -60,7 +60,7 @@ class BranchPoint:
         return actions
 
     def branch(self, step: int, action: str) -> Branch | None:
-        """What an action leads to in the state of a step; None if that raised.
+        """Take an action in the state of a step; return the branch, None if it raised.
 
         Raises:
           StateNotReached: the environment did not come to the state.
@@ -76,6 +76,10 @@ class BranchPoint:
         if isinstance(result, EnvironmentFailure):
             return None
         return Branch(episode=self.episode.id, step=step, transition=result)
+
+    def cost(self, step: int, alternatives: int) -> int:
+        """The real transitions that some alternatives in a state will cost, at most."""
+        return (step + 1) * max(alternatives, 1)
 
     def leave(self) -> None:
         """Forget the arrival: an action was taken in it, so it is not used again."""
@@ -94,12 +98,12 @@ class BranchPoint:
         return arrival
 
     def _arrive(self, step: int) -> Arrival | None:
-        """The environment in the state of a step; None if it comes to another one."""
+        """Return the environment in the state of a step; None if it comes elsewhere."""
         raise NotImplementedError
 
     def _not_reached(self, step: int, failure: EnvironmentFailure) -> StateNotReached:
         self._report(step, f"not reached: {failure.reason}")
-        return StateNotReached()
+        return StateNotReached(failure.reason)
 
     def _report(self, step: int, message: str) -> None:
         print(f"branch: {self.episode.id}, step {step}, {message}", file=sys.stderr)
@@ -107,7 +111,7 @@ class BranchPoint:
     def _take(
         self, env: gymnasium.Env, return_so_far: float, state: State, action: str
     ) -> Transition:
-        self.transitions += 1  # one that raises was asked for, too
+        self.transitions += 1  # counted before the step: one that raises costs, too
         return take(env, action, return_so_far).transition(state, action)
 
 
@@ -138,6 +142,10 @@ class ForkPoint(BranchPoint):
         self._state: State | None = None
         self._return_so_far, self._step, self._ended = 0.0, 0, False
 
+    def cost(self, step: int, alternatives: int) -> int:
+        """See BranchPoint: the steps that are left to walk, and the alternatives."""
+        return max(step - self._step, 0) + alternatives
+
     def _arrive(self, step: int) -> Arrival | None:
         steps = self.episode.transitions
         if self._state is None:
@@ -163,7 +171,7 @@ class ForkPoint(BranchPoint):
 
 
 def branch_point(env: gymnasium.Env, episode: Episode) -> BranchPoint:
-    """Arrivals by fork where the environment can fork, by replay elsewhere."""
+    """Return arrivals by fork where the environment can fork, by replay elsewhere."""
     forkable = as_forkable(env)
     if forkable is None:
         return ReplayPoint(env, episode)

@@ -6,12 +6,14 @@ records. No model is involved.
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from dreamgym.agent.config import CollectConfig
 from dreamgym.envs import base
 from worldmodel.data.records import Episode, Task, Transition
 
@@ -20,39 +22,6 @@ SOURCES = ("expert", "noisy", "random")
 
 MAX_POOL = 2000
 """Actions of earlier episodes that random players choose from, at most."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectConfig:
-    """How many real episodes are collected, and by which behavior policies.
-
-    `expert`, `noisy` and `random` are weights; they need not sum to one. Few episodes
-    are an expert's by default: demonstrations are expensive, and an expert knows more
-    than the state says, so that a model fitted to its episodes expects luck everywhere.
-
-    With probability `noise` the noisy expert takes a random action. A random action is,
-    with probability `foreign`, an action of another task; with `mangled`, scrambled
-    words of two actions; with `tempting`, an action that earned a reward in another
-    task. In the present task some condition of the latter is mostly missing, which is
-    what an experience model learns last.
-    """
-
-    games: int = 600
-    episodes: int = 1300
-    dev_games: int = 100
-    expert: float = 0.035
-    noisy: float = 0.1
-    random: float = 0.865
-    noise: float = 0.35
-    foreign: float = 0.3
-    tempting: float = 0.2
-    mangled: float = 0.05
-
-    def __post_init__(self):
-        if min(self.games, self.episodes, self.dev_games) < 1:
-            raise ValueError("games, episodes and dev_games must be >= 1")
-        if self.expert + self.noisy + self.random <= 0:
-            raise ValueError("expert, noisy and random must not all be 0")
 
 
 def collect(
@@ -64,6 +33,7 @@ def collect(
     seed: int,
     max_steps: int,
     show: Callable[[int], Any] = lambda _: None,
+    failures: Counter[str] | None = None,
 ) -> list[Episode]:
     """Return real episodes: the tasks in turn, the behavior policy drawn by weight.
 
@@ -74,9 +44,12 @@ def collect(
       episodes: how many are played.
       max_steps: steps after which an episode is truncated.
       show: is called with the number of episodes played.
+      failures: to count the episodes that the environment broke, by type of error.
     """
     rng = np.random.default_rng(seed)
-    weights = np.array([config.expert, config.noisy, config.random], float)
+    weights = np.array(
+        [config.expert_weight, config.noisy_weight, config.random_weight], float
+    )
     if base.as_expert(env) is None:
         weights = np.array([0.0, 0.0, 1.0])
     actions, rewarded_actions = list[str](), list[str]()
@@ -88,6 +61,8 @@ def collect(
         actor = BehaviorPolicy(env, source, config, rng, actions, rewarded_actions)
         episode = play(env, task, actor, max_steps=max_steps, name=name)
         show(number + 1)
+        if failures is not None and episode.error is not None:
+            failures[episode.error.partition(":")[0]] += 1
         if not episode.transitions:
             continue
         out.append(dataclasses.replace(episode, source=source))
@@ -119,7 +94,9 @@ class BehaviorPolicy:
         self._expert, self._lister = base.as_expert(env), base.as_valid_actions(env)
         self._config, self._rng = config, rng
         self._actions, self._rewarded_actions = actions, rewarded_actions
-        self._noise = {"expert": 0.0, "noisy": config.noise, "random": 1.0}[source]
+        self._noise = {"expert": 0.0, "noisy": config.expert_noise, "random": 1.0}[
+            source
+        ]
         self._plan: list[str] | None = None
 
     def __call__(self) -> str:
@@ -135,12 +112,15 @@ class BehaviorPolicy:
         draw = self._rng.random()
         c, lister = self._config, self._lister
         valid = [] if lister is None else list(lister.valid_actions())
-        other_task = c.mangled + c.foreign
-        if self._rewarded_actions and other_task <= draw < other_task + c.tempting:
+        other_task = c.scrambled_action_prob + c.other_task_action_prob
+        if (
+            self._rewarded_actions
+            and other_task <= draw < other_task + c.rewarded_action_prob
+        ):
             return self._choose(self._rewarded_actions)
         if valid and draw >= other_task:
             return self._choose(valid)
-        if self._actions and draw >= c.mangled:
+        if self._actions and draw >= c.scrambled_action_prob:
             return self._choose(self._actions)
         if not self._actions:
             return self._choose(valid) if valid else self._env.action_space.sample()
@@ -193,13 +173,15 @@ def play(
             return_so_far += sum(step.rewards.values())
             if step.terminated or step.truncated:
                 break
+    error = None
     if isinstance(result, base.EnvironmentFailure):
-        print(f"collect: {name}: {result.reason}", file=sys.stderr)
-        success = None
+        success, error = None, result.reason
+        print(f"collect: {name}: {error}", file=sys.stderr)
     return Episode(
         id=name,
         task=task,
         transitions=tuple(transitions),
         source="real",
         success=success,
+        error=error,
     )

@@ -6,6 +6,7 @@ from branching.py, thoughts from reflection.py. Outcomes shape a thought when it
 written; the policy never sees them.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,23 +15,45 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import ReflectionCase
 from dreamgym.agent.rollout import Trajectory
 from worldmodel.data.records import Branch, Episode, State, Task, Transition
+from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
+from worldmodel.fitting.config import FitConfig
 from worldmodel.text import prompts
 
+MAX_DRAWS = 16
+"""Draws of references that the examples of a fit have, at most."""
 
-def bc_examples(policy: Policy, episodes: Sequence[Episode]) -> list[Example]:
+
+def draws(policy: Policy, fit: FitConfig, examples: Sequence[Example]) -> int:
+    """Return how many draws of references the examples of a fit should have.
+
+    One where the policy's tokenizer has none, else as many as the fit reads once, at
+    most MAX_DRAWS.
+    """
+    if policy.tokenizer.reference_rule is None:
+        return 1
+    return min(supervised.epochs_read(fit, examples), MAX_DRAWS)
+
+
+def bc_examples(
+    policy: Policy, episodes: Sequence[Episode], *, draws: int = 1
+) -> list[Example]:
     """Return the examples of -log p(expert action | state), Eq. 1.
 
-    Equal examples of a task are one example.
+    Equal examples of a task are one example: otherwise the first steps of a task that
+    is demonstrated more than once would count more than its later ones. Of each
+    there are as many `draws` of the references.
     """
     examples: dict[tuple, Example] = {}
-    for e in episodes:
+    for e, draw in itertools.product(episodes, range(draws)):
         past: tuple[str, ...] = ()
         for t in e.transitions:
             visible_past = prompts.last_actions(past, policy.config.history)
             examples.setdefault(
-                (e.task.id, visible_past, t.state, t.action),
-                demonstration_example(policy, e.task, past, t.state, t.action),
+                (e.task.id, visible_past, t.state, t.action, draw),
+                demonstration_example(
+                    policy, e.task, past, t.state, t.action, draw=draw
+                ),
             )
             past = (*past, t.action)
     return list(examples.values())
@@ -43,10 +66,13 @@ def demonstration_example(
     state: State,
     action: str,
     thought: str | None = None,
+    *,
+    draw: int = 0,
 ) -> Example:
-    """Return a turn that is not sampled as a target, in the context of the policy."""
-    context = policy.context(task, past, state)
-    turn = prompts.turn_ids(policy.tokenizer, action, thought)
+    """Return a given action (and thought) as a target, in the context of the policy."""
+    context = policy.context(task, past, state, draw=draw)
+    tok = policy.tokenizer_in(task, past, state, draw=draw)
+    turn = prompts.turn_ids(tok, action, thought)
     ids = [*context, *turn]
     mask = [False] * len(context) + [True] * len(turn)
     if thought is None:
@@ -81,13 +107,19 @@ def _next_states(
     steps: Sequence[Transition],
     which: Sequence[int],
 ) -> list[Example]:
-    """Some steps as examples: the effect of an action, in the context of the policy."""
-    tok, out = policy.tokenizer, []
+    """Return the effects of the steps at indices `which` as examples.
+
+    The effect stands behind the action, in the same context that the policy acts in, so
+    that what it learns of consequences is learned where it decides.
+    """
+    out = []
     for i in which:
         t, past = steps[i], [x.action for x in steps[:i]]
+        tok = policy.tokenizer_in(task, past, t.state)
         context = policy.context(task, past, t.state)
         context += prompts.turn_ids(tok, t.action)
         effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
+        # The token that opens an effect is the same in all of them: nothing to learn.
         mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
         out.append(Example(context + effect, mask, [1] * len(mask)))
     return out
@@ -118,7 +150,11 @@ def rollout_iwm_examples(
 
 
 def sr_examples(
-    policy: Policy, cases: Sequence[ReflectionCase], thoughts: Sequence[str | None]
+    policy: Policy,
+    cases: Sequence[ReflectionCase],
+    thoughts: Sequence[str | None],
+    *,
+    draws: int = 1,
 ) -> list[Example]:
     """Return the examples of -log p(thought, expert action | state), Eq. 4.
 
@@ -128,8 +164,9 @@ def sr_examples(
     """
     return [
         demonstration_example(
-            policy, c.task, c.past, c.expert.state, c.expert.action, thought
+            policy, c.task, c.past, c.expert.state, c.expert.action, thought, draw=draw
         )
+        for draw in range(draws)
         for c, thought in zip(cases, thoughts, strict=True)
         if thought is not None
     ]

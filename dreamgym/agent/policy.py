@@ -4,41 +4,22 @@
 its token ids, their log-probabilities, and the grammar phase of each token.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from worldmodel.backbone.generate import Grammar, generate
+from dreamgym.agent.config import PolicyConfig
+from worldmodel.backbone.generate import generate
+from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task
 from worldmodel.fitting.batches import Example, Values
 from worldmodel.text import prompts
+from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import TextTokenizer
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PolicyConfig:
-    """What the policy reads, and how much it may write.
-
-    It reads `history` past actions. A turn has at most `thought_tokens` tokens of
-    thought (0: no thought) and then at most `action_tokens` tokens of action.
-    """
-
-    history: int = 6
-    action_tokens: int = 12
-    thought_tokens: int = 0
-
-    def __post_init__(self):
-        if self.history < 0 or self.thought_tokens < 0:
-            raise ValueError(
-                "history and thought_tokens must be >= 0, got "
-                f"{self.history} and {self.thought_tokens}"
-            )
-        if self.action_tokens < 1:
-            raise ValueError(f"action_tokens must be >= 1, got {self.action_tokens}")
 
 
 class Turn(NamedTuple):
@@ -93,7 +74,8 @@ class Policy:
     def grammar(self, temperature: float) -> Grammar:
         """Return the grammar of a turn: [`why` text] `action` text `end`."""
         tok, think = self.tokenizer, self.config.thought_tokens > 0
-        c, size, text = tok.control, tok.vocab_size, tok.text_mask()
+        c, size = tok.control, tok.vocab_size
+        text = tok.text_mask() | tok.reference_mask()
         openers = [c("why"), c("action")] if think else [c("action")]
         closers = [*openers, c("end")]
         limits = [self.config.thought_tokens] * think + [self.config.action_tokens]
@@ -101,20 +83,41 @@ class Policy:
         allowed, first = np.zeros((count, size), bool), np.zeros((count, size), bool)
         close = np.zeros((count, size), bool)
         allowed[1:], first[1:] = text, text
-        first[0] = text  # never sampled from: the opener is forced
+        first[0] = text  # never sampled from: phase 0 only forces its closer
         for phase, token in enumerate(closers):
             allowed[phase, token] = close[phase, token] = True
         return Grammar(
-            allowed, first, close,
-            np.array(closers, np.int32), np.array([0, *limits], np.int32),
-            np.full(count, temperature, np.float32), np.zeros(count, np.float32),
-        )  # fmt: skip
+            allowed,
+            first,
+            close,
+            np.array(closers, np.int32),
+            np.array([0, *limits], np.int32),
+            np.full(count, temperature, np.float32),
+            np.zeros(count, np.float32),
+        )
 
-    def context(self, task: Task, past: Sequence[str], state: State) -> list[int]:
+    def tokenizer_in(
+        self, task: Task, past: Sequence[str], state: State, *, draw: int = 0
+    ) -> AnyTokenizer:
+        """Return the tokenizer with references to the identifiers of a situation.
+
+        They depend on the situation, and on `draw`: training examples have other ones
+        in each draw, so that references mean nothing by themselves.
+        """
+        visible = prompts.last_actions(past, self.config.history)
+        texts = (task.instruction, *state[::-1], *visible[::-1])
+        return with_references(
+            self.tokenizer, texts, seed=content_seed("policy", texts, draw)
+        )
+
+    def context(
+        self, task: Task, past: Sequence[str], state: State, *, draw: int = 0
+    ) -> list[int]:
         """Return the ids that the next turn is conditioned on."""
         return prompts.policy_context_ids(
-            self.tokenizer, task, past, state, history=self.config.history
-        )
+            self.tokenizer_in(task, past, state, draw=draw), task, past, state,
+            history=self.config.history,
+        )  # fmt: skip
 
     def act(
         self,
@@ -125,17 +128,24 @@ class Policy:
     ) -> list[Turn]:
         """Sample a turn for each (task, past actions, state) with one PRNG key each."""
         contexts = [self.context(*s) for s in situations]
-        return self.answer(contexts, keys, temperature=temperature)
+        tokenizers = [self.tokenizer_in(*s) for s in situations]
+        return self.answer(contexts, tokenizers, keys, temperature=temperature)
 
     def answer(
-        self, contexts: Sequence[list[int]], keys: jax.Array, *, temperature: float
+        self,
+        contexts: Sequence[list[int]],
+        tokenizers: Sequence[AnyTokenizer],
+        keys: jax.Array,
+        *,
+        temperature: float,
     ) -> list[Turn]:
-        """Sample a turn for each context of ids, with one PRNG key each."""
+        """Sample a turn for each context of ids, with its tokenizer and a PRNG key."""
         c = self.config
         max_tokens = c.action_tokens + c.thought_tokens + 3
         out = []
-        for context, s in zip(
+        for context, tokenizer, s in zip(
             contexts,
+            tokenizers,
             generate(
                 self.model,
                 contexts,
@@ -146,7 +156,7 @@ class Policy:
             strict=True,
         ):
             n = int(s.length[0])
-            action, thought = prompts.parse_turn(self.tokenizer, s.ids[0, :n].tolist())
+            action, thought = prompts.parse_turn(tokenizer, s.ids[0, :n].tolist())
             out.append(
                 Turn(
                     tuple(context),

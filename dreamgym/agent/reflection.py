@@ -2,10 +2,10 @@
 
 expert episodes, branches -> cases -> a writer -> leak detectors -> a thought each.
 A writer knows what the actions led to, and the policy will not. A thought leaks if it
-tells an outcome, an expert or a numbered choice: of those that a model writes about one
-in six does, and one in four tells outcomes (papers.md 2.5). A thought that leaks or is
-missing is replaced by one of a rule, which passes every detector. Where the expert's
-action has no visible advantage the rule has no reason either, and there is no thought.
+mentions an outcome, an expert or a numbered choice, as the thoughts that models write
+often do. A thought that leaks or is missing is replaced by one of a rule, which passes
+every detector. Where the expert's action has no visible advantage the rule has no
+reason either, and there is no thought.
 """
 
 import re
@@ -100,9 +100,13 @@ def reflections(
 
 
 EFFECTS = (
-    "would fail", "would change nothing", "would lead on", "would show something new",
-    "would make progress", "would finish the task",
-)  # fmt: skip
+    "would fail",
+    "would change nothing",
+    "would lead on",
+    "would show something new",
+    "would make progress",
+    "would finish the task",
+)
 """What an action does, as far as the next state shows; a later one is better."""
 
 
@@ -124,15 +128,16 @@ def reflect(expert: Transition, others: Sequence[Transition]) -> str | None:
 
 
 def _effect(t: Transition) -> int:
-    """The index of a transition's effect in EFFECTS."""
+    """Return the index of a transition's effect in EFFECTS."""
     if t.success:
         return 5
     if t.reward > 0:
         return 4
-    if t.terminated:
+    if t.terminated:  # without success: the task is lost
         return 0
     if t.state == t.next_state or is_invalid(t):
         return 1
+    # A state that has grown shows more, since environments list what is in sight.
     return 3 if len(t.next_state) > len(t.state) else 2
 
 

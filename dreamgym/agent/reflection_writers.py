@@ -21,7 +21,7 @@ from dreamgym.agent.reflection import (
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
-from worldmodel.chat.retrying import RetryingAsker
+from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Transition
 from worldmodel.fitting.batches import Example
@@ -29,6 +29,7 @@ from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.teacher import TeacherConfig, one_line
 from worldmodel.text import prompts
 from worldmodel.text.conversation import Message
+from worldmodel.text.references import AnyTokenizer
 
 _REFLECT = f"""\
 You write the thought that an agent in a text environment has before it acts. You see
@@ -62,13 +63,13 @@ class TeacherWriter:
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"written": 0})
-        self._requests = RetryingAsker(client, config.retries)
+        self._requests = RetryingClient(client, config.retries)
 
     def write(self, cases: Sequence[ReflectionCase]) -> list[str | None]:
         """See Writer.
 
         Raises:
-          ChatError: as RetryingAsker.ask.
+          ChatError: as RetryingClient.ask.
         """
         leak_counts: Counter[str] = Counter(no_leaks())
 
@@ -172,10 +173,14 @@ class RejectionSamplingWriter:
             seeds = [content_seed(self._seed, number, contexts[i]) for i in open_cases]
             keys = jax.vmap(jax.random.key)(np.array(seeds, np.uint32))
             turns = self.policy.answer(
-                [contexts[i] for i in open_cases], keys, temperature=self.temperature
+                [contexts[i] for i in open_cases],
+                [_tokenizer(self.policy, cases[i]) for i in open_cases],
+                keys,
+                temperature=self.temperature,
             )
             counts["samples"] += len(open_cases)
             for i, turn in zip(open_cases, turns, strict=True):
+                # A thought that ends in another action argues for the wrong one.
                 thought = " ".join((turn.thought or "").split())
                 leaked = case_leaks(thought, cases[i])
                 counts.update(count_leaks(leaked))
@@ -187,9 +192,15 @@ class RejectionSamplingWriter:
         return [thoughts.get(i) for i in range(len(cases))]
 
 
+def _tokenizer(policy: Policy, case: ReflectionCase) -> AnyTokenizer:
+    return policy.tokenizer_in(case.task, case.past, case.expert.state)
+
+
 def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
     """Return the ids before a reflection: effects of the actions, the usual context."""
-    tok, c = policy.tokenizer, case
+    tok, c = _tokenizer(policy, case), case
+    # In random order, or the writer would learn that the first one is the right one.
+    # Keyed by content, so that a case has the same order in every call.
     transitions = [c.expert, *c.others]
     order = np.random.default_rng(
         content_seed(c.task.id, c.past, c.expert.state, [t.action for t in transitions])
@@ -201,13 +212,17 @@ def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
 def writer_examples(
     policy: Policy, cases: Sequence[ReflectionCase], thoughts: Sequence[str | None]
 ) -> list[Example]:
-    """Return reflections as examples, for a model too small to write any unprompted."""
+    """Return reflections as examples that teach a model to write reflections.
+
+    A model too small to follow the instruction unprompted is fitted to them first.
+    """
     out = []
     for case, thought in zip(cases, thoughts, strict=True):
         if thought is None:
             continue
         context = writer_context(policy, case)
-        turn = prompts.turn_ids(policy.tokenizer, case.expert.action, thought)
+        tok = _tokenizer(policy, case)
+        turn = prompts.turn_ids(tok, case.expert.action, thought)
         ids = [*context, *turn]
         mask = [False] * len(context) + [True] * len(turn)
         out.append(Example(ids, mask, [0] * len(ids)))

@@ -16,7 +16,7 @@ import numpy as np
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot, VectorEnv, as_restorable
-from worldmodel.backbone.generate import bucket
+from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
 
 
@@ -49,6 +49,8 @@ class _Slot:
 
 @jax.jit
 def _keys(key: jax.Array, index: jax.Array, step: jax.Array) -> jax.Array:
+    # By episode and step, not by slot: an episode's noise does not depend on which
+    # other episodes are in the batch.
     def one(i: Any, t: Any) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(key, i), t)
 
@@ -141,7 +143,8 @@ def _begin(
 def _act(
     policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float
 ) -> list[Turn]:
-    width = bucket(len(slots))  # few compiled shapes
+    # Padded to a bucket, so that few shapes are compiled while slots run empty.
+    width = bucket(len(slots))
     index, step = np.zeros(width, np.int32), np.zeros(width, np.int32)
     index[: len(slots)] = [s.index for s in slots]
     step[: len(slots)] = [len(s.turns) for s in slots]
@@ -154,7 +157,7 @@ def _act(
 def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
     """Record a step; return whether the episode has ended."""
     slot.turns.append(turn)
-    if step.error is not None:
+    if step.error is not None:  # what the environment shows after a failure is no state
         step = step._replace(state=slot.state)
     slot.transitions.append(step.transition(slot.state, turn.action, turn.thought))
     slot.state = step.state

@@ -1,6 +1,6 @@
 """A chat server as the experience model of a run: nothing is fitted, much is kept.
 
-settings, memory -> PromptedExperienceModel -> answers in answers.sqlite, so that a
+settings, memory -> PromptedExperienceModel -> answers in chat_cache.sqlite, so that a
 stage that was killed asks nothing again; what a stage asked beside its marker.
 """
 
@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from dreamgym.config.settings import RunConfig
-from dreamgym.run.directory import RunError
+from dreamgym.run.directory import Run, RunError
 from worldmodel.chat.client import ChatClient
+from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import ChatError
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
 
-ANSWERS = "answers.sqlite"
+CACHE = "chat_cache.sqlite"
 
 
 class ServerLost(RunError):
@@ -27,15 +28,32 @@ def check_server(config: RunConfig) -> None:
     if config.server is not None:
         ChatClient(config.server.chat)
     if config.warmstart.writer == "teacher":
-        ChatClient(config.warmstart.teacher.chat())
-    for loop in (config.dream, config.transfer):
-        if "judge" in loop.reward.tiers:
-            ChatClient(loop.reward.judge.chat())
+        ChatClient(config.warmstart.teacher)
+    for name, loop in (("train", config.train), ("transfer", config.transfer)):
+        if "judge" in loop.reward.sources:
+            if not loop.reward.judge.chat.base_url:
+                raise ValueError(
+                    f"{name}.reward.judge.chat.base_url must be set where a judge "
+                    "scores, got ''"
+                )
+            ChatClient(loop.reward.judge.chat)
+
+
+def run_client(
+    run: Run, config: ChatConfig, stage: str | None, name: str
+) -> ChatClient:
+    """Return a client with the run's cache of answers.
+
+    What it asks in all attempts of a `stage` stands under its name in
+    stages/STAGE.usage.json.
+    """
+    usage = None if stage is None else run.path(f"stages/{stage}.usage.json")
+    return ChatClient(config, run.path(CACHE), usage, name)
 
 
 @contextlib.contextmanager
-def asking(experience: ExperienceModel) -> Iterator[None]:
-    """While an experience model of a run is asked; closes what it holds.
+def experience_session(experience: ExperienceModel) -> Iterator[None]:
+    """Use an experience model within a `with` block; close its client at the end.
 
     Raises:
       ServerLost: a server that gave no answer, and what to do, in one line.
@@ -43,22 +61,22 @@ def asking(experience: ExperienceModel) -> Iterator[None]:
     client = (
         experience.client if isinstance(experience, PromptedExperienceModel) else None
     )
-    with answering(client):
+    with client_session(client):
         yield
 
 
 @contextlib.contextmanager
-def answering(client: ChatClient | None) -> Iterator[None]:
-    """While a client of a run asks; closes it.
+def client_session(client: ChatClient | None) -> Iterator[None]:
+    """Use a client within a `with` block; close it at the end.
 
     Raises:
-      ServerLost: as asking.
+      ServerLost: as experience_session.
     """
     try:
         yield
     except ChatError as error:
         raise ServerLost(
-            f"{error}; what it answered is kept in {ANSWERS}: once it answers again "
+            f"{error}; what it answered is kept in {CACHE}: once it answers again "
             "the same command goes on"
         ) from error
     finally:
@@ -66,23 +84,23 @@ def answering(client: ChatClient | None) -> Iterator[None]:
             client.close()
 
 
-def spent(experience: ExperienceModel) -> dict[str, Any]:
-    """What was asked of a server, for a stage's numbers; of a model of ours, nothing.
+def server_usage(experience: ExperienceModel) -> dict[str, Any]:
+    """Return the requests and tokens of a run's server; empty for a fitted model.
 
     Requests are those that were sent; tokens are as the server counts them.
     """
     if not isinstance(experience, PromptedExperienceModel):
         return {}
-    return asked(experience.client, "server")
+    return client_usage(experience.client, "server")
 
 
-def asked(client: ChatClient, name: str) -> dict[str, Any]:
-    """What was asked through a client, as numbers whose names begin with `name`."""
+def client_usage(client: ChatClient, name: str) -> dict[str, Any]:
+    """Return a client's requests, tokens and cost, their names prefixed by `name`."""
     usage, prices = client.usage, client.config
     out = {
         f"{name}_requests": usage.requests - usage.cached,
         f"{name}_prompt_tokens": usage.prompt_tokens,
         f"{name}_completion_tokens": usage.completion_tokens,
     }
-    known = prices.price_in or prices.price_out
-    return out | ({f"{name}_cost": usage.cost} if known else {})
+    has_prices = prices.price_in or prices.price_out
+    return out | ({f"{name}_cost": usage.cost} if has_prices else {})

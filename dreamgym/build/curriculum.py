@@ -12,11 +12,11 @@ import gymnasium
 import jax
 import numpy as np
 
+from curriculum.config import CurriculumConfig
 from curriculum.generator import FunctionProposer, Proposer
 from curriculum.pool import TaskPool
 from curriculum.renaming import Renaming
-from curriculum.sampler import CurriculumConfig
-from dreamgym.envs import base, registry
+from dreamgym.envs import base, registry, restarting
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 from worldmodel.experience.base import ExperienceModel
@@ -37,7 +37,7 @@ def proposer(
     proposed is a function of the seed, the update and the tasks, so a run that goes on
     proposes the same.
     """
-    if config.generator == "none" or not config.proposals:
+    if config.generator == "none" or not config.proposals_per_update:
         return None
 
     def number(seeds: Sequence[Task]) -> int:
@@ -72,11 +72,14 @@ class _Real:
 
     def __call__(self, seeds: Sequence[Task]) -> list[Task | None]:
         """See generator.Proposer."""
-        rng, made = np.random.default_rng(self._number(seeds)), registry.make(self._env)
+        rng, env = (
+            np.random.default_rng(self._number(seeds)),
+            restarting.open_env(self._env),
+        )
         try:
-            return [_varied(made, self._pool, task, rng) for task in seeds]
+            return [_varied(env, self._pool, task, rng) for task in seeds]
         finally:
-            made.close()
+            env.close()
 
 
 def _seeds(pool: TaskPool) -> list[Task]:

@@ -1,24 +1,53 @@
 """Real environments of a run, and the test tasks that policies play there."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import gymnasium
+
+from dreamgym.agent import floors
+from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.build.experience import trust
 from dreamgym.build.models import load_policy
-from dreamgym.envs import base, registry, vector
+from dreamgym.build.step_limit import step_limit
+from dreamgym.envs import base, restarting, vector
+from dreamgym.envs.counting import CountedEnv
+from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from worldmodel.data.records import Task, read_episodes, write_episodes
+from worldmodel.experience.base import ExperienceModel
 
 NO_ENV = "skipped: no environment (give --env to run the real stages)"
 
 
-def real_envs(run: Run) -> vector.RealVectorEnv:
-    """Copies of the run's environment, one a slot."""
-    c = run.config
-    return vector.RealVectorEnv(
-        [registry.make(c.env) for _ in range(c.evaluate.slots)], max_steps=c.max_steps
+def make_env(run: Run) -> gymnasium.Env:
+    """Return the run's environment, its steps counted for the stage that runs."""
+    return restarting.open_env(
+        run.config.env.id, lambda env: CountedEnv(env, run.real_steps)
+    )
+
+
+@contextlib.contextmanager
+def open_env(run: Run) -> Iterator[gymnasium.Env | None]:
+    """The run's environment, closed at the end; None where it has none."""
+    if not run.config.env.id:
+        yield None
+        return
+    with contextlib.closing(make_env(run)) as env:
+        yield env
+
+
+def real_envs(run: Run, slots: int | None = None) -> vector.RealVectorEnv:
+    """Copies of the run's environment, as many as pay; at most `slots` of them."""
+    c = run.config.env
+    return vector.RealVectorEnv.growing(
+        lambda: make_env(run),
+        limit=c.num_envs if slots is None else min(slots, c.num_envs),
+        max_steps=step_limit(run),
     )
 
 
@@ -29,10 +58,10 @@ def test_tasks(run: Run) -> list[Task]:
       RunError: the environment has no test task, or one that was collected.
       ConnectionError: it begins none of them.
     """
-    return _tasks(run, 0, run.config.evaluate.games)
+    return _tasks(run, 0, run.config.evaluate.tasks)
 
 
-def fresh_tasks(run: Run, first: int, count: int) -> list[Task]:
+def confirmation_tasks(run: Run, first: int, count: int) -> list[Task]:
     """At most `count` test games after the `first`, for what was chosen on those.
 
     Raises:
@@ -42,19 +71,19 @@ def fresh_tasks(run: Run, first: int, count: int) -> list[Task]:
 
 
 def _tasks(run: Run, first: int, end: int) -> list[Task]:
-    env = registry.make(run.config.env)
+    env = make_env(run)
     try:
-        tasks = base.tasks_of(env, run.config.env, "test", end)
-        told = base.begin_all(env, tasks[first:])
+        tasks = base.tasks_of(env, run.config.env.id, "test", end)
+        tasks_begun = base.begin_all(env, tasks[first:])
     finally:
         env.close()
-    if not told and first:
-        have = f"{run.config.env} has {len(tasks)} test games"
+    if not tasks_begun and first:
+        have = f"{run.config.env.id} has {len(tasks)} test games"
         raise RunError(f"{have}, and none to play after the first {first}")
     seen = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
-    if not told or any(t.id in seen for t in told):
+    if not tasks_begun or any(t.id in seen for t in tasks_begun):
         raise RunError("test tasks must exist and must not be among the collected")
-    return told
+    return tasks_begun
 
 
 def play_test_games(
@@ -63,13 +92,16 @@ def play_test_games(
     """Play test games with a policy, unless its file has just these; returns them.
 
     By default the run's test games, in test/POLICY.jsonl.
+
+    Raises:
+      EnvironmentDown: the environment broke all games; no file is written.
     """
     path = run.path(f"{folder}/{policy}.jsonl")
     tasks = test_tasks(run) if tasks is None else tasks
     if not _has_played(path, tasks):
         envs = real_envs(run)
         try:
-            with bar(len(tasks), f"evaluate {policy}", "episode") as show:
+            with progress_bar(len(tasks), f"evaluate {policy}", "episode") as show:
                 played = evaluate.play(
                     load_policy(run, policy), envs, tasks, seed=run.config.seed + 7,
                     temperature=run.config.evaluate.temperature,
@@ -77,6 +109,111 @@ def play_test_games(
                 )  # fmt: skip
         finally:
             envs.close()
+        if played and all(t.error is not None for t in played):
+            raise restarting.environment_down(
+                run.config.env.id, f"{len(played)} games of the policy {policy!r}",
+                [t.error for t in played if t.error is not None],
+            )  # fmt: skip
+        write_episodes(path, [t.episode for t in played])
+    return evaluate.trajectories(path)
+
+
+def plays_dev_games(run: Run) -> bool:
+    """Return whether real dev games choose between the run's policies."""
+    return bool(run.config.env.id) and run.config.train.monitor.real_eval_every > 0
+
+
+def dev_tasks(run: Run) -> list[Task]:
+    """The real dev games by which the run's policies are chosen, begun.
+
+    Raises:
+      RunError: the environment has none.
+    """
+    name = run.config.env.id
+    with contextlib.closing(make_env(run)) as env:
+        games = base.tasks_of(
+            env, name, "dev", run.config.train.monitor.real_eval_tasks
+        )
+        if not games:
+            raise RunError(f"train.monitor.real_eval_every: {name!r} has no dev task")
+        return base.begin_all(env, games)
+
+
+def play_dev_tasks(
+    run: Run, policy: Policy, envs: vector.VectorEnv, tasks: Sequence[Task]
+) -> list[Trajectory]:
+    """Play dev tasks, in the dream or really; all policies draw the same noise."""
+    return evaluate.play(
+        policy, envs, tasks, seed=run.config.seed + 11,
+        temperature=run.config.evaluate.temperature,
+    )  # fmt: skip
+
+
+def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
+    """Play the run's dev games really, in dev_games/NAME.jsonl; returns them.
+
+    A file that has just these games is not played again.
+    """
+    path, tasks = run.path(f"dev_games/{name}.jsonl"), dev_tasks(run)
+    if not _has_played(path, tasks):
+        with contextlib.closing(real_envs(run, len(tasks))) as envs:
+            played = play_dev_tasks(run, policy, envs, tasks)
+        write_episodes(path, [t.episode for t in played])
+    return evaluate.trajectories(path)
+
+
+def dreamed_dev_games(
+    run: Run, experience: ExperienceModel, policy: Policy
+) -> list[Trajectory]:
+    """Play the run's dev games in the dream, but for those that begin with nothing.
+
+    Without an environment they are the tasks of the dev episodes.
+    """
+    if plays_dev_games(run):
+        tasks = dev_tasks(run)
+    else:
+        dev = read_episodes(run.path("dev.jsonl"))
+        tasks = list({e.task.id: e.task for e in dev}.values())
+        tasks = tasks[: run.config.train.monitor.real_eval_tasks]
+    tasks = [t for t in tasks if t.initial_state]
+    dream = DreamVectorEnv(
+        experience, max(len(tasks), 1), max_steps=step_limit(run),
+        trust=trust(run),
+    )  # fmt: skip
+    return play_dev_tasks(run, policy, dream, tasks) if tasks else []
+
+
+def play_floor(run: Run, name: str) -> list[Trajectory]:
+    """Play the run's test games with an actor of FLOORS; returns the trajectories.
+
+    They are in test/NAME.jsonl; a file that has just these games is not played again.
+    Empty where the environment has no expert to ask.
+    """
+    path, tasks = run.path(f"test/{name}.jsonl"), test_tasks(run)
+    if not _has_played(path, tasks):
+        collected = read_episodes(run.path("episodes.jsonl"))
+        steps = [t for e in collected for t in e.transitions]
+        known_actions = sorted(
+            {t.action for t in steps if not base.counts_as_invalid(t)}
+        )
+        env = make_env(run)
+
+        def actor_for(env: gymnasium.Env, task: Task) -> floors.Actor:
+            if name == "expert":
+                return floors.expert_actor(env)
+            return floors.random_actor(env, task, known_actions, seed=run.config.seed)
+
+        try:
+            if name == "expert" and base.as_expert(env) is None:
+                return []
+            with progress_bar(len(tasks), f"evaluate {name}", "episode") as show:
+                played = floors.play_scripted(
+                    env, tasks, actor_for, source=name,
+                    max_steps=step_limit(run),
+                    progress=lambda done, _: show(done),
+                )  # fmt: skip
+        finally:
+            env.close()
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
 

@@ -52,13 +52,13 @@ def split_by_task(
             f"expected episodes of at least 2 tasks to hold some out, got {len(tasks)}"
         )
     every = max(2, round(1 / share))
-    held = set(tasks[every - 1 :: every]) or {tasks[-1]}
+    dev_tasks = set(tasks[every - 1 :: every]) or {tasks[-1]}
     return (
-        [e for e in episodes if e.task.id not in held],
+        [e for e in episodes if e.task.id not in dev_tasks],
         [
             dataclasses.replace(e, task=dataclasses.replace(e.task, split="dev"))
             for e in episodes
-            if e.task.id in held
+            if e.task.id in dev_tasks
         ],
     )
 
@@ -77,15 +77,17 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
     dev = read_episodes(source.path("dev.jsonl"))
     sides = {e.task.id: "train" for e in train} | {e.task.id: "dev" for e in dev}
     taken = {e.id for e in (*train, *dev)}
-    found = [_moved(e, sides.get(e.task.id, e.task.split)) for e in read_episodes(path)]
-    fresh, held = sides_of(found, path)
-    unknown = [e for e in fresh if e.task.id not in sides]
-    chosen = any(e.task.id not in sides for e in held)
+    additions = [
+        _moved(e, sides.get(e.task.id, e.task.split)) for e in read_episodes(path)
+    ]
+    fresh_train, fresh_dev = sides_of(additions, path)
+    unknown = [e for e in fresh_train if e.task.id not in sides]
+    chosen = any(e.task.id not in sides for e in fresh_dev)
     if not chosen and len({e.task.id for e in unknown}) > 1:
         left, out = split_by_task(unknown, share=0.1)
-        fresh = [e for e in fresh if e.task.id in sides] + left
-        held += out
-    for side, new in ((train, fresh), (dev, held)):
+        fresh_train = [e for e in fresh_train if e.task.id in sides] + left
+        fresh_dev += out
+    for side, new in ((train, fresh_train), (dev, fresh_dev)):
         for e in new:
             side.append(_renamed(e, taken))
             taken.add(side[-1].id)
@@ -113,14 +115,14 @@ def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
     Raises:
       RunError: the environment has none.
     """
-    found = base.tasks_of(env, name, split, count)
-    if not found:
+    tasks = base.tasks_of(env, name, split, count)
+    if not tasks:
         raise RunError(
             f"environment {name!r}: expected at least 1 task of split {split!r}, got "
             f"none from tasks({split!r}); episodes of train are learnt from, those of "
             "dev tell how well"
         )
-    return found
+    return tasks
 
 
 def read(run: Run) -> tuple[list[Episode], list[Episode]]:
@@ -143,17 +145,17 @@ def with_traces(run: Run, episode: Episode) -> Episode:
 def training_share(run: Run, train: list[Episode]) -> list[Episode]:
     """What the experience model is fitted to and remembers: a share, or a control."""
     c = run.config
-    told = train[: max(round(c.share * len(train)), 1)]
-    if not c.shuffled:
-        return told
-    return [with_traces(run, e) for e in permute_outcomes(told, seed=c.seed)]
+    share = train[: max(round(c.pretrain.data_share * len(train)), 1)]
+    if not c.pretrain.permute_outcomes:
+        return share
+    return [with_traces(run, e) for e in permute_outcomes(share, seed=c.seed)]
 
 
-def expert_episodes(episodes: Sequence[Episode], most: int) -> list[Episode]:
+def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
     """Successful expert episodes, else any successful ones; one a task."""
     won = [e for e in episodes if e.success]
     chosen = [e for e in won if e.source == "expert"] or won
-    return list({e.task.id: e for e in chosen}.values())[:most]
+    return list({e.task.id: e for e in chosen}.values())[:limit]
 
 
 def nested_subset(
@@ -165,20 +167,50 @@ def nested_subset(
     return [episodes[i] for i in sorted(drawn)]
 
 
+def broken_counts(episodes: Sequence[Episode]) -> dict[str, int]:
+    """How many episodes broke, by the reason, the commonest first."""
+    reasons = [e.error or "unknown reason" for e in episodes if e.success is None]
+    return dict(Counter(reasons).most_common())
+
+
+def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
+    """Say that no episode succeeded, how they ended instead, and what to do."""
+    scored = [e for e in episodes if e.success is not None and e.transitions]
+    cut = sum(e.transitions[-1].truncated for e in scored)
+    steps = max((len(e.transitions) for e in scored), default=0)
+    reasons = [f"{n} times {r}" for r, n in broken_counts(episodes).items()]
+    broken = len(episodes) - len(scored)
+    parts = [
+        f"{cut} were cut at the step limit (at most {steps} steps)",
+        f"{len(scored) - cut} ended without success",
+        f"{broken} broke" + (f" ({'; '.join(reasons[:3])})" if reasons else ""),
+    ]
+    planned = sum(e.source == "expert" for e in episodes)
+    cure = "a sound expert()"
+    if cut:
+        cure = "a step limit that is long enough (env.max_episode_steps)"
+    if not planned:
+        cure = "an environment with expert(), or --episodes with successes"
+    return (
+        f"no successful episode to imitate among the collected {len(episodes)}, of "
+        f"which {planned} were an expert's: {', '.join(parts)}. Imitation needs {cure}"
+    )
+
+
 def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     """The experts that the run's policies imitate, and those of its dev episodes.
 
     Raises:
       RunError: none of the collected episodes was won.
     """
-    c = run.config.warmstart
+    c = run.config.bc
     train, dev = read(run)
-    experts = expert_episodes(train, c.experts)
+    experts = expert_episodes(train, c.max_demonstrations)
     if not experts:
-        raise RunError("no successful episode to imitate among the collected ones")
+        raise RunError(nothing_to_imitate(train))
     return (
-        nested_subset(experts, c.share, seed=run.config.seed),
-        expert_episodes(dev, c.experts),
+        nested_subset(experts, c.demonstration_share, seed=run.config.seed),
+        expert_episodes(dev, c.max_demonstrations),
     )  # fmt: skip
 
 

@@ -4,22 +4,24 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dreamgym.build.chat import ANSWERS
+from dreamgym.build.chat import run_client
 from dreamgym.build.episodes import read, training_share
 from dreamgym.build.models import initial_model
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import Trust
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.weights import load_model
-from worldmodel.chat.client import ChatClient
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import transition_examples, variation_examples
-from worldmodel.experience.grammar import REWARD_TOKENS, ExperienceConfig
+from worldmodel.experience.grammar import REWARD_TOKENS
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.fidelity.cases import sample_cases
+from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.text import state_format
@@ -30,35 +32,67 @@ CAPACITY = 50_000
 """Real transitions that the replay memory begins with, the newest, at most."""
 
 
-def replay_memory(run: Run, told: list[Episode]) -> ReplayMemory:
+def replay_memory(run: Run, episodes: list[Episode]) -> ReplayMemory:
     """The replay memory of a run, which finds by what its settings say.
 
     Vectors of a model are dear: they stay in memory/.
     """
-    if run.config.retrieval == "lexical":
-        return ReplayMemory.from_episodes(told, capacity=CAPACITY)
-    encoder, kept = Hidden(*initial_model(run)), run.path("memory")
-    if kept.is_dir():
-        return ReplayMemory.load(kept, encoder=encoder)
-    memory = ReplayMemory.from_episodes(told, capacity=CAPACITY, encoder=encoder)
-    memory.save(kept)
+    if run.config.memory.encoder == "lexical":
+        return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
+    encoder, path = Hidden(*initial_model(run)), run.path("memory")
+    if path.is_dir():
+        return ReplayMemory.load(path, encoder=encoder)
+    memory = ReplayMemory.from_episodes(episodes, capacity=CAPACITY, encoder=encoder)
+    memory.save(path)
     return memory
 
 
 def examples(run: Run, tok: TextTokenizer) -> list[Example]:
     """What the run's experience model is fitted to: transitions, then variations."""
     train, _ = read(run)
-    told = training_share(run, train)
-    memory = replay_memory(run, told)
-    return [*transitions(run, tok, told, memory), *variations(run, tok, train)]
+    episodes = training_share(run, train)
+    memory = replay_memory(run, episodes)
+    first = transitions(run, tok, episodes, memory)
+    more = redrawn_transitions(run, tok, episodes, memory, first)
+    return [*first, *more, *variations(run, tok, train)]
 
 
 def transitions(
-    run: Run, tok: TextTokenizer, told: list[Episode], memory: ReplayMemory
+    run: Run,
+    tok: TextTokenizer,
+    episodes: list[Episode],
+    memory: ReplayMemory,
+    draw: int = 0,
 ) -> list[Example]:
-    """Return what the experience model is fitted to, a transition each."""
+    """Return what the experience model is fitted to, a transition each.
+
+    Another `draw` gives the identifiers of each context other references.
+    """
     c = run.config
-    return transition_examples(tok, told, memory, c.experience, balance=c.balance)
+    return transition_examples(
+        tok, episodes, memory, c.experience, balance=c.pretrain.rare_event_share,
+        seed=content_seed(c.seed, "references", draw),
+    )  # fmt: skip
+
+
+def redrawn_transitions(
+    run: Run,
+    tok: TextTokenizer,
+    episodes: list[Episode],
+    memory: ReplayMemory,
+    originals: Sequence[Example],
+) -> list[Example]:
+    """Return further draws of the examples, as many as the fit reads once.
+
+    None where the tokenizer has no references.
+    """
+    c = run.config.pretrain
+    draws = min(c.reference_draws, supervised.epochs_read(c.fit, originals))
+    return [
+        example
+        for draw in range(1, draws if tok.reference_rule else 1)
+        for example in transitions(run, tok, episodes, memory, draw)
+    ]
 
 
 def variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Example]:
@@ -69,23 +103,29 @@ def variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Examp
 
 def _calibration(run: Run) -> Calibration | None:
     """What the fidelity stage found, if it did; runs of older versions have none."""
-    found = run.read_json("fidelity.json") if run.done("fidelity") else {}
-    told = found.get("calibration")
-    return None if told is None else Calibration.parsed(told)
+    scorecard = run.read_json("fidelity.json") if run.done("fidelity") else {}
+    values = scorecard.get("calibration")
+    try:
+        return None if values is None else Calibration.parsed(values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(
+            f"{run.path('fidelity.json')}: its calibration cannot be read ({error}); "
+            f"remove {run.root / 'stages/fidelity.json'} and it is measured again"
+        ) from None
 
 
-def _roomy(run: Run) -> ExperienceConfig:
-    """How the model is asked, with room for replies as long as it was fitted to.
+def _with_reply_room(run: Run) -> ExperienceConfig:
+    """Return the prompt settings, with room for replies as long as it was fitted to.
 
-    Runs of older versions did not count them: theirs have the room of the settings.
+    Runs of older versions did not count them and have the room of the settings.
     """
-    found, config = run.numbers("pretrain"), run.config.experience
-    least = {
+    numbers, config = run.numbers("pretrain"), run.config.experience
+    budgets = {
         "reasoning_tokens": config.reasoning_tokens,
         "state_tokens": config.state_tokens,
     }
     return dataclasses.replace(
-        config, **{k: max(n, found.get(k, 0)) for k, n in least.items()}
+        config, **{k: max(n, numbers.get(k, 0)) for k, n in budgets.items()}
     )
 
 
@@ -99,7 +139,7 @@ def load_experience(
     """The run's experience model with its memory of real transitions.
 
     Args:
-      stage: whose numbers will tell what was asked of a server (run_chat.spent).
+      stage: whose numbers will tell what was asked of a server (chat.server_usage).
       server: asked in the place of the run's own model.
       scaled: its chances are those that the fidelity stage has calibrated.
     """
@@ -112,16 +152,22 @@ def load_experience(
     if server is not None:
         return prompted(run, server, memory, forms, stage, scale)
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
-    c, told = run.config, run.numbers("pretrain")
+    c, numbers = run.config, run.numbers("pretrain")
     if c.ensemble.members:
         run.require("ensemble")
     paths = (run.path(f"ensemble/{i}") for i in range(c.ensemble.members))
     return LocalExperienceModel(
-        model, tok, memory, _roomy(run), seed=c.seed, state_formats=forms,
+        model,
+        tok,
+        memory,
+        _with_reply_room(run),
+        seed=c.seed,
+        state_formats=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
-        trust=c.trust.signal, calibration=scale,
-        reward_tokens=max(REWARD_TOKENS, told.get("reward_tokens", 0)),
-    )  # fmt: skip
+        trust=c.uncertainty.signal,
+        calibration=scale,
+        reward_tokens=max(REWARD_TOKENS, numbers.get("reward_tokens", 0)),
+    )
 
 
 PROBES = 4
@@ -138,16 +184,19 @@ def prompted(
 ) -> PromptedExperienceModel:
     """A chat server in the place of the run's model, with the run's memory.
 
-    Its answers are kept in answers.sqlite: asked again, they cost nothing. What a
-    `stage` asked, in all its attempts, stands in stages/STAGE.usage.
+    Its answers are kept in chat_cache.sqlite: asked again, they cost nothing. What a
+    `stage` asked, in all its attempts, stands in stages/STAGE.usage.json.
     """
-    spent = None if stage is None else run.path(f"stages/{stage}.usage")
-    client = ChatClient(server.chat, run.path(ANSWERS), spent)
+    client = run_client(run, server.chat, stage, "server")
     return PromptedExperienceModel(
-        client, memory, server.prompt, seed=run.config.seed, state_formats=forms,
+        client,
+        memory,
+        server.prompt,
+        seed=run.config.seed,
+        state_formats=forms,
         scale=scale,
-        trust=run.config.trust.signal,
-    )  # fmt: skip
+        trust=run.config.uncertainty.signal,
+    )
 
 
 def check_trust(
@@ -163,26 +212,32 @@ def check_trust(
     Raises:
       RunError: a gate or pessimism is set, and none of the answers has a confidence.
     """
-    trust = run.config.trust
-    doubting = trust.gate > 0 or trust.pessimism > 0
-    if not doubting or not isinstance(experience, PromptedExperienceModel):
+    trust = run.config.uncertainty
+    needs_confidence = trust.false_abort_rate > 0 or trust.penalty > 0
+    if not needs_confidence or not isinstance(experience, PromptedExperienceModel):
         return
-    asked = sample_cases(episodes, PROBES)
-    answers = experience.predict([r.query for r in asked])
-    sure = [a.confidence for a in answers if a.error is None]
-    if sure and all(math.isnan(x) for x in sure):
+    cases = sample_cases(episodes, PROBES)
+    answers = experience.predict([r.query for r in cases])
+    confidences = [a.confidence for a in answers if a.error is None]
+    if confidences and all(math.isnan(x) for x in confidences):
         raise RunError(
-            f"trust: gate {trust.gate:g} and pessimism {trust.pessimism:g} need to "
-            "know how sure an answer is, and the server tells no log-probabilities: "
-            "set both to 0, ask a server that does, or trust answers by another "
-            "signal (trust.signal nearest or agreement)"
+            f"uncertainty.false_abort_rate {trust.false_abort_rate:g} and penalty "
+            f"{trust.penalty:g} need to know how sure an answer is, and the server "
+            "tells no log-probabilities: set both to 0, ask a server that does, or "
+            "take another uncertainty.signal (nearest_neighbor or self_consistency)"
         )
 
 
 def trust(run: Run) -> Trust:
     """The trust that the run's settings ask for, by what was measured on dev games."""
-    c, threshold = run.config.trust, 0.0
-    if c.gate:
+    c, threshold = run.config.uncertainty, 0.0
+    if c.false_abort_rate:
         run.require("fidelity")
-        threshold = run.read_json("fidelity.json")["threshold"]
-    return Trust(threshold=threshold, pessimism=c.pessimism)
+        threshold = run.read_json("fidelity.json").get("threshold")
+        if not isinstance(threshold, int | float):
+            raise RunError(
+                f"{run.path('fidelity.json')}: expected a number 'threshold', got "
+                f"{threshold!r:.60}; remove {run.root / 'stages/fidelity.json'} and "
+                "it is measured again"
+            )
+    return Trust(threshold=threshold, pessimism=c.penalty)

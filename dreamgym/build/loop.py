@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from curriculum.lesson_tracker import lesson_tracker_for
 from curriculum.sampler import max_generated, pool_of
@@ -11,20 +11,27 @@ from dreamgym.agent import early_experience as early
 from dreamgym.agent.policy import Policy
 from dreamgym.build import curriculum as run_curriculum
 from dreamgym.build import episodes as run_episodes
+from dreamgym.build.environments import (
+    dev_tasks,
+    play_dev_tasks,
+    plays_dev_games,
+    real_envs,
+)
 from dreamgym.build.episodes import plan_lengths
 from dreamgym.build.experience import trust
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.models import save_policy
 from dreamgym.build.rewards import reward_function
-from dreamgym.envs import base, registry, vector
-from dreamgym.envs.base import UNTRUSTED
+from dreamgym.build.step_limit import step_limit
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.run.directory import Run, RunError
-from dreamgym.training import LoopConfig, LoopParts, TrainingState, train
+from dreamgym.run.directory import Run
+from dreamgym.training import LoopParts, TrainingState, train
+from dreamgym.training.config import LoopConfig
 from dreamgym.training.feasibility import feasibility_filter_for
 from dreamgym.training.rollouts import ScoreEpisodes
 from worldmodel.data.records import Task, read_branches
@@ -36,40 +43,26 @@ from worldmodel.fitting.batches import Example
 def real_evaluation(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
     """Real dev games for a policy in training, where the settings ask for them.
 
+    None without an environment.
+
     Raises:
-      RunError: they ask, and there is no environment.
+      RunError: the environment has no dev task.
     """
-    c = run.config
-    w = c.dream.watch
-    if not w.probe:
+    if not plays_dev_games(run):
         yield None
         return
-    if not c.env:
-        raise RunError("dream.watch.probe plays real dev games: give --env")
-    envs = vector.RealVectorEnv(
-        [registry.make(c.env) for _ in range(min(w.games, c.evaluate.slots))],
-        max_steps=c.max_steps,
-    )
-    env = registry.make(c.env)
+    games = dev_tasks(run)
+    envs = real_envs(run, len(games))
     try:
-        games = base.tasks_of(env, c.env, "dev", w.games)
-        if not games:
-            raise RunError(f"dream.watch.probe: {c.env!r} has no dev task to play")
-        games = base.begin_all(env, games)
 
         def probe(policy: Policy) -> dict[str, float]:
             before = envs.transitions
-            found = evaluate.play(
-                policy, envs, games, seed=c.seed + 11,
-                temperature=c.evaluate.temperature,
-            )  # fmt: skip
-            told = {"probed": float(envs.transitions - before)}
-            mean = evaluate.summary(found, real_transitions=0)["success"]["mean"]
-            return told if mean is None else told | {"probe": mean}
+            trajectories = play_dev_tasks(run, policy, envs, games)
+            metrics = {"real_eval_transitions": float(envs.transitions - before)}
+            return metrics | dev_metrics(trajectories)
 
         yield probe
     finally:
-        env.close()
         envs.close()
 
 
@@ -85,19 +78,22 @@ def reinforce(
     experience: CachingExperienceModel | None = None,
     budget: int | None = None,
     probe: Callable[[Policy], dict[str, float]] | None = None,
+    baseline: Mapping[str, float] | None = None,
 ) -> tuple[Policy, TrainingState]:
     """The loop from `policy`, resumable under checkpoints/NAME, with its curve.
+
+    `probe` plays real dev games, of which `baseline` are the metrics of `policy`.
 
     Whoever calls drops the checkpoint, once all that needs the progress is written.
     """
     grammar = policy.grammar(config.update.temperature)
     update, critic = config.update, None
     updater = Updater(policy.model, reference.model.params, grammar, update)
-    if update.baseline == "critic":
+    if update.advantage_estimator == "gae":
         critic = Critic(
-            policy.model, update.critic, rows=update.rows, width=update.width
+            policy.model, update.critic, rows=update.batch_rows, width=update.row_tokens
         )
-    keep = config.watch.keep and probe is not None
+    keep = config.monitor.keep_best and probe is not None
     start = TrainingState(
         0, updater.learner.init(),
         pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
@@ -109,33 +105,34 @@ def reinforce(
     if budget is not None:
         total, unit, stage = budget, "step", "transfer"
 
-    def position(now: TrainingState) -> int:
-        return now.update if budget is None else now.transitions
+    def position(state: TrainingState) -> int:
+        return state.update if budget is None else state.transitions
 
     with (
         scorer(run, config, stage) as score,
-        run.following(name, total, unit) as told,
+        run.following(name, total, unit) as report,
     ):
         reached = 0
 
-        def after(now: TrainingState) -> None:
+        def after(state: TrainingState) -> None:
             nonlocal reached
-            reached, row = position(now), now.curve[-1]
-            gate = {"gate": row.get(f"unscored/{UNTRUSTED}", 0.0) / row["rollouts"]}
-            told(now.update, row | gate, reached)
+            reached, row = position(state), state.curve[-1]
+            aborted = row.get(f"unscored/{LOW_CONFIDENCE}", 0.0) / row["rollouts"]
+            report(state.update, row | {"aborted_share": aborted}, reached)
 
         saver = LoopCheckpoint(
             run.path(f"checkpoints/{name}"), experience, run.config, after
         )
         progress = saver.restore(start)
         reached = position(progress)
-        told(progress.update, {}, reached)
+        report(progress.update, {}, reached)
         parts = _parts(run, policy, progress, config, experience)
         progress = train(
             policy, envs, updater, progress, config, seed=run.config.seed,
-            recorder=saver, budget=budget, show=lambda at, *_: told(at, {}, reached),
+            recorder=saver, budget=budget, show=lambda at, *_: report(at, {}, reached),
             parts=dataclasses.replace(
-                parts, critic=critic, real_eval=probe, score=score
+                parts, critic=critic, real_eval=probe, score=score,
+                real_eval_baseline={} if baseline is None else baseline,
             ),
         )  # fmt: skip
     if progress.stop_reason:
@@ -162,12 +159,14 @@ def _parts(
     if experience is None:
         return parts
     c, seed, propose = config.curriculum, run.config.seed, None
-    if max_generated(c, config.tasks):  # else proposals are paid for and never drawn
+    if max_generated(
+        c, config.tasks_per_update
+    ):  # else proposals are paid for and never drawn
         propose = run_curriculum.proposer(
-            progress.pool, c, experience, env=run.config.env, seed=seed
+            progress.pool, c, experience, env=run.config.env.id, seed=seed
         )
     trial = feasibility_filter_for(
-        c, experience, policy, max_steps=run.config.max_steps,
+        c, experience, policy, max_steps=step_limit(run),
         temperature=config.update.temperature, seed=seed, trust=trust(run),
     )  # fmt: skip
     return dataclasses.replace(parts, propose=propose, feasibility=trial)
@@ -189,12 +188,12 @@ def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
     Raises:
       RunError: none of the collected episodes was won.
     """
-    if config.beside.kind == "own":
+    if config.auxiliary.objective == "rollout_iwm":
         return []  # the loop's own rollouts
     experts, _ = run_episodes.demonstrations(
         run
     )  # no more of them than the warm start was shown
-    if config.beside.kind == "bc":
+    if config.auxiliary.objective == "bc":
         return early.bc_examples(policy, experts)
     branches = run.path("branches.jsonl")
     known = read_branches(branches) if branches.is_file() else []

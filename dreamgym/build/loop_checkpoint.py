@@ -33,13 +33,13 @@ class MemoryAdditions:
 
     def add(self, rows: Iterable[tuple[str, Transition]]) -> None:
         """Rows behind those that are there, on disk before the checkpoint is."""
-        told = [json.dumps([task, dataclasses.asdict(x)]) + "\n" for task, x in rows]
+        lines = [json.dumps([task, dataclasses.asdict(x)]) + "\n" for task, x in rows]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(told)
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
-        self.count += len(told)
+        self.count += len(lines)
 
     def first(self, count: int) -> list[tuple[str, Transition]]:
         """The first rows; those behind them, of an update that was cut, are dropped.
@@ -48,15 +48,15 @@ class MemoryAdditions:
           RunError: the file has fewer.
         """
         text = self._path.read_text("utf-8") if self._path.is_file() else ""
-        found = text.splitlines(keepends=True)
-        lines = found[:count]
+        all_lines = text.splitlines(keepends=True)
+        lines = all_lines[:count]
         if len(lines) < count:
             raise RunError(
                 f"{self._path}: expected the {count} transitions that the checkpoint "
                 f"beside it was made with, found {len(lines)}; remove "
                 f"{self._path.parent} to train anew"
             )
-        if len(found) > count:
+        if len(all_lines) > count:
             with atomic_write(self._path) as file:
                 file.writelines(lines)
         self.count = count
@@ -66,7 +66,8 @@ class MemoryAdditions:
 class LoopCheckpoint:
     """Saves after each update, and enriches the memory where there is one.
 
-    `told` hears of the progress first: a kill in between does not leave a row out.
+    `report` is called with the progress before it is saved: a kill in between does not
+    leave a row out.
     """
 
     def __init__(
@@ -74,26 +75,29 @@ class LoopCheckpoint:
         directory: Path,
         experience: CachingExperienceModel | None,
         config: RunConfig,
-        told: Callable[[TrainingState], None] = lambda _: None,
+        report: Callable[[TrainingState], None] = lambda _: None,
     ):
-        self._directory, self._experience, self._told = directory, experience, told
-        self._enrich, self._least = config.enrich, config.trust.enrich
+        self._directory, self._experience, self._report = directory, experience, report
+        self._enrich, self._min_confidence = (
+            config.memory.additions_per_update,
+            config.memory.min_confidence,
+        )
         self._seed = config.seed
-        self._kept = MemoryAdditions(directory / "remembered.jsonl")
+        self._additions = MemoryAdditions(directory / "memory_additions.jsonl")
 
     def record(
         self, progress: TrainingState, trajectories: Sequence[Trajectory]
     ) -> None:
         """See training.Recorder."""
-        self._told(progress)
+        self._report(progress)
         if self._experience is not None:
             self._remember(progress.update, trajectories)
-        _said(progress)
+        _print_alarms(progress)
         host = {
             "pool": progress.pool.state(),
             "transitions": progress.transitions,
             "curve": progress.curve,
-            "remembered": self._kept.count,
+            "remembered": self._additions.count,
             "stages": None if progress.lessons is None else progress.lessons.to_json(),
             "replay": [_plain(e) for e in progress.replay],
             "halted": progress.stop_reason,
@@ -102,50 +106,59 @@ class LoopCheckpoint:
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None
-        rows = [row for t in trajectories if t.error is None for row in _asked(t)]
-        if self._least and rows:  # known answers: nothing is computed again
+        scored = [t for t in trajectories if t.error is None]
+        rows = [row for t in scored for row in _dreamed_queries(t)]
+        if self._min_confidence and rows:  # known answers: nothing is computed again
             answers = self._experience.predict([query for query, _ in rows])
             pairs = zip(rows, answers, strict=True)
-            rows = [row for row, a in pairs if a.confidence >= self._least]
+            rows = [row for row, a in pairs if a.confidence >= self._min_confidence]
         rng = np.random.default_rng((self._seed, update))
         chosen = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
         picked = [(query.task.id, x) for query, x in chosen]
-        self._kept.add(picked)
+        self._additions.add(picked)
         self._experience.add_to_memory([t for t, _ in picked], [x for _, x in picked])
 
     def restore(self, start: TrainingState) -> TrainingState:
         """The newest checkpoint, or `start` where there is none."""
-        found = checkpoint.restore(self._directory, _arrays(start))
-        if found is None:
-            self._kept.first(0)
+        saved = checkpoint.restore(self._directory, _arrays(start))
+        if saved is None:
+            self._additions.first(0)
             return start
-        number, arrays, host = found
-        states = {name: TrainState(*found) for name, found in arrays.items()}
+        number, arrays, host = saved
+        states = {name: TrainState(*state) for name, state in arrays.items()}
         start.pool.load(host["pool"])
         if start.lessons is not None:
             start.lessons.load(host["stages"])
-        kept = self._kept.first(host.get("remembered", 0))
-        if "fresh" in host:  # a checkpoint of an older version had them in it
-            kept = [(task, _transition(x)) for task, x in host["fresh"]]
-            self._kept.add(kept)
+        additions = self._additions.first(host["remembered"])
         if self._experience is not None:
-            self._experience.add_to_memory([t for t, _ in kept], [x for _, x in kept])
+            self._experience.add_to_memory(
+                [t for t, _ in additions], [x for _, x in additions]
+            )
         return TrainingState(
-            number, states["policy"], start.pool, host["transitions"], host["curve"],
-            states.get("critic"), tuple(Example(**e) for e in host["replay"]),
-            start.lessons, host["halted"], states.get("best"),
-        )  # fmt: skip
+            number,
+            states["policy"],
+            start.pool,
+            host["transitions"],
+            host["curve"],
+            states.get("critic"),
+            tuple(Example(**e) for e in host["replay"]),
+            start.lessons,
+            host["halted"],
+            states.get("best"),
+        )
 
 
-def _said(progress: TrainingState) -> None:
-    """Alarms of the last update (training/monitor.py) and skills' red flags, aloud."""
+def _print_alarms(progress: TrainingState) -> None:
+    """Print alarms of the last update (training/monitor.py) and red flags of skills."""
     row = progress.curve[-1]
     for key in row:
         kind, _, name = key.partition("/")
         if kind == "alarm":
-            undone = ", undone" * bool(row.get("undone"))
-            told = f"alarm, update {progress.update}: {name}{undone} (see watch in "
-            print(f"{told}the settings)", file=sys.stderr)
+            reverted = ", reverted" * bool(row.get("reverted"))
+            message = (
+                f"alarm, update {progress.update}: {name}{reverted} (see watch in "
+            )
+            print(f"{message}the settings)", file=sys.stderr)
         elif kind == "flags":
             print(f"red flag, update {progress.update}: {name}", file=sys.stderr)
 
@@ -165,13 +178,15 @@ def _listed(value: Any) -> Any:
 def _arrays(progress: TrainingState) -> dict[str, TrainState]:
     """What of the progress is arrays."""
     named = {
-        "policy": progress.policy, "critic": progress.critic, "best": progress.best
-    }  # fmt: skip
+        "policy": progress.policy,
+        "critic": progress.critic,
+        "best": progress.best,
+    }
     return {name: state for name, state in named.items() if state is not None}
 
 
-def _asked(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
-    """Each dreamed transition with the question that it answers."""
+def _dreamed_queries(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
+    """Return each dreamed transition with the query that it answers."""
     episode = trajectory.episode
     acted = tuple(x.action for x in episode.transitions)
     return [

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamgym.agent.policy import Policy, PolicyConfig
+from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.policy import Policy
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
@@ -12,7 +13,7 @@ from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.supervised import FitConfig
+from worldmodel.fitting.config import FitConfig
 from worldmodel.text.tokenizer import TextTokenizer
 
 
@@ -32,8 +33,8 @@ def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
       RunError: neither a known shape nor a model directory.
     """
     name = run.config.model
-    if run.config.refit:
-        return load_model(Path(run.config.refit) / "experience", mesh=run.mesh)
+    if run.config.data.base_run:
+        return load_model(Path(run.config.data.base_run) / "experience", mesh=run.mesh)
     if name not in MODELS:
         check_model(name)
         return load_model(name, mesh=run.mesh)
@@ -45,7 +46,7 @@ def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
 
 def initial_policy(run: Run) -> Policy:
     """The policy that all begin at: the start's model, asked to act."""
-    if run.config.warmstart.start == "model":
+    if run.config.bc.init == "base_model":
         model, tok = initial_model(run)
     else:
         model, tok = load_model(run.path("experience"), mesh=run.mesh)
@@ -58,15 +59,21 @@ def fit_model(
     model: Model,
     examples: list[Example],
     fit: FitConfig,
-    held: Sequence[Example],
+    held_out: Sequence[Example],
 ) -> Model:
     """A model fitted under a name: its checkpoints, display and curve."""
     directory = run.path(f"checkpoints/{name}")
-    with run.following(name, fit.steps) as told:
+    with run.following(name, fit.steps) as report:
         model, curve = supervised.fit(
-            model, examples, fit, seed=run.config.seed, directory=directory,
-            held_out=held, keep_best=bool(held), progress=told,
-        )  # fmt: skip
+            model,
+            examples,
+            fit,
+            seed=run.config.seed,
+            directory=directory,
+            held_out=held_out,
+            keep_best=bool(held_out),
+            progress=report,
+        )
     run.write_curve(name, curve)
     return model
 

@@ -2,18 +2,17 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dreamgym.build.chat import ANSWERS, ServerLost
+from dreamgym.build.chat import CACHE, ServerLost, run_client
 from dreamgym.build.episodes import read
 from dreamgym.evaluation.statistics import wilson
 from dreamgym.rewards import reward_model
-from dreamgym.rewards.config import RewardConfig
+from dreamgym.rewards.config import RewardConfig, RewardModelConfig
 from dreamgym.rewards.judge import Judge
 from dreamgym.rewards.preferences import (
     Preference,
@@ -22,17 +21,16 @@ from dreamgym.rewards.preferences import (
     won_over_lost,
 )
 from dreamgym.rewards.reward_function import Pasts, RewardFunction
-from dreamgym.rewards.reward_model import PreferenceFitConfig, RewardModel
+from dreamgym.rewards.reward_model import RewardModel
 from dreamgym.run.directory import Run, RunError
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from worldmodel.backbone.weights import load_model
-from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatError
 from worldmodel.data.hashing import content_hash
 from worldmodel.data.records import Episode
 
-DIRECTORY = "reward"
-"""Where a run keeps its reward model."""
+STAGE = DIRECTORY = "reward_model"
+"""The stage that fits a run's reward model, and where the run keeps it."""
 
 
 class _RunJudge(Judge):
@@ -57,14 +55,14 @@ class _RunJudge(Judge):
             return super().scores(episodes, wanted, pasts)
         except ChatError as error:
             raise ServerLost(
-                f"{error}; what the judge answered is kept in {ANSWERS}: once it "
+                f"{error}; what the judge answered is kept in {CACHE}: once it "
                 "answers again the same command goes on"
             ) from error
 
 
 def needs_reward_model(config: RewardConfig) -> bool:
     """Return whether these rewards want a model of the run's own."""
-    return "learned" in config.tiers and not config.learned.model
+    return "reward_model" in config.sources and not config.reward_model.model
 
 
 @contextlib.contextmanager
@@ -74,7 +72,7 @@ def reward_function(
     """What scores the episodes of a stage, as the settings say; closed at the end.
 
     A judge's answers are kept with those of the run's server; what it was asked in all
-    attempts of the stage stands in stages/STAGE.judge.
+    attempts of the stage stands in stages/STAGE.usage.json.
 
     Raises:
       RunError: a learned tier without a fitted model, and nothing to fit one to.
@@ -82,11 +80,9 @@ def reward_function(
       ServerLost: while it is used, a judge that gave no answer, and what to do.
     """
     client = judge = None
-    model = _model(run, config) if "learned" in config.tiers else None
-    if "judge" in config.tiers:
-        client = ChatClient(
-            config.judge.chat(), run.path(ANSWERS), run.path(f"stages/{stage}.judge")
-        )
+    model = _model(run, config) if "reward_model" in config.sources else None
+    if "judge" in config.sources:
+        client = run_client(run, config.judge.chat, stage, "judge")
         judge = _RunJudge(client, config.judge, seed=run.config.seed)
     try:
         yield RewardFunction(config, learned=model, judge=judge)
@@ -97,23 +93,23 @@ def reward_function(
 
 def _model(run: Run, config: RewardConfig) -> RewardModel:
     """Return the model that is named, or the run's own."""
-    own, named = run.path(DIRECTORY), config.learned.model
+    directory, named = run.path(DIRECTORY), config.reward_model.model
     try:
-        return RewardModel.load(Path(named) if named else own)
+        return RewardModel.load(Path(named) if named else directory)
     except ValueError as error:
         raise RunError(
-            f"{error}; `dreamgym reward fit {run.root}` makes that of the run, which "
-            "is taken where dream.reward.learned.model names none"
+            f"{error}; `dreamgym reward-model {run.root}` makes that of the run, which "
+            "is taken where train.reward.reward_model.model names none"
         ) from None
 
 
-def fit(run: Run, path: Path | None, config: PreferenceFitConfig) -> dict[str, Any]:
-    """Fit the run's reward model; returns what reward/fit.json holds.
+def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
+    """Fit the run's reward model; return the numbers of its stage.
 
-    Without a `path` the pairs are won over lost attempts at the same task: those of the
-    training games are fitted to, those of its dev games are held out. Of a held-out
-    task one pair counts: those of one task stand and fall together. The same call,
-    after a kill, goes on; after the end it tells the same again.
+    Without `preferences` the pairs are won over lost attempts at the same task: those
+    of the training tasks are fitted to, those of its dev tasks are held out. Of a
+    held-out task one pair counts: those of one task stand and fall together. The same
+    call, after a kill, goes on; where the marker has these numbers it returns them.
 
     Raises:
       RunError: the run is not pretrained, or no task was both won and lost.
@@ -121,76 +117,88 @@ def fit(run: Run, path: Path | None, config: PreferenceFitConfig) -> dict[str, A
     """
     run.require("pretrain")
     if run.config.server is not None:
-        told = "its dream is a server; there is no model for a reward model to begin at"
-        raise RunError(f"{run.root}: {told}: dream.reward.learned.model names another")
+        raise RunError(
+            f"{run.root}: its dream is a server; there is no model for a reward model "
+            "to begin at: train.reward.reward_model.model names another"
+        )
     seed = run.config.seed
-    fitted, held = _pairs(run, path, config)
-    digest = _digest(fitted, held, config, seed)
-    done = run.path(f"{DIRECTORY}/fit.json")
-    if done.is_file() and (told := json.loads(done.read_text()))["digest"] == digest:
-        return told
+    fitted, held_out = _pairs(run, config)
+    digest = _digest(fitted, held_out, config, seed)
+    earlier = run.numbers(STAGE)
+    if earlier.get("digest") == digest:
+        return earlier
     trunk, tok = load_model(run.path("experience"))
-    checkpoints = f"checkpoints/reward-{digest}"
-    with bar(config.steps, "reward", "update") as show:
+    checkpoints = f"checkpoints/{STAGE}-{digest}"
+    with progress_bar(config.steps, "reward model", "update") as show:
         model, curve = reward_model.fit(
-            trunk, tok, fitted, config, seed=seed, directory=run.path(checkpoints),
+            trunk,
+            tok,
+            fitted,
+            config,
+            seed=seed,
+            directory=run.path(checkpoints),
             progress=show,
-        )  # fmt: skip
-    done.unlink(missing_ok=True)
+        )
+    run.path(f"stages/{STAGE}.json").unlink(missing_ok=True)  # of the model before
     model.save(run.path(DIRECTORY))
-    gaps = model.margins(held)
-    hits, shorter = int((gaps > 0).sum()), [len(p.better) < len(p.worse) for p in held]
-    told = {
-        "digest": digest,
-        "pairs": len(fitted),
-        "held_out": len(held),
-        "ranked_right": hits,
-        "accuracy": hits / len(held),
-        "interval": list(wilson(hits, len(held))),
-        "better_is_shorter": float(np.mean(shorter)),
-        "curve": curve,
-    }
-    run.write_json(f"{DIRECTORY}/fit.json", told)
+    run.write_curve(STAGE, curve)
     run.drop(checkpoints)
-    return told
+    margins = model.margins(held_out)
+    hits = int((margins > 0).sum())
+    shorter = [len(p.better) < len(p.worse) for p in held_out]
+    return {
+        "pairs": len(fitted),
+        "held_out": len(held_out),
+        "ranked_right": hits,
+        "accuracy": hits / len(held_out),
+        "interval": list(wilson(hits, len(held_out))),
+        "better_is_shorter": float(np.mean(shorter)),
+        "digest": digest,
+    }
 
 
 def _pairs(
-    run: Run, path: Path | None, config: PreferenceFitConfig
+    run: Run, config: RewardModelConfig
 ) -> tuple[list[Preference], list[Preference]]:
-    """(fitted, held out), one pair a task of the latter."""
-    if path is None:
+    """Return (fitted, held out) pairs, one for each task of the latter."""
+    if not config.preferences:
         both = read(run)
-        fitted, held = (
-            won_over_lost(e, max_pairs=config.most, seed=run.config.seed) for e in both
+        fitted, held_out = (
+            won_over_lost(e, max_pairs=config.max_pairs_per_task, seed=run.config.seed)
+            for e in both
         )
         source = f"{run.root}: episodes.jsonl and dev.jsonl"
     else:
-        pairs = read_preferences(path)
-        fitted, held = split(pairs, held_out_share=config.held, seed=run.config.seed)
-        source = str(path)
-    held = list({p.task.id: p for p in held[::-1]}.values())[::-1]
-    if not fitted or not held:
+        pairs = read_preferences(Path(config.preferences))
+        fitted, held_out = split(
+            pairs, held_out_share=config.held_out_share, seed=run.config.seed
+        )
+        source = config.preferences
+    held_out = list({p.task.id: p for p in held_out[::-1]}.values())[::-1]
+    if not fitted or not held_out:
         raise RunError(
-            f"{source}: {len(fitted)} pairs to fit and {len(held)} tasks held out; "
+            f"{source}: {len(fitted)} pairs to fit and {len(held_out)} tasks held out; "
             "expected at least one of each (tasks both won and lost, or more of them)"
         )
-    return fitted, held
+    return fitted, held_out
 
 
 def _digest(
-    fitted: Sequence[Preference], held: Sequence[Preference],
-    config: PreferenceFitConfig, seed: int,
-) -> str:  # fmt: skip
-    rows = [[dataclasses.asdict(p) for p in pairs] for pairs in (fitted, held)]
+    fitted: Sequence[Preference],
+    held_out: Sequence[Preference],
+    config: RewardModelConfig,
+    seed: int,
+) -> str:
+    rows = [[dataclasses.asdict(p) for p in pairs] for pairs in (fitted, held_out)]
     return content_hash([rows, dataclasses.asdict(config), seed])[:16]
 
 
-def summary(told: dict[str, Any]) -> str:
-    """What a fit came to, in a line."""
-    low, high = told["interval"]
+def summary(numbers: dict[str, Any]) -> str:
+    """Return the numbers of a fit as a sentence."""
+    low, high = numbers["interval"]
     return (
-        f"fitted to {told['pairs']} pairs; of {told['held_out']} tasks held out, one "
-        f"pair each, it ranks {told['accuracy']:.1%} right (95 % interval {low:.1%} to "
-        f"{high:.1%}; `the shorter is better` {told['better_is_shorter']:.1%})"
+        f"fitted to {numbers['pairs']} pairs; of {numbers['held_out']} tasks held "
+        f"out, one pair each, it ranks {numbers['accuracy']:.1%} right (95 % interval "
+        f"{low:.1%} to {high:.1%}; `the shorter is better` "
+        f"{numbers['better_is_shorter']:.1%})"
     )

@@ -1,11 +1,10 @@
 """How fast this machine is under a run's settings: measured, and kept for a day.
 
 settings -> one update of the fit, some real steps, some answers of a server, timed ->
-Pace, kept for each machine beside its compiled programs.
+Timings, kept for each machine beside its compiled programs.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import statistics
@@ -17,12 +16,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dreamgym.agent.behavior import collect
+from dreamgym.agent.behavior import BehaviorPolicy, collect, play
 from dreamgym.build.episodes import games_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import ServerConfig
-from dreamgym.envs import registry
+from dreamgym.envs import restarting
+from dreamgym.envs.counting import CountedEnv, RealSteps
 from dreamgym.run.directory import RunError
 from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import shard
@@ -47,17 +47,26 @@ SECONDS = 2.0
 """How long is measured, at most, once everything is compiled."""
 
 
-PLAYED = 8
+TIMED_STEPS = 40
+"""Real steps that are taken, at most, to time one."""
+
+
+WARM_UP = 4
+"""The first of them, which are not timed."""
+
+
+PLAYED = 4
 """Episodes that give a server something to be asked about."""
 
 
-class Pace(NamedTuple):
+class Timings(NamedTuple):
     """What was measured here.
 
     update: seconds of a fit's update; step: of a real transition (0 without an
     environment); parameters: of the model; vocabulary; scratch: bytes of a gradient
     beside parameters and gradient. Of a server: seconds of an answer, as many at a
     time as its settings say; requests (some are repeated), tokens and cost of one.
+    real_steps: taken by this measurement, 0 where it was read from the cache.
     """
 
     update: float
@@ -69,10 +78,19 @@ class Pace(NamedTuple):
     requests: float = 0.0
     tokens: float = 0.0
     cost: float = 0.0
+    real_steps: int = 0
 
 
-def measured(config: RunConfig, cache: Path, mesh: Mesh | None = None) -> Pace:
-    """The pace of this machine under these settings; kept in `cache` for a day.
+def measure(
+    config: RunConfig,
+    cache: Path,
+    mesh: Mesh | None = None,
+    steps: RealSteps | None = None,
+) -> Timings:
+    """The timings of this machine under these settings; kept in `cache` for a day.
+
+    The real steps that it takes, TIMED_STEPS at most (and a few episodes where a server
+    is asked), are counted in `steps`.
 
     What a run has that is not measured: longer rows, where its texts need them. A
     server is asked as many questions as it may be asked at once.
@@ -80,24 +98,27 @@ def measured(config: RunConfig, cache: Path, mesh: Mesh | None = None) -> Pace:
     Raises:
       ChatError: the server did not answer.
     """
-    told = {
-        "model": _shape(config), "fit": repr(config.pretrain), "env": config.env,
-        "steps": config.max_steps, "device": jax.devices()[0].device_kind,
+    key = {
+        "model": _shape(config), "fit": repr(config.pretrain.fit), "env": config.env.id,
+        "steps": config.env.max_episode_steps, "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(), "jax": jax.__version__,
         "mesh": None if mesh is None else dict(mesh.shape),
         "server": repr(config.server),
     }  # fmt: skip
-    path = cache / f"pace-{content_hash(told)[:16]}.json"
+    path = cache / f"timings-{content_hash(key)[:16]}.json"
     if path.is_file() and time.time() - path.stat().st_mtime < FRESH:
-        return Pace(**json.loads(path.read_text()))
-    step = _step_seconds(config) if config.env else 0.0
-    asked: dict[str, Any] = {}
+        return Timings(**json.loads(path.read_text()))._replace(real_steps=0)
+    steps = RealSteps() if steps is None else steps
+    before = steps.count
+    step = _step_seconds(config, steps) if config.env.id else 0.0
+    answers: dict[str, Any] = {}
     if config.server is not None:
-        asked = _answers(config, config.server)
-    pace = Pace(step=step, **_update(config, mesh), **asked)
+        answers = _answers(config, config.server, steps)
+    timings = Timings(step=step, **_update(config, mesh), **answers)
+    timings = timings._replace(real_steps=steps.count - before)
     with atomic_write(path) as file:
-        json.dump(pace._asdict(), file)
-    return pace
+        json.dump(timings._asdict(), file)
+    return timings
 
 
 def _shape(config: RunConfig) -> str:
@@ -109,7 +130,7 @@ def _shape(config: RunConfig) -> str:
 
 def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     """One update's seconds, and sizes, of the fit as it will be but for its texts."""
-    c = config.pretrain
+    c = config.pretrain.fit
     if config.model in MODELS:
         shape = MODELS[config.model]
         model = create(shape.model(shape.vocab_size), seed=0)
@@ -121,11 +142,14 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     count = sum(x.size for x in jax.tree.leaves(model.params))
     if c.lora is not None:
         model = lora.attach(model, c.lora, seed=0)
-    optimizer = dataclasses.replace(c.optimizer, steps=c.steps)  # the fit's program
-    learner = Learner(model, optimizer, supervised.supervised_loss, c.compute)
-    ids = np.random.default_rng(0).integers(0, size, c.width).tolist()
-    row = Example(ids, [False] + [True] * (c.width - 1), [1] * c.width)
-    tokens = rows_of(pack([row], c.width), np.zeros(c.rows, int), c.rows)
+    learner = Learner(  # the fit's program
+        model, c.optimizer, supervised.supervised_loss, c.compute, steps=c.steps
+    )
+    ids = np.random.default_rng(0).integers(0, size, c.row_tokens).tolist()
+    row = Example(ids, [False] + [True] * (c.row_tokens - 1), [1] * c.row_tokens)
+    tokens = rows_of(
+        pack([row], c.row_tokens), np.zeros(c.batch_rows, int), c.batch_rows
+    )
     state = learner.init()
     scratch = 0
     with contextlib.suppress(RuntimeError):  # a compiler that does not tell
@@ -144,45 +168,52 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _step_seconds(config: RunConfig) -> float:
-    """Seconds of a real transition under random play, the environment's start aside."""
-    env = registry.make(config.env)
+def _step_seconds(config: RunConfig, steps: RealSteps) -> float:
+    """Seconds of a real transition under random play, resets included.
+
+    Only random actions are taken: an expert's plan may be dear.
+    """
+    env = restarting.open_env(config.env.id, lambda env: CountedEnv(env, steps))
+    before, max_steps = steps.count, config.env.max_episode_steps
+    rng, limit = np.random.default_rng(0), min(WARM_UP, max_steps)
+    start, timed_from = time.monotonic(), before
     try:
-        tasks = games_of(env, config.env, "train", 8)
-        done, start = 0, 0.0
-        for number in range(1000):
-            if number == 1:  # the first one warms up
-                done, start = 0, time.monotonic()
-            played = collect(
-                env, tasks, 1, config.collect, seed=number, max_steps=config.max_steps
-            )
-            done += sum(len(e.transitions) for e in played)
-            if number and time.monotonic() - start > SECONDS / 2:
+        tasks = games_of(env, config.env.id, "train", 8)
+        for number in range(TIMED_STEPS):  # an episode has a step at least
+            actor = BehaviorPolicy(env, "random", config.collect, rng, [], [])
+            task = tasks[number % len(tasks)]
+            play(env, task, actor, max_steps=limit, name=f"timing-{number}")
+            if number == 0:  # it warms up
+                start, timed_from = time.monotonic(), steps.count
+            limit = min(max_steps, TIMED_STEPS - (steps.count - before))
+            if limit < 1 or (time.monotonic() - start > SECONDS / 2 and number):
                 break
-        return (time.monotonic() - start) / max(done, 1)
+        return (time.monotonic() - start) / max(steps.count - timed_from, 1)
     finally:
         env.close()
 
 
-def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
+def _answers(
+    config: RunConfig, server: ServerConfig, steps: RealSteps
+) -> dict[str, Any]:
     """Seconds, requests, tokens and cost of an answer; nothing of it is kept.
 
     Raises:
       ChatError: the server did not answer, or refused all that it was asked.
     """
-    episodes = _episodes(config)
+    episodes = _episodes(config, steps)
     client = ChatClient(server.chat)
     experience = PromptedExperienceModel(
         client, ReplayMemory.from_episodes(episodes, capacity=1000), server.prompt
     )
-    asked = [r.query for r in sample_cases(episodes, server.chat.concurrency)]
+    queries = [r.query for r in sample_cases(episodes, server.chat.concurrency)]
     start = time.monotonic()
-    found = experience.predict(asked)
+    answers = experience.predict(queries)
     seconds, usage = time.monotonic() - start, client.usage
     client.close()
-    if asked and not experience.answered:
-        raise ChatError(found[0].error)
-    count = max(len(asked), 1)
+    if queries and not experience.answered:
+        raise ChatError(answers[0].error)
+    count = max(len(queries), 1)
     return {
         "answer": seconds / count, "requests": usage.requests / count,
         "tokens": (usage.prompt_tokens + usage.completion_tokens) / count,
@@ -190,17 +221,22 @@ def _answers(config: RunConfig, server: ServerConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _episodes(config: RunConfig) -> list[Episode]:
+def _episodes(config: RunConfig, steps: RealSteps) -> list[Episode]:
     """A few of the settings' own, or of random play."""
-    if config.episodes:
-        return list(itertools.islice(read_episodes(config.episodes), PLAYED))
-    if not config.env:
+    if config.data.episodes:
+        return list(itertools.islice(read_episodes(config.data.episodes), PLAYED))
+    if not config.env.id:
         raise RunError("nothing to ask a server about: give --env, --episodes, or both")
-    env = registry.make(config.env)
+    env = restarting.open_env(config.env.id, lambda env: CountedEnv(env, steps))
     try:
-        tasks = games_of(env, config.env, "train", PLAYED)
+        tasks = games_of(env, config.env.id, "train", PLAYED)
         return collect(
-            env, tasks, PLAYED, config.collect, seed=0, max_steps=config.max_steps
+            env,
+            tasks,
+            PLAYED,
+            config.collect,
+            seed=0,
+            max_steps=config.env.max_episode_steps,
         )
     finally:
         env.close()

@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     group("--mesh", help=MESH_HELP)
     group = add_server(
         command, "--by teacher",
-        "Any OpenAI-compatible server. Its answers are kept in OUT.answers.sqlite.",
+        "Any OpenAI-compatible server. Its answers are kept in OUT.chat_cache.sqlite.",
     ).add_argument  # fmt: skip
     group("--max-tokens", type=int, metavar="N",
           help=f"of an answer (default: {_MAX_TOKENS})")  # fmt: skip
@@ -125,6 +125,8 @@ def _chat(args: argparse.Namespace) -> Any:
     from worldmodel.chat.client import ChatClient
 
     server = server_of(args)
+    if server is None:
+        raise ValueError("--by teacher needs --server URL")
     more = {
         name: value
         for name in ("price_in", "price_out")

@@ -41,7 +41,7 @@ examples:
   dreamgym import agentgym alfworld_train.json --to train.jsonl --split train
   dreamgym quickstart --episodes mine.jsonl.gz      and then
 
-Formats, before and after: docs/EPISODES.md
+Formats, before and after: docs/reference/episodes.md
 """
 
 _TOLD = 5
@@ -84,17 +84,10 @@ def add(commands: Any) -> None:
 @contextlib.contextmanager
 def _bar(path: Path, text: str) -> Iterator[Callable[[int], None]]:
     """A bar over the bytes of a file: yields show(bytes read so far)."""
-    from tqdm import tqdm
+    from dreamgym.run.display import progress_bar
 
     size = path.stat().st_size if path.is_file() else 0
-    with tqdm(
-        total=size, desc=f"{text} {path.name}", unit="B", unit_scale=True, leave=False,
-        disable=None,
-    ) as shown:  # fmt: skip
-
-        def show(done: int) -> None:
-            shown.update(done - shown.n)
-
+    with progress_bar(size, f"{text} {path.name}", "B") as show:
         yield show
 
 

@@ -85,7 +85,7 @@ def _engine(args: argparse.Namespace) -> tuple[Any, Any]:
 def _generate(args: argparse.Namespace) -> None:
     import jax
 
-    from worldmodel.backbone.generate import free_grammar
+    from worldmodel.backbone.grammar import free_grammar
     from worldmodel.completion import complete
     from worldmodel.text import conversation
 

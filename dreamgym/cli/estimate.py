@@ -25,23 +25,44 @@ def add(commands: Any) -> None:
     command.set_defaults(body=_estimate)
 
 
-def _found(config: Any, mesh: Any = None, *, fine_tune: bool) -> Any:
+def _estimate_of(
+    config: Any, mesh: Any = None, *, fine_tune: bool, run: Any = None
+) -> Any:
+    """The estimate; real steps that it takes are counted in the run where one is."""
+    import contextlib
+
     import jax
 
     from dreamgym.build import timings
+    from dreamgym.build.step_limit import with_step_limit
     from dreamgym.commands import estimate
     from worldmodel.backbone.mesh import make_mesh
 
-    kept = getattr(jax.config, "jax_compilation_cache_dir", None)
-    cache = Path(kept if kept else Path.home() / ".cache" / "dreamgym") / "pace"
+    jax_cache = getattr(jax.config, "jax_compilation_cache_dir", None)
+    cache = (
+        Path(jax_cache if jax_cache else Path.home() / ".cache" / "dreamgym")
+        / "timings"
+    )
     # Hosts may differ in what they have measured before: none waits for another.
-    placed = None
+    device_mesh = None
     if mesh is not None and jax.process_count() == 1:
-        placed = make_mesh(mesh)
+        device_mesh = make_mesh(mesh)
     if config.server is not None:
         print("estimate: asking the server a few questions", file=sys.stderr)
-    here = timings.measured(config, cache, placed)
-    return estimate.estimated(config, here, estimate.known(config), fine_tune=fine_tune)
+    config = with_step_limit(config)
+    counted = contextlib.nullcontext(None)
+    if run is not None:
+        counted = run.real_steps.recorded(run.path(run.ESTIMATE_STEPS))
+    with counted as steps:
+        timing = timings.measure(config, cache, device_mesh, steps)
+    if timing.real_steps:
+        print(
+            f"estimate: {timing.real_steps} real steps were taken to time one",
+            file=sys.stderr,
+        )
+    return estimate.estimate_run(
+        config, timing, estimate.recorded_transitions(config), fine_tune=fine_tune
+    )
 
 
 def _estimate(args: argparse.Namespace) -> None:
@@ -51,25 +72,27 @@ def _estimate(args: argparse.Namespace) -> None:
 
     config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
     tune_process()
-    found = _found(config, mesh, fine_tune=not args.no_transfer)
+    result = _estimate_of(config, mesh, fine_tune=not args.no_transfer)
     if args.json:
-        stages = {k: round(v, 1) for k, v in found.seconds.items()}
-        print(json.dumps(estimate.spans(found) | {"stages": stages}))
+        stages = {k: round(v, 1) for k, v in result.seconds.items()}
+        print(json.dumps(estimate.ranges(result) | {"stages": stages}))
         return
-    print(estimate.table(found))
-    _warn([found], args.run_dir if args.run_dir is not None else Path("runs"))
+    print(estimate.table(result))
+    _warn([result], args.run_dir if args.run_dir is not None else Path("runs"))
 
 
-def _warn(found: Sequence[Any], root: Path) -> None:
+def _warn(result: Sequence[Any], root: Path) -> None:
     from dreamgym.commands import estimate
 
     memory = estimate.machine_memory()
-    said = (line for one in found for line in estimate.warnings(one, root, memory))
-    for line in dict.fromkeys(said):
+    lines = (line for one in result for line in estimate.warnings(one, root, memory))
+    for line in dict.fromkeys(lines):
         print(f"warning: {line}", file=sys.stderr)
 
 
-def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
+def print_estimate(
+    root: Path, config: Any, mesh: Any = None, *, fine_tune: bool
+) -> None:
     """The line before a run, of what is left of it, and what may not suffice.
 
     A server that does not answer now may do so when it is needed: that is said.
@@ -92,15 +115,15 @@ def say(root: Path, config: Any, mesh: Any = None, *, fine_tune: bool) -> None:
         return
     tune_process()
     try:
-        found = _found(config, mesh, fine_tune=fine_tune)
+        result = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
     except ChatError as error:
         print(f"estimate: none, the server did not answer: {error}", file=sys.stderr)
         return
-    print(estimate.told(found, done), file=sys.stderr)
-    _warn([found], root)
+    print(estimate.summary(result, done), file=sys.stderr)
+    _warn([result], root)
 
 
-def say_study(study: Any, root: Path) -> None:
+def print_study_estimate(study: Any, root: Path) -> None:
     """The line before a study: all that is left of its cells, and the longest one.
 
     Raises:
@@ -114,9 +137,9 @@ def say_study(study: Any, root: Path) -> None:
     for config, done in unfinished(study, root):
         if config.server is not None or done >= STAGES.keys():
             continue
-        found = _found(config, fine_tune=study.until == "transfer")
-        every.append(found)
-        low, high = estimate.spans(found, done)["seconds"]
+        result = _estimate_of(config, fine_tune=study.last_stage == "transfer")
+        every.append(result)
+        low, high = estimate.ranges(result, done)["seconds"]
         least, most, longest = least + low, most + high, max(longest, high)
     if every:
         print(

@@ -2,10 +2,27 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamgym.cli import annotate, data, engine, estimate, reward, runs
+from dreamgym.cli import (
+    annotate,
+    data,
+    engine,
+    environment,
+    estimate,
+    reward,
+    runs,
+    settings,
+    studies,
+)
+from dreamgym.envs.interrupts import (
+    check_interrupt,
+    ignore_further,
+    interrupt_handler,
+)
+from dreamgym.run.terminal import PrintableStreams
 
 _EPILOG = """\
 examples:
@@ -15,10 +32,14 @@ examples:
   dreamgym quickstart --env my_module:MyEnv        your environment
   dreamgym collect --run-dir runs/a                one stage; the next: pretrain,
                                                    warmstart, train, ...
+  dreamgym train --run-dir runs/a --name second --set train.update.learning_rate=1e-4
+                                                   again, with the rest of runs/a
+  dreamgym doctor runs/a                           why it disappoints, what to change
   dreamgym control shuffled --run-dir runs/a       the control that must not gain
-  dreamgym fidelity runs/default-0                 how far to trust its dream
-  dreamgym pretrain --from runs/a --episodes new.jsonl   refit with fresh episodes
+  dreamgym scorecard runs/default-0                how far to trust its dream
+  dreamgym refit runs/a --episodes new.jsonl       fit again with new episodes
   dreamgym study scripts/studies/worldmodel.toml   a grid of runs and its table
+  dreamgym settings train.update                   every setting, what it means
   dreamgym estimate --preset small                 time, memory, disk: before it runs
   dreamgym quickstart --track wandb                metrics there too (or tensorboard)
   dreamgym compare runs/a runs/b                   runs side by side, and their plot
@@ -26,7 +47,7 @@ examples:
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
   dreamgym annotate mine.jsonl --to traced.jsonl --by rule   reasoning traces
-  dreamgym reward fit runs/a                       a model of rewards from pairs
+  dreamgym reward-model runs/a                     a reward model from pairs
 
   dreamgym fetch smollm2                           a pretrained model, offline
   dreamgym quickstart --model models/smollm2       ... as policy and dream
@@ -38,6 +59,15 @@ Interrupted? Repeat the same command: it goes on where it was.
 """
 
 
+_USER_ERRORS = (
+    AssertionError, ArithmeticError, ValueError, OSError, MemoryError,
+)  # fmt: skip
+"""Errors that say what a user can do about them."""
+_PACKAGES = ("dreamgym", "curriculum", "worldmodel")
+_SOFTWARE = 70
+"""Exit status of an error of the program itself, as in sysexits.h."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dreamgym",
@@ -46,32 +76,103 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--debug", action="store_true",
+        help="print the traceback of an error (with any command)",
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (runs, estimate, data, annotate, reward, engine):
+    for group in (
+        runs,
+        studies,
+        environment,
+        estimate,
+        settings,
+        data,
+        annotate,
+        reward,
+        engine,
+    ):
         group.add(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    args = _parser().parse_args(argv)
+    """Run the command line; return the exit status."""
+    with interrupt_handler(), PrintableStreams():
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        except KeyboardInterrupt:
+            return _interruption()
+
+
+def _run(words: list[str]) -> int:
+    debug = "--debug" in words
+    parser = _parser()
+    args, rest = parser.parse_known_args([w for w in words if w != "--debug"])
+    if rest and not hasattr(args, "settings"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.typed = rest
     # `--env my_module:MyEnv` may lie here. Last: nothing of ours is to be hidden by it.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
+    try:
+        status = args.body(args)
+        check_interrupt()
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        check_interrupt()  # whatever a library made of Ctrl-C
+        return _report(error, f"dreamgym {args.command}")
+    return status if isinstance(status, int) else 0
+
+
+def _interruption() -> int:
+    """Say how to go on after Ctrl-C; return the exit status."""
+    ignore_further()
+    print("interrupted: repeat the same command to go on", file=sys.stderr)
+    return 130
+
+
+def _report(error: Exception, command: str) -> int:
+    """Print what went wrong in a line or two; return the exit status."""
+    if isinstance(error, _our_errors()):
+        print(f"{command}: {error}", file=sys.stderr)
+        return 2
+    foreign, place = _place(error)
+    if isinstance(error, _USER_ERRORS):
+        where = f" (at {place})" if foreign and not isinstance(error, OSError) else ""
+        print(f"{command}: {error}{where}", file=sys.stderr)
+        return 2
+    print(
+        f"{command}: {type(error).__name__} at {place}: {error}\n"
+        "This is an error of dreamgym itself. Please report it with what the same "
+        "command prints with --debug (CONTRIBUTING.md says where).",
+        file=sys.stderr,
+    )
+    return _SOFTWARE
+
+
+def _our_errors() -> tuple[type[Exception], ...]:
+    """Our own kinds of errors; imported late, because help needs none of them."""
     from dreamgym.run.directory import RunError
     from dreamgym.run.tracking import TrackerError
     from worldmodel.chat.cache import CacheError
     from worldmodel.chat.protocol import ChatError
     from worldmodel.data.records import RecordError
 
-    told = (RunError, RecordError, ChatError, CacheError, TrackerError)
-    told += (AssertionError, ArithmeticError, ValueError, OSError, MemoryError)
-    try:
-        args.body(args)
-    except told as error:
-        print(f"dreamgym {args.command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted: repeat the same command to go on", file=sys.stderr)
-        return 130
-    return 0
+    return (RunError, RecordError, ChatError, CacheError, TrackerError)
+
+
+def _place(error: Exception) -> tuple[bool, str]:
+    """Return whether other code raised an error, and the last line of ours above."""
+    frames = traceback.extract_tb(error.__traceback__)
+    root = Path(__file__).parents[2]
+    ours = [
+        f for f in frames
+        if Path(f.filename).is_relative_to(root)
+        and Path(f.filename).relative_to(root).parts[0] in _PACKAGES
+    ]  # fmt: skip
+    if not ours:
+        return True, "an unknown place"
+    path = Path(ours[-1].filename).relative_to(root)
+    return ours[-1] is not frames[-1], f"{path}:{ours[-1].lineno}"

@@ -1,22 +1,49 @@
 """Options that several commands have, and their texts."""
 
 import argparse
+import dataclasses
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from dreamgym.config.describe import group_text
+from dreamgym.config.overrides import changed_by, flat
+from dreamgym.config.presets import (
+    PRESETS,
+    for_pretrained,
+    preset,
+    with_algorithm,
+    with_fits,
+)
+from dreamgym.config.settings import RunConfig
+from dreamgym.config.shapes import MODELS
+from dreamgym.config.stages import ServerConfig
+from dreamgym.rl.config import ALGORITHMS
+from dreamgym.run.stage import Stage
+from worldmodel.backbone.config import LoraConfig
+from worldmodel.chat.config import ChatConfig
+from worldmodel.fitting.config import ComputeConfig
 
 MESH_HELP = "devices, as data=N,fsdp=N,tensor=N; data=0 takes the rest (default: one)"
 
 NO_TUNING = "stop before the real fine-tuning; the command without it goes on"
 ENV_HELP = (
-    'a registered id (textworld, textcraft) or "module:Class" (default: textworld)'
+    'a registered id (textworld, textcraft), "module:Class" or "gymnasium:ID" '
+    "(default: textworld)"
 )
 
 _OWN = {
-    **{n: f"--{n}" for n in ("preset", "seed", "env", "model", "episodes", "server")},
-    "refit": "pretrain --from", "shuffled": "dreamgym control shuffled",
-}  # fmt: skip
+    **{name: f"--{name}" for name in ("preset", "seed", "model", "server")},
+    "env.id": "--env",
+    "data.episodes": "--episodes",
+    "data.base_run": "dreamgym refit",
+    "pretrain.permute_outcomes": "dreamgym control shuffled",
+    "server.chat.base_url": "--server",
+    "server.chat.model": "--server-model",
+    "server.chat.api_key_env": "--server-key-env",
+}
 """Settings that have options of their own."""
 
 
@@ -24,7 +51,7 @@ _DREAM = (
     "Any OpenAI-compatible server in the place of a model of ours (llama.cpp, "
     "vLLM, a provider). Nothing is fitted: it is asked what each action leads to, "
     "with similar real transitions as examples. Answers are kept in the run's "
-    "answers.sqlite, so what was asked once costs nothing again."
+    "chat_cache.sqlite, so what was asked once costs nothing again."
 )
 
 
@@ -54,15 +81,12 @@ def add_track(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def server_of(args: argparse.Namespace) -> Any:
+def server_of(args: argparse.Namespace) -> ServerConfig | None:
     """The ServerConfig that the options ask for, or None.
 
     Raises:
       ValueError: no URL of a server, no name of a variable, or one without the URL.
     """
-    from dreamgym.config.stages import ServerConfig
-    from worldmodel.chat.protocol import ChatConfig
-
     if args.server is None:
         for name in ("server_model", "server_key_env"):
             if getattr(args, name) is not None:
@@ -71,7 +95,7 @@ def server_of(args: argparse.Namespace) -> Any:
     model = "default" if args.server_model is None else args.server_model
     try:
         chat = ChatConfig(
-            base_url=args.server, model=model, api_key_env=args.server_key_env,
+            base_url=args.server, model=model, api_key_env=args.server_key_env or "",
             read_timeout=600.0,  # the deadline: a slow server lets requests queue
         )  # fmt: skip
     except ValueError as error:
@@ -81,10 +105,6 @@ def server_of(args: argparse.Namespace) -> Any:
 
 def run_options(parser: argparse.ArgumentParser) -> None:
     """The settings of a run."""
-    from dreamgym.config.presets import PRESETS
-    from dreamgym.config.shapes import MODELS
-    from dreamgym.rl.config import ALGORITHMS
-
     add = parser.add_argument
     add(
         "--run-dir",
@@ -92,11 +112,21 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         help="where everything goes; other settings want another one (default: "
         "runs/PRESET-SEED, with -shuffled or -server behind it)",
     )
-    add("--preset", default="default", help=f"one of {', '.join(PRESETS)}")
+    add(
+        "--name",
+        metavar="NAME",
+        help="try stages of the run in --run-dir again, with other settings (--set): "
+        "in RUN-NAME, which takes over every finished stage that they do not change",
+    )
+    add(
+        "--config", type=Path, metavar="FILE",
+        help="settings from a TOML file, over those of the preset and below options",
+    )  # fmt: skip
+    add("--preset", help=f"one of {', '.join(PRESETS)} (default: default)")
     add("--algorithm", metavar="NAME", help="the policy's update, in the dream and in "
         f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: GRPO without "
         "the std, clipped higher)")  # fmt: skip
-    add("--seed", type=int, default=0, help="the seed of everything (default: 0)")
+    add("--seed", type=int, help="the seed of everything (default: 0)")
     add("--env", help=ENV_HELP)
     add(
         "--model",
@@ -109,8 +139,11 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         help="fits of a pretrained --model train low-rank additions and embeddings",
     )  # fmt: skip
     add("--remat", action="store_true", help="fits compute layers again: less memory")
-    add("--dtype", default="float32", choices=["float32", "bfloat16"],
-        help="of the fits' passes; parameters stay float32")  # fmt: skip
+    add(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        help="of the fits' passes (default: float32); parameters stay float32",
+    )
     add(
         "--episodes", type=Path,
         help="a JSONL file of episodes to use in place of collecting; without --env "
@@ -122,8 +155,8 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other setting by its name in manifest.json, dots between: "
-        "--set experience.history=0 --set trust.gate=0.05",
+        help="any other setting by its name: --set experience.history=0; "
+        "--experience.history 0 says the same, and `dreamgym settings` lists them",
     )
     add_track(parser)
     add_server(parser)
@@ -136,7 +169,7 @@ def changed_options(args: argparse.Namespace) -> list[str]:
     """
     parser = argparse.ArgumentParser()
     run_options(parser)
-    free = {"run_dir", "mesh", "episodes", "track", "help"}
+    free = {"run_dir", "name", "mesh", "episodes", "track", "help"}
     return [
         action.option_strings[0]
         for action in parser._actions
@@ -162,53 +195,147 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def change_settings(config: Any, args: argparse.Namespace) -> Any:
-    """Return the settings with those of --algorithm and --set replaced."""
-    from dreamgym.config.overrides import changed_by
-    from dreamgym.config.presets import with_algorithm
+def settings_help(stages: Sequence[Stage]) -> str:
+    """Return the groups of settings that stages read, for their help."""
+    groups = [f.name for f in dataclasses.fields(RunConfig)]
+    read = {path.partition(".")[0] for stage in stages for path in stage.reads}
+    config = PRESETS["default"]()
+    lines = []
+    for name in groups:
+        part = getattr(config, name)
+        part = ServerConfig if name == "server" else part
+        if name in read and dataclasses.is_dataclass(part):
+            lines.append(f"  --{name + '.*':<14} {group_text(part)}")
+    return "\n".join(
+        [
+            "settings that it reads, as --GROUP.NAME VALUE (`dreamgym settings GROUP`",
+            "lists them, and `dreamgym settings` all):",
+            *lines,
+        ]
+    )
 
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """Return the settings of a TOML file by dotted names; none of no file.
+
+    Raises:
+      ValueError: no TOML.
+    """
+    if path is None:
+        return {}
+    try:
+        return flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"--config {path}: expected TOML, {error}") from None
+
+
+def _with_file(config: RunConfig, file: dict[str, Any]) -> RunConfig:
+    """Return the settings with those of a file replaced."""
+    settings = {name: value for name, value in file.items() if name != "algorithm"}
+    if config.server is None and any(name.startswith("server.") for name in settings):
+        url = settings.get("server.chat.base_url", "")
+        config = dataclasses.replace(
+            config, server=ServerConfig(chat=ChatConfig(base_url=url))
+        )
+    if "algorithm" in file:
+        config = with_algorithm(config, file["algorithm"])
+    return changed_by(config, settings)
+
+
+def _with_typed(config: RunConfig, args: Sequence[str]) -> RunConfig:
+    """Return the settings with those of options like --train.group_size 4 replaced.
+
+    Raises:
+      ValueError: a setting that has an option of its own.
+      SystemExit: no such setting, or a wrong value; what is wrong is printed.
+    """
+    for option in args:
+        name = option.partition("=")[0].removeprefix("--").replace("-", "_")
+        if option.startswith("--") and name in _OWN:
+            raise ValueError(f"{option}: {name} is set by {_OWN[name]}")
+    import tyro  # only where it is needed: it takes as long as all the rest
+
+    return tyro.cli(
+        RunConfig, default=config, args=args, prog="dreamgym", use_underscores=True,
+        add_help=False, config=(tyro.conf.AvoidSubcommands,),
+    )  # fmt: skip
+
+
+def change_settings(config: RunConfig, args: argparse.Namespace) -> RunConfig:
+    """Return the settings with those of --algorithm, --set and typed options."""
     if args.algorithm is not None:
         config = with_algorithm(config, args.algorithm)
-    return changed_by(config, dict(map(_setting, args.settings)))
+    config = changed_by(config, dict(map(_setting, args.settings)))
+    return _with_typed(config, args.typed) if args.typed else config
 
 
-def config_of(args: argparse.Namespace) -> Any:
-    """The RunConfig that the options ask for.
+def change_run_settings(config: RunConfig, args: argparse.Namespace) -> RunConfig:
+    """Return the settings of a run that stands, with those of the options replaced."""
+    return change_settings(_with_file(config, read_config(args.config)), args)
+
+
+def config_of(args: argparse.Namespace) -> RunConfig:
+    """Return the settings of a new run: preset < --config FILE < options.
 
     Raises:
       ValueError, RunError, RecordError: a setting or a file that cannot be used.
     """
     from dreamgym.build.models import check_model
-    from dreamgym.config.presets import for_pretrained, preset, with_fits
-    from dreamgym.config.shapes import MODELS
     from dreamgym.envs.registry import parse_spec
-    from worldmodel.backbone.model import LoraConfig
     from worldmodel.data.records import read_episodes
-    from worldmodel.fitting.learner import ComputeConfig
 
-    changes: dict[str, Any] = {"seed": args.seed, "server": server_of(args)}
-    if args.episodes is not None:
-        changes |= {"episodes": str(args.episodes.resolve()), "env": args.env or ""}
-    elif args.env is not None:
-        changes["env"] = args.env
-    if args.model is not None:
-        name = args.model
-        changes["model"] = name if name in MODELS else str(Path(name).resolve())
-    if args.command == "control":
-        changes["shuffled"] = True
-    config = preset(args.preset, **changes)
-    lora = LoraConfig(rank=args.lora) if args.lora else None
-    if config.model not in MODELS:
-        config = for_pretrained(config, lora=lora)
-    elif lora is not None:
-        raise ValueError("--lora needs a pretrained --model DIR")
-    beside = ("embed",) if lora is not None else ()
-    compute = ComputeConfig(dtype=args.dtype, remat=args.remat, beside=beside)
-    config = with_fits(config, compute=compute)
+    file = read_config(args.config)
+    first = {"preset": "default", "seed": 0, "model": None}
+    for name in first:
+        given, in_file = getattr(args, name), file.pop(name, first[name])
+        first[name] = in_file if given is None else given
+    config = _of_model(
+        preset(first["preset"], seed=first["seed"]), first["model"], args
+    )
+    config = _with_file(config, file)
+    config = changed_by(config, _of_options(args, file))
+    if args.server is not None or args.server_model or args.server_key_env:
+        config = dataclasses.replace(config, server=server_of(args))
     config = change_settings(config, args)
-    if config.env:
-        parse_spec(config.env)
+    if config.env.id:
+        parse_spec(config.env.id)
     check_model(config.model)
-    if config.episodes:
-        read_episodes(config.episodes)
+    if config.data.episodes:
+        read_episodes(config.data.episodes)
     return config
+
+
+def _of_model(
+    config: RunConfig, model: str | None, args: argparse.Namespace
+) -> RunConfig:
+    """Return the settings of a preset with another model, and what that changes."""
+    if model is not None:
+        model = model if model in MODELS else str(Path(model).resolve())
+        config = dataclasses.replace(config, model=model)
+    lora = LoraConfig(rank=args.lora) if args.lora else None
+    if config.model in MODELS:
+        if lora is not None:
+            raise ValueError("--lora needs a pretrained --model DIR")
+        return config
+    config = for_pretrained(config, lora=lora)
+    if lora is not None:
+        config = with_fits(config, compute=ComputeConfig(extra_trainable=("embed",)))
+    return config
+
+
+def _of_options(args: argparse.Namespace, file: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that options with names of their own change."""
+    out: dict[str, Any] = {}
+    if args.episodes is not None:
+        out["data.episodes"] = str(args.episodes.resolve())
+        out |= {} if "env.id" in file else {"env.id": ""}
+    if args.env is not None:
+        out["env.id"] = args.env
+    if args.command == "control":
+        out["pretrain.permute_outcomes"] = True
+    for fit in ("pretrain.fit", "bc.fit"):
+        if args.remat:
+            out[f"{fit}.compute.remat"] = True
+        if args.dtype is not None:
+            out[f"{fit}.compute.dtype"] = args.dtype
+    return out

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from dreamgym.build.experience import load_experience
 from dreamgym.run.directory import Run, RunError
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from worldmodel import reasoning
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.protocol import ChatConfig
+from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import Episode, iter_episodes, write_episodes
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.reasoning.annotator import Annotator, Report, missing_traces
@@ -65,11 +63,8 @@ def survey(source: Path, out: Path) -> Survey:
         )
     total: Counter[str] = Counter()
     size = source.stat().st_size if source.is_file() else 0
-    with tqdm(  # not `bar`, which is drawn anew at each of perhaps a million lines
-        total=size, desc=f"read {source.name}", unit="B", unit_scale=True, leave=False,
-        disable=None,
-    ) as shown:  # fmt: skip
-        for e in iter_episodes(source, progress=lambda n: shown.update(n - shown.n)):
+    with progress_bar(size, f"read {source.name}", "B") as show:
+        for e in iter_episodes(source, progress=show):
             total.update(e=1, t=len(e.transitions), m=missing_traces(e))
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -78,7 +73,7 @@ def survey(source: Path, out: Path) -> Survey:
 
 def answers_of(out: Path) -> Path:
     """Where a teacher's answers are kept: asked again, they cost nothing."""
-    return out.with_name(f"{out.name}.answers.sqlite")
+    return out.with_name(f"{out.name}.chat_cache.sqlite")
 
 
 def teacher(chat: ChatConfig, out: Path) -> TeacherAnnotator:
@@ -127,7 +122,7 @@ def annotate(
         yield from _filled(iter_episodes(source), annotator, part, told)
         total.check(1)
 
-    with bar(found.missing, f"annotate {source.name}", "trace") as show:
+    with progress_bar(found.missing, f"annotate {source.name}", "trace") as show:
 
         def told(row: Mapping[str, Any], chunk: list[Episode]) -> None:
             total.add(row, sum(map(missing_traces, chunk)))

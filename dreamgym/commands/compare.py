@@ -4,7 +4,6 @@ run directories, finished or not -> their differing settings, test successes, pa
 differences to the first run, curves -> a table and plots. What a run lacks is blank.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
 from dreamgym.stages.table import POLICIES
+from worldmodel.data.json_reading import read_json_rows
 
 
 def compared(roots: Sequence[Path]) -> dict[str, Any]:
@@ -71,21 +71,23 @@ def _played(run: Run) -> dict[str, list[Trajectory]]:
 
 def _curve(run: Run) -> list[dict[str, Any]]:
     """The dream's curve; of a run that is still in it what it has told so far."""
-    path, told = run.path("curves/dream.jsonl"), run.path(FILE)
+    path, metrics = run.path("curves/dream.jsonl"), run.path(FILE)
     if path.is_file():
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    rows = read_metrics(told) if told.is_file() else []
+        return read_json_rows(path)
+    rows = read_metrics(metrics) if metrics.is_file() else []
     return [row["metrics"] for row in rows if row["stage"] == "dream"]
 
 
-def _paired(mine: list[Trajectory], first: list[Trajectory]) -> dict[str, float | None]:
+def _paired(
+    second: list[Trajectory], first: list[Trajectory]
+) -> dict[str, float | None]:
     """Over the games that both played; each game as often as both did."""
-    theirs: dict[str, list[Trajectory]] = {}
+    first_by_task: dict[str, list[Trajectory]] = {}
     for t in first:
-        theirs.setdefault(t.episode.task.id, []).append(t)
+        first_by_task.setdefault(t.episode.task.id, []).append(t)
     pairs = [
-        (t, theirs[t.episode.task.id].pop(0))
-        for t in mine
-        if theirs.get(t.episode.task.id)
+        (t, first_by_task[t.episode.task.id].pop(0))
+        for t in second
+        if first_by_task.get(t.episode.task.id)
     ]
     return evaluate.paired([a for a, _ in pairs], [b for _, b in pairs], seed=0)

@@ -1,11 +1,12 @@
 """What a run will take: seconds, memory and disk, told before it begins, as ranges.
 
-settings, the pace that was measured here (pace.py) -> seconds by stage, bytes,
+settings, the timings that was measured here (timings.py) -> seconds by stage, bytes,
 questions to a server. How stages compare with a fit's update was measured on runs of
 the presets (docs/LOG.md, 2026-11-21 and 22: 1 to 2 M parameters on 2 CPU cores);
 elsewhere that is a guess, and so are the ranges.
 """
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Collection
@@ -13,17 +14,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curriculum.sampler import max_generated
+from dreamgym.agent.config import FLOORS
 from dreamgym.build.rewards import needs_reward_model
-from dreamgym.build.timings import Pace
+from dreamgym.build.timings import Timings
 from dreamgym.config.settings import RunConfig
-from dreamgym.rewards.reward_model import PreferenceFitConfig
+from dreamgym.envs import limits
+from dreamgym.rewards.config import RewardModelConfig
 from dreamgym.run.directory import RunError
 from dreamgym.stages.table import STAGES
-from dreamgym.training import LoopConfig
+from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import read_episodes
 from worldmodel.experience.base import SAMPLES
 
-PREFERENCES = PreferenceFitConfig()
+PREFERENCES = RewardModelConfig()
 
 
 UPDATES = {
@@ -33,6 +36,7 @@ UPDATES = {
     "ensemble": 1.0,  # an update
     "fidelity": 0.33,  # a dev transition
     "train": 1.1 / 16,  # a step that a rollout may take
+    "dream_check": 1.1 / 16,  # a step that an episode in the dream may take
     "evaluate": 0.25,  # a test game
     "transfer": 0.05,  # a real transition
 }
@@ -93,85 +97,135 @@ class Estimate(NamedTuple):
     cost: float = 0.0
 
 
-def estimated(
-    config: RunConfig, pace: Pace, collected: int | None = None, *, fine_tune: bool
+def estimate_run(
+    config: RunConfig,
+    timings: Timings,
+    collected: int | None = None,
+    *,
+    fine_tune: bool,
 ) -> Estimate:
-    """Of a whole run; `collected` transitions where they are known already."""
-    c, e = config, config.evaluate
+    """Of a whole run; `collected` transitions where they are known already.
+
+    A step limit that is left to the environment counts as the usual one.
+    """
+    steps = config.env.max_episode_steps or limits.DEFAULT
+    env = dataclasses.replace(config.env, max_episode_steps=steps)
+    c, e = dataclasses.replace(config, env=env), config.evaluate
     if collected is None:
-        episodes = c.collect.episodes + 2 * c.collect.dev_games
-        collected = round(episodes * LENGTH * c.max_steps)
-    real = bool(c.env)
+        episodes = c.collect.episodes + 2 * c.collect.dev_tasks
+        collected = round(episodes * LENGTH * c.env.max_episode_steps)
+    real = bool(c.env.id)
     units = {
-        "collect": collected * (real and not c.episodes),
-        "pretrain": 0 if c.server is not None else c.pretrain.steps,
+        "collect": collected * (real and not c.data.episodes),
+        "pretrain": 0 if c.server is not None else c.pretrain.fit.steps,
         "ensemble": c.ensemble.members * c.ensemble.steps,
-        "fidelity": e.fidelity,
-        "bc": c.warmstart.fit.steps,
-        "warmstart": c.warmstart.fit.steps * (c.warmstart.method != "bc"),
-        "train": _steps(c.dream, c.max_steps),
+        "fidelity": c.fidelity.transitions,
+        "bc": c.bc.fit.steps,
+        "warmstart": c.bc.fit.steps * (c.warmstart.method != "bc"),
+        "train": _steps(c.train, c.env.max_episode_steps),
+        "dream_check": _dream_check_steps(c),
         **_real_steps(c, collected, fine_tune=real and fine_tune),
     }
-    seconds = {k: n * UPDATES.get(k, 0.0) * pace.update for k, n in units.items()}
-    seconds["collect"] = units["collect"] * pace.step
-    watch = c.dream.watch
-    played = c.dream.updates // watch.probe * watch.games if watch.probe else 0
-    seconds["train"] += played * UPDATES["evaluate"] * pace.update
-    if c.real:
-        seconds["train"] += units["train"] * pace.step
+    seconds = {k: n * UPDATES.get(k, 0.0) * timings.update for k, n in units.items()}
+    seconds["collect"] = units["collect"] * timings.step
+    game = UPDATES["evaluate"] * timings.update
+    game += LENGTH * c.env.max_episode_steps * timings.step
+    for stage, games in _dev_games(c).items():
+        seconds[stage] += games * game
+    if c.train.environment == "real":
+        seconds["train"] += units["train"] * timings.step
     for name in STAGES:
         if name.startswith("evaluate/") and real:
-            played = e.games * LENGTH * c.max_steps * pace.step
-            seconds[name] = e.games * UPDATES["evaluate"] * pace.update + played
+            played = e.tasks * LENGTH * c.env.max_episode_steps * timings.step
+            answered = e.tasks * (name.partition("/")[2] not in FLOORS)
+            seconds[name] = answered * UPDATES["evaluate"] * timings.update + played
     for name in REAL_LOOPS:
         if name in units:
-            each = UPDATES["transfer"] * pace.update + pace.step
+            each = UPDATES["transfer"] * timings.update + timings.step
             seconds[name] = units[name] * each
-    if any(needs_reward_model(loop.reward) for loop in (c.dream, c.transfer)):
-        ranked = 2 * PREFERENCES.pairs * LENGTH * c.max_steps
-        seconds["reward_model"] = PREFERENCES.steps * ranked * RANKED * pace.update
+    if any(needs_reward_model(loop.reward) for loop in (c.train, c.transfer)):
+        ranked = 2 * PREFERENCES.batch_pairs * LENGTH * c.env.max_episode_steps
+        seconds["reward_model"] = PREFERENCES.steps * ranked * RANKED * timings.update
     if not fine_tune:
         seconds = {k: s for k, s in seconds.items() if STAGES[k].command != "transfer"}
-    answers = _answers(c, units["fidelity"], units["train"])
+    answers = _answers(c, units["fidelity"], units["train"], units["dream_check"])
     for stage, count in answers.items():
-        seconds[stage] += count * pace.answer
-    weights = 4.0 * pace.parameters
-    loop = c.dream.update
+        seconds[stage] += count * timings.answer
+    weights = 4.0 * timings.parameters
+    loop = c.train.update
     # Fit: parameters, two moments, the best ones, a gradient. Loop: the experience
     # model, the policy now, before and as it began, two moments, a gradient.
-    logits = 4.0 * loop.rows * loop.width * pace.vocabulary
-    share = loop.rows * loop.width / (c.pretrain.rows * c.pretrain.width)
-    fit, rl = 5 * weights + pace.scratch, 7 * weights + 5 * logits
-    rl += pace.scratch * share
+    logits = 4.0 * loop.batch_rows * loop.row_tokens * timings.vocabulary
+    share = (
+        loop.batch_rows
+        * loop.row_tokens
+        / (c.pretrain.fit.batch_rows * c.pretrain.fit.row_tokens)
+    )
+    fit, rl = 5 * weights + timings.scratch, 7 * weights + 5 * logits
+    rl += timings.scratch * share
     policies = 4 + 3 * (real and fine_tune)
     kept = (1 + c.ensemble.members + policies) * weights
-    played = policies * e.games * LENGTH * c.max_steps * real
+    played = policies * e.tasks * LENGTH * c.env.max_episode_steps * real
     checkpoints = 2 * 4 * weights  # the one before goes when the new one is whole
     return Estimate(
         seconds,
         PROCESS + TRANSITION * collected + max(fit, rl),
         kept + checkpoints + WRITTEN * (collected + played) + PLOTS,
-        *(sum(answers.values()) * x for x in (pace.requests, pace.tokens, pace.cost)),
+        *(
+            sum(answers.values()) * x
+            for x in (timings.requests, timings.tokens, timings.cost)
+        ),
     )
 
 
-def _answers(c: RunConfig, fidelity: int, steps: int) -> dict[str, float | int]:
+def _answers(
+    c: RunConfig, fidelity: int, steps: int, checked: int
+) -> dict[str, float | int]:
     """Answers that stages want of a server, by stage."""
     if c.server is None:
         return {}
-    if c.real:
+    if c.train.environment == "real":
         steps = 0
-    invents = not c.real and max_generated(c.dream.curriculum, c.dream.tasks)
-    beside = c.dream.updates * c.dream.curriculum.proposals if invents else 0
-    each = 1 + SAMPLES * (c.trust.signal == "agreement")
-    return {"fidelity": each * fidelity, "train": each * NEW * steps + beside}
+    invents = c.train.environment == "dream" and max_generated(
+        c.train.curriculum, c.train.tasks_per_update
+    )
+    proposals = (
+        c.train.updates * c.train.curriculum.proposals_per_update if invents else 0
+    )
+    each = 1 + SAMPLES * (c.uncertainty.signal == "self_consistency")
+    return {
+        "fidelity": each * fidelity,
+        "dream_check": each * NEW * checked,
+        "train": each * NEW * steps + proposals,
+    }
 
 
 def _steps(loop: LoopConfig, most: int) -> int:
     """Steps that the rollouts of a loop may take: half of those that `resample` may."""
-    groups = loop.tasks * (1 + loop.resample / 2) + loop.forks
+    groups = (
+        loop.tasks_per_update * (1 + loop.max_resample_rounds / 2)
+        + loop.forks_per_update
+    )
     steps = round(loop.updates * groups * loop.group_size * most)
-    return min(steps, loop.limit) if loop.limit else steps
+    return min(steps, loop.max_transitions) if loop.max_transitions else steps
+
+
+def _dream_check_steps(c: RunConfig) -> int:
+    """Steps that the dev games may take in the dream."""
+    if c.train.environment == "real":
+        return 0
+    return c.train.monitor.real_eval_tasks * c.env.max_episode_steps
+
+
+def _dev_games(c: RunConfig) -> dict[str, int]:
+    """The real dev games that choose between policies, by stage."""
+    every, games = c.train.monitor.real_eval_every, c.train.monitor.real_eval_tasks
+    if not (c.env.id and every):
+        return {}
+    return {
+        "warmstart": 2 * games * (c.warmstart.method != "bc"),
+        "train": -(-c.train.updates // every) * games,
+    }
 
 
 REAL_LOOPS = ("s2r", "real_only", "real_only_total")
@@ -181,19 +235,19 @@ def _real_steps(c: RunConfig, collected: int, *, fine_tune: bool) -> dict[str, i
     """Return the transitions of fine-tuning and its controls, as budgets allow."""
     if not fine_tune:
         return {}
-    n, most = c.transfer_budget, _steps(c.transfer, c.max_steps)
+    n, limit = c.transfer.real_transitions, _steps(c.transfer, c.env.max_episode_steps)
     budgets = {"s2r": n, "real_only": n, "real_only_total": n + collected}
-    return {name: min(budget, most) for name, budget in budgets.items()}
+    return {name: min(budget, limit) for name, budget in budgets.items()}
 
 
-def known(config: RunConfig) -> int | None:
+def recorded_transitions(config: RunConfig) -> int | None:
     """Transitions of the settings' own episodes; None where they are collected."""
-    if not config.episodes:
+    if not config.data.episodes:
         return None
-    return sum(len(e.transitions) for e in read_episodes(config.episodes))
+    return sum(len(e.transitions) for e in read_episodes(config.data.episodes))
 
 
-def spans(
+def ranges(
     estimate: Estimate, done: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
     """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
@@ -209,19 +263,21 @@ def spans(
     }
 
 
-def told(estimate: Estimate, done: Collection[str] = ()) -> str:
+def summary(estimate: Estimate, done: Collection[str] = ()) -> str:
     """One line of ranges."""
-    found = spans(estimate, done)
-    (low, high), (least, most) = found["seconds"], found["memory"]
+    intervals = ranges(estimate, done)
+    (low, high), (least, most) = intervals["seconds"], intervals["memory"]
     line = (
         f"estimate: {time_of(low)} to {time_of(high)}, {_size(least)} to "
-        f"{_size(most)} of memory, {_size(found['disk'][1])} of disk at most"
+        f"{_size(most)} of memory, {_size(intervals['disk'][1])} of disk at most"
     )
     if estimate.requests:
-        fewest, many = found["requests"]
+        fewest, many = intervals["requests"]
         line += f"; {fewest:,.0f} to {many:,.0f} questions to the server"
-        line += f" ({found['tokens'][1] / 1e6:,.1f} M tokens at most"
-        line += f", {found['cost'][1]:,.2f} at its prices)" if estimate.cost else ")"
+        line += f" ({intervals['tokens'][1] / 1e6:,.1f} M tokens at most"
+        line += (
+            f", {intervals['cost'][1]:,.2f} at its prices)" if estimate.cost else ")"
+        )
     return line
 
 
@@ -232,7 +288,7 @@ def table(estimate: Estimate) -> str:
         for name, s in estimate.seconds.items()
         if s
     ]
-    return "\n".join([told(estimate), *rows])
+    return "\n".join([summary(estimate), *rows])
 
 
 def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
@@ -241,22 +297,22 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
     Raises:
       RunError: the disk is too small even for the least that was estimated.
     """
-    out, found = [], spans(estimate)
+    out, intervals = [], ranges(estimate)
     place = next(p for p in (root, *root.absolute().parents) if p.exists())
     own = root.rglob("*") if (root / "manifest.json").is_file() else ()
     there = sum(p.stat().st_size for p in own if p.is_file())
     room = shutil.disk_usage(place).free + there
-    least, most = found["disk"]
+    least, most = intervals["disk"]
     if room < most:
         told = f"disk: {_size(room)} for a run of {_size(least)} to {_size(most)}"
         if room < least:
             raise RunError(f"{told} at {place}: make room or choose another --run-dir")
         out.append(f"{told} at {place} may be too little")
-    if memory is not None and memory < found["memory"][1]:
+    if memory is not None and memory < intervals["memory"][1]:
         out.append(
             f"memory: the machine has {_size(memory)}, which may be too little; "
-            "--remat, fewer rows (--set pretrain.rows=4 --set dream.update.rows=4) or "
-            "a smaller --model need less"
+            "--remat, fewer rows (--set pretrain.fit.batch_rows=4 --set "
+            "train.update.batch_rows=4) or a smaller --model need less"
         )
     return out
 

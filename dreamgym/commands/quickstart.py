@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.build import chat as run_chat
+from dreamgym.build.episodes import nothing_to_imitate
+from dreamgym.commands import report as run_report
 from dreamgym.commands import results as run_results
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import Run, RunError
@@ -13,6 +15,7 @@ from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
 from dreamgym.stages.table import STAGES
 from worldmodel.backbone.mesh import MeshConfig, make_mesh
+from worldmodel.data.records import read_episodes
 
 
 def stage_names(*, fine_tune: bool) -> list[str]:
@@ -27,13 +30,17 @@ def quickstart(
     fine_tune: bool = True,
     mesh: MeshConfig | None = None,
     track: Sequence[str] = (),
+    others: Sequence[Run] = (),
 ) -> dict[str, Any]:
-    """Run every stage that is not done yet; returns what results.json holds.
+    """Run every stage that is not done yet; return what results.json holds.
+
+    Writes results.json, the table, plots and report.html.
 
     Without `fine_tune` it ends before the real fine-tuning, which the comparison of
     dream, warmstart and bc does not need; a later call makes up for it. Models are
     spread over the devices of `mesh`. Metrics go to metrics.jsonl while it runs, and to
-    the trackers that `track` names (tracking.TRACKERS).
+    the trackers that `track` names (tracking.TRACKERS). Stages that one of the `others`
+    has computed under the same key are taken from there.
 
     Raises:
       TrackerError: a tracker that is not known, not installed or cannot begin.
@@ -47,10 +54,12 @@ def quickstart(
 
         def check(stage: Stage, numbers: dict[str, Any]) -> None:
             if stage.name == "collect" and not numbers.get("successes", 1):
-                raise RunError(  # behaviour cloning would, after all of the fit
-                    f"{run.root}: no successful episode to imitate among the collected "
-                    f"{numbers['episodes']}"
-                )
+                train = read_episodes(run.path("episodes.jsonl"))
+                # Behaviour cloning would say so too, after all of the fit.
+                raise RunError(f"{run.root}: {nothing_to_imitate(train)}")
 
-        run_stages(run, STAGES, stage_names(fine_tune=fine_tune), check=check)
-        return run_results.write_results(run)
+        names = stage_names(fine_tune=fine_tune)
+        run_stages(run, STAGES, names, others=others, check=check)
+        results = run_results.write_results(run)
+        run_report.write_report(run, results)
+        return results

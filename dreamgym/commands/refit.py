@@ -12,9 +12,11 @@ from typing import Any
 
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import experience as run_experience
+from dreamgym.build.environments import open_env
+from dreamgym.config.stages import DataConfig
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.directory import Run
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import STAGES
 from worldmodel.data.records import Episode
@@ -35,16 +37,15 @@ def refit(
       RecordError: bad episodes; the message names file and line.
     """
     source.require("pretrain")
-    config = dataclasses.replace(
-        source.config,
-        refit=str(source.root.resolve()),
-        episodes=str(episodes.resolve()),
+    data = DataConfig(
+        episodes=str(episodes.resolve()), base_run=str(source.root.resolve())
     )
+    config = dataclasses.replace(source.config, data=data)
     with Run(root, config, source.mesh, track) as run:
         run_stages(run, STAGES, ["ensemble"])
     _, dev = run_episodes.read(run)
     told = {
-        "source": run.config.refit,
+        "source": run.config.data.base_run,
         "before": _card(run_experience.load_experience(source), dev, run, "before"),
         "after": _card(run_experience.load_experience(run), dev, run, "after"),
     }
@@ -55,13 +56,13 @@ def refit(
 def _card(
     model: ExperienceModel, dev: Sequence[Episode], run: Run, name: str
 ) -> dict[str, Any]:
-    limit = run.config.evaluate.fidelity
-    with bar(limit, name, "transition") as show:
+    limit = run.config.fidelity.transitions
+    with progress_bar(limit, name, "transition") as show, open_env(run) as env:
         return by_family(
             model,
             dev,
             limit,
             lambda done, _: show(done),
-            env=run.config.env,
+            env=env,
             open_loop_steps=limit,
         )

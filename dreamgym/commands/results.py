@@ -1,13 +1,16 @@
 """The results of a run from what it holds: results.json, table.md and the plots."""
 
-import json
 from typing import Any
 
+from dreamgym.agent.config import FLOORS
 from dreamgym.build import environments
+from dreamgym.commands.doctor import evidence_of
 from dreamgym.evaluation import evaluate, report
+from dreamgym.evaluation.verdict import verdict
 from dreamgym.run.directory import SCHEMA, Run, versions
 from dreamgym.stages.table import STAGES
 from dreamgym.training.metrics import training_note
+from worldmodel.data.json_reading import read_json_rows, read_json_value
 
 
 def write_results(run: Run) -> dict[str, Any]:
@@ -18,16 +21,16 @@ def write_results(run: Run) -> dict[str, Any]:
     """
     played = {
         name: evaluate.trajectories(run.path(f"test/{name}.jsonl"))
-        for name in STAGES.policies()
+        for name in (*FLOORS, *STAGES.policies())
         if run.path(f"test/{name}.jsonl").is_file()
     }
     cost = {
-        policy: STAGES.real_transitions(run, [stage])
+        policy: STAGES.real_transitions(run, [stage]) + run.estimate_steps()
         for policy, stage in STAGES.policies().items()
-    }
+    } | dict.fromkeys(FLOORS, 0)  # nobody trained them
     families: dict[str, Any] = {}
-    for name, found in played.items():
-        for family, part in evaluate.by_family(found).items():
+    for name, trajectories in played.items():
+        for family, part in evaluate.by_family(trajectories).items():
             row = evaluate.summary(part, real_transitions=cost[name])
             families.setdefault(family, {"policies": {}})["policies"][name] = row
     results: dict[str, Any] = {
@@ -36,14 +39,14 @@ def write_results(run: Run) -> dict[str, Any]:
         "seed": run.config.seed,
         "versions": versions(),
         "policies": {
-            name: evaluate.summary(found, real_transitions=cost[name])
+            name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
-            for name, found in played.items()
+            for name, trajectories in played.items()
         },
         "families": families,
         "paired": {},
         "fidelity": run.read_json("fidelity.json"),
-        "bound": run.read_json("bound.json")
+        "bound": read_json_value(run.path("bound.json"))
         if run.path("bound.json").is_file()
         else None,
         "seconds": {s: m["seconds"] for s in STAGES if (m := run.done(s)) is not None},
@@ -55,6 +58,14 @@ def write_results(run: Run) -> dict[str, Any]:
             row["paired"] = _paired(run, part)
     else:
         results["skipped"] = environments.NO_ENV
+    results["real_transitions"] = {
+        name: count
+        for name in STAGES
+        if (count := run.numbers(name).get("real_transitions"))
+    } | ({"estimate": run.estimate_steps()} if run.estimate_steps() else {})
+    if run.path("off_policy.json").is_file():
+        results["off_policy"] = run.read_json("off_policy.json")
+    results["verdict"] = verdict(evidence_of(run, results))
     run.write_json("results.json", results)
     report.write(run.root, results)
     return results
@@ -62,10 +73,13 @@ def write_results(run: Run) -> dict[str, Any]:
 
 def _note(run: Run, policy: str) -> str | None:
     """Return what is to be said of a policy's training loop, if it had one."""
+    note = run.numbers(STAGES.policies().get(policy, "")).get("note")
+    if note is not None and policy not in ("untrained", "bc"):
+        return note
     path = run.path(f"curves/{policy}.jsonl")
     if not path.is_file():
         return None
-    curve = [json.loads(x) for x in path.read_text().splitlines()]
+    curve = read_json_rows(path)
     # A loop's rows count rollouts; those of a fit do not.
     return training_note(curve) if all("rollouts" in row for row in curve) else None
 

@@ -5,38 +5,42 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.build import chat as run_chat
+from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
 from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation import scorecard_page
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.directory import Run
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
 from worldmodel.data.records import read_episodes
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
+from worldmodel.text.identifiers import Shares, task_shares
 
 ON_POLICY = ("warmstart", "dream")
 """Policies whose own test episodes a full scorecard asks about."""
 
 
-def on_policy(run: Run, model: ExperienceModel, limit: int) -> dict[str, Any]:
+def on_policy(
+    run: Run, model: ExperienceModel, limit: int, shares: Shares
+) -> dict[str, Any]:
     """Return the scorecard on the test episodes of each policy that played some.
 
     These are the states that the policies themselves reach, which decide what a policy
     learns in the dream and what it is worth outside.
     """
-    cards = {}
+    scorecards = {}
     for name in ON_POLICY:
         path = run.path(f"test/{name}.jsonl")
         if path.is_file():
             played = [e for e in read_episodes(path) if e.success is not None]
             if played:
-                cards[name] = fidelity.score(
-                    model, played, limit=limit, open_loop_steps=limit
+                scorecards[name] = fidelity.score(
+                    model, played, limit=limit, open_loop_steps=limit, shares=shares
                 )
-    return cards
+    return scorecards
 
 
 def _free(run: Run, name: str, episodes: str) -> str:
@@ -67,25 +71,29 @@ def full_scorecard(
     experience = load_experience(run, server=server)
     train, dev = read(run)
     episodes = dev if path is None else read_episodes(path)
-    known = {e.task.id for e in train}
-    steps, limit = limit, run.config.evaluate.fidelity if limit is None else limit
-    with run_chat.asking(experience), bar(limit, "fidelity", "transition") as show:
-        card = by_family(
+    train_tasks, shares = {e.task.id for e in train}, task_shares(train)
+    steps, limit = limit, run.config.fidelity.transitions if limit is None else limit
+    with (
+        run_chat.experience_session(experience),
+        progress_bar(limit, "fidelity", "transition") as show,
+        open_env(run) as env,
+    ):
+        scorecard = by_family(
             experience, episodes, limit, lambda done, _: show(done), full=True,
-            env=run.config.env, open_loop_steps=steps,
+            env=env, open_loop_steps=steps, shares=shares,
         )  # fmt: skip
         if path is None:
-            card["on_policy"] = on_policy(run, experience, limit)
+            scorecard["on_policy"] = on_policy(run, experience, limit, shares)
     source = run.path("dev.jsonl") if path is None else path
-    card["episodes"] = str(source.resolve())
-    card["seen_tasks"] = len({e.task.id for e in episodes} & known)
+    scorecard["episodes"] = str(source.resolve())
+    scorecard["seen_tasks"] = len({e.task.id for e in episodes} & train_tasks)
     name = "dev" if path is None else path.name.removesuffix(".gz")
     name = name.removesuffix(".jsonl")
     if isinstance(experience, PromptedExperienceModel):
         name += "-server"
-        card["usage"] = experience.client.usage._asdict()
-    name = name if path is None else _free(run, name, card["episodes"])
-    run.write_json(f"scorecard/{name}.json", card)
+        scorecard["usage"] = experience.client.usage._asdict()
+    name = name if path is None else _free(run, name, scorecard["episodes"])
+    run.write_json(f"scorecard/{name}.json", scorecard)
     page = run.path(f"scorecard/{name}.html")
-    scorecard_page.write_page(card, page)
-    return card, page
+    scorecard_page.write_page(scorecard, page)
+    return scorecard, page

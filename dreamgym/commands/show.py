@@ -1,54 +1,117 @@
-"""One dev episode played in the dream, by the actions that were really taken."""
+"""One dreamed step next to the real one, in the terminal and as a page."""
 
+import contextlib
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
-from dreamgym.evaluation import episode_comparison
-from dreamgym.evaluation.episode_comparison import ComparedStep
+from dreamgym.envs import registry
+from dreamgym.evaluation import page
+from dreamgym.evaluation.episode_comparison import (
+    LEGEND,
+    Recall,
+    compare_episode,
+    compare_step,
+    episode_view,
+)
+from dreamgym.evaluation.episode_text import print_episode
+from dreamgym.evaluation.state_text import ReadableState, readable_states
 from dreamgym.run.directory import Run, RunError
-from worldmodel.data.records import Episode
+from worldmodel.data.records import Episode, Transition
 from worldmodel.experience.base import Query
-from worldmodel.experience.local import LocalExperienceModel
-from worldmodel.experience.prompted import PromptedExperienceModel
+from worldmodel.memory import ReplayMemory
 
 
-def shown(run: Run, name: str | None) -> tuple[str, Path]:
-    """(text for the terminal, path of the page) of an episode: `name`, or the first.
+def show(
+    run: Run,
+    console: Console,
+    *,
+    episode: str | None = None,
+    step: int | None = None,
+    whole: bool = False,
+    html: Path | None = None,
+) -> None:
+    """Print a step of a dev episode, real and dreamed; write the page `html`.
+
+    The step is dreamed from the real state before it. With `whole`, and on the page,
+    all steps follow, the dream going on from its own states.
+
+    Args:
+      episode: the id of a dev episode (default: the first).
+      step: the number of a step, from 1 (default: the first that changes something and
+        reveals nothing).
 
     Raises:
-      RunError: no dev episode of that name; the message says some that are there.
+      RunError: there is no such episode or step; the message says which there are.
     """
+    chosen = _episode(run, episode)
+    number = _step_number(chosen, step)
     experience = load_experience(run, scaled=True)
-    _, dev = read(run)
-    found = {e.id: e for e in dev}
-    episode = dev[0] if name is None else found.get(name)
-    if episode is None:
-        raise RunError(
-            f"{run.path('dev.jsonl')}: no episode {name!r}; have {list(found)[:8]} ..."
+    recall = recall_from(experience.memory, experience.config.demonstrations)
+    readable = run_readable_states(run)
+    with run_chat.experience_session(experience):
+        one = compare_step(experience, recall, chosen, number - 1)
+        single = episode_view(chosen, [one], readable, first=number)
+        view: dict[str, Any] = {}
+        if whole or html is not None:
+            steps = compare_episode(experience, recall, chosen)
+            view = episode_view(chosen, steps, readable)
+    print_episode(view if whole else single, console)
+    if html is not None:
+        page.write(
+            html,
+            "episodes.html",
+            title=f"Dream and reality: {single['title']}",
+            single=single,
+            view=view,
+            legend=LEGEND,
         )
-    with run_chat.asking(experience):
-        moments = dreamed(experience, episode)
-    page = run.path(f"scorecard/episode-{list(found).index(episode.id)}.html")
-    episode_comparison.write_page(episode, moments, page)
-    return episode_comparison.text(episode, moments), page
 
 
-def dreamed(
-    experience: LocalExperienceModel | PromptedExperienceModel, episode: Episode
-) -> list[ComparedStep]:
-    """Every step of the episode, the dream going on from its own states."""
-    state, out, over = episode.transitions[0].state, [], False
-    for i, t in enumerate(episode.transitions):
-        if over:
-            out.append(ComparedStep(t, state, None, ()))
-            continue
-        past = tuple(x.action for x in episode.transitions[:i])
-        (answer,) = experience.predict([Query(episode.task, past, state, t.action)])
-        query = (episode.task.id, state, t.action)
-        (near,) = experience.memory.nearest([query], experience.config.demos)
-        out.append(ComparedStep(t, state, answer, tuple(near[::-1])))
-        over = answer.error is not None or answer.outcome != "go"
-        state = answer.next_state
-    return out
+def _episode(run: Run, name: str | None) -> Episode:
+    _, dev = read(run)
+    by_id = {e.id: e for e in dev}
+    if name is None and dev:
+        return dev[0]
+    if name not in by_id:
+        raise RunError(
+            f"{run.path('dev.jsonl')}: no episode {name!r}; have {list(by_id)[:8]} ..."
+        )
+    return by_id[name]
+
+
+def _step_number(episode: Episode, step: int | None) -> int:
+    count = len(episode.transitions)
+    if step is not None:
+        if not 1 <= step <= count:
+            raise RunError(
+                f"episode {episode.id!r} has steps 1 to {count}, got --step {step}"
+            )
+        return step
+    for number, t in enumerate(episode.transitions, 1):
+        if t.next_state != t.state and not t.reveals and not t.invalid:
+            return number
+    return 1
+
+
+def recall_from(memory: ReplayMemory, count: int) -> Recall:
+    """Return how `count` demonstrations are recalled, the most similar first."""
+
+    def recall(query: Query) -> list[tuple[float, Transition]]:
+        row = (query.task.id, query.state, query.action)
+        (neighbors,) = memory.nearest([row], count)
+        return neighbors[::-1]
+
+    return recall
+
+
+def run_readable_states(run: Run) -> ReadableState:
+    """Return how the states of a run's environment are shown to people."""
+    if not run.config.env.id:
+        return readable_states(None)
+    with contextlib.closing(registry.make(run.config.env.id)) as env:
+        return readable_states(env)

@@ -6,10 +6,10 @@ table. A cell is keyed by its whole configuration: a
 study can grow, be killed and go on, and never mixes numbers of different settings.
 
     preset = "small"
-    until = "warmstart"                     # the last stage of each run
-    test = ["bc", "warmstart"]              # policies to play then
+    last_stage = "warmstart"                # of each run
+    policies = ["bc", "warmstart"]          # that play the test tasks then
     [set]                                   # the same in every cell
-    "pretrain.steps" = 2000
+    "pretrain.fit.steps" = 2000
     [grid]                                  # axes; seed is averaged over in the table
     seed = [0, 1, 2]
     model = ["micro", "mini"]
@@ -23,7 +23,7 @@ study can grow, be killed and go on, and never mixes numbers of different settin
     seconds = "stages/pretrain.seconds"
     cloned = "test/bc"                      # success on the test games; test/bc/coin
     gain = "test/warmstart - test/bc"       # of the same runs, paired by game
-    [against]                               # a variant minus another, below the table
+    [compare_to]                             # a variant minus another, below the table
     "no history" = "all"
 """
 
@@ -50,8 +50,8 @@ from worldmodel.data.records import atomic_write
 VARIANT, ALGORITHM = "variant", "algorithm"
 
 
-CELLS, FRESH = "cells", "fresh"
-"""Where finished cells lie: with the test games, and with games no cell had played."""
+CELLS, CONFIRMATION = "cells", "confirmation"
+"""Where finished cells lie: with the test tasks, and with tasks no cell had played."""
 
 
 Cell = dict[str, Any]
@@ -62,19 +62,19 @@ Cell = dict[str, Any]
 class Study:
     """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell.
 
-    Policies of `test` play the test games after the last stage, whichever it is: a
-    warm start can so be scored without a policy of the dream. `against` names for a
-    variant the one to tell its differences to.
+    `policies` play the test tasks after the last stage, whichever it is: a
+    warm start can so be scored without a policy of the dream. `compare_to` names for
+    a variant the one that it is compared with.
     """
 
     preset: str
-    until: str
-    test: Sequence[str]
+    last_stage: str
+    policies: Sequence[str]
     fixed: Mapping[str, Any]
     grid: Mapping[str, Sequence[Any]]
     variants: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, str]
-    against: Mapping[str, str]
+    compare_to: Mapping[str, str]
 
 
 def read_study(path: Path) -> Study:
@@ -89,31 +89,46 @@ def read_study(path: Path) -> Study:
         raise RunError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: expected TOML, {error}") from None
-    known = {"preset", "until", "test", "set", "grid", "variants", "columns", "against"}
+    known = {
+        "preset",
+        "last_stage",
+        "policies",
+        "set",
+        "grid",
+        "variants",
+        "columns",
+        "compare_to",
+    }
     if unknown := sorted(told.keys() - known):
         raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
-    until = told.get("until", "evaluate")
-    if until not in STAGES.commands():
+    last_stage = told.get("last_stage", "evaluate")
+    if last_stage not in STAGES.commands():
         have = list(STAGES.commands())
-        raise RunError(f"{path}: until {until!r}: expected one of {have}")
-    test = told.get("test", [])
+        raise RunError(f"{path}: last_stage {last_stage!r}: expected one of {have}")
+    policies = told.get("policies", [])
     have = list(POLICIES)
-    if not isinstance(test, list) or any(name not in have for name in test):
-        raise RunError(f"{path}: test {test!r}: expected a list of some of {have}")
+    if not isinstance(policies, list) or any(name not in have for name in policies):
+        raise RunError(
+            f"{path}: policies {policies!r}: expected a list of some of {have}"
+        )
     axes = told.get("grid", {})
     for name, values in axes.items():
         if not isinstance(values, list) or not values:
             raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
-    for part in ("columns", "against"):
+    for part in ("columns", "compare_to"):
         for name, value in told.get(part, {}).items():
             if not isinstance(value, str):
                 raise RunError(f"{path}: {part}.{name}: expected a name, got {value!r}")
     study = Study(
-        preset=told.get("preset", "default"), until=until, test=test,
+        preset=told.get("preset", "default"),
+        last_stage=last_stage,
+        policies=policies,
         fixed=told.get("set", {}),
-        grid=axes, variants=told.get("variants", {}), columns=told.get("columns", {}),
-        against=told.get("against", {}),
-    )  # fmt: skip
+        grid=axes,
+        variants=told.get("variants", {}),
+        columns=told.get("columns", {}),
+        compare_to=told.get("compare_to", {}),
+    )
     for cell in cells(study):
         try:
             config_of(study, cell)
@@ -132,20 +147,23 @@ def _check(path: Path, study: Study) -> None:
     """
     for name, where in study.columns.items():
         try:
-            asked = study_table.SuccessColumn.of(where)
+            column = study_table.SuccessColumn.of(where)
         except ValueError as error:
             raise RunError(f"{path}: columns.{name}: {error}") from None
-        wrong = [p for p in asked.policies if p not in POLICIES] if asked else []
+        wrong = [p for p in column.policies if p not in POLICIES] if column else []
         if wrong:
             raise RunError(
                 f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
             )
-    if study.test and any(not config_of(study, cell).env for cell in cells(study)):
-        raise RunError(f"{path}: test plays an environment, and a cell has none")
-    for pair in study.against.items():
+    if study.policies and any(
+        not config_of(study, cell).env.id for cell in cells(study)
+    ):
+        raise RunError(f"{path}: policies play an environment, and a cell has none")
+    for pair in study.compare_to.items():
         if wrong := [v for v in pair if v not in study.variants]:
             raise RunError(
-                f"{path}: against: no variant {wrong[0]!r}; have {list(study.variants)}"
+                f"{path}: compare_to: no variant {wrong[0]!r}; have "
+                f"{list(study.variants)}"
             )
 
 
@@ -181,11 +199,12 @@ def compute(
     with Run(root / "runs" / digest, config, track=track) as run:
         names = stage_names(study)
         if any(run.done(name) is None for name in names):  # of what it was before
-            run.drop(FRESH)
-            (root / FRESH / f"{digest}.json").unlink(missing_ok=True)
+            run.drop(CONFIRMATION)
+            (root / CONFIRMATION / f"{digest}.json").unlink(missing_ok=True)
         run_stages(run, STAGES, names, others=list(_runs(root)))
     told = {
-        "settings": cell, "digest": digest,
+        "settings": cell,
+        "digest": digest,
         "values": {
             c: _value(run, path)
             for c, path in study.columns.items()
@@ -193,19 +212,19 @@ def compute(
         },
         "games": _games(run, "test"),
         "dreamgym": _versions(run),
-    }  # fmt: skip
+    }
     with atomic_write(root / CELLS / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return told
 
 
 def stage_names(study: Study) -> list[str]:
-    """Return the last stages of a cell: those of `until`, and the test games asked for.
+    """Return the last stages of a cell: those of `last_stage`, and the test tasks.
 
     What they need is run before them.
     """
-    names = [stage.name for stage in STAGES.commands()[study.until]]
-    return [*names, *(f"evaluate/{policy}" for policy in study.test)]
+    names = [stage.name for stage in STAGES.commands()[study.last_stage]]
+    return [*names, *(f"evaluate/{policy}" for policy in study.policies)]
 
 
 def _versions(run: Run) -> list[str]:
@@ -214,12 +233,12 @@ def _versions(run: Run) -> list[str]:
     return sorted({m["dreamgym"] for m in markers if m is not None})
 
 
-def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
+def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
     """Policies of a finished cell play test games that no cell has played.
 
     What a table of many rows picks looks better in it than it is; games that picked
     nothing tell. Each policy that a column names plays `count` games, or as many as
-    there are, after the first `evaluate.games`. Returns whether the cell had finished.
+    there are, after the first `evaluate.tasks`. Returns whether the cell had finished.
 
     Raises:
       RunError: the run is gone; no column names a policy; no game is left.
@@ -237,19 +256,19 @@ def play_fresh(study: Study, cell: Cell, root: Path, count: int) -> bool:
         have = [
             p for p in POLICIES if p in named and run.path(f"test/{p}.jsonl").is_file()
         ]
-        tasks = environments.fresh_tasks(run, first, count)
+        tasks = environments.confirmation_tasks(run, first, count)
         for policy in have:
-            play_test_games(run, policy, tasks, FRESH)
-        told = json.loads(path.read_text()) | {"games": _games(run, FRESH)}
-    told[FRESH] = [first, count]
-    with atomic_write(root / FRESH / f"{digest}.json") as file:
+            play_test_games(run, policy, tasks, CONFIRMATION)
+        told = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION)}
+    told[CONFIRMATION] = [first, count]
+    with atomic_write(root / CONFIRMATION / f"{digest}.json") as file:
         json.dump(told, file, indent=2)
     return True
 
 
 def _first(study: Study) -> int:
-    """How many test games some cell has played: those after them are fresh."""
-    return max(config_of(study, c).evaluate.games for c in cells(study))
+    """How many test games some cell has played: those after them confirm."""
+    return max(config_of(study, c).evaluate.tasks for c in cells(study))
 
 
 def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
@@ -265,9 +284,9 @@ def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]
         config = config_of(study, cell)
         wanted = {s.name for s in STAGES.closure(stage_names(study))}
         left = wanted - done.get(config.digest(), set())
-        mine = {s: STAGES.key(s, config) for s in left}
-        yield config, set(STAGES) - {s for s in left if mine[s] not in keys}
-        keys |= set(mine.values())
+        keys_left = {s: STAGES.key(s, config) for s in left}
+        yield config, set(STAGES) - {s for s in left if keys_left[s] not in keys}
+        keys |= set(keys_left.values())
 
 
 def _runs(root: Path) -> Iterator[Run]:
@@ -298,46 +317,50 @@ def _value(run: Run, path: str) -> Any:
     return found
 
 
-def table(study: Study, root: Path, fresh: int | None = None) -> str:
+def table(study: Study, root: Path, confirmed: int | None = None) -> str:
     """A row for each setting but the seed; blanks where none ran.
 
-    With `fresh` of the cells whose policies played so many fresh games, and of these.
+    With `confirmed` of the cells whose policies played so many confirmation tasks.
     """
-    axes, rows = _rows(study, root, fresh)
+    axes, rows = _rows(study, root, confirmed)
     pairs = []
     for row in rows:
-        other = study.against.get(row.labels[0]) if study.variants else None
+        other = study.compare_to.get(row.labels[0]) if study.variants else None
         named = [r for r in rows if [other, *row.labels[1:]] == list(r.labels)]
         pairs += [(row, r) for r in named]
-    told = {
+    versions = {
         v for row in rows for cell in row.finished for v in cell.get("dreamgym", [])
     }
-    mixed = f"\nBy dreamgym {', '.join(sorted(told))}: more than settings may differ.\n"
-    return study_table.table(axes, rows, study.columns, pairs) + mixed * (len(told) > 1)
+    mixed = (
+        f"\nBy dreamgym {', '.join(sorted(versions))}: more than settings may differ.\n"
+    )
+    return study_table.table(axes, rows, study.columns, pairs) + mixed * (
+        len(versions) > 1
+    )
 
 
-def plot(study: Study, root: Path, fresh: int | None = None) -> Path | None:
+def plot(study: Study, root: Path, confirmed: int | None = None) -> Path | None:
     """ROOT/study.png: what has an interval, by row; None where nothing has.
 
-    Of fresh games study-fresh.png.
+    Of confirmation tasks study-confirmation.png.
     """
-    path = root / ("study.png" if fresh is None else f"study-{FRESH}.png")
-    _, rows = _rows(study, root, fresh)
+    path = root / ("study.png" if confirmed is None else f"study-{CONFIRMATION}.png")
+    _, rows = _rows(study, root, confirmed)
     return path if study_table.plot(rows, study.columns, path) else None
 
 
 def _rows(
-    study: Study, root: Path, fresh: int | None
+    study: Study, root: Path, confirmed: int | None
 ) -> tuple[list[str], list[study_table.Row]]:
-    asked = None if fresh is None else [_first(study), fresh]
+    asked = None if confirmed is None else [_first(study), confirmed]
     groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
         axes = [name for name in cell if name != "seed"]
-        where = root / (CELLS if fresh is None else FRESH)
+        where = root / (CELLS if confirmed is None else CONFIRMATION)
         path = where / f"{config_of(study, cell).digest()}.json"
         found = json.loads(path.read_text()) if path.is_file() else None
-        if found is not None and found.get(FRESH) != asked:
+        if found is not None and found.get(CONFIRMATION) != asked:
             found = None  # of other games
         groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
     return axes, [

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dreamgym.config.describe import unknown_setting
+
 
 def digest_of(settings: dict[str, Any], episodes: str) -> str:
     """The hash of settings as plain data, of this version or of one before."""
@@ -19,45 +21,59 @@ def digest_of(settings: dict[str, Any], episodes: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def changed(part: Any, name: str, value: Any) -> Any:
-    """A configuration with one setting, named by dots, replaced.
+def changed(config: Any, name: str, value: Any) -> Any:
+    """Return a configuration with one setting, named by dots, replaced.
 
     Raises:
-      ValueError: no such setting, or a value of another kind; the message lists the
-        settings that are there, or says what was expected.
+      ValueError: no such setting, or a value of another type; the message has the whole
+        name, and names near it or what was expected.
     """
-    first, _, rest = name.partition(".")
-    known = [f.name for f in dataclasses.fields(part)]
-    if first not in known:
-        raise ValueError(f"no setting {first!r} in {type(part).__name__}; have {known}")
-    now = getattr(part, first)
+    return _changed(config, config, name, name, value)
+
+
+def _changed(root: Any, part: Any, name: str, rest: str, value: Any) -> Any:
+    """Replace `rest` in a part of the root; `name` is what the root calls it."""
+    first, _, rest = rest.partition(".")
+    if first not in {f.name for f in dataclasses.fields(part)}:
+        raise ValueError(unknown_setting(name, root))
+    current = getattr(part, first)
+    path = name.removesuffix(f".{rest}") if rest else name
     if rest:
-        if not dataclasses.is_dataclass(now):
-            raise ValueError(f"{first!r} is {now!r} and has no settings, got {name!r}")
-        value = changed(now, rest, value)
-    elif dataclasses.is_dataclass(now):
-        raise ValueError(f"{name!r} is a group of settings: name one of them")
-    elif isinstance(value, list):
-        value = restored(typing.get_type_hints(type(part))[first], value)
-    if now is None:
-        raise ValueError(f"{first}: there is none here that could be changed")
-    if not rest:
-        kinds = (float, int) if type(now) is float else (type(now),)
-        if type(value) not in kinds:
+        if not dataclasses.is_dataclass(current):
             raise ValueError(
-                f"{first}: expected {kinds[0].__name__}, like {now!r}, got {value!r}"
+                f"{path!r} is {current!r} and has no settings, got {name!r}"
             )
-        value = float(value) if type(now) is float else value
-        if type(now) is float and not math.isfinite(value):
-            raise ValueError(f"{first}: expected a finite number, got {value}")
+        value = _changed(root, current, name, rest, value)
+    elif dataclasses.is_dataclass(current):
+        raise ValueError(f"{name!r} is a group of settings: name one of them")
+    else:
+        hint = typing.get_type_hints(type(part))[first]
+        value = _converted(name, hint, current, value)
     return dataclasses.replace(part, **{first: value})
 
 
-def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
-    """A configuration with settings replaced, in whatever order they stand together.
+def _converted(name: str, hint: Any, current: Any, value: Any) -> Any:
+    """Return a value as a setting of this type takes it."""
+    if current is None:
+        raise ValueError(f"{name}: there is none here that could be changed")
+    if isinstance(value, list):
+        value = restored(hint, value)
+    kinds = (float, int) if type(current) is float else (type(current),)
+    if type(value) not in kinds:
+        raise ValueError(
+            f"{name}: expected {kinds[0].__name__}, like {current!r}, got {value!r}"
+        )
+    value = float(value) if type(current) is float else value
+    if type(current) is float and not math.isfinite(value):
+        raise ValueError(f"{name}: expected a finite number, got {value}")
+    return value
 
-    Some values are only good beside others: what is refused is tried again after the
-    rest.
+
+def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a configuration with settings replaced, in any order.
+
+    Some values are valid only together with others: what is refused is tried again
+    after the rest.
 
     Raises:
       ValueError: as `changed`, of the first that cannot be made to stand, by its whole
@@ -78,6 +94,17 @@ def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
             raise ValueError(f"{name} = {left[name]!r}: {error}") from None
         left = {name: left[name] for name in refused}
     return part
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables, as TOML has them, as settings by dotted names."""
+    out: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            out |= flat(value, f"{prefix}{name}.")
+        else:
+            out[f"{prefix}{name}"] = value
+    return out
 
 
 def restored(kind: Any, value: Any) -> Any:
@@ -102,8 +129,8 @@ def restored(kind: Any, value: Any) -> Any:
     hints = typing.get_type_hints(kind)
     if unknown := set(value) - set(hints):
         raise ValueError(f"{kind.__name__} has no {sorted(unknown)}")
-    known = {k: restored(hints[k], v) for k, v in value.items()}
+    fields = {k: restored(hints[k], v) for k, v in value.items()}
     try:
-        return kind(**known)
+        return kind(**fields)
     except TypeError as error:  # one without a default
         raise ValueError(f"{kind.__name__}: {error}") from None

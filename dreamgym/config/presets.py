@@ -4,27 +4,46 @@ A preset is a function whose docstring states its cost and its result.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from curriculum.sampler import CurriculumConfig
-from dreamgym.agent.behavior import CollectConfig
+from curriculum.config import CurriculumConfig
+from dreamgym.agent.config import CollectConfig
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.settings import RunConfig
-from dreamgym.config.stages import EvaluateConfig, WarmstartConfig
+from dreamgym.config.stages import (
+    BcConfig,
+    BranchConfig,
+    DreamCheckConfig,
+    EnvConfig,
+    EvaluateConfig,
+    FidelityConfig,
+    PretrainConfig,
+    TrainConfig,
+    TransferConfig,
+)
 from dreamgym.rl.config import ALGORITHMS, UpdateConfig
-from dreamgym.training import LoopConfig
-from worldmodel.backbone.model import LoraConfig
-from worldmodel.experience.grammar import ExperienceConfig
-from worldmodel.fitting.optimizer import OptimizerConfig
-from worldmodel.fitting.supervised import FitConfig
+from dreamgym.training.config import LoopConfig, MonitorConfig
+from worldmodel.backbone.config import LoraConfig
+from worldmodel.experience.config import ExperienceConfig
+from worldmodel.fitting.config import FitConfig, OptimizerConfig
+
+Loop = TypeVar("Loop", bound=LoopConfig)
 
 
 def _fit(steps: int, *, every: int, context: float) -> FitConfig:
     return FitConfig(
-        steps=steps, rows=8, width=256, eval_every=every, context_weight=context,
-        optimizer=OptimizerConfig(kind="muon", learning_rate=0.02),
-    )  # fmt: skip
+        steps=steps,
+        batch_rows=8,
+        row_tokens=256,
+        eval_every=every,
+        context_loss_weight=context,
+        optimizer=OptimizerConfig(name="muon", learning_rate=0.02),
+    )
+
+
+MONITOR = MonitorConfig(real_eval_every=5, real_eval_tasks=32)
+"""Real dev games watch over training in the dream, and choose what it ends with."""
 
 
 def tiny() -> RunConfig:
@@ -32,26 +51,36 @@ def tiny() -> RunConfig:
 
     It learns next to nothing: success 0 % on 8 games (docs/LOG.md, 2026-11-21).
     """
-    loop = LoopConfig(
-        updates=1, tasks=4, group_size=4, update=UpdateConfig(rows=8),
-        curriculum=CurriculumConfig(proposals=2, generated_share=0.25),
-    )  # fmt: skip
+    loop: dict[str, Any] = {
+        "updates": 1,
+        "tasks_per_update": 4,
+        "group_size": 4,
+        "update": UpdateConfig(batch_rows=8),
+        "curriculum": CurriculumConfig(proposals_per_update=2, generated_share=0.25),
+    }
     return RunConfig(
         preset="tiny",
-        max_steps=8,
         model="nano",
+        env=EnvConfig(num_envs=16),
         experience=ExperienceConfig(retries=0),  # mostly senseless: asked once
         collect=CollectConfig(
-            games=24, episodes=60, dev_games=6, expert=0.1, random=0.8
+            train_tasks=24,
+            episodes=60,
+            dev_tasks=6,
+            expert_weight=0.1,
+            random_weight=0.8,
         ),
-        pretrain=_fit(30, every=15, context=0.2),
-        warmstart=WarmstartConfig(
-            fit=_fit(30, every=15, context=0.1), experts=20, branched=4
+        pretrain=PretrainConfig(fit=_fit(30, every=15, context=0.2)),
+        fidelity=FidelityConfig(transitions=40),
+        bc=BcConfig(fit=_fit(30, every=15, context=0.1), max_demonstrations=20),
+        branch=BranchConfig(episodes=4),
+        # Every stage is to run: no dream of this size is worth to train in.
+        dream_check=DreamCheckConfig(force=True),
+        train=TrainConfig(
+            **loop, monitor=MonitorConfig(real_eval_every=1, real_eval_tasks=4)
         ),
-        dream=loop,
-        transfer=loop,
-        transfer_budget=100,
-        evaluate=EvaluateConfig(games=8, fidelity=40, slots=16),
+        transfer=TransferConfig(**loop, real_transitions=100),
+        evaluate=EvaluateConfig(tasks=8),
     )
 
 
@@ -61,14 +90,14 @@ def default() -> RunConfig:
     Seed 0, 120 games: bc 42 %, warmstart 45 %, dream 43 %; dream minus warmstart
     -0.017 [-0.092, +0.058] (docs/LOG.md, 2026-11-22).
     """
-    loop = LoopConfig(updates=10, tasks=12)
     return RunConfig(
         preset="default",
-        pretrain=_fit(1500, every=375, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1)),
-        dream=loop,
-        transfer=dataclasses.replace(loop, updates=100),
-        transfer_budget=1500,
+        pretrain=PretrainConfig(fit=_fit(1500, every=375, context=0.2)),
+        bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
+        train=TrainConfig(updates=10, tasks_per_update=12, monitor=MONITOR),
+        transfer=TransferConfig(
+            updates=100, tasks_per_update=12, real_transitions=1500
+        ),
     )
 
 
@@ -78,29 +107,36 @@ def small() -> RunConfig:
     Three seeds, 960 games: bc 40 %, warmstart 45 %, dream 56 %; dream minus warmstart
     +0.109 [+0.072, +0.148] (docs/LOG.md, 2026-11-22).
     """
-    loop = LoopConfig(updates=30)
     return RunConfig(
         preset="small",
         model="milli",
         collect=CollectConfig(
-            games=1180, episodes=5000, expert=0.01, noisy=0.1, random=0.89
+            train_tasks=1180,
+            episodes=5000,
+            expert_weight=0.01,
+            noisy_weight=0.1,
+            random_weight=0.89,
         ),
-        pretrain=_fit(4000, every=1000, context=0.2),
-        warmstart=WarmstartConfig(fit=_fit(200, every=25, context=0.1), branched=100),
-        dream=loop,
-        transfer=dataclasses.replace(loop, updates=200),
-        transfer_budget=6000,
-        evaluate=EvaluateConfig(games=320, fidelity=1000),
+        pretrain=PretrainConfig(fit=_fit(4000, every=1000, context=0.2)),
+        fidelity=FidelityConfig(transitions=1000),
+        bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
+        branch=BranchConfig(episodes=100),
+        train=TrainConfig(
+            updates=30, monitor=dataclasses.replace(MONITOR, real_eval_every=10)
+        ),
+        transfer=TransferConfig(updates=200, real_transitions=6000),
+        evaluate=EvaluateConfig(tasks=320),
     )
 
 
 def with_fits(config: RunConfig, **parts: Any) -> RunConfig:
-    """The run with fields of its supervised fits (pretrain and warm start) replaced."""
-    warm = dataclasses.replace(config.warmstart.fit, **parts)
+    """Return the run with fields of its supervised fits (pretrain and bc) replaced."""
+    pretrain = dataclasses.replace(config.pretrain.fit, **parts)
+    bc = dataclasses.replace(config.bc.fit, **parts)
     return dataclasses.replace(
         config,
-        pretrain=dataclasses.replace(config.pretrain, **parts),
-        warmstart=dataclasses.replace(config.warmstart, fit=warm),
+        pretrain=dataclasses.replace(config.pretrain, fit=pretrain),
+        bc=dataclasses.replace(config.bc, fit=bc),
     )
 
 
@@ -112,9 +148,11 @@ def with_algorithm(config: RunConfig, name: str) -> RunConfig:
     """
     if name not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {name!r}; have {sorted(ALGORITHMS)}")
-    loops = ("dream", "transfer")
-    told = ALGORITHMS[name].items()
-    return changed_by(config, {f"{x}.update.{k}": v for x in loops for k, v in told})
+    changes = ALGORITHMS[name].items()
+    return changed_by(
+        config,
+        {f"{x}.update.{k}": v for x in ("train", "transfer") for k, v in changes},
+    )
 
 
 def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
@@ -126,11 +164,12 @@ def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
     """
     optimizer = OptimizerConfig(learning_rate=1e-4 if lora is None else 1e-3)
     config = with_fits(config, lora=lora, optimizer=optimizer)
-    loops = {"dream": _gentle(config.dream), "transfer": _gentle(config.transfer)}
-    return dataclasses.replace(config, **loops)
+    return dataclasses.replace(
+        config, train=_gentle(config.train), transfer=_gentle(config.transfer)
+    )
 
 
-def _gentle(loop: LoopConfig) -> LoopConfig:
+def _gentle(loop: Loop) -> Loop:
     update = dataclasses.replace(loop.update, learning_rate=1e-5)
     return dataclasses.replace(loop, update=update)
 
@@ -142,12 +181,20 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
 }
 
 
-def preset(name: str, **changes: Any) -> RunConfig:
-    """A preset by name, with top-level fields replaced.
+def preset(
+    name: str, settings: Mapping[str, Any] | None = None, **fields: Any
+) -> RunConfig:
+    """Return a preset by name, with settings replaced.
+
+    Args:
+      name: of PRESETS.
+      settings: values by dotted name.
+      fields: fields of RunConfig, whole groups among them.
 
     Raises:
       ValueError: an unknown name; the message lists the known ones.
     """
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; have {sorted(PRESETS)}")
-    return dataclasses.replace(PRESETS[name](), **changes)
+    config = dataclasses.replace(PRESETS[name](), **fields)
+    return changed_by(config, settings or {})

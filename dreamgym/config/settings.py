@@ -3,140 +3,124 @@
 import dataclasses
 from typing import Any
 
-from dreamgym.agent.behavior import CollectConfig
-from dreamgym.agent.policy import PolicyConfig
+from dreamgym.agent.config import CollectConfig, PolicyConfig
 from dreamgym.config.overrides import digest_of
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import (
-    RETRIEVALS,
+    BcConfig,
+    BranchConfig,
+    DataConfig,
+    DreamCheckConfig,
+    EnvConfig,
     EvaluateConfig,
+    FidelityConfig,
+    MemoryConfig,
+    PretrainConfig,
     ServerConfig,
-    TrustConfig,
+    TrainConfig,
+    TransferConfig,
+    UncertaintyConfig,
     WarmstartConfig,
 )
-from dreamgym.training import LoopConfig
-from worldmodel.experience.ensemble import EnsembleConfig
-from worldmodel.experience.grammar import ExperienceConfig
-from worldmodel.fitting.supervised import FitConfig
+from dreamgym.rewards.config import RewardModelConfig
+from worldmodel.experience.config import EnsembleConfig, ExperienceConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A whole run. Everything here enters the settings hash.
+    """A whole run: a group for each stage or part, and the checks across groups.
 
-    `model` is a shape of MODELS or a Hugging Face directory; `env` a registered id,
-    "module:Class", or "" where only `episodes` (a JSONL file) are at hand; `refit` is a
-    run whose model, tokenizer and episodes this one goes on from; `share` of the
-    episodes is what the experience model is fitted to and remembers; rewards and ends
-    that are rarer than `balance` weigh as if they made up that share; `enrich` dreamed
-    transitions enter the replay memory after each update. `retrieval` of demonstrations
-    is "lexical", or "hidden": by what the model that the fit starts from (a directory's
-    or a refit's) holds after state and action. With a `server` the dream is
-    what it answers: nothing is fitted to the episodes, they are its demonstrations, and
-    policies begin at the model as it is before any fit. `real` trains in the real
-    environment, for as many updates, what is else trained in the dream: its control.
+    Everything here enters the settings hash. With a `server` the dream is what it
+    answers: nothing is fitted to the episodes, they are its demonstrations, and
+    policies begin at the model as it is before any fit.
     """
 
     preset: str
-    env: str = "textworld"
-    model: str = "micro"
-    episodes: str = ""
-    refit: str = ""
+    """The preset that the settings began with."""
     seed: int = 0
-    max_steps: int = 16
-    retrieval: str = "lexical"
+    """The seed of everything."""
+    model: str = "micro"
+    """A shape of MODELS (config/shapes.py), trained from scratch, or a Hugging Face
+    directory."""
+    env: EnvConfig = EnvConfig()
+    data: DataConfig = DataConfig()
     collect: CollectConfig = CollectConfig()
     experience: ExperienceConfig = ExperienceConfig()
     server: ServerConfig | None = None
-    pretrain: FitConfig
-    share: float = 1.0
-    balance: float = 0.0
+    memory: MemoryConfig = MemoryConfig()
+    pretrain: PretrainConfig
     ensemble: EnsembleConfig = EnsembleConfig()
-    shuffled: bool = False
+    uncertainty: UncertaintyConfig = UncertaintyConfig()
+    fidelity: FidelityConfig = FidelityConfig()
+    reward_model: RewardModelConfig = RewardModelConfig()
     policy: PolicyConfig = PolicyConfig()
-    warmstart: WarmstartConfig
-    dream: LoopConfig
-    transfer: LoopConfig
-    transfer_budget: int = 3000
-    enrich: int = 64
-    trust: TrustConfig = TrustConfig()
+    bc: BcConfig
+    branch: BranchConfig = BranchConfig()
+    warmstart: WarmstartConfig = WarmstartConfig()
+    dream_check: DreamCheckConfig = DreamCheckConfig()
+    train: TrainConfig
+    transfer: TransferConfig
     evaluate: EvaluateConfig = EvaluateConfig()
-    real: bool = False
 
     def __post_init__(self):
-        if self.real and (not self.env or self.dream.forks):
-            raise ValueError(
-                "real = true needs an environment, and no dream.forks: it cannot go "
-                f"back; got env {self.env!r} and forks {self.dream.forks}"
-            )
-        real = self.transfer
-        if real.forks or real.watch.probe or real.limit:
-            raise ValueError(
-                "transfer.forks and transfer.watch.probe must be 0 (the real "
-                "environment cannot go back, and its rollouts are real already), and "
-                "transfer.limit too (transfer_budget is that); got "
-                f"{real.forks}, {real.watch.probe} and {real.limit}"
-            )
+        if self.train.environment == "real" and not self.env.id:
+            raise ValueError("train.environment = real needs an environment: --env")
         if self.seed < 0:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps must be >= 1, got {self.max_steps}")
         self._check_loops()
-        if self.enrich < 0 or self.transfer_budget < 0:
+        self._check_server()
+        if self.uncertainty.signal == "ensemble" and not self.ensemble.members:
+            raise ValueError("uncertainty.signal = ensemble needs ensemble.members > 0")
+        scratch = self.model in MODELS and not self.data.base_run
+        if self.memory.encoder == "hidden_state" and scratch:
             raise ValueError(
-                "enrich and transfer_budget must be >= 0, got "
-                f"{self.enrich} and {self.transfer_budget}"
+                "memory.encoder = hidden_state goes by a model that has read "
+                "something: give a model directory, or go on from a run"
             )
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
-        if self.server is not None and not self.server.chat.temperature:
-            samples = self.dream.curriculum.feasibility.samples
-            compared = ["trust.signal = agreement"] * (self.trust.signal == "agreement")
-            compared += ["dream.curriculum.feasibility.samples"] * bool(samples)
+
+    def _check_server(self):
+        """Check what a server, which is not fitted, can do."""
+        if self.server is None:
+            return
+        if not self.server.chat.base_url:
+            raise ValueError("server.chat.base_url must be set, got ''")
+        if not self.server.chat.temperature:
+            samples = self.train.curriculum.feasibility.samples
+            compared = ["train.curriculum.feasibility.samples"] * bool(samples)
+            if self.uncertainty.signal == "self_consistency":
+                compared = ["uncertainty.signal = self_consistency"]
             if compared:
                 raise ValueError(
                     f"{compared[0]} compares answers under different noise: "
                     "server.chat.temperature must be > 0"
                 )
-        if self.trust.signal == "ensemble" and not self.ensemble.members:
-            raise ValueError("trust.signal = ensemble needs ensemble.members > 0")
-        if self.retrieval not in RETRIEVALS:
-            got = self.retrieval
-            raise ValueError(f"retrieval must be one of {RETRIEVALS}, got {got!r}")
-        if self.retrieval == "hidden" and self.model in MODELS and not self.refit:
-            raise ValueError(
-                "retrieval = hidden goes by a model that has read something: give a "
-                "model directory, or go on from a run"
-            )
-        if not 0 <= self.balance < 1:
-            raise ValueError(f"balance must be in [0, 1), got {self.balance}")
         fitted = {
-            "shuffled": self.shuffled, "refit": self.refit, "balance": self.balance,
-            "ensemble": self.ensemble.members,
-        }  # fmt: skip
-        about = [name for name, set_ in fitted.items() if set_]
-        if self.server is not None and about:
+            "pretrain.permute_outcomes": self.pretrain.permute_outcomes,
+            "data.base_run": self.data.base_run,
+            "pretrain.rare_event_share": self.pretrain.rare_event_share,
+            "ensemble.members": self.ensemble.members,
+        }
+        if names := [name for name, value in fitted.items() if value]:
             raise ValueError(
-                f"{about[0]} is about a fitted experience model, and the one of a "
+                f"{names[0]} is about a fitted experience model, and the one of a "
                 "server is not fitted: drop one of them"
             )
 
     def _check_loops(self):
         """What a loop, or the warm start, asks of the run it is part of."""
-        for name, loop in (("dream", self.dream), ("transfer", self.transfer)):
-            first = loop.curriculum.horizon.first
-            if first > self.max_steps:
+        for name, loop in (("train", self.train), ("transfer", self.transfer)):
+            first = loop.curriculum.step_limit.initial
+            if 0 < self.env.max_episode_steps < first:
                 raise ValueError(
-                    f"{name}.curriculum.horizon.first must be at most max_steps = "
-                    f"{self.max_steps}, got {first}"
+                    f"{name}.curriculum.step_limit.initial must be at most "
+                    f"env.max_episode_steps = "
+                    f"{self.env.max_episode_steps}, got {first}"
                 )
-        if self.dream.watch.probe and not self.env:
-            raise ValueError("dream.watch.probe plays real dev games: give --env")
         both = self.warmstart.method in ("both", "iwm")
-        if both and self.warmstart.fit.steps < 2:
+        if both and self.bc.fit.steps < 2:
             raise ValueError(
                 f"warmstart.method = {self.warmstart.method} is two fits: "
-                "warmstart.fit.steps must be >= 2, got 1"
+                "bc.fit.steps must be >= 2, got 1"
             )
 
     def check_new(self) -> None:
@@ -145,14 +129,15 @@ class RunConfig:
         Raises:
           ValueError: such a setting, by its whole name. Runs that stand are not asked.
         """
-        for name, loop in (("dream", self.dream), ("transfer", self.transfer)):
-            if told := loop.dead():
-                raise ValueError(f"{name}.{told}")
-        update = self.dream.update
-        if self.trust.pessimism and not update.reads_rewards:
+        for name, loop in (("train", self.train), ("transfer", self.transfer)):
+            if problem := loop.dead():
+                raise ValueError(f"{name}.{problem}")
+        update = self.train.update
+        if self.uncertainty.penalty and not update.reads_rewards:
             raise ValueError(
-                "trust.pessimism takes from rewards, which dream.update.baseline = "
-                f"{update.baseline} does not read"
+                "uncertainty.penalty takes from rewards, which "
+                "train.update.advantage_estimator = "
+                f"{update.advantage_estimator} does not read"
             )
 
     def json(self) -> dict[str, Any]:
@@ -161,4 +146,4 @@ class RunConfig:
 
     def digest(self) -> str:
         """A hash of all settings, and of the episodes' content where given."""
-        return digest_of(self.json(), self.episodes)
+        return digest_of(self.json(), self.data.episodes)

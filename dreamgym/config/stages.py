@@ -1,182 +1,358 @@
-"""The groups of settings that belong to one stage or part of a run."""
+"""The groups of settings that belong to one stage or part of a run.
+
+A group stands with the part that it configures where there is one (`CollectConfig` with
+the behaviour policies, `UpdateConfig` with the update); the others stand here.
+"""
 
 import dataclasses
 
-from worldmodel.chat.protocol import ChatConfig
-from worldmodel.experience.base import SIGNALS
-from worldmodel.experience.prompted import PromptedConfig
-from worldmodel.fitting.supervised import FitConfig
+from dreamgym.training.config import LoopConfig
+from worldmodel.chat.config import ChatConfig
+from worldmodel.experience.config import SIGNALS, PromptedConfig
+from worldmodel.fitting.config import FitConfig
 
-RETRIEVALS = ("lexical", "hidden")
-"""By what demonstrations are found (worldmodel.memory.encoders)."""
+ENCODERS = ("lexical", "hidden_state")
+"""By what demonstrations are retrieved (worldmodel.memory.encoders)."""
+
+INITS = ("experience_model", "base_model")
+METHODS = ("sr", "iwm", "both", "bc")
+PROPOSERS = ("valid_actions", "policy")
+WRITERS = ("rule", "teacher", "policy")
+ENVIRONMENTS = ("dream", "real")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Test games a policy plays, and how it decodes there."""
+class EnvConfig:
+    """The real environment."""
 
-    games: int = 120
-    temperature: float = 0.5
-    fidelity: int = 400
-    slots: int = 64
+    id: str = "textworld"
+    """A registered id, "module:Class", "gymnasium:ID", or "" where only episodes are at
+    hand."""
+    max_episode_steps: int = 0
+    """Steps after which an episode is truncated, real or dreamed; 0: what the
+    environment declares or the expert's plans need (dreamgym.envs.limits)."""
+    num_envs: int = 64
+    """Copies of the real environment that are stepped together."""
 
     def __post_init__(self):
-        if min(self.games, self.fidelity, self.slots) < 1 or self.temperature < 0:
+        if self.max_episode_steps < 0 or self.num_envs < 1:
             raise ValueError(
-                "games, fidelity and slots must be >= 1 and temperature >= 0"
+                "max_episode_steps must be >= 0 and num_envs >= 1, got "
+                f"{self.max_episode_steps} and {self.num_envs}"
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrustConfig:
-    """How far the dream is believed while a policy trains in it.
+class DataConfig:
+    """Episodes and models that a run begins with."""
 
-    `gate` is the share of good dev answers (right, or of a reveal, which nobody can
-    know) that may be cut; it decides the confidence below which a rollout ends
-    unscored. 0 believes all. `pessimism` times the missing confidence is taken
-    off rewards. `signal`, one of SIGNALS (worldmodel/experience/base.py), is what
-    answers are trusted by (a server's: all but the ensemble's). Dreamed transitions
-    enter the replay memory at a confidence of `enrich` or more.
-    """
+    episodes: str = ""
+    """A JSONL file of episodes that replaces collecting; "" collects them."""
+    base_run: str = ""
+    """A run whose experience model, tokenizer and episodes this run goes on from (a
+    refit); "" starts anew."""
 
-    gate: float = 0.0
-    pessimism: float = 0.0
-    signal: str = "token"
-    enrich: float = 0.0
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryConfig:
+    """The replay memory, from which demonstrations are retrieved."""
+
+    encoder: str = "lexical"
+    """What similarity is computed from: "lexical" (character n-grams) or
+    "hidden_state" (hidden states of the model that the fit starts from)."""
+    additions_per_update: int = 64
+    """Dreamed transitions that are added after each policy update; 0 adds none."""
+    min_confidence: float = 0.0
+    """The confidence below which a dreamed transition is not added, in [0, 1]."""
 
     def __post_init__(self):
-        if not 0 <= self.gate < 1 or self.pessimism < 0:
+        if self.encoder not in ENCODERS:
+            raise ValueError(f"encoder must be one of {ENCODERS}, got {self.encoder!r}")
+        if self.additions_per_update < 0 or not 0 <= self.min_confidence <= 1:
             raise ValueError(
-                "gate must be in [0, 1) and pessimism >= 0, got "
-                f"{self.gate} and {self.pessimism}"
+                "additions_per_update must be >= 0 and min_confidence in [0, 1], got "
+                f"{self.additions_per_update} and {self.min_confidence}"
             )
-        if not 0 <= self.enrich <= 1:
-            raise ValueError(f"enrich must be in [0, 1], got {self.enrich}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """What the experience model is fitted to, and how."""
+
+    fit: FitConfig
+    data_share: float = 1.0
+    """Share of the training episodes that is fitted to and remembered, in (0, 1]."""
+    rare_event_share: float = 0.0
+    """Rewards and ends that are rarer than this share of the transitions are weighted
+    as if they made it up, in [0, 1); 0 weights nothing."""
+    permute_outcomes: bool = False
+    """The control that must not help: outcomes are permuted among the actions."""
+    reference_draws: int = 16
+    """Copies of the examples, at most, in which other tokens stand for the identifiers
+    of a context (worldmodel/text/references.py), so that a model learns to copy them
+    rather than to remember them; no more than the fit reads once. A tokenizer that is
+    trained here has such tokens where most tasks hold identifiers. 0: it has none."""
+
+    def __post_init__(self):
+        if self.reference_draws < 0:
+            raise ValueError(
+                f"reference_draws must be >= 0, got {self.reference_draws}"
+            )
+        if not 0 < self.data_share <= 1:
+            raise ValueError(f"data_share must be in (0, 1], got {self.data_share}")
+        if not 0 <= self.rare_event_share < 1:
+            raise ValueError(
+                f"rare_event_share must be in [0, 1), got {self.rare_event_share}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UncertaintyConfig:
+    """What is done where the experience model is unsure while a policy trains in it."""
+
+    false_abort_rate: float = 0.0
+    """Share of good dev answers (right, or of a reveal, which nobody can predict) that
+    may be aborted, in [0, 1). It decides the confidence below which a rollout ends
+    without an outcome. 0 aborts none."""
+    penalty: float = 0.0
+    """Reward that is taken off for each unit of missing confidence (MOPO,
+    arXiv:2005.13239); 0 takes none."""
+    signal: str = "token_probability"
+    """What the confidence of an answer is computed from: one of SIGNALS
+    (worldmodel/experience/config.py). A server has all but "ensemble"."""
+
+    def __post_init__(self):
+        if not 0 <= self.false_abort_rate < 1 or self.penalty < 0:
+            raise ValueError(
+                "false_abort_rate must be in [0, 1) and penalty >= 0, got "
+                f"{self.false_abort_rate} and {self.penalty}"
+            )
         if self.signal not in SIGNALS:
             raise ValueError(f"signal must be one of {SIGNALS}, got {self.signal!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerConfig:
-    """A chat server as the experience model: who is asked, and what it is shown.
+class DreamCheckConfig:
+    """When a policy is not trained in a dream, and when its training is not kept.
 
-    `chat` holds the name of the variable of the key, never the key.
+    The warm start plays the same dev tasks in the dream and in the real environment.
+    Where both disagree, or the scorecard is poor, the policy stays the warm start.
     """
+
+    max_success_gap: float = 0.25
+    """The largest difference between success in the dream and real success, in [0, 1],
+    that is tolerated where 0 lies outside its interval. Success in the dream of less
+    than a quarter of the real one never is."""
+    min_predictable: float = 0.2
+    """The share of the predictable next states that must be right in the scorecard."""
+    min_ends: float = 0.2
+    """The share of the ends that must be found in the scorecard."""
+    margin: float = 0.05
+    """By how much success in the dream must have risen for the trained policy to be
+    kept, where there is no environment; else real dev tasks decide."""
+    force: bool = False
+    """Whether the policy is trained in the dream in any case."""
+
+    def __post_init__(self):
+        for name in ("max_success_gap", "min_predictable", "min_ends", "margin"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FidelityConfig:
+    """How the experience model is scored."""
+
+    transitions: int = 400
+    """Held-out real transitions that are asked of it, at most; open-loop episodes get
+    as many steps."""
+
+    def __post_init__(self):
+        if self.transitions < 1:
+            raise ValueError(f"transitions must be >= 1, got {self.transitions}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """The real test tasks that a policy plays, and how it decodes there."""
+
+    tasks: int = 120
+    """Test tasks, each played once; the same for every policy."""
+    temperature: float = 0.5
+    """Sampling temperature; 0 takes the most probable token."""
+
+    def __post_init__(self):
+        if self.tasks < 1 or self.temperature < 0:
+            raise ValueError(
+                "tasks must be >= 1 and temperature >= 0, got "
+                f"{self.tasks} and {self.temperature}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """A chat server as the experience model: nothing is fitted."""
 
     chat: ChatConfig
     prompt: PromptedConfig = PromptedConfig()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TeacherServerConfig:
-    """The chat server that writes reflections; `key_env` names the key's variable.
+class BcConfig:
+    """Behaviour cloning: where policies begin, and the demonstrations they imitate."""
 
-    Prices are for a million tokens.
-    """
-
-    url: str = ""
-    model: str = "default"
-    key_env: str = ""
-    max_tokens: int = 512
-    price_in: float = 0.0
-    price_out: float = 0.0
+    fit: FitConfig
+    """Also the budget of the warm start, which is fitted within the same updates."""
+    init: str = "experience_model"
+    """Where all policies begin: at the "experience_model", which knows what actions
+    do, or, as in the papers, at the "base_model" which that itself began at."""
+    max_demonstrations: int = 1200
+    """Expert episodes that are learned from, at most."""
+    demonstration_share: float = 1.0
+    """Share of these that is used, in (0, 1]; a smaller share is part of a larger one.
+    Early stopping looks at all dev demonstrations whatever the share."""
 
     def __post_init__(self):
-        if self.url:
-            self.chat()  # says what is wrong
+        if self.init not in INITS:
+            raise ValueError(f"init must be one of {INITS}, got {self.init!r}")
+        if self.max_demonstrations < 1:
+            raise ValueError(
+                f"max_demonstrations must be >= 1, got {self.max_demonstrations}"
+            )
+        if not 0 < self.demonstration_share <= 1:
+            raise ValueError(
+                f"demonstration_share must be in (0, 1], got {self.demonstration_share}"
+            )
 
-    def chat(self) -> ChatConfig:
-        """As the client takes it, patient: an answer comes when it is written."""
-        return ChatConfig(
-            base_url=self.url, model=self.model, api_key_env=self.key_env or None,
-            max_tokens=self.max_tokens, read_timeout=600.0,
-            price_in=self.price_in, price_out=self.price_out,
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BranchConfig:
+    """Alternative actions, taken for real at states of the demonstrations."""
+
+    episodes: int = 60
+    """Demonstrations that are branched; 0 branches none."""
+    alternatives: int = 4
+    """K: other actions that are taken at each state."""
+    max_transitions: int = 10_000
+    """Real steps that are taken, at most, those that bring the environment to a state
+    included; the cheapest states come first. 0 sets no bound."""
+    proposer: str = "valid_actions"
+    """Who proposes them: the environment's "valid_actions", or the initial "policy"."""
+    temperature: float = 1.0
+    """Sampling temperature of the policy that proposes."""
+    max_error_share: float = 0.25
+    """Share of the alternatives that may be error transitions, in [0, 1]."""
+
+    def __post_init__(self):
+        if self.proposer not in PROPOSERS:
+            raise ValueError(
+                f"proposer must be one of {PROPOSERS}, got {self.proposer!r}"
+            )
+        counts = (
+            self.episodes, self.alternatives, self.max_transitions, self.temperature
         )  # fmt: skip
-
-
-METHODS = ("sr", "iwm", "both", "bc")
-
-
-SOURCES = ("valid", "policy")
-
-
-WRITERS = ("rule", "teacher", "own")
-
-
-STARTS = ("experience", "model")
+        if min(counts) < 0:
+            raise ValueError(
+                "episodes, alternatives, max_transitions and temperature must be >= 0, "
+                f"got {counts}"
+            )
+        if not 0 <= self.max_error_share <= 1:
+            raise ValueError(
+                f"max_error_share must be in [0, 1], got {self.max_error_share}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmstartConfig:
-    """The control BC, and the warm start by a `method` within the same updates.
+    """The warm start by early experience, within the updates of `bc.fit`."""
 
-    `start` is where all policies begin: at the "experience" model, which knows what
-    actions do, or, as in the papers, at the "model" which that itself began at.
-
-    "sr": SR with BC; "iwm": IWM, then BC; "both": IWM, then SR with BC; "bc": the
-    control itself. IWM is not the default: the experience model foretells next states
-    already, and policies that began there became worse by it (docs/LOG.md).
-    `iwm_share` of the warm start's updates go to implicit world modelling, first. A
-    `share` of the expert episodes is learned from, the smaller one always part of the
-    larger; early stopping looks at all dev ones whatever the share.
-
-    `alternatives` (K) at each state of `branched` of those episodes come from a
-    `source`: the environment's valid actions, or the untrained policy, sampled at
-    `temperature`; at most the share `errors` of them are error transitions.
-
-    `reflections` of each state are by a `writer`: by rule, by a `teacher` behind a chat
-    server, or by the model's own, which tries `samples` times at `temperature`. It is a
-    BC'd policy that was first shown what a reflection is: those of the rule, on the
-    share `primer` of the moments, for that share of the fit's updates; at 0 it is asked
-    as it is. Its updates come on top of the budget, as a teacher's do.
-    """
-
-    fit: FitConfig
-    start: str = "experience"
     method: str = "sr"
-    experts: int = 1200
-    share: float = 1.0
-    branched: int = 60
-    alternatives: int = 4
-    source: str = "valid"
-    errors: float = 0.25
-    reflections: int = 4
-    writer: str = "rule"
-    teacher: TeacherServerConfig = TeacherServerConfig()
-    samples: int = 4
-    primer: float = 0.25
-    temperature: float = 1.0
+    """"sr": self-reflection with BC; "iwm": implicit world modelling, then BC; "both":
+    IWM, then SR with BC; "bc": the control itself. IWM is not the default: the
+    experience model predicts next states already, and policies that began there became
+    worse by it (docs/LOG.md)."""
     iwm_share: float = 0.1
+    """Share of the updates that goes to implicit world modelling, first; in [0, 1)."""
+    reflections_per_state: int = 4
+    """Reflections at each state, at most."""
+    writer: str = "rule"
+    """Who writes reflections: a "rule"; a "teacher" behind a chat server; or the
+    "policy": a clone of the demonstrations that rejection sampling makes explain them
+    (STaR, arXiv:2203.14465)."""
+    teacher: ChatConfig = ChatConfig(max_tokens=512, read_timeout=600.0)
+    """The chat server of the writer "teacher"."""
+    max_samples: int = 4
+    """Attempts of the writer "policy" at a reflection, at most."""
+    temperature: float = 1.0
+    """Sampling temperature of the writer "policy"."""
+    bootstrap_share: float = 0.25
+    """Share of the reflection cases on which the writer "policy" is first fitted to the
+    reflections of the rule, and share of the fit's updates that this takes in addition
+    to the budget, in [0, 1]; 0 takes the writer as it is."""
 
     def __post_init__(self):
-        for name, known in (
-            ("start", STARTS), ("method", METHODS), ("source", SOURCES),
-            ("writer", WRITERS),
-        ):  # fmt: skip
+        for name, known in (("method", METHODS), ("writer", WRITERS)):
             if getattr(self, name) not in known:
                 got = getattr(self, name)
                 raise ValueError(f"{name} must be one of {known}, got {got!r}")
         if not 0.0 <= self.iwm_share < 1.0:
             raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
-        if not 0 <= self.errors <= 1 or not 0 <= self.primer <= 1:
+        if not 0 <= self.bootstrap_share <= 1:
             raise ValueError(
-                "errors and primer must be in [0, 1], got "
-                f"{self.errors} and {self.primer}"
+                f"bootstrap_share must be in [0, 1], got {self.bootstrap_share}"
             )
-        if min(self.experts, self.samples) < 1:
+        if self.max_samples < 1:
+            raise ValueError(f"max_samples must be >= 1, got {self.max_samples}")
+        if min(self.reflections_per_state, self.temperature) < 0:
             raise ValueError(
-                "experts and samples must be >= 1, got "
-                f"{self.experts} and {self.samples}"
+                "reflections_per_state and temperature must be >= 0, got "
+                f"{self.reflections_per_state} and {self.temperature}"
             )
-        counts = (self.branched, self.alternatives, self.reflections, self.temperature)
-        if min(counts) < 0:
+        if self.writer == "teacher" and not self.teacher.base_url:
             raise ValueError(
-                "branched, alternatives, reflections and temperature must be >= 0, got "
-                f"{counts}"
+                "writer = teacher needs teacher.base_url, a chat server's, set as well"
             )
-        if self.writer == "teacher" and not self.teacher.url:
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(LoopConfig):
+    """Training in the dream, or in the real environment as its control."""
+
+    environment: str = "dream"
+    """Where the policy trains: in the "dream", or for as many updates in the "real"
+    environment, the control."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.environment not in ENVIRONMENTS:
             raise ValueError(
-                "writer = teacher needs teacher.url, a chat server's, set before it"
+                f"environment must be one of {ENVIRONMENTS}, got {self.environment!r}"
+            )
+        if self.environment == "real" and self.forks_per_update:
+            raise ValueError(
+                "environment = real cannot go back to a state: forks_per_update must "
+                f"be 0, got {self.forks_per_update}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferConfig(LoopConfig):
+    """Fine-tuning in the real environment."""
+
+    real_transitions: int = 3000
+    """Budget of real transitions of each fine-tuning."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.real_transitions < 0:
+            raise ValueError(
+                f"real_transitions must be >= 0, got {self.real_transitions}"
+            )
+        probes = self.monitor.real_eval_every
+        if self.forks_per_update or probes or self.max_transitions:
+            raise ValueError(
+                "forks_per_update and monitor.real_eval_every must be 0 (the real "
+                "environment cannot go back, and its rollouts are real already), and "
+                "max_transitions too (real_transitions is that); got "
+                f"{self.forks_per_update}, {probes} and {self.max_transitions}"
             )

@@ -15,8 +15,9 @@ also find it behind Gymnasium wrappers. An environment with random transitions s
 `deterministic = False`.
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
-`instruction` (see worldmodel.data.records). Environments may raise anything: `guarded`
-is the one place that catches it.
+`instruction` (see worldmodel.data.records), and `tools`, a text that `begin` adds to
+the instruction. Environments may raise anything: `guarded` (failures.py) is the one
+place that catches it.
 """
 
 import copy
@@ -24,42 +25,21 @@ import dataclasses
 import json
 import numbers
 import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
+from dreamgym.envs.failures import EnvironmentFailure, guarded
+from dreamgym.envs.spaces import MAX_CHARACTERS, AnyText
 from worldmodel.data.records import State, Task, Transition, lines
 
 SPLITS = ("train", "dev", "test")
 
 
-class AnyText(spaces.Text):
-    """Text of any Unicode; Gymnasium's own `Text` rejects what is not in a charset."""
-
-    def __init__(self, max_length: int = 100_000, seed: int | None = None):
-        super().__init__(max_length, min_length=0, seed=seed)
-
-    def contains(self, x: Any) -> bool:
-        """Return whether `x` is a string of at most `max_length` characters."""
-        return isinstance(x, str) and len(x) <= self.max_length
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return 1 to 11 random letters and spaces."""
-        del mask, probability  # no set of characters to choose from
-        length = int(self.np_random.integers(1, 12))
-        return "".join(self.np_random.choice(list("abcdefghij klmno"), length))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AnyText) and other.max_length == self.max_length
-
-    def __hash__(self) -> int:
-        return hash(("AnyText", self.max_length))
+class TextTooLong(ValueError):
+    """A text of an environment has more than MAX_CHARACTERS characters."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -129,8 +109,8 @@ class HasRender(Protocol):
         ...
 
 
-def _provider(env: gymnasium.Env, name: str) -> Any:
-    """The environment, or the first one that it wraps, which has this method.
+def provider(env: gymnasium.Env, name: str) -> Any:
+    """Return the environment, or the first one that it wraps, which has this method.
 
     Gymnasium's wrappers do not forward attributes, and `isinstance` with a runtime
     protocol sees forwarded ones in Python 3.11 and not in 3.12: so neither is used.
@@ -144,35 +124,35 @@ def _provider(env: gymnasium.Env, name: str) -> Any:
 
 def as_tasks(env: gymnasium.Env) -> HasTasks | None:
     """Return what lists the tasks of an environment, or None."""
-    return _provider(env, "tasks")
+    return provider(env, "tasks")
 
 
 def as_expert(env: gymnasium.Env) -> HasExpert | None:
     """Return what knows an environment's winning actions, or None."""
-    return _provider(env, "expert")
+    return provider(env, "expert")
 
 
 def as_valid_actions(env: gymnasium.Env) -> HasValidActions | None:
     """Return what lists an environment's valid actions, or None."""
-    return _provider(env, "valid_actions")
+    return provider(env, "valid_actions")
 
 
 def as_variations(env: gymnasium.Env) -> HasVariations | None:
     """Return what varies the tasks of an environment, or None."""
-    return _provider(env, "variations")
+    return provider(env, "variations")
 
 
 def as_render(env: gymnasium.Env) -> HasRender | None:
     """Return what shows the states of an environment to people, or None."""
-    return _provider(env, "render_state")
+    return provider(env, "render_state")
 
 
 def as_forkable(env: gymnasium.Env) -> Forkable | None:
     """Return what forks an environment, its wrappers included, or None."""
-    provider = _provider(env, "fork")
-    if provider is None or provider is env:
-        return provider
-    return _WrappedFork(env, provider)
+    owner = provider(env, "fork")
+    if owner is None or owner is env:
+        return owner
+    return _WrappedFork(env, owner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,59 +181,10 @@ def is_deterministic(env: gymnasium.Env) -> bool:
         return True
 
 
-# --- failures ----------------------------------------------------------------
-
-Value = TypeVar("Value")
-
-
-class EnvironmentFailure(NamedTuple):
-    """The reason why a call into an environment's code returned nothing.
-
-    `environment` is the name of its class, `place` the file and line in which its code
-    raised `error`.
-    """
-
-    environment: str
-    error: Exception
-    place: str
-
-    @property
-    def reason(self) -> str:
-        """The type and message of the error."""
-        return f"{type(self.error).__name__}: {self.error}"
-
-
-def guarded(
-    env: gymnasium.Env, call: Callable[[], Value]
-) -> Value | EnvironmentFailure:
-    """Return what a call into an environment's code returns, or why it failed.
-
-    An environment is foreign code: it may raise any exception, and the caller counts or
-    reports the failure. KeyboardInterrupt and SystemExit are not caught.
-    """
-    try:
-        return call()
-    except Exception as error:
-        return EnvironmentFailure(type(env.unwrapped).__name__, error, _place(error))
-
-
-def _place(error: Exception) -> str:
-    """File and line of the last frame that is not in Python's standard library."""
-    library = Path(sysconfig.get_path("stdlib"))
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        inside = Path(frame.filename).is_relative_to(library)
-        if "site-packages" in frame.filename or not (
-            inside or frame.filename.startswith("<")
-        ):
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-
-
 # --- tasks and steps ---------------------------------------------------------
 
-UNTRUSTED = "untrusted"
-"""The start of the error of a step at which a dream was aborted: low confidence."""
+LOW_CONFIDENCE = "low_confidence"
+"""How the error of a step begins at which a dream was aborted."""
 
 
 class Step(NamedTuple):
@@ -319,21 +250,30 @@ def tasks_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
     ]
 
 
+def seed_of(task: Task) -> int | None:
+    """Return the integer `seed` among a task's options, with which it is reset."""
+    seed = task.options.get("seed")
+    return int(seed) if isinstance(seed, numbers.Integral) else None
+
+
 def begin(env: gymnasium.Env, task: Task) -> tuple[Task, State]:
     """Reset an environment to a task; return the task, now complete, and the state.
 
-    Complete means with the instruction and the initial state of the environment.
+    Complete means with the instruction, the tools and the initial state of the
+    environment.
 
     Raises:
       TypeError: the task's options cannot be written as JSON.
-      ValueError: a text cannot be written as UTF-8.
+      ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
     """
     json.dumps(task.options)
-    seed = task.options.get("seed")
-    seed = int(seed) if isinstance(seed, numbers.Integral) else None
-    obs, info = env.reset(seed=seed, options={"task": task})
+    obs, info = env.reset(seed=seed_of(task), options={"task": task})
     instruction = task.instruction or str(info.get("instruction", ""))
-    state, _ = lines(_writable(obs)), _writable(instruction)
+    tools = str(info.get("tools", ""))
+    if tools not in instruction:
+        instruction = f"{instruction} {tools}".strip()
+    _checked_text("an instruction", instruction)
+    state = lines(_checked_text("an observation", obs))
     return dataclasses.replace(
         task, instruction=instruction, initial_state=state
     ), state
@@ -362,8 +302,15 @@ def begin_all(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:
     return out
 
 
-def _writable(text: str) -> str:
-    """The text; raises UnicodeEncodeError, a ValueError, where UTF-8 has no such."""
+def _checked_text(name: str, text: str) -> str:
+    """Return the text; raise a ValueError if it is too long or UTF-8 cannot hold it.
+
+    A tokenizer would work for minutes, and in silence, on a text of some megabytes.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise TextTooLong(
+            f"{name} of {len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
+        )
     text.encode()
     return text
 
@@ -381,7 +328,7 @@ def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
 
     Raises:
       FloatingPointError: a reward that is not finite.
-      ValueError: a text cannot be written as UTF-8.
+      ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
     """
     obs, reward, terminated, truncated, info = env.step(action)
     rewards = {k: float(v) for k, v in info.get("rewards", {"reward": reward}).items()}
@@ -390,7 +337,7 @@ def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
     positive = return_so_far + float(reward) > 0
     success = info.get("success", terminated and positive)
     return Step(
-        lines(_writable(obs)),
+        lines(_checked_text("an observation", obs)),
         rewards,
         bool(terminated),
         bool(truncated),

@@ -1,251 +1,395 @@
 """The contract checker: what every environment must do, the dream included.
 
-environment -> a few of its tasks played with nonsense, the expert's plan and variations
--> the checks made, or an error that says what is wrong. Users run it on their own
-environment with `dreamgym check --env module:Class`.
+environment -> a few of its tasks, played with nonsense, with random valid actions and
+with the expert's plan, each twice -> all faults and warnings at once, each with what,
+where and what to do. Users run it on their own environment with `dreamgym check`.
+
+A fault is what breaks a run or makes it learn something untrue; a warning is what is
+allowed and will hurt.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import error
-from gymnasium.utils.env_checker import check_env
 
-from dreamgym.envs import base
-from dreamgym.envs.base import EnvironmentFailure, guarded
-from worldmodel.data.records import State, Task
+from dreamgym.envs import base, limits
+from dreamgym.envs.base import SPLITS, EnvironmentFailure, guarded
+from dreamgym.envs.contract_copies import check_copies
+from dreamgym.envs.contract_findings import Findings, Report, difference, report
+from dreamgym.envs.contract_gymnasium import check_gymnasium
+from dreamgym.envs.contract_player import Player, Trace
+from dreamgym.envs.contract_tasks import (
+    COMPARED,
+    check_splits,
+    check_twins,
+    check_variations,
+)
+from worldmodel.data.records import Task
 
-_NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
+NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
 """What a step after the end may raise; another error is a mistake in the code."""
 
+POOL = 100
+"""Train tasks among which those that are played lie at equal distances."""
 
-class ContractError(AssertionError):
-    """The contract is broken; the message says how, and what was expected."""
+MAX_CHARACTERS = 4000
+"""Characters of a first state or an instruction above which a warning is given."""
 
+MAX_LINES = 60
+"""Lines of a first state above which a warning is given."""
 
-def _violation(call: str, failure: EnvironmentFailure) -> ContractError:
-    """An error that names the call, what it raised, and the line that raised it."""
-    return ContractError(f"{call} raised {failure.reason} ({failure.place})")
-
-
-class _ReportingWrapper(gymnasium.Wrapper):
-    """An environment whose exceptions become contract errors that name the call."""
-
-    def __getattr__(self, name: str) -> Any:
-        value = self.env.get_wrapper_attr(name)
-        if not callable(value):
-            return value
-        return functools.partial(_call, name, self.env, value)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        task = (options or {})["task"]
-        call = f"reset to task {task.id!r}"
-        return _call(call, self.env, self.env.reset, seed=seed, options=options)
-
-    def step(self, action: Any):
-        return _call(f"step({action!r})", self.env, self.env.step, action)
-
-
-def _call(
-    name: str,
-    env: gymnasium.Env,
-    method: Callable[..., Any],
-    *args: Any,
-    **options: Any,
-) -> Any:
-    result = guarded(env, lambda: method(*args, **options))
-    if isinstance(result, EnvironmentFailure):
-        raise _violation(name, result) from result.error
-    return result
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise ContractError(message)
-
-
-def _play(
-    env: gymnasium.Env, task: Task, actions: list[str], limit: int
-) -> list[tuple[str, float, bool, bool]]:
-    obs, _ = env.reset(seed=0, options={"task": task})
-    trace = [(obs, 0.0, False, False)]
-    for action in actions[:limit]:
-        obs, number, terminated, truncated, info = env.step(action)
-        reward = float(number)
-        _require(isinstance(obs, str), f"step must return text, got {type(obs)}")
-        _require(
-            not (terminated and truncated), "terminated and truncated must not merge"
-        )
-        parts = info.get("rewards")
-        _require(
-            parts is None or abs(sum(parts.values()) - reward) < 1e-6,
-            f"info['rewards'] {parts} must sum to the reward {reward}",
-        )
-        trace.append((obs, reward, terminated, truncated))
-        if terminated or truncated:
-            break
-    return trace
+MAX_VALID_ACTIONS = 500
+"""Valid actions above which a warning is given."""
 
 
 def check(
-    env: gymnasium.Env, *, name: str = "env", limit: int = 200, tasks: int = 3
-) -> list[str]:
-    """Check an environment on some train tasks; return the names of the checks made.
-
-    Equal tasks and actions give equal texts · an invalid action does not end the
-    episode · a step after the end raises · the expert's plan wins · the step limit
-    truncates and does not terminate · train, dev and test share no task · variations of
-    a train task can be begun, are equal for equal generators, and name their origin.
+    env: gymnasium.Env,
+    *,
+    name: str = "env",
+    limit: int = 200,
+    tasks: int = 3,
+    max_steps: int = 0,
+    make: Callable[[], gymnasium.Env] | None = None,
+) -> Report:
+    """Check an environment on some train tasks; return all faults and warnings.
 
     Args:
-      limit: steps of an episode, at most.
+      limit: steps of an episode of the check, at most.
       tasks: train tasks that are played, at most.
-
-    Raises:
-      ContractError: what is wrong and what is expected, or which call raised where.
+      max_steps: the step limit of the run that is planned (0: the environment's).
+      make: makes another copy; the two are then stepped in turn.
     """
-    return _checked(_ReportingWrapper(env), name=name, limit=limit, tasks=tasks)
-
-
-def check_gymnasium(env: gymnasium.Env) -> None:
-    """Run Gymnasium's own check, without its check of rendering.
-
-    Raises:
-      AssertionError: Gymnasium's, naming what does not hold.
-      ContractError: the environment raised; this check resets it without a task.
-    """
-    result = guarded(env, lambda: check_env(env, skip_render_check=True))
-    if not isinstance(result, EnvironmentFailure):
-        return
-    if isinstance(result.error, AssertionError):
-        raise result.error
-    call = "Gymnasium's own check (reset() without seed and options, then steps)"
-    raise _violation(call, result) from result.error
-
-
-def _checked(env: _ReportingWrapper, *, name: str, limit: int, tasks: int) -> list[str]:
-    done = ["reset", "step"]
-    train = base.tasks_of(env, name, "train", tasks)
-    _require(bool(train), "tasks('train') must not be empty")
-    for task in train:
-        obs, info = env.reset(seed=0, options={"task": task})
-        _require(isinstance(obs, str), f"reset must return text, got {type(obs)}")
-        _require(bool(obs.strip()), f"task {task.id!r} starts with an empty state")
-        _require(isinstance(info, dict), "reset must return (obs, info)")
-        _check_writable(env, task)
-        _check_actions(env, task)
-        _check_nonsense(env, task)
-        if (expert := base.as_expert(env)) is not None:
-            _check_expert(env, expert, task, limit)
-            done.append("expert")
-        if (varied := base.as_variations(env)) is not None:
-            _check_variations(env, varied, task)
-            done.append("variations")
-        actions = [_NONSENSE] * limit
-        first, second = (_play(env, task, actions, limit) for _ in range(2))
-        if base.is_deterministic(env):
-            _require(first == second, f"task {task.id!r}: replays differ")
-            done.append("deterministic")
-        _require(
-            not first[-1][2],
-            f"task {task.id!r}: {len(first) - 1} nonsense actions ended the episode: a "
-            "limit must be truncated, not terminated",
-        )
-        if first[-1][3]:
-            done.append("truncated")
-        if first[-1][2] or first[-1][3]:
-            _check_step_after_end(env.env)
-            done.append("step after end raises")
-    if (lister := base.as_tasks(env)) is not None:
-        splits = [{t.id for t in lister.tasks(s)} for s in base.SPLITS]
-        shared = (
-            (splits[0] & splits[1]) | (splits[0] & splits[2]) | (splits[1] & splits[2])
-        )
-        _require(not shared, f"splits share tasks {sorted(shared)[:3]}")
-        done.append("splits apart")
-    return sorted(set(done))
-
-
-def _check_step_after_end(env: gymnasium.Env) -> None:
-    """A step after the end of an episode raises one of STEP_AFTER_END_ERRORS."""
-    result = guarded(env, lambda: env.step("look"))
-    if not isinstance(result, EnvironmentFailure):
-        raise ContractError("a step after the end must raise")
-    names = ", ".join(kind.__name__ for kind in STEP_AFTER_END_ERRORS)
-    _require(
-        isinstance(result.error, STEP_AFTER_END_ERRORS),
-        f"a step after the end must raise one of {names}, got {result.reason} "
-        f"({result.place})",
+    findings = Findings()
+    player, checks = Player(env, findings), {"reset", "step"}
+    lister = base.as_tasks(env)
+    listed = player.call(
+        "tasks", "tasks('train')", lambda: base.tasks_of(env, name, "train", POOL)
     )
+    if listed == [] and lister is not None:
+        findings.fault("tasks('train') is empty", "tasks", "return at least one task")
+    inspector = _Inspector(player, checks, limit, max_steps)
+    for i in np.linspace(0, len(listed or ()) - 1, tasks) if listed else ():
+        inspector.inspect(listed[int(i)])
+    inspector.conclude(listed or [])
+    if lister is not None:
+        check_splits(player, lister)
+        checks.add("splits apart")
+    elif listed and inspector.deterministic:
+        check_twins(player, {s: base.tasks_of(env, name, s, COMPARED) for s in SPLITS})
+    if make is not None and inspector.sample is not None:
+        check_copies(player, make, inspector.sample)
+        checks.add("copies")
+    check_gymnasium(env, findings)
+    return report(findings, checks, player.steps, player.resets)
 
 
-def _check_actions(env: gymnasium.Env, task: Task) -> None:
-    """Valid actions are texts, none empty; there may be no action."""
-    if (lister := base.as_valid_actions(env)) is not None:
-        actions = list(lister.valid_actions())
-        _require(
-            all(isinstance(action, str) and action.strip() for action in actions),
-            f"task {task.id!r}: valid_actions() must be texts, none empty, got "
-            f"{actions}",
-        )
+class _Inspector:
+    """Plays single tasks, and keeps what several tasks together show."""
 
+    def __init__(self, player: Player, checks: set[str], limit: int, max_steps: int):
+        self.player, self.env, self.findings = player, player.env, player.findings
+        self.checks, self.limit = checks, limit
+        declared = limits.declared_step_limit(player.env)
+        self.max_steps = max_steps or declared or 0
+        self.deterministic = base.is_deterministic(player.env)
+        self.sample: Trace | None = None  # an episode that copies are compared on
+        self.expert_trace: Trace | None = None
+        self.nonsense_ends: list[tuple[Trace, list[str]]] = []
+        self.expert_wins: list[bool] = []
 
-def _check_writable(env: gymnasium.Env, task: Task) -> State:
-    """The first state of a task that can be begun and written to a file."""
-    try:
-        return base.begin(env, task)[1]
-    except (TypeError, ValueError) as problem:
-        raise ContractError(
-            f"task {task.id!r}: its options must be JSON, its texts UTF-8: {problem}"
-        ) from problem
+    def inspect(self, task: Task) -> None:
+        """Play one task in every way."""
+        start = self.player.reset(task)
+        if start is None:
+            return
+        self._check_texts(task, *start)
+        valid = self._check_valid_actions(task)
+        plan = self._check_expert(task)
+        if (varied := base.as_variations(self.env)) is not None:
+            check_variations(self.player, varied, task)
+            self.checks.add("variations")
+        nonsense = self._play_twice(task, [NONSENSE] * self.limit, "nonsense")
+        if nonsense is None:
+            return
+        if nonsense.last.truncated:
+            self.checks.add("truncated")
+        if nonsense.last.terminated and not nonsense.last.truncated:
+            self.nonsense_ends.append((nonsense, [*(plan or ())[:1], *valid]))
+        if nonsense.last.terminated or nonsense.last.truncated:
+            self._check_step_after_end(nonsense)
+        random = self._play_random(task)
+        self._check_cumulative(task, random if plan is None else self.expert_trace)
+        self._offer_sample(random)
 
+    def _offer_sample(self, trace: Trace | None) -> None:
+        """Keep the longest episode for the comparison of copies."""
+        if trace and (self.sample is None or trace.length > self.sample.length):
+            self.sample = trace
 
-def _check_nonsense(env: gymnasium.Env, task: Task) -> None:
-    env.reset(seed=0, options={"task": task})
-    _, _, terminated, _, _ = env.step(_NONSENSE)
-    _require(
-        not terminated,
-        f"task {task.id!r}: an action the environment cannot take must not end the "
-        "episode; tell the agent in the next state",
-    )
+    # --- texts ---
 
+    def _check_texts(self, task: Task, obs: str, info: dict) -> None:
+        where, warn = f"task {task.id!r}", self.findings.warn
+        instruction = task.instruction or str(info.get("instruction", ""))
+        if not (instruction or info.get("tools")):
+            warn(
+                "a task has no instruction", where,
+                "give Task.instruction, or info['instruction'] at reset: the policy "
+                "reads it before every action",
+            )  # fmt: skip
+        for what, text in (("state", obs), ("instruction", instruction)):
+            if len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES:
+                warn(
+                    f"a long {what} makes every step slow and every prompt long",
+                    f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
+                    f"leave out what no action touches; up to {MAX_CHARACTERS} "
+                    f"characters and {MAX_LINES} lines are usual",
+                )  # fmt: skip
 
-def _check_variations(
-    env: gymnasium.Env, varied: base.HasVariations, task: Task
-) -> None:
-    draws = [list(varied.variations(task, np.random.default_rng(0))) for _ in range(2)]
-    where = f"task {task.id!r}: its variations"
-    _require(draws[0] == draws[1], f"{where} differ for the same generator")
-    for variation in draws[0]:
-        _require(variation.id != task.id, f"{where} hold the task itself")
-        _require(
-            variation.split == "generated", f"{where} must be of split 'generated'"
-        )
-        _require(task.id in variation.lineage, f"{where} must name it in their lineage")
-        state = _check_writable(env, variation)
-        _require(bool(state), f"{where}: {variation.id!r} starts with an empty state")
+    def _check_valid_actions(self, task: Task) -> list[str]:
+        """Fault valid actions that are no texts; return them where they are."""
+        lister, where = base.as_valid_actions(self.env), f"task {task.id!r}"
+        if lister is None:
+            self.findings.warn(
+                "there is no valid_actions()", type(self.env.unwrapped).__name__,
+                "list actions that would be taken now, some where there are thousands: "
+                "without it random players and branches mostly try what cannot work",
+            )  # fmt: skip
+            return []
+        actions = self.player.call("valid_actions", where, lister.valid_actions)
+        return self._texts("valid_actions()", actions, where) or []
 
+    def _texts(self, name: str, value: Any, where: str) -> list[str] | None:
+        """Return a list of non-empty texts, or None with a fault."""
+        if value is None:
+            return None
+        if isinstance(value, str | bytes):
+            self.findings.fault(
+                f"{name} must return a list of actions, got a string", where,
+                f"return [{value!r:.60}]: a string would be read letter by letter",
+            )  # fmt: skip
+            return None
+        try:
+            actions = list(value)
+        except TypeError:
+            actions = [value]
+        wrong = [a for a in actions if not (isinstance(a, str) and a.strip())]
+        if wrong:
+            self.findings.fault(
+                f"{name} must return texts, none empty, got {wrong[0]!r:.60}", where,
+                "write every action as the text that step() takes",
+            )  # fmt: skip
+            return None
+        if len(actions) > MAX_VALID_ACTIONS:
+            self.findings.warn(
+                f"{name} returns {len(actions)} actions", where,
+                "return some tens of different kinds: every one may be tried",
+            )  # fmt: skip
+        return actions
 
-def _check_expert(
-    env: gymnasium.Env, expert: base.HasExpert, task: Task, limit: int
-) -> None:
-    plans = []
-    for _ in range(2):
-        env.reset(seed=0, options={"task": task})
-        plans.append(list(expert.expert()))
-    _require(plans[0] == plans[1], f"task {task.id!r}: the expert's plan differs")
-    _check_plan(env, task, plans[0], limit)
+    # --- the expert ---
 
+    def _check_expert(self, task: Task) -> list[str] | None:
+        """Play the expert's plan twice; return it where it is a list of actions."""
+        expert = base.as_expert(self.env)
+        if expert is None:
+            return None
+        self.checks.add("expert")
+        where, plans = f"task {task.id!r}", []
+        for _ in range(2):
+            if self.player.reset(task) is None:
+                return None
+            plan = self.player.call("expert", where, expert.expert)
+            plan = self._texts("expert()", plan, where)
+            if plan is None:
+                return None
+            plans.append(plan)
+        if plans[0] != plans[1] and self.deterministic:
+            self.findings.fault(
+                "the expert's plan differs for the same task",
+                f"{where}: {difference(str(plans[0]), str(plans[1]))}",
+                "plan from the task alone, or declare `deterministic = False` where "
+                "the environment draws lots",
+            )  # fmt: skip
+            return None
+        trace = self._play_twice(task, plans[0], "the expert's plan")
+        if trace is not None:
+            self._check_plan(trace, plans[0])
+            self.expert_trace = trace
+            self._offer_sample(trace)
+        return plans[0]
 
-def _check_plan(env: gymnasium.Env, task: Task, plan: list[str], limit: int) -> None:
-    trace = _play(env, task, plan, limit)
-    if trace[-1][3]:
-        return  # longer than the environment's own step limit
-    _require(
-        trace[-1][2] and sum(r for _, r, _, _ in trace) > 0,
-        f"task {task.id!r}: the expert's plan of {len(plan)} actions must win",
-    )
+    def _check_plan(self, trace: Trace, plan: list[str]) -> None:
+        where = f"task {trace.task.id!r}: {len(plan)} actions"
+        if trace.last.truncated and trace.length <= len(plan):
+            return  # the environment's own limit: said of all plans together
+        self.expert_wins.append(trace.won)
+        if trace.won or not self.deterministic:
+            return
+        total = sum(step.reward for step in trace.steps)
+        ended = "ended" if trace.last.terminated else "did not end"
+        self.findings.fault(
+            "the expert's plan does not win",
+            f"{where}; the episode {ended}, its return is {total:g}, and "
+            f"info['success'] is {trace.last.success}",
+            "mend the plan; or report info['success'] at the step that wins: without "
+            "it only an end with a positive return counts as success",
+        )  # fmt: skip
+
+    # --- equal plays ---
+
+    def _play_twice(self, task: Task, actions: list, what: str) -> Trace | None:
+        """Play the same actions twice and compare; None where the play is broken."""
+        first = self.player.play(task, actions, self.limit)
+        if first is None or first.broken:
+            return None
+        if not self.deterministic:
+            return first
+        second = self.player.play(task, first.actions, self.limit)
+        self.checks.add("deterministic")
+        if second is not None and not second.broken:
+            self._compare(first, second, what)
+        return first
+
+    def _compare(self, first: Trace, second: Trace, what: str) -> None:
+        pairs = zip(first.steps, second.steps, strict=False)
+        differ = [(i, a, b) for i, (a, b) in enumerate(pairs) if a != b]
+        if not differ and first.length == second.length:
+            return
+        number, a, b = differ[0] if differ else (first.length, first.last, second.last)
+        texts = difference(a.observation, b.observation)
+        if a.observation == b.observation:
+            names = "reward, terminated, truncated, success, invalid"
+            texts = f"{a[2:]} and then {b[2:]} ({names})"
+        moment = f"step {number}, action {a.action!r:.60}" if number else "reset"
+        self.findings.fault(
+            "two plays of the same actions differ",
+            f"task {first.task.id!r}, {what}, {moment}: {texts}",
+            "if the environment draws lots, declare `deterministic = False` in the "
+            "class; else draw from a generator that is seeded by the task at reset",
+        )  # fmt: skip
+
+    def _play_random(self, task: Task) -> Trace | None:
+        rng, lister = np.random.default_rng(0), base.as_valid_actions(self.env)
+
+        def choose() -> str | None:
+            where = f"task {task.id!r}"
+            if lister is None:
+                return self.player.call(
+                    "action_space.sample", where, self.env.action_space.sample
+                )
+            valid = self.player.call("valid_actions", where, lister.valid_actions)
+            valid = self._texts("valid_actions()", valid, where)
+            if valid is None:
+                return None
+            return valid[int(rng.integers(len(valid)))] if valid else NONSENSE
+
+        return self._play_twice(task, [choose] * self.limit, "random actions")
+
+    # --- ends and rewards ---
+
+    def _check_step_after_end(self, trace: Trace) -> None:
+        """A step after the end of an episode raises one of STEP_AFTER_END_ERRORS."""
+        if self.player.play(trace.task, trace.actions, self.limit) is None:
+            return
+        self.checks.add("step after end raises")
+        result = guarded(self.env, lambda: self.env.step("look"))
+        names = ", ".join(kind.__name__ for kind in STEP_AFTER_END_ERRORS)
+        where = f"task {trace.task.id!r}, after step {trace.length}"
+        cure = "keep a flag that reset sets, and raise RuntimeError where it is not set"
+        if not isinstance(result, EnvironmentFailure):
+            self.findings.fault("a step after the end must raise", where, cure)
+        elif not isinstance(result.error, STEP_AFTER_END_ERRORS):
+            what = f"a step after the end must raise one of {names}"
+            reason = f"got {result.reason} ({result.place})"
+            self.findings.fault(f"{what}, {reason}", where, cure)
+
+    def _check_cumulative(self, task: Task, trace: Trace | None) -> None:
+        """Warn of a reward that is paid again for an action that does nothing."""
+        if trace is None or trace.task != task:
+            return
+        for number, step in enumerate(trace.steps[1:-1], start=1):
+            if step.reward > 0:
+                probe = [*trace.actions[:number], NONSENSE]
+                again = self.player.play(task, probe, self.limit)
+                last = None if again is None or again.broken else again.last
+                if last and last.action == NONSENSE and last.reward == step.reward:
+                    self.findings.warn(
+                        "rewards look like a cumulative score",
+                        f"task {task.id!r}, step {number} paid {step.reward:g}, and an "
+                        "action that does nothing pays it again",
+                        "return what the step earned: score - score before",
+                    )  # fmt: skip
+                return
+
+    def conclude(self, tasks: Sequence[Task]) -> None:
+        """Add what only several tasks together show."""
+        if self.expert_wins and not any(self.expert_wins):
+            self.findings.warn(
+                "no plan of the expert won", f"{len(self.expert_wins)} tasks",
+                "imitation needs won episodes: make more tasks winnable",
+            )  # fmt: skip
+        self._check_lengths(tasks)
+        if not any(self._is_limit(*end) for end in self.nonsense_ends):
+            for trace, _ in self.nonsense_ends:
+                self._warn_of_end(trace)
+
+    def _check_lengths(self, tasks: Sequence[Task]) -> None:
+        """Warn of plans that no episode of a run could follow to their end."""
+        if not self.expert_wins or not self.max_steps:
+            return
+        lengths = limits.plan_lengths(self.env, tasks[: limits.PLANS])
+        self.player.resets += len(lengths)
+        long = {t: n for t, n in lengths.items() if n > self.max_steps}
+        if long:
+            task, longest = max(long.items(), key=lambda row: row[1])
+            self.findings.warn(
+                f"the expert's plan is longer than max_episode_steps = "
+                f"{self.max_steps}",
+                f"{len(long)} of {len(lengths)} tasks; {task!r}: {longest} actions",
+                f"allow at least {longest} steps: nobody could win",
+            )  # fmt: skip
+
+    def _is_limit(self, trace: Trace, others: Sequence[str]) -> bool:
+        """Fault a limit that terminates, which comes whatever the actions are.
+
+        Rules that end on bad moves come later where one sound action is among them.
+        """
+        for action in others[:5] if trace.length > 1 else ():
+            mixed = [action, *[NONSENSE] * self.limit]
+            other = self.player.play(trace.task, mixed, self.limit)
+            if other is None or other.broken or not other.last.terminated:
+                continue
+            first, start = other.steps[1], other.steps[0]
+            same = first.observation == start.observation
+            if same if first.invalid is None else first.invalid:
+                continue  # no sound action
+            if other.length == trace.length and not other.won:
+                self.findings.fault(
+                    "a step limit must be truncated, not terminated",
+                    f"task {trace.task.id!r}: {trace.length} nonsense actions",
+                    "return terminated=False, truncated=True where only the number of "
+                    "steps ends the episode",
+                )  # fmt: skip
+                return True
+        return False
+
+    def _warn_of_end(self, trace: Trace) -> None:
+        where = f"task {trace.task.id!r}: {trace.length} nonsense actions"
+        single_turn = self.max_steps == 1 or (self.sample and self.sample.length == 1)
+        if trace.length > 1:
+            self.findings.warn(
+                "actions that cannot be taken end the episode", where,
+                "leave it where the rules of the game say so; where it is a step "
+                "limit, return truncated=True instead",
+            )  # fmt: skip
+        elif not single_turn:
+            self.findings.warn(
+                "an action that cannot be taken ends the episode", where,
+                "tell the agent in the next state, and set info['invalid']; leave it "
+                "where the rules of the game say so",
+            )  # fmt: skip

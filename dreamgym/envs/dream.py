@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dreamgym.envs.base import UNTRUSTED, Step, TextEnv
+from dreamgym.envs.base import LOW_CONFIDENCE, Step, TextEnv
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import State, Task
@@ -132,7 +132,7 @@ class DreamVectorEnv(VectorEnv):
         if answer.error is not None:
             error = f"dream: {answer.error}"
         elif confidence < trust.threshold:
-            error = f"{UNTRUSTED}: {confidence:.3g} is below {trust.threshold:.3g}"
+            error = f"{LOW_CONFIDENCE}: {confidence:.3g} is below {trust.threshold:.3g}"
         if error is not None:
             return Step(query.state, {}, False, True, False, error)
         rewards = {"dream": answer.reward}

@@ -1,4 +1,4 @@
-"""Environments by name: a registered id, or "module:Class".
+"""Environments by name: a registered id, "module:Class", or "gymnasium:ID".
 
 A module is imported when its environment is made: environments of an optional extra
 cost nothing where they are not used.
@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium
 
+from dreamgym.envs import gymnasium_text
+
 ENVIRONMENTS = {
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
@@ -16,17 +18,19 @@ ENVIRONMENTS = {
 
 
 def parse_spec(spec: str) -> type[gymnasium.Env]:
-    """Return the class of a registered id or of "module:Class".
+    """Return the class of a registered id, of "module:Class" or of "gymnasium:ID".
 
     Raises:
       ValueError: the name is neither; the message lists the registered ids.
     """
+    if spec.startswith(gymnasium_text.PREFIX):
+        return gymnasium_text.adapter(spec)
     target = ENVIRONMENTS.get(spec, spec)
     module, _, name = target.partition(":")
     if not name:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
-            'or "module:Class"'
+            'or "module:Class" or "gymnasium:ID"'
         )
     try:
         return getattr(importlib.import_module(module), name)
@@ -35,5 +39,5 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
 
 
 def make(spec: str, **kwargs: Any) -> gymnasium.Env:
-    """Return a new environment of a registered id or of "module:Class"."""
+    """Return a new environment of a registered id, "module:Class", "gymnasium:ID"."""
     return parse_spec(spec)(**kwargs)

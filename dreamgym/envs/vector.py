@@ -5,12 +5,14 @@ finished slots wait. A batch that can return to an earlier moment is `Restorable
 """
 
 import abc
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 
-from dreamgym.envs.base import EnvironmentFailure, Step, begin, guarded, take
+from dreamgym.envs.base import Step, begin, take
+from dreamgym.envs.failures import EnvironmentDown, EnvironmentFailure, guarded
 from worldmodel.data.records import State, Task
 
 
@@ -65,19 +67,76 @@ def as_restorable(envs: VectorEnv) -> Restorable | None:
     return envs if isinstance(envs, Restorable) else None
 
 
+START_SECONDS = 20.0
+"""Seconds that may pass until all copies of an environment are made."""
+
+MIN_COPIES = 4
+"""Copies of an environment that are worth the time, however slowly they start."""
+
+MAX_BROKEN_IN_A_ROW = 24
+"""Episodes of a batch that break in a row before the environment is down."""
+
+
+def copies_that_pay(seconds: float, limit: int) -> int:
+    """Return how many copies are made where one takes so many seconds to start.
+
+    All of them start within START_SECONDS, but MIN_COPIES are made in any case. More
+    copies only make a batch of the policy larger.
+    """
+    affordable = limit if seconds <= 0 else int(START_SECONDS / seconds)
+    return max(min(limit, max(affordable, MIN_COPIES)), 1)
+
+
 class RealVectorEnv(VectorEnv):
     """Several copies of one real environment, stepped in turn.
 
-    A copy that raises ends its own trajectory with the reason, and no other.
+    A copy that raises ends its own trajectory with the reason, and no other. A slot's
+    copy is made when its first episode begins.
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env], *, max_steps: int):
+    def __init__(
+        self,
+        envs: Sequence[gymnasium.Env],
+        *,
+        max_steps: int,
+        make: Callable[[], gymnasium.Env] | None = None,
+        size: int = 0,
+    ):
+        """See the class; `make` makes the copies of `size` slots beyond the first."""
         self.envs, self.size, self.max_steps = list(envs), len(envs), max_steps
+        self._make, self._broken_in_a_row = make, 0
+        if make is not None:
+            self.size = max(size, self.size)
         self._returns = [0.0] * self.size
         self._steps = [0] * self.size
         self._running = [False] * self.size
         self._reset_failures: list[str | None] = [None] * self.size
         self.transitions = 0
+
+    @classmethod
+    def growing(
+        cls, make: Callable[[], gymnasium.Env], *, limit: int, max_steps: int
+    ) -> "RealVectorEnv":
+        """Return a batch of as many slots as pay, one of which has its copy now.
+
+        Args:
+          limit: slots at most; an environment whose copies are dear declares fewer in
+            its attribute `max_copies`.
+        """
+        first, start = make(), time.monotonic()
+        declared = int(getattr(first.unwrapped, "max_copies", limit))
+        envs, limit = [first], max(min(limit, declared), 1)
+        if limit > 1:  # the first one also imported and compiled what all share
+            envs.append(make())
+            limit = copies_that_pay(time.monotonic() - start, limit)
+        return cls(envs, max_steps=max_steps, make=make, size=limit)
+
+    def _copy(self, slot: int) -> gymnasium.Env:
+        """Return the copy of a slot."""
+        while len(self.envs) <= slot:
+            assert self._make is not None, "there are no slots without a copy"
+            self.envs.append(self._make())
+        return self.envs[slot]
 
     def reset(self, *, options: dict[str, Any]) -> list[State | None]:
         """See VectorEnv."""
@@ -87,7 +146,7 @@ class RealVectorEnv(VectorEnv):
             if not chosen or task is None:
                 continue
             self._returns[i], self._steps[i], self._running[i] = 0.0, 0, True
-            env = self.envs[i]
+            env = self._copy(i)
             start = guarded(env, lambda env=env, task=task: begin(env, task)[1])
             if isinstance(start, EnvironmentFailure):  # the next step reports it
                 self._reset_failures[i] = start.reason
@@ -119,11 +178,18 @@ class RealVectorEnv(VectorEnv):
             env = self.envs[i]
             step = guarded(env, lambda: take(env, action, self._returns[i]))
             if isinstance(step, Step):
+                self._broken_in_a_row = 0
                 return step
             reason = step.reason
+        self._broken_in_a_row += 1
+        if self._broken_in_a_row >= MAX_BROKEN_IN_A_ROW:
+            name = type(self.envs[i].unwrapped).__name__
+            raise EnvironmentDown(
+                f"{name} broke {MAX_BROKEN_IN_A_ROW} episodes in a row: {reason}"
+            )
         return Step((), {}, False, True, False, reason)
 
     def close(self) -> None:
         """See VectorEnv."""
         for env in self.envs:
-            env.close()
+            guarded(env, env.close)

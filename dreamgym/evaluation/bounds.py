@@ -55,9 +55,12 @@ def theorem1(
         that the old policy visits; it is divided by 1 - discount here.
 
     Raises:
-      ValueError: a discount outside [0, 1), or a negative size.
+      ValueError: a discount outside [0, 1), a negative size, or a number that is not
+        finite.
     """
     _check(discount, r_max, delta=delta)
+    if not math.isfinite(gain):
+        raise ValueError(f"gain must be finite, got {gain}")
     rest = 1.0 - discount
     v_max = r_max / rest
     trust = 4.0 * discount / rest**2 * v_max * delta
@@ -69,8 +72,8 @@ def _check(discount: float, r_max: float, **sizes: float) -> None:
     if not 0.0 <= discount < 1.0:
         raise ValueError(f"discount must be in [0, 1), got {discount}")
     for name, value in {"r_max": r_max, **sizes}.items():
-        if not value >= 0.0:  # also where it is no number
-            raise ValueError(f"{name} must be >= 0, got {value}")
+        if not 0.0 <= value < math.inf:  # also where it is no number
+            raise ValueError(f"{name} must be >= 0 and finite, got {value}")
 
 
 def sentence(bound: Bound, *, discount: float, measured: int) -> str:
@@ -97,6 +100,15 @@ def sentence(bound: Bound, *, discount: float, measured: int) -> str:
     )
 
 
+def says_something(bound: Mapping[str, Any]) -> bool:
+    """Return whether a bound, as `best_bound` gives it, is more than trivial.
+
+    A loss of less than the largest possible one is promised.
+    """
+    total, span = bound.get("total"), bound.get("span")
+    return total is not None and span is not None and total > -span
+
+
 def best_bound(
     curve: Sequence[Mapping[str, float | int]],
     *,
@@ -108,31 +120,45 @@ def best_bound(
 ) -> dict[str, Any] | None:
     """Return the largest bound among the updates of a curve, in numbers and words.
 
-    The rows have the surrogate gain (`gain`) and the largest KL (`moved_turn`) of each
-    update. No advantage exceeds r_max / (1 - discount): a larger gain shows that there
-    are larger rewards, and raises r_max. None if there was no update, or if returns are
+    The rows have `surrogate_gain` and `update_kl_max_turn`, the largest KL of a turn.
+    No advantage exceeds r_max / (1 - discount): a larger gain shows that there are
+    larger rewards, and raises r_max. None if there was no update, or if returns are
     not discounted.
     """
-    rows = [row for row in curve if "gain" in row and "undone" not in row]
+    rows = [
+        row
+        for row in curve
+        if "surrogate_gain" in row
+        and "reverted" not in row
+        and math.isfinite(row["surrogate_gain"] + row["update_kl_max_turn"])
+    ]
     if not rows or discount >= 1.0:
         return None
-    r_max = max(r_max, *(row["gain"] * (1.0 - discount) for row in rows))
+    r_max = max(r_max, *(row["surrogate_gain"] * (1.0 - discount) for row in rows))
     constants = {"discount": discount, "eps_r": eps_r, "eps_p": eps_p, "r_max": r_max}
     candidates = [
-        theorem1(gain=row["gain"], delta=max(row["moved_turn"], 0.0), **constants)
+        theorem1(
+            gain=row["surrogate_gain"],
+            delta=max(row["update_kl_max_turn"], 0.0),
+            **constants,
+        )
         for row in rows
     ]
     best = max(range(len(rows)), key=lambda i: candidates[i].total)
     return {
-        "update": rows[best].get("update"), "updates": len(rows), **constants,
-        "delta": rows[best]["moved_turn"], **candidates[best]._asdict(),
-        "total": candidates[best].total, "measured": measured,
+        "update": rows[best].get("update"),
+        "updates": len(rows),
+        **constants,
+        "delta": rows[best]["update_kl_max_turn"],
+        **candidates[best]._asdict(),
+        "total": candidates[best].total,
+        "measured": measured,
         "needed_eps_p": max_eps_p(
-            gain=rows[best]["gain"], discount=discount, r_max=r_max
+            gain=rows[best]["surrogate_gain"], discount=discount, r_max=r_max
         ),
         "sentence": f"Best of {len(rows)} updates: "
         + sentence(candidates[best], discount=discount, measured=measured),
-    }  # fmt: skip
+    }
 
 
 def max_eps_p(*, gain: float, discount: float, r_max: float) -> float:

@@ -1,19 +1,68 @@
-"""A dreamed and a real episode of the same actions side by side, as text or HTML."""
+"""Dreamed steps next to the real ones: what is predicted, and what people see of it.
 
-import html
+episode, experience model -> compared steps -> views (plain data, as JSON holds it) ->
+the terminal (`dreamgym show`) and pages (templates/episodes.html).
+"""
+
 import math
-import textwrap
-from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from worldmodel.data.records import Episode, State, Transition, atomic_write
-from worldmodel.experience.base import Prediction
+from dreamgym.evaluation.printable import printable
+from dreamgym.evaluation.state_text import ReadableState
+from worldmodel.data.records import Episode, State, Transition
+from worldmodel.experience.base import ExperienceModel, Prediction, Query
 from worldmodel.text.prompts import outcome_of
+
+OUTCOMES = {
+    "go": "the episode goes on",
+    "win": "the episode is won",
+    "lose": "the episode ends without success",
+}
+LEGEND = (
+    ("Action", "What the agent did. Both sides answer the same action."),
+    (
+        "Reality",
+        "What really happened, as the environment answered when the episode was "
+        "recorded.",
+    ),
+    (
+        "Dream",
+        "What the experience model predicts. It was not fitted to this task.",
+    ),
+    (
+        "Marked lines",
+        "− is only in reality, + only in the dream; all other lines agree.",  # noqa: RUF001
+    ),
+    (
+        "Reward and end",
+        "What the step pays, and whether the episode goes on, is won or ends without "
+        "success.",
+    ),
+    (
+        "Reasoning",
+        "What the experience model writes before it answers.",
+    ),
+    (
+        "Confidence",
+        "The probability that the model gives to its answer, after calibration on "
+        "held-out episodes where that was done.",
+    ),
+    (
+        "Recalled",
+        "Similar real steps from other tasks, which the model reads before it answers, "
+        "with their similarity (1 is the same text).",
+    ),
+)
+"""What each part of a compared step is."""
+
+
+Recall = Callable[[Query], Sequence[tuple[float, Transition]]]
+"""A query to what is retrieved for it with its similarity, the most similar first."""
 
 
 class ComparedStep(NamedTuple):
-    """One step: the real transition, and the prediction from the dream's own state.
+    """One step: the real transition, and the prediction from a state of the dream.
 
     `dreamed` is None after the end of the dream. `recalled` holds the transitions that
     were retrieved for the prediction with their similarity, the most similar first.
@@ -25,109 +74,139 @@ class ComparedStep(NamedTuple):
     recalled: tuple[tuple[float, Transition], ...]
 
 
-def _pairs(real: State, dream: State) -> list[tuple[str, str, str]]:
-    """(mark, real line, dreamed line): `=` in both, `-` real only, `+` dreamed only."""
-    left = list(dream)
-    out = []
-    for line in real:
-        if line in left:
-            left.remove(line)
-            out.append(("=", line, line))
-        else:
-            out.append(("-", line, ""))
-    return out + [("+", "", line) for line in left]
+def compare_step(
+    model: ExperienceModel,
+    recall: Recall,
+    episode: Episode,
+    number: int,
+    state: State | None = None,
+) -> ComparedStep:
+    """Return a step of an episode with the prediction from a state, or the real one."""
+    real = episode.transitions[number]
+    state = real.state if state is None else state
+    past = tuple(t.action for t in episode.transitions[:number])
+    query = Query(episode.task, past, state, real.action)
+    (answer,) = model.predict([query])
+    return ComparedStep(real, state, answer, tuple(recall(query)))
 
 
-def _end_text(reward: float, outcome: str) -> str:
-    return f"reward {reward:g}, {outcome}"
-
-
-def _note_lines(step: ComparedStep) -> list[str]:
-    """The reasoning, confidence, error and retrieved transitions, a line each."""
-    answer = step.dreamed
-    assert answer is not None
-    out = [f"because {answer.reasoning}"] if answer.reasoning else []
-    is_known = not math.isnan(answer.confidence)
-    out.append(
-        f"confidence {answer.confidence:.3f}" if is_known else "confidence unknown"
-    )
-    if answer.error is not None:
-        out.append(f"makes no sense: {answer.error}")
-    for score, t in step.recalled:
-        after = " / ".join(x for x in t.next_state if x not in t.state) or "no change"
-        out.append(f"recalls ({score:.2f}) {t.action}: {after}")
+def compare_episode(
+    model: ExperienceModel,
+    recall: Recall,
+    episode: Episode,
+) -> list[ComparedStep]:
+    """Return every step of an episode, the dream going on from its own states."""
+    state, out, over = episode.transitions[0].state, list[ComparedStep](), False
+    for number, real in enumerate(episode.transitions):
+        if over:
+            out.append(ComparedStep(real, state, None, ()))
+            continue
+        step = compare_step(model, recall, episode, number, state)
+        out.append(step)
+        assert step.dreamed is not None
+        over = step.dreamed.error is not None or step.dreamed.outcome != "go"
+        state = step.dreamed.next_state
     return out
 
 
-def text(episode: Episode, steps: Sequence[ComparedStep], *, width: int = 100) -> str:
-    """Return two columns for a terminal: `-` marks real lines, `+` dreamed lines."""
-    half = (width - 6) // 2
-    lines = [f"{episode.id}: {episode.task.instruction}", ""]
-
-    def row(mark: str, a: str, b: str) -> None:
-        one = textwrap.wrap(a, half) or [""]
-        two = textwrap.wrap(b, half) or [""]
-        for i in range(max(len(one), len(two))):
-            left = one[i] if i < len(one) else ""
-            right = two[i] if i < len(two) else ""
-            lines.append(f"{mark} {left:<{half}} | {right}".rstrip())
-
-    row(" ", "REAL", "DREAM")
-    for line in steps[0].state if steps else ():
-        row("=", line, line)
-    for number, m in enumerate(steps, start=1):
-        lines += ["", f"{number}. {m.real.action}"]
-        if m.dreamed is None:
-            for line in (
-                *m.real.next_state,
-                _end_text(m.real.reward, outcome_of(m.real)),
-            ):
-                row("-", line, "")
-            continue
-        for mark, a, b in _pairs(m.real.next_state, m.dreamed.next_state):
-            row(mark, a, b)
-        real = _end_text(m.real.reward, outcome_of(m.real))
-        dream = _end_text(m.dreamed.reward, m.dreamed.outcome)
-        row("=" if real == dream else "!", real, dream)
-        lines += [f"    {x}" for x in _note_lines(m)]
-    return "\n".join(lines)
+# --- views -------------------------------------------------------------------
 
 
-_STYLE = """body{font:15px/1.4 system-ui,sans-serif;max-width:70rem;margin:2rem auto;
-padding:0 1rem;color:#222}table{border-collapse:collapse;width:100%;margin-bottom:.4rem}
-td{width:50%;padding:.1rem .6rem;border-left:3px solid #ddd;vertical-align:top}
-tr.odd td{background:#fff3d6;border-left-color:#d90}ul{color:#555;margin:.2rem 0}
-h2{font-size:1.05rem;margin:1.4rem 0 .3rem}"""
+def episode_view(
+    episode: Episode,
+    steps: Sequence[ComparedStep],
+    read: ReadableState,
+    *,
+    first: int = 1,
+    title: str = "",
+) -> dict[str, Any]:
+    """Return what people see of an episode, or of some steps from number `first` on."""
+    return {
+        "id": printable(episode.id),
+        "title": printable(title or episode.task.instruction or episode.task.id),
+        "family": printable(episode.task.family),
+        "source": printable(episode.source),
+        "real_outcome": "really won" if episode.success else "not won in reality",
+        "dreamed_outcome": _dreamed_outcome(steps),
+        "steps": [
+            _step_view(step, number, read) for number, step in enumerate(steps, first)
+        ],
+    }
 
 
-def write_page(episode: Episode, steps: Sequence[ComparedStep], path: Path) -> None:
-    """Write the comparison as one HTML file; lines that differ are marked."""
-    title = html.escape(f"{episode.id}: {episode.task.instruction}")
-    out = [f"<h1>{title}</h1>"
-           "<table><tr><td><b>real</b></td><td><b>dream</b></td></tr>"]  # fmt: skip
-    out += [_row("=", x, x) for x in (steps[0].state if steps else ())]
-    out.append("</table>")
-    for number, m in enumerate(steps, start=1):
-        out.append(f"<h2>{number}. {html.escape(m.real.action)}</h2><table>")
-        real = _end_text(m.real.reward, outcome_of(m.real))
-        if m.dreamed is None:
-            out += [_row("-", x, "") for x in (*m.real.next_state, real)]
-            out.append("</table>")
-            continue
-        dream = _end_text(m.dreamed.reward, m.dreamed.outcome)
-        lines = _pairs(m.real.next_state, m.dreamed.next_state)
-        lines.append(("=" if real == dream else "!", real, dream))
-        out += [_row(*x) for x in lines]
-        notes = "".join(f"<li>{html.escape(x)}</li>" for x in _note_lines(m))
-        out.append(f"</table><ul>{notes}</ul>")
-    with atomic_write(path) as file:
-        file.write(
-            "<!doctype html><html lang='en'><meta charset='utf-8'><title>Real and dream"
-            f"</title><style>{_STYLE}</style>{''.join(out)}</html>\n"
-        )
+def _dreamed_outcome(steps: Sequence[ComparedStep]) -> str:
+    answers = [s.dreamed for s in steps if s.dreamed is not None]
+    if not answers:
+        return ""
+    if answers[-1].error is not None:
+        return f"the dream breaks off at step {len(answers)}"
+    return (
+        "won in the dream" if answers[-1].outcome == "win" else "not won in the dream"
+    )
 
 
-def _row(mark: str, real: str, dream: str) -> str:
-    kind = "" if mark == "=" else " class='odd'"
-    return (f"<tr{kind}><td>{html.escape(real)}</td>"
-            f"<td>{html.escape(dream)}</td></tr>")  # fmt: skip
+def _step_view(step: ComparedStep, number: int, read: ReadableState) -> dict[str, Any]:
+    real, answer = step.real, step.dreamed
+    view: dict[str, Any] = {
+        "number": number,
+        "action": printable(real.action),
+        "before": read(step.state),
+        "before_raw": [printable(x) for x in step.state],
+        "same_before": step.state == real.state,
+        "real_end": _end_text(real.reward, outcome_of(real), real.truncated),
+        "real_raw": [printable(x) for x in real.next_state],
+        "dream": None,
+    }
+    real_lines = read(real.next_state)
+    if answer is None:
+        return view | {"real": _marked(real_lines, real_lines)}
+    dream_lines = read(answer.next_state)
+    dream_end = _end_text(answer.reward, answer.outcome)
+    same_end = (
+        _end_text(real.reward, outcome_of(real)) == dream_end and answer.error is None
+    )
+    view["real"] = _marked(real_lines, dream_lines)
+    view["hidden_difference"] = (
+        answer.next_state != real.next_state and real_lines == dream_lines
+    )
+    view["dream"] = {
+        "lines": _marked(dream_lines, real_lines),
+        "raw": [printable(x) for x in answer.next_state],
+        "end": dream_end,
+        "same_state": answer.next_state == real.next_state and answer.error is None,
+        "same_end": same_end,
+        "reasoning": printable(answer.reasoning),
+        "confidence": None if math.isnan(answer.confidence) else answer.confidence,
+        "error": None if answer.error is None else printable(answer.error),
+        "recalled": [_recalled_view(score, t, read) for score, t in step.recalled],
+    }
+    return view
+
+
+def _marked(lines: Sequence[str], others: Sequence[str]) -> list[list[Any]]:
+    """Return (line, whether the other side has it too), each match counted once."""
+    left, out = list(others), []
+    for line in lines:
+        if line in left:
+            left.remove(line)
+            out.append([line, True])
+        else:
+            out.append([line, False])
+    return out
+
+
+def _recalled_view(score: float, t: Transition, read: ReadableState) -> dict[str, Any]:
+    """A recalled transition: its similarity, action, new lines, reward and end."""
+    before = read(t.state)
+    new = [line for line in read(t.next_state) if line not in before]
+    return {
+        "similarity": float(score),
+        "action": printable(t.action),
+        "effect": new or ["nothing changes"],
+        "end": _end_text(t.reward, outcome_of(t)),
+    }
+
+
+def _end_text(reward: float, outcome: str, truncated: bool = False) -> str:
+    end = "the step limit ends the episode" if truncated else OUTCOMES[outcome]
+    return f"reward {reward:g}, {end}"

@@ -27,9 +27,14 @@ def play(
 ) -> list[Trajectory]:
     """Play one episode for each task; all policies draw the same noise in task i."""
     return rollout(
-        policy, envs, tasks, key=jax.random.key(seed), temperature=temperature,
-        source="test", progress=progress,
-    )  # fmt: skip
+        policy,
+        envs,
+        tasks,
+        key=jax.random.key(seed),
+        temperature=temperature,
+        source="test",
+        progress=progress,
+    )
 
 
 def summary(
@@ -45,7 +50,7 @@ def summary(
         games.setdefault(t.episode.task.id, []).append(bool(t.episode.success))
     success = rate(games)
     steps = [x for t in scored for x in t.episode.transitions]
-    returns = [t.episode.total_reward for t in scored]
+    returns = [t.episode.episode_return for t in scored]
     return {
         "success": {
             "mean": success["mean"] if scored else None,
@@ -83,17 +88,18 @@ def paired(
     """Return the success of a minus b where both are scored, resampled by task."""
     rows = [
         (
-            x.episode.task.id, float(bool(x.episode.success)),
+            x.episode.task.id,
+            float(bool(x.episode.success)),
             float(bool(y.episode.success)),
         )
         for x, y in zip(a, b, strict=True)
         if x.error is None and y.error is None
-    ]  # fmt: skip
+    ]
     return paired_by_game(rows, seed=seed)
 
 
 def trajectories(path: Path) -> list[Trajectory]:
-    """Test episodes as scored (or not) trajectories."""
+    """Return the test episodes of a file as trajectories, scored or not."""
     return [
         Trajectory(e, (), None if e.success is not None else e.error or "unscored")
         for e in read_episodes(path)

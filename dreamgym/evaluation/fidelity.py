@@ -1,18 +1,22 @@
 """The scorecard by family and actor, with replays in the real environment."""
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 
-from dreamgym.envs import base, registry
+from dreamgym.envs import base
+from dreamgym.envs.failures import EnvironmentDown
 from worldmodel import fidelity
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines
 from worldmodel.experience.base import ExperienceModel, Query
 from worldmodel.fidelity.cases import ReplayResult
+from worldmodel.text.identifiers import Shares
+
+MAX_FAILED = 24
+"""Replays that may all fail before the environment is down."""
 
 
 def by_family(
@@ -21,9 +25,10 @@ def by_family(
     limit: int,
     progress: Callable[[int, int], None],
     *,
-    env: str = "",
+    env: gymnasium.Env | None = None,
     full: bool = False,
     open_loop_steps: int | None = None,
+    shares: Shares | None = None,
 ) -> dict[str, Any]:
     """Return the scorecard of all episodes, with those of each family in `families`.
 
@@ -31,29 +36,26 @@ def by_family(
     transitions are random every case is played a second time; `real_transitions` counts
     its steps. With `full` also the scorecards of each source (who acted) in `sources`,
     and in `ceiling` what the environment scores itself when it is played again.
-    `open_loop_steps`: see fidelity.score; the parts are not dreamed whole again.
+    `open_loop_steps`, `shares`: see fidelity.score; the parts are not dreamed whole
+    again.
     """
-    with contextlib.ExitStack() as stack:
-        replays = None
-        if env:
-            real = stack.enter_context(contextlib.closing(registry.make(env)))
-            replays = Replays(real)
-        ask = functools.partial(
-            fidelity.score, model, full=full, replay=replays,
-            stochastic=replays is not None and replays.stochastic,
-        )  # fmt: skip
-        card = ask(
-            episodes, limit=limit, progress=progress, open_loop_steps=open_loop_steps
-        )
-        parts = functools.partial(_parts, ask, episodes, max(limit // 2, 1))
-        card["families"] = parts(lambda e: e.task.family)
-        if full:
-            card["sources"] = parts(lambda e: e.source)
-        if replays is not None and full:
-            card["ceiling"] = replays.exact(episodes)
-        card["real_transitions"] = 0 if replays is None else replays.transitions
-        card["failed_replays"] = 0 if replays is None else replays.failed
-        return card
+    replays = None if env is None else Replays(env)
+    ask = functools.partial(
+        fidelity.score, model, full=full, replay=replays,
+        stochastic=replays is not None and replays.stochastic, shares=shares,
+    )  # fmt: skip
+    scorecard = ask(
+        episodes, limit=limit, progress=progress, open_loop_steps=open_loop_steps
+    )
+    parts = functools.partial(_parts, ask, episodes, max(limit // 2, 1))
+    scorecard["families"] = parts(lambda e: e.task.family)
+    if full:
+        scorecard["sources"] = parts(lambda e: e.source)
+    if replays is not None and full:
+        scorecard["ceiling"] = replays.exact(episodes)
+    scorecard["real_transitions"] = 0 if replays is None else replays.transitions
+    scorecard["failed_replays"] = 0 if replays is None else replays.failed
+    return scorecard
 
 
 def _parts(
@@ -103,6 +105,11 @@ class Replays:
         result = base.guarded(self._env, lambda: self._replay(query))
         if isinstance(result, base.EnvironmentFailure):
             self.failed += 1
+            if self.failed >= MAX_FAILED and self.failed == len(self._known) + 1:
+                raise EnvironmentDown(
+                    f"{result.environment} broke each of {self.failed} episodes that "
+                    f"were played again: {result.reason}"
+                )
             return None
         return result
 

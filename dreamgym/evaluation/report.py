@@ -1,7 +1,6 @@
 """The report of a run: the final table, and plots of success and curves."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,14 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from dreamgym.evaluation.bounds import says_something
+from dreamgym.evaluation.curves import plot_curves
+from dreamgym.evaluation.printable import printable, printable_lines
 from dreamgym.evaluation.statistics import difference_text
 from worldmodel.data.records import atomic_write
 
@@ -30,12 +36,49 @@ def table(results: dict[str, Any]) -> str:
         for name, d in group["paired"].items():
             out.append(f"- {name.replace('_', ' ')}: {difference_text(d)}")
         out.append("")
-    out += _notes(results)
+    out += [*_notes(results), *_closing(results)]
+    return "\n".join(out) + "\n"
+
+
+def print_table(results: dict[str, Any], console: Console) -> None:
+    """Print the final table: drawn on a terminal, as Markdown elsewhere."""
+    if not console.is_terminal:
+        for line in printable_lines(table(results)):
+            console.print(Text(line), soft_wrap=True)
+        return
+    groups = [("all families", results), *results["families"].items()]
+    for title, group in groups:
+        if not group["policies"]:
+            continue
+        drawn = Table(
+            title=Text(printable(title), "bold"), title_justify="left", box=SIMPLE_HEAD,
+            pad_edge=False,
+        )  # fmt: skip
+        for i, name in enumerate(_HEAD):
+            drawn.add_column(name, justify="left" if i == 0 else "right")
+        for name, row in group["policies"].items():
+            cells = [printable(cell.replace("\\*", "*")) for cell in _cells(name, row)]
+            drawn.add_row(*map(Text, cells))
+        console.print(drawn)
+        for name, d in group["paired"].items():
+            pair = f"{printable(name).replace('_', ' ')}: {difference_text(d)}"
+            console.print(Text(pair, "dim"))
+        console.print()
+    for line in [*_notes(results), *_closing(results)]:
+        console.print(Text(printable(line)))
+
+
+def _closing(results: dict[str, Any]) -> list[str]:
+    """What follows the tables: why there are none, and what the bound says."""
+    out = []
     if "skipped" in results:
         out.append(f"real stages {results['skipped']}")
-    if results.get("bound"):
-        out.append(results["bound"]["sentence"])
-    return "\n".join(out) + "\n"
+    bound = results.get("bound")
+    if bound and says_something(bound):
+        out.append(bound["sentence"])
+    if results.get("verdict"):
+        out += ["", *results["verdict"]]
+    return out
 
 
 def _notes(results: dict[str, Any]) -> list[str]:
@@ -60,15 +103,18 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def _row(name: str, row: dict[str, Any]) -> str:
+    return "| " + " | ".join(_cells(name, row)) + " |"
+
+
+def _cells(name: str, row: dict[str, Any]) -> list[str]:
     s = row["success"]
-    cells = [
+    return [
         name + " \\*" * bool(row.get("note")),
         _percent(s["mean"]), f"{_percent(s['low'])} to {_percent(s['high'])}",
         str(s["episodes"]) + (f" (+{s['unscored']} unscored)" if s["unscored"] else ""),
         _number(row["mean_return"]), _number(row["mean_steps"]),
         _percent(row["invalid_action_rate"]), f"{row['real_transitions']:,}",
     ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
 
 
 def _percent(value: float | None) -> str:
@@ -113,62 +159,4 @@ def plot_success(results: dict[str, Any], path: Path) -> None:
         axis.set_title(title)
         axis.set_ylim(0, 1)
     axes[0][0].set_ylabel("success on real test games")
-    save(figure, path)
-
-
-def _plot_loop(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Plot success by family, the KL of updates by turn, and what carries a signal."""
-    families = sorted({k for r in rows for k in r if k.startswith("success/")})
-    lines = [(axes[0], key, key.partition("/")[2], "-") for key in families]
-    lines += [
-        (axes[1], "moved_turn_mean", "mean", "-"),
-        (axes[1], "moved_turn", "largest", "--"),
-        (axes[2], "informative_groups", "signal", "-"),
-    ]
-    for axis, key, label, style in lines:
-        points = [r for r in rows if key in r]
-        axis.plot(
-            [r["update"] for r in points], [r[key] for r in points], style,
-            label=f"{name}, {label}",
-        )  # fmt: skip
-    axes[1].set_yscale("symlog", linthresh=1e-3)
-    points = [r for r in rows if "unscored" in r]
-    unscored = [r["unscored"] / max(r["rollouts"], 1) for r in points]
-    axes[2].plot(
-        [r["update"] for r in points], unscored, ":", label=f"{name}, unscored"
-    )
-
-
-def plot_curves(folder: Path, path: Path) -> None:
-    """Plot the losses of fits and the curves of training loops by update."""
-    curves = {
-        p.stem: [json.loads(x) for x in p.read_text().splitlines()]
-        for p in sorted(folder.glob("*.jsonl"))
-    }
-    figure, grid = plt.subplots(2, 3, figsize=(12, 7.2))
-    axes = grid.ravel()
-    for name, rows in curves.items():
-        if rows and "held_out/loss" in rows[0]:
-            steps = [r["step"] for r in rows]
-            axis = axes[0]
-            axis.plot(steps, [r["held_out/loss"] for r in rows], label=name)
-        elif rows and "update" in rows[0]:
-            points = [r for r in rows if "success" in r]
-            steps = [r["update"] for r in points]
-            axes[1].plot(steps, [r["success"] for r in points], label=name)
-            points = [r for r in rows if "kl" in r]  # no update, no distance
-            steps = [r["update"] for r in points]
-            axes[2].plot(steps, [r["kl"] for r in points], label=name)
-        if rows and "update" in rows[0]:
-            _plot_loop(axes[3:], name, rows)
-    titles = (
-        "held-out loss", "success of rollouts", "KL to the start",
-        "success by family", "KL of an update: mean and largest turn",
-        "groups with a signal, unscored rollouts",
-    )  # fmt: skip
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set_title(title)
-        axis.set_xlabel("update")
-        if axis.lines:
-            axis.legend(frameon=False, fontsize=8)
     save(figure, path)

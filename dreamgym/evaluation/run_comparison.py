@@ -15,10 +15,13 @@ from dreamgym.evaluation.report import save
 from dreamgym.evaluation.statistics import difference_text
 
 CURVES = {
-    "success": "success of rollouts", "return": "return", "kl": "KL to the start",
-    "entropy": "entropy", "unchanged": "steps that change nothing",
-    "unscored": "rollouts not scored",
-}  # fmt: skip
+    "success": "success of rollouts",
+    "return": "return",
+    "kl": "KL to the start",
+    "entropy": "entropy",
+    "unchanged_state_share": "steps that change nothing",
+    "unscored_rollouts": "rollouts not scored",
+}
 """The keys of a curve that are plotted, with their titles."""
 MAX_SETTINGS = 8
 """The number of differing settings in the table, at most."""
@@ -74,23 +77,35 @@ def plot(comparison: dict[str, Any], path: Path) -> None:
         for number, run in enumerate(runs):
             rows = [r for r in run["curve"] if key in r]
             axis.plot(
-                [r["update"] for r in rows], [r[key] for r in rows],
-                label=_brief(run["name"]), color=f"C{number}",
-            )  # fmt: skip
+                [r["update"] for r in rows],
+                [r[key] for r in rows],
+                label=_brief(run["name"]),
+                color=f"C{number}",
+            )
         axis.set_title(title)
         axis.set_xlabel("update")
     names = list(dict.fromkeys(n for run in runs for n in run["policies"]))
     axis, width = flat[len(CURVES)], 0.8 / len(runs)
     for number, run in enumerate(runs):
-        scored = [(i, run["policies"][n]) for i, n in enumerate(names)
-                 if run["policies"].get(n, {}).get("mean") is not None]  # fmt: skip
+        scored = [
+            (i, run["policies"][n])
+            for i, n in enumerate(names)
+            if run["policies"].get(n, {}).get("mean") is not None
+        ]
         mean = [s["mean"] for _, s in scored]
-        error = [[s["mean"] - s["low"] for _, s in scored],
-                 [s["high"] - s["mean"] for _, s in scored]]  # fmt: skip
+        error = [
+            [s["mean"] - s["low"] for _, s in scored],
+            [s["high"] - s["mean"] for _, s in scored],
+        ]
         axis.bar(
-            [i + number * width for i, _ in scored], mean, width, yerr=error, capsize=2,
-            label=_brief(run["name"]), color=f"C{number}",
-        )  # fmt: skip
+            [i + number * width for i, _ in scored],
+            mean,
+            width,
+            yerr=error,
+            capsize=2,
+            label=_brief(run["name"]),
+            color=f"C{number}",
+        )
     axis.set_xticks(range(len(names)), names, rotation=60, ha="right")
     axis.set_title("success on real test games")
     axis.set_ylim(0, 1)

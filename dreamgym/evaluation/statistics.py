@@ -39,6 +39,7 @@ def rate(games: Mapping[str, Sequence[float | int | bool]]) -> dict[str, float]:
     p, n = hits / count, len(outcomes)
     alone = p * (1 - p) / count
     effect = count / n
+    # With one game its spread is unknown; where all outcomes are equal there is none.
     if alone and n > 1:
         spread = sum((float(x.sum()) - p * len(x)) ** 2 for x in outcomes)
         effect = max(spread / count**2 / alone, 1.0)
@@ -62,6 +63,7 @@ def paired_difference(
         return {"mean": None, "low": None, "high": None, "episodes": 0}
     d = np.asarray(a, float) - np.asarray(b, float)
     rng = np.random.default_rng(seed)
+    # In pieces of 1,000 draws: all at once would need draws times games numbers.
     means = np.concatenate(
         [
             d[rng.integers(0, len(d), (min(1000, draws), len(d)))].mean(1)
@@ -69,8 +71,12 @@ def paired_difference(
         ]
     )
     low, high = np.percentile(means, [2.5, 97.5])
-    return {"mean": float(d.mean()), "low": float(low), "high": float(high),
-            "episodes": len(d)}  # fmt: skip
+    return {
+        "mean": float(d.mean()),
+        "low": float(low),
+        "high": float(high),
+        "episodes": len(d),
+    }
 
 
 def paired_by_game(
@@ -88,6 +94,11 @@ def paired_by_game(
         [m[0] for m in means], [m[1] for m in means], seed=seed
     )
     return difference | {"episodes": sum(map(len, games.values()))}
+
+
+def percent(share: float | None) -> str:
+    """Format a share as a percentage, in words where it is not known."""
+    return "an unknown share" if share is None else f"{100 * share:.0f} %"
 
 
 def difference_text(difference: Mapping[str, float | None]) -> str:

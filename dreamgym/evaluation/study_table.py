@@ -133,9 +133,12 @@ def plot(rows: Sequence[Row], columns: Mapping[str, str], path: Path) -> bool:
     if not panels:
         return False
     figure, axes = plt.subplots(
-        1, len(panels), sharey=True, squeeze=False,
+        1,
+        len(panels),
+        sharey=True,
+        squeeze=False,
         figsize=(2.5 + 2.6 * len(panels), 1.2 + 0.32 * len(rows)),
-    )  # fmt: skip
+    )
     for axis, (title, values) in zip(axes[0], panels.items(), strict=True):
         points = [(y, n) for y, n in enumerate(values) if n is not None and "low" in n]
         for y, n in points:
@@ -178,10 +181,12 @@ def _of_values(values: Sequence[Any]) -> Number | None:
     numbers = [t for t in values if t is not None]
     if numbers and all(isinstance(t, Mapping) and "count" in t for t in numbers):
         sizes = [t.get("effective", t["count"]) for t in numbers]
-        return _pooled([
-            ((t["mean"] or 0.0) * size, size)
-            for t, size in zip(numbers, sizes, strict=True)
-        ])  # fmt: skip
+        return _pooled(
+            [
+                ((t["mean"] or 0.0) * size, size)
+                for t, size in zip(numbers, sizes, strict=True)
+            ]
+        )
     if not numbers or not all(isinstance(t, int | float) for t in numbers):
         return None
     mean = sum(numbers) / len(numbers)
@@ -196,9 +201,13 @@ def _pooled(counts: Iterable[tuple[float | int, float | int]]) -> Number | None:
     low, high = wilson_of(hits / count, count)
     means = [h / c for h, c in nonempty]
     return {
-        "mean": hits / count, "low": low, "high": high, "count": count,
-        "lowest": min(means), "highest": max(means),
-    }  # fmt: skip
+        "mean": hits / count,
+        "low": low,
+        "high": high,
+        "count": count,
+        "lowest": min(means),
+        "highest": max(means),
+    }
 
 
 def _pooled_success(seeds: Sequence[Mapping[str, float]]) -> Number | None:

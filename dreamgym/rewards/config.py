@@ -1,16 +1,16 @@
 """Settings of the rewards: tables, patterns and weights.
 
-The defaults leave the environment's rewards as they are. docs/REWARDS.md has the
-formulae.
+The defaults leave the environment's rewards as they are. The formulae are in
+docs/concepts/rewards.md.
 """
 
 import dataclasses
 import math
 import re
 
-from worldmodel.chat.protocol import ChatConfig
+from worldmodel.chat.config import ChatConfig
 
-SOURCES = ("rule", "learned", "judge")
+SOURCES = ("rule", "reward_model", "judge")
 """What can score a step, the cheapest and most reliable first."""
 PLACES = ("next_state", "action")
 """Where the pattern of a milestone is searched."""
@@ -30,21 +30,26 @@ def _finite(part: object, *names: str) -> None:
 class MilestoneConfig:
     """An intermediate goal: the first step at which a pattern occurs.
 
-    `pattern` is a regular expression, searched in the action or in the lines of the
-    next state (`^` and `$` match at each line). `weight` is the reward; it is given
-    once an episode, and not if the first state has the pattern already.
+    It is rewarded once an episode, and not if the first state has the pattern already.
     """
 
     name: str
+    """Name of the reward component: milestone/NAME."""
     pattern: str
+    """Regular expression; `^` and `$` match at each line."""
     weight: float
-    over: str = "next_state"
+    """The reward."""
+    search_in: str = "next_state"
+    """Where the pattern is searched: in the "action" or in the lines of the
+    "next_state"."""
 
     def __post_init__(self):
         if not self.name:
             raise ValueError("name of a milestone must not be empty")
-        if self.over not in PLACES:
-            raise ValueError(f"over must be one of {PLACES}, got {self.over!r}")
+        if self.search_in not in PLACES:
+            raise ValueError(
+                f"search_in must be one of {PLACES}, got {self.search_in!r}"
+            )
         try:
             re.compile(self.pattern)
         except re.error as error:
@@ -57,14 +62,20 @@ class MilestoneConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolWeightsConfig:
-    """The weight of each part of tool use: w in the formula of docs/REWARDS.md."""
+    """The weight of each part of tool use (docs/concepts/rewards.md)."""
 
     when: float = 1.0
+    """Weight of calling where a call is expected, and only there."""
     which: float = 1.0
+    """Weight of calling the expected tool."""
     syntax: float = 1.0
+    """Weight of a call that parses."""
     execution: float = 1.0
+    """Weight of a call that the environment takes."""
     arguments: float = 1.0
+    """Weight of the expected arguments."""
     task: float = 1.0
+    """Weight of the success of the task."""
 
     def __post_init__(self):
         _finite(self, *(f.name for f in dataclasses.fields(self)))
@@ -74,20 +85,27 @@ class ToolWeightsConfig:
 class ToolConfig:
     """The asymmetric table of tool-use rewards: (right, wrong) for each part.
 
-    Rewards are larger than punishments, or a policy learns never to call a tool.
-    `call` applies where a call is expected, `abstain` where none is; the other rows
-    where a call is expected and made. The table is used for tasks that say which calls
-    are expected (worldmodel.text.tool_calls.gold_calls).
+    Rewards are larger than punishments, or a policy learns never to call a tool. The
+    table is used for tasks that say which calls are expected
+    (worldmodel.text.tool_calls.gold_calls).
     """
 
     enabled: bool = False
+    """Whether tool use is rewarded."""
     call: Pair = (1.0, -0.2)
+    """Rewards of calling, and of not calling, where a call is expected."""
     abstain: Pair = (0.5, -0.2)
+    """Rewards of not calling, and of calling, where none is expected."""
     tool: Pair = (1.5, -0.5)
+    """Rewards of the expected tool, and of another one."""
     syntax: Pair = (0.5, -1.0)
+    """Rewards of a call that parses, and of one that does not."""
     execution: Pair = (1.0, -1.0)
+    """Rewards of a call that the environment takes, and of one that it does not."""
     arguments: Pair = (0.5, -0.5)
+    """Rewards of the expected arguments, and of other ones."""
     task: Pair = (10.0, -0.5)
+    """Rewards of a task that succeeds, and of one that does not."""
     weights: ToolWeightsConfig = ToolWeightsConfig()
 
     def __post_init__(self):
@@ -102,17 +120,20 @@ class ToolConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LearnedConfig:
+class RewardModelSourceConfig:
     """The reward model as a source: its directory, confidence and scale.
 
-    `model` is the directory of a fitted reward model; "" is the model of the run. A
-    step of score R has the reward `scale` (2 sigmoid(R) - 1). The model is unsure of a
-    step where |sigmoid(R) - 0.5| is below `confidence`.
+    A step of score R has the reward `scale` (2 sigmoid(R) - 1).
     """
 
     model: str = ""
+    """The directory of a fitted reward model; "" is the model of the run, which is then
+    fitted (`reward_model`)."""
     confidence: float = 0.05
+    """The model is unsure of a step where |sigmoid(R) - 0.5| is below this, in
+    [0, 0.5)."""
     scale: float = 1.0
+    """The largest reward of a step."""
 
     def __post_init__(self):
         if not 0 <= self.confidence < 0.5:
@@ -123,25 +144,19 @@ class LearnedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """The judge as a source: its chat server, its requests, its rewards.
+    """The judge as a source: its chat server, its requests, its rewards."""
 
-    `api_key_env` names the environment variable of the key ("" for none). Scores from 0
-    to 10 become rewards from `bad` to `good`. A state is shown up to `state_chars`
-    characters. A request with a malformed answer is repeated up to `retries` times with
-    another seed, which has no effect at a temperature of 0.
-    """
-
-    base_url: str = ""
-    model: str = "default"
-    api_key_env: str = ""
-    max_tokens: int = 1024
-    temperature: float = 0.2
-    price_in: float = 0.0
-    price_out: float = 0.0
+    chat: ChatConfig = ChatConfig(temperature=0.2)
+    """The server that is asked."""
     state_chars: int = 4000
+    """Characters of a state that the judge is shown, at most."""
     retries: int = 2
-    good: float = 1.0
-    bad: float = 0.0
+    """Times that a request with a malformed answer is repeated with another seed, which
+    has no effect at a temperature of 0."""
+    max_reward: float = 1.0
+    """The reward of a step with score 10."""
+    min_reward: float = 0.0
+    """The reward of a step with score 0."""
 
     def __post_init__(self):
         if self.state_chars < 1 or self.retries < 0:
@@ -149,75 +164,117 @@ class JudgeConfig:
                 "state_chars must be >= 1 and retries >= 0, got "
                 f"{self.state_chars} and {self.retries}"
             )
-        _finite(self, "good", "bad")
-
-    def chat(self) -> ChatConfig:
-        """Return the settings of the chat client.
-
-        Raises:
-          ValueError: `base_url` is empty, or the client rejects a setting.
-        """
-        if not self.base_url:
-            raise ValueError("judge.base_url must be set where a judge scores, got ''")
-        return ChatConfig(
-            base_url=self.base_url, model=self.model,
-            api_key_env=self.api_key_env if self.api_key_env else None,
-            max_tokens=self.max_tokens, temperature=self.temperature,
-            price_in=self.price_in, price_out=self.price_out,
-        )  # fmt: skip
+        _finite(self, "max_reward", "min_reward")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    """The reward of a step: alpha outcome + (1 - alpha) process, by named component.
+    """The reward of a step: w outcome + (1 - w) process, by named component."""
 
-    The outcome is `success` or `failure`, at the last step. The process reward comes
-    from the sources in `tiers`: the first one that is sure of the step or, with
-    `blend`, all of them with these weights, which sum to 1. The rules are the rewards
-    of the environment times `environment`, the `milestones` and the `tools`. With
-    `gated` only successful episodes have process rewards. An invalid action costs
-    `invalid`. Components named in `kept` are neither scaled nor gated.
-    """
-
-    alpha: float = 0.0
-    success: float = 1.0
-    failure: float = 0.0
-    gated: bool = False
-    environment: float = 1.0
-    invalid: float = 0.0
-    kept: tuple[str, ...] = ("doubt",)
+    outcome_weight: float = 0.0
+    """w, the weight of the outcome, in [0, 1]; 1 - w is that of the process reward."""
+    success_reward: float = 1.0
+    """The outcome at the last step of a successful episode."""
+    failure_reward: float = 0.0
+    """The outcome at the last step of another episode."""
+    process_requires_success: bool = False
+    """Whether only successful episodes have process rewards."""
+    environment_weight: float = 1.0
+    """Factor of the environment's own rewards."""
+    invalid_penalty: float = 0.0
+    """What an invalid action costs."""
+    unscaled_components: tuple[str, ...] = ("doubt",)
+    """Components that are neither scaled by 1 - w nor subject to
+    `process_requires_success`."""
     milestones: tuple[MilestoneConfig, ...] = ()
+    """Intermediate goals, each as a table: name, pattern, weight, search_in."""
     tools: ToolConfig = ToolConfig()
-    tiers: tuple[str, ...] = ("rule",)
-    blend: tuple[float, ...] = ()
-    learned: LearnedConfig = LearnedConfig()
+    sources: tuple[str, ...] = ("rule",)
+    """What scores the process: the first one that is sure of the step, of "rule" (the
+    environment's rewards, milestones and tools), "reward_model" and "judge"."""
+    source_weights: tuple[float, ...] = ()
+    """Weights of the sources, which sum to 1: all of them are added. Empty takes the
+    first source that is sure."""
+    reward_model: RewardModelSourceConfig = RewardModelSourceConfig()
     judge: JudgeConfig = JudgeConfig()
 
     def __post_init__(self):
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be in [0, 1], got {self.alpha}")
-        _finite(self, "success", "failure", "environment")
-        if not (self.invalid >= 0 and math.isfinite(self.invalid)):
-            raise ValueError(f"invalid must be >= 0 and finite, got {self.invalid}")
-        if not self.tiers or set(self.tiers) - set(SOURCES):
-            raise ValueError(f"tiers must be some of {SOURCES}, got {self.tiers}")
-        if len(set(self.tiers)) < len(self.tiers):
-            raise ValueError(f"tiers must name each tier once, got {self.tiers}")
+        if not 0 <= self.outcome_weight <= 1:
+            raise ValueError(
+                f"outcome_weight must be in [0, 1], got {self.outcome_weight}"
+            )
+        _finite(self, "success_reward", "failure_reward", "environment_weight")
+        if not (self.invalid_penalty >= 0 and math.isfinite(self.invalid_penalty)):
+            raise ValueError(
+                f"invalid_penalty must be >= 0 and finite, got {self.invalid_penalty}"
+            )
+        if not self.sources or set(self.sources) - set(SOURCES):
+            raise ValueError(f"sources must be some of {SOURCES}, got {self.sources}")
+        if len(set(self.sources)) < len(self.sources):
+            raise ValueError(f"sources must name each source once, got {self.sources}")
         names = [m.name for m in self.milestones]
         if len(set(names)) < len(names):
             raise ValueError(f"milestones must have different names, got {names}")
-        if self.blend and (
-            len(self.blend) != len(self.tiers)
-            or min(self.blend) < 0
-            or not math.isclose(sum(self.blend), 1.0, abs_tol=1e-9)
+        if self.source_weights and (
+            len(self.source_weights) != len(self.sources)
+            or min(self.source_weights) < 0
+            or not math.isclose(sum(self.source_weights), 1.0, abs_tol=1e-9)
         ):
             raise ValueError(
-                "blend must be a weight >= 0 for each of tiers "
-                f"{self.tiers}, and sum to 1, got {self.blend}"
+                "source_weights must be a weight >= 0 for each of sources "
+                f"{self.sources}, and sum to 1, got {self.source_weights}"
             )
 
     @property
     def dense(self) -> bool:
         """Whether steps have process rewards other than those of the environment."""
-        models = {"learned", "judge"} & set(self.tiers)
+        models = {"reward_model", "judge"} & set(self.sources)
         return bool(models or self.milestones) or self.tools.enabled
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RewardModelConfig:
+    """How a reward model is fitted to pairs (Bradley and Terry, 1952).
+
+    It is fitted where a loop's `reward.sources` have "reward_model" and name no
+    directory of one.
+    """
+
+    preferences: str = ""
+    """A file of pairs (docs/concepts/rewards.md); "" makes them of the run's won and
+    lost attempts at the same task."""
+    steps: int = 200
+    """Optimiser steps."""
+    batch_pairs: int = 8
+    """Pairs of a batch."""
+    row_tokens: int = 256
+    """Tokens of a row, or more if a transition needs them."""
+    history: int = 4
+    """Past actions that are read with a transition."""
+    learning_rate: float = 1e-3
+    """Learning rate."""
+    held_out_share: float = 0.2
+    """Share of the tasks of `preferences` that is held out, in (0, 1)."""
+    max_pairs_per_task: int = 8
+    """Pairs that are made from the episodes of a task, at most."""
+    save_every: int = 50
+    """Steps between two checkpoints and rows of the curve."""
+
+    def __post_init__(self):
+        counts = (
+            self.steps,
+            self.batch_pairs,
+            self.row_tokens,
+            self.max_pairs_per_task,
+            self.save_every,
+        )
+        if min(counts) < 1 or self.history < 0:
+            raise ValueError(
+                "steps, batch_pairs, row_tokens, max_pairs_per_task and save_every "
+                f"must be >= 1, history >= 0, got {counts} and {self.history}"
+            )
+        if self.learning_rate <= 0 or not 0 < self.held_out_share < 1:
+            raise ValueError(
+                "learning_rate must be > 0 and held_out_share in (0, 1), got "
+                f"{self.learning_rate} and {self.held_out_share}"
+            )

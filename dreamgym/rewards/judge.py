@@ -12,7 +12,7 @@ from dreamgym.rewards.config import JudgeConfig
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
-from worldmodel.chat.retrying import RetryingAsker
+from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode
 from worldmodel.text.conversation import Message
@@ -36,11 +36,11 @@ harder, wasted the step or could not be done."""
 
 
 class Judge:
-    """Scores steps with a model behind a chat server, one request an episode."""
+    """Scores steps with a model behind a chat server, one request for an episode."""
 
     def __init__(self, client: ChatClient, config: JudgeConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
-        self._requests = RetryingAsker(client, config.retries)
+        self._requests = RetryingClient(client, config.retries)
 
     def scores(
         self,
@@ -69,7 +69,10 @@ class Judge:
             if i in problems:
                 out.append(f"judge: {problems[i]}")
                 continue
-            rewards = (c.bad + (c.good - c.bad) * x / BEST for x in scores.get(i, ()))
+            rewards = (
+                c.min_reward + (c.max_reward - c.min_reward) * x / BEST
+                for x in scores.get(i, ())
+            )
             out.append(dict(zip(steps, rewards, strict=True)))
         return out
 
@@ -131,7 +134,7 @@ def read_scores(text: str, count: int) -> tuple[float, ...]:
         scores = row["scores"]
         if not isinstance(scores, list) or len(scores) != count:
             size = len(scores) if isinstance(scores, list) else type(scores).__name__
-            raise ValueError(f"{count} scores were asked for, got {size}")
+            raise ValueError(f"expected {count} scores, got {size}")
         return tuple(_score(x) for x in scores)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"malformed: {error}") from None

@@ -3,8 +3,8 @@
 episodes of a task, won and lost -> pairs; or a JSONL file of pairs -> pairs. A file of
 schema dreamgym.preferences/1 has one object in each line:
   {"schema": "dreamgym.preferences/1", "task": {...}, "better": [...], "worse": [...]}
-docs/EPISODES.md describes tasks and transitions. An attempt may be a part of an
-episode, down to a single transition.
+docs/reference/episodes.md describes tasks and transitions. An attempt may be a part of
+an episode, down to a single transition.
 """
 
 import dataclasses
@@ -58,10 +58,11 @@ def won_over_lost(
             i, j = pairs[index]
             out.append(
                 Preference(
-                    task=won[i].task, better=won[i].transitions,
+                    task=won[i].task,
+                    better=won[i].transitions,
                     worse=lost[j].transitions,
                 )
-            )  # fmt: skip
+            )
     return out
 
 
@@ -94,17 +95,18 @@ def read_preferences(path: str | os.PathLike) -> list[Preference]:
         sides = [_attempt(row, side, where) for side in ("better", "worse")]
         out.append(
             Preference(
-                task=sides[0].task, better=sides[0].transitions,
+                task=sides[0].task,
+                better=sides[0].transitions,
                 worse=sides[1].transitions,
             )
-        )  # fmt: skip
+        )
     if not out:
         raise RecordError(f"{path}: expected at least one pair, got an empty file")
     return out
 
 
 def _attempt(row: Any, side: str, where: Where) -> Episode:
-    """One side of a pair, checked as an episode is."""
+    """Return one side of a pair, checked as an episode is."""
     steps = field(row, side, list, where)
     if not steps:
         raise where.at(side).error("at least one transition", steps)

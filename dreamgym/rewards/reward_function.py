@@ -38,8 +38,8 @@ class RewardedEpisode(NamedTuple):
     """The rewards of an episode.
 
     `rewards` holds the named components of each step; their sum is its reward.
-    `sources` holds what scored the process of each step: "rule", "learned", "judge",
-    several of them joined by "+", or "none". With a `problem` the rewards are
+    `sources` holds what scored the process of each step: "rule", "reward_model",
+    "judge", several of them joined by "+", or "none". With a `problem` the rewards are
     incomplete, and must not be compared with those of other episodes.
     """
 
@@ -97,9 +97,11 @@ class RewardFunction:
         judge: StepJudge | None = None,
     ):
         """Raise ValueError if the settings name a source that is not given."""
-        for source, model in (("learned", learned), ("judge", judge)):
-            if source in config.tiers and model is None:
-                raise ValueError(f"tiers name {source!r}, and no such model was given")
+        for source, model in (("reward_model", learned), ("judge", judge)):
+            if source in config.sources and model is None:
+                raise ValueError(
+                    f"sources name {source!r}, and no such model was given"
+                )
         self.config, self._learned, self._judge = config, learned, judge
 
     def score(
@@ -128,29 +130,33 @@ class RewardFunction:
     def _needs_outcome(self, episode: Episode) -> bool:
         c = self.config
         calls = c.tools.enabled and "calls" in episode.task.options
-        return c.alpha > 0 or c.gated or calls
+        return c.outcome_weight > 0 or c.process_requires_success or calls
 
     def _mix(
         self, episode: Episode, process: Sequence[Components]
     ) -> tuple[Components, ...]:
-        """alpha outcome + (1 - alpha) process, and the components outside of it."""
+        """Return alpha outcome + (1 - alpha) process, and the unscaled components.
+
+        alpha is `outcome_weight`.
+        """
         c, steps = self.config, episode.transitions
-        process_weight = 1.0 - c.alpha
+        process_weight = 1.0 - c.outcome_weight
         out = []
         for t, components, unscaled in zip(
-            steps, process, unscaled_rewards(steps, c.kept), strict=True
+            steps, process, unscaled_rewards(steps, c.unscaled_components), strict=True
         ):
-            if c.alpha:
+            if c.outcome_weight:
                 terms = [scale_components(components, process_weight), unscaled]
             else:
                 terms = [components, unscaled]
-            if c.invalid and t.invalid:
-                terms.append({"invalid": -float(c.invalid)})
+            if c.invalid_penalty and t.invalid:
+                terms.append({"invalid": -float(c.invalid_penalty)})
             out.append(add_components(terms))
-        if c.alpha and episode.success is not None:
-            outcome = c.success if episode.success else c.failure
-            out[-1] = add_components([out[-1], {"outcome": c.alpha * outcome}])
-        # Not process: the gate would withhold it from the failures that it punishes.
+        if c.outcome_weight and episode.success is not None:
+            outcome = c.success_reward if episode.success else c.failure_reward
+            out[-1] = add_components([out[-1], {"outcome": c.outcome_weight * outcome}])
+        # Not process: `process_requires_success` would withhold it from the failures
+        # that it punishes.
         final = task_rewards(episode, c.tools)
         if final and process_weight:
             out[-1] = add_components([out[-1], scale_components(final, process_weight)])
@@ -159,7 +165,11 @@ class RewardFunction:
     def _process(
         self, episodes: Sequence[Episode], pasts: Pasts
     ) -> tuple[list[list[Components]], list[list[str]], list[str | None]]:
-        """Components and sources of each step, and the problem, of each episode."""
+        """Return the components and sources of each step, and each episode's problem.
+
+        Without weights a source leaves the steps that it is not sure of to the next;
+        with weights each source scores every step.
+        """
         c = self.config
         process: list[list[Components]] = [
             [{} for _ in e.transitions] for e in episodes
@@ -168,7 +178,9 @@ class RewardFunction:
         problems: list[str | None] = [None] * len(episodes)
         wanted = [self._rewarded_steps(e) for e in episodes]
         for source, weight in zip(
-            c.tiers, c.blend if c.blend else (None,) * len(c.tiers), strict=True
+            c.sources,
+            c.source_weights if c.source_weights else (None,) * len(c.sources),
+            strict=True,
         ):
             if weight == 0:
                 continue
@@ -192,9 +204,14 @@ class RewardFunction:
         return process, names, problems
 
     def _rewarded_steps(self, episode: Episode) -> list[int]:
-        """The steps with a process reward: all of them, or none."""
+        """Return the steps with a process reward: all of them, or none.
+
+        Where it would have no effect, no reward model and no judge is asked for it.
+        """
         c = self.config
-        if c.alpha == 1 or (c.gated and episode.success is not True):
+        if c.outcome_weight == 1 or (
+            c.process_requires_success and episode.success is not True
+        ):
             return []
         return list(range(len(episode.transitions)))
 
@@ -207,7 +224,7 @@ class RewardFunction:
     ) -> _EpisodeScores:
         if source == "rule":
             return self._rule_scores(episodes, wanted, pasts)
-        if source == "learned":
+        if source == "reward_model":
             return self._model_scores(episodes, wanted, pasts)
         assert self._judge is not None
         return [
@@ -223,7 +240,7 @@ class RewardFunction:
         wanted: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> _EpisodeScores:
-        """The rules are sure of a step to which they give a reward that is not 0."""
+        """Return the rules' scores; they are sure where a reward is not 0."""
         out: _EpisodeScores = []
         for e, steps, past in zip(episodes, wanted, pasts, strict=True):
             rewards = process_rewards(e, self.config, past) if steps else []
@@ -238,9 +255,9 @@ class RewardFunction:
         wanted: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> _EpisodeScores:
-        """The reward model is sure of a step if its probability is far from 0.5."""
+        """Return the reward model's scores; it is sure where p is far from 0.5."""
         assert self._learned is not None
-        c = self.config.learned
+        c = self.config.reward_model
         index = [i for i, steps in enumerate(wanted) if steps]
         results = self._learned.scores(
             [(episodes[i].task, episodes[i].transitions) for i in index],
@@ -251,7 +268,8 @@ class RewardFunction:
             probability = {s: _sigmoid(float(scores[s])) for s in wanted[i]}
             out[i] = {
                 s: _StepScore(
-                    {"learned": c.scale * (2 * p - 1)}, abs(p - 0.5) >= c.confidence
+                    {"reward_model": c.scale * (2 * p - 1)},
+                    abs(p - 0.5) >= c.confidence,
                 )
                 for s, p in probability.items()
             }

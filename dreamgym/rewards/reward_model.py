@@ -20,17 +20,18 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from dreamgym.rewards.config import RewardModelConfig
 from dreamgym.rewards.preferences import Preference
-from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
+from worldmodel.backbone.streams import bucket
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import Task, Transition, atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import AnyArray, Ratio
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
+from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.fitting.learner import Learner, TrainState, on_logits, require_finite
-from worldmodel.fitting.optimizer import OptimizerConfig
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -38,39 +39,6 @@ SCHEMA = "dreamgym.reward/1"
 _FILE = "reward.json"
 
 Progress = Callable[[int, dict[str, float | int]], None]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PreferenceFitConfig:
-    """How a reward model is fitted: `steps` updates of `pairs` pairs each.
-
-    Rows have `width` tokens, or more if a transition needs them. `history` past actions
-    are read with a transition. A share `held` of the tasks is held out. At most `most`
-    pairs are made from the episodes of a task. A checkpoint and a row of the curve are
-    written every `save_every` updates.
-    """
-
-    steps: int = 200
-    pairs: int = 8
-    width: int = 256
-    history: int = 4
-    learning_rate: float = 1e-3
-    held: float = 0.2
-    most: int = 8
-    save_every: int = 50
-
-    def __post_init__(self):
-        counts = (self.steps, self.pairs, self.width, self.most, self.save_every)
-        if min(counts) < 1 or self.history < 0:
-            raise ValueError(
-                "steps, pairs, width, most and save_every must be >= 1, history >= 0, "
-                f"got {counts} and {self.history}"
-            )
-        if self.learning_rate <= 0 or not 0 < self.held < 1:
-            raise ValueError(
-                "learning_rate must be > 0 and held in (0, 1), got "
-                f"{self.learning_rate} and {self.held}"
-            )
 
 
 def transition_ids(
@@ -120,7 +88,7 @@ def bradley_terry(
     total = jax.ops.segment_sum(flat, index, 2 * pairs)
     steps = jax.ops.segment_sum(count, index, 2 * pairs)
     mean = (total / jnp.maximum(steps, 1.0)).reshape(pairs, 2)
-    valid = steps.reshape(pairs, 2).min(axis=1) > 0
+    valid = steps.reshape(pairs, 2).min(axis=1) > 0  # a padded batch has empty pairs
     margin, number = mean[:, 0] - mean[:, 1], valid.sum().astype(scores.dtype)
     loss = jnp.where(valid, jax.nn.softplus(-margin), 0.0).sum()
     # A tie is half right: a model that always says the same ranks half of them.
@@ -143,9 +111,14 @@ class RewardModel:
     """
 
     def __init__(
-        self, model: Model, tokenizer: TextTokenizer, *, history: int, width: int,
+        self,
+        model: Model,
+        tokenizer: TextTokenizer,
+        *,
+        history: int,
+        width: int,
         mean_score: float = 0.0,
-    ):  # fmt: skip
+    ):
         self.model, self.tokenizer = model, tokenizer
         self.history, self.width, self.mean_score = history, width, mean_score
         definition = model.definition
@@ -247,7 +220,7 @@ def _with_head(params: nnx.State, head: Sequence[float]) -> nnx.State:
 
 
 def _width(examples: Sequence[Example], width: int) -> int:
-    """The row width: `width`, or the longest example rounded up (generate.bucket)."""
+    """Return `width`, or the longest example's length rounded up (streams.bucket)."""
     longest = max((len(e.ids) for e in examples), default=0)
     return width if longest <= width else bucket(longest)
 
@@ -256,7 +229,7 @@ def fit(
     model: Model,
     tok: TextTokenizer,
     pairs: Sequence[Preference],
-    config: PreferenceFitConfig,
+    config: RewardModelConfig,
     *,
     seed: int,
     directory: Path,
@@ -279,14 +252,17 @@ def fit(
         [attempt_examples(tok, p.task, x, history=history) for x in (p.better, p.worse)]
         for p in pairs
     ]
-    width = _width([e for pair in sides for x in pair for e in x], c.width)
-    batches = _Batches(sides, c.pairs, width, seed)
+    width = _width([e for pair in sides for x in pair for e in x], c.row_tokens)
+    batches = _Batches(sides, c.batch_pairs, width, seed)
     start = with_scalar_head(model)
     optimizer = OptimizerConfig(
-        learning_rate=c.learning_rate, steps=c.steps, warmup=min(20, c.steps)
+        learning_rate=c.learning_rate, warmup_steps=min(20, c.steps)
     )
     learner = Learner(
-        start, optimizer, on_logits(functools.partial(_loss, pairs=c.pairs))
+        start,
+        optimizer,
+        on_logits(functools.partial(_loss, pairs=c.batch_pairs)),
+        steps=c.steps,
     )
     state, curve = learner.init(), []
     saved = checkpoint.restore(directory, state)
@@ -309,7 +285,7 @@ def fit(
         if progress is not None:
             progress(step, row)
     raw = RewardModel(
-        start._replace(params=state.params), tok, history=history, width=c.width
+        start._replace(params=state.params), tok, history=history, width=c.row_tokens
     )
     both = [(p.task, side) for p in pairs for side in (p.better, p.worse)]
     raw.mean_score = float(np.concatenate(raw.scores(both)).mean())
@@ -320,18 +296,24 @@ class _Batches:
     """Batches of whole pairs, all of one shape; each epoch has a random order."""
 
     def __init__(
-        self, sides: Sequence[Sequence[Sequence[Example]]], size: int, width: int,
+        self,
+        sides: Sequence[Sequence[Sequence[Example]]],
+        size: int,
+        width: int,
         seed: int,
-    ):  # fmt: skip
+    ):
         self._size, self._seed = size, seed
         self._pairs = [
             pack(
-                [e.with_columns(side=side)
-                 for side, examples in enumerate(pair) for e in examples],
+                [
+                    e.with_columns(side=side)
+                    for side, examples in enumerate(pair)
+                    for e in examples
+                ],
                 width,
             )
             for pair in sides
-        ]  # fmt: skip
+        ]
         # One shape: the rows of the largest batch there can be.
         large = sorted((len(x.ids) for x in self._pairs), reverse=True)
         self._rows = sum(large[:size])

@@ -50,7 +50,9 @@ def process_rewards(
     return [
         add_components(parts)
         for parts in zip(
-            environment_rewards(steps, config.environment, config.kept),
+            environment_rewards(
+                steps, config.environment_weight, config.unscaled_components
+            ),
             milestone_rewards(steps, config.milestones, past),
             tool_rewards(episode, config.tools, past),
             strict=True,
@@ -89,7 +91,7 @@ def milestone_rewards(
     """
     out: list[Components] = [{} for _ in steps]
     for m in milestones:
-        if m.over == "action":
+        if m.search_in == "action":
             texts_before, texts = past, [t.action for t in steps]
         else:
             texts_before = ["\n".join(t.state) for t in steps[:1]]
@@ -121,9 +123,12 @@ def tool_rewards(
     for i, t in enumerate(episode.transitions):
         step = len(past) + i
         rewards = call_rewards(
-            read_call(t.action), expected_call(gold, step), t.invalid, config,
+            read_call(t.action),
+            expected_call(gold, step),
+            t.invalid,
+            config,
             named=step < len(gold),
-        )  # fmt: skip
+        )
         out[i] = {f"tool/{name}": value for name, value in rewards.items()}
     return out
 

@@ -10,18 +10,14 @@ below 1 a turn that wastes time is worse than one that does not.
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-BASELINES = ("group", "others", "batch")
-"""Baselines that returns are compared with; see turn_advantages."""
-OTHER_ESTIMATORS = ("critic", "success", "pairs")
-"""Estimators that do not compare returns; see UpdateConfig."""
-CREDITS = ("turn", "episode", "state")
-"""The returns that are compared within a group; see group_advantages."""
+from dreamgym.rl.config import CREDITS, GROUP_ESTIMATORS
 
 
 def returns_to_go(
     rewards: Float[np.ndarray, "*B T"], discount: float
 ) -> Float[np.ndarray, "*B T"]:
     """Return the sum over k >= t of discount^(k - t) r_k, for each turn t."""
+    # In float64: differences of nearly equal returns are what is learned from.
     out = np.zeros_like(rewards, dtype=np.float64)
     return_tp1 = np.zeros(rewards.shape[:-1])
     for t in reversed(range(rewards.shape[-1])):
@@ -36,30 +32,37 @@ def turn_advantages(
     *,
     discount: float,
     divide_by_std: bool,
-    baseline: str = "group",
+    baseline: str = "group_mean",
 ) -> Float[np.ndarray, "N G T"]:
     """Return the return-to-go minus the mean over the members that act at that turn.
 
-    `mask` is true for the turns of scored episodes. The mean is over the "group" (GRPO;
-    Dr. GRPO without the division by the standard deviation), over the "others" in it
-    (RLOO, arXiv:2402.14740) or over the whole "batch" (REINFORCE with a baseline; needs
-    no groups). Turns with fewer than two members have nothing to be compared with: 0,
-    to be left out (`has_signal`). With one turn and no discount "group" is GRPO's
+    `mask` is true for the turns of scored episodes. "group_mean" is the mean of the
+    group (GRPO; Dr. GRPO without the division by the standard deviation),
+    "leave_one_out" that of the others in it (RLOO, arXiv:2402.14740), "batch_mean" that
+    of the whole batch (REINFORCE with a baseline; needs no groups). A turn at which
+    fewer than two members act has nothing to be compared with: its advantage is 0, and
+    `has_signal` leaves it out. With one turn and no discount "group_mean" is GRPO's
     advantage.
 
     Raises:
       ValueError: an unknown baseline.
     """
-    if baseline not in BASELINES:
-        raise ValueError(f"baseline must be one of {BASELINES}, got {baseline!r}")
+    if baseline not in GROUP_ESTIMATORS:
+        raise ValueError(
+            f"baseline must be one of {GROUP_ESTIMATORS}, got {baseline!r}"
+        )
     returns = returns_to_go(np.where(mask, rewards, 0.0), discount)
-    axes = (0, 1) if baseline == "batch" else (1,)
+    axes = (0, 1) if baseline == "batch_mean" else (1,)
     count = mask.sum(axes, keepdims=True)
     total = np.where(mask, returns, 0.0).sum(axes, keepdims=True)
     mean = total / np.maximum(count, 1)
+    # A lone member is its own mean, so its 0 would say "average", not "unknown".
     centred = np.where(mask & (count >= 2), returns - mean, 0.0)
-    if baseline == "others":  # r - mean of the n - 1 others is n / (n - 1) (r - mean)
+    if baseline == "leave_one_out":
+        # r minus the mean of the n - 1 others is n / (n - 1) times r minus the mean.
         centred = centred * count / np.maximum(count - 1, 1)
+    # Dr. GRPO (arXiv:2503.20783, 3.1) leaves this out: it weights a group more the less
+    # its members differ, so that very easy and very hard tasks count most.
     if divide_by_std:
         var = (centred**2).sum(axes, keepdims=True) / np.maximum(count, 1)
         centred = _divide(centred, np.sqrt(var), returns)
@@ -73,7 +76,7 @@ def group_advantages(
     *,
     discount: float,
     divide_by_std: bool,
-    baseline: str = "group",
+    baseline: str = "group_mean",
     credit: str = "turn",
 ) -> Float[np.ndarray, "N G T"]:
     """Return the advantage of each turn over others of its group, by a `credit`.
@@ -95,6 +98,7 @@ def group_advantages(
         return turn_advantages(rewards, mask, discount=discount, **how)
     returns = returns_to_go(np.where(mask, rewards, 0.0), discount)
     members = np.asarray(mask.any(-1, keepdims=True))
+    # An episode is one action here, so time must not discount its return.
     of_episodes = turn_advantages(returns[..., :1], members, discount=1.0, **how)
     advantages = np.where(mask, of_episodes, 0.0)
     if credit == "state":
@@ -119,6 +123,8 @@ def state_advantages(
     out = np.zeros(returns.shape, np.float64)
     if not mask.any():
         return out.astype(np.float32)
+    # Turns are equal if both group and state are: equal states of two groups belong to
+    # different tasks, and are not compared.
     group = np.broadcast_to(np.arange(len(returns))[:, None, None], returns.shape)
     pairs = np.stack([group[mask], states[mask]])
     _, place, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
@@ -132,7 +138,9 @@ def state_advantages(
 
 
 def _divide(centred: np.ndarray, std: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """centred / std; 0 where std is no more than rounding error at this scale."""
+    """Return centred / std, or 0 where std is only rounding error at this scale."""
+    # Equal returns leave differences of 1e-16 and a standard deviation like them: their
+    # quotient would be a full-sized advantage made of noise.
     tiny = 1e-6 * float(np.abs(scale).max(initial=0.0))
     return np.where(std > tiny, centred / np.maximum(std, tiny or 1.0), 0.0)
 
@@ -146,10 +154,11 @@ def gae(
     discount: float | Float[np.ndarray, "B T"],
     gae_lambda: float,
 ) -> tuple[Float[np.ndarray, "B T"], Float[np.ndarray, "B T"]]:
-    """Generalised advantage estimation (arXiv:1506.02438): (advantages, returns).
+    """Return (advantages, returns) by generalised advantage estimation.
 
-    T counts turns or tokens. Columns outside the mask (after the end, or tokens of
-    others) are skipped, however many lie in between. `discount` applies between a step
+    The formulae are those of arXiv:1506.02438. T counts turns or tokens. Columns
+    outside the mask (after the end, or tokens that the policy did not sample) are
+    skipped, however many lie in between. `discount` applies between a step
     and the next one in the mask; inside a turn it is 1 for tokens. `bootstrap` is the
     value after the last step: 0 where the episode ended, the critic's where it was
     aborted. Returns are advantages plus values: the targets of the critic. `gae_lambda`
@@ -160,14 +169,15 @@ def gae(
     value_tp1 = np.asarray(bootstrap, np.float64)
     advantage_tp1 = np.zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
-        here = mask[:, t]
-        value_t = np.where(here, values[:, t], 0.0)
-        reward_t = np.where(here, rewards[:, t], 0.0)
-        error = reward_t + rate[:, t] * value_tp1 - value_t
+        valid = mask[:, t]
+        value_t = np.where(valid, values[:, t], 0.0)
+        reward_t = np.where(valid, rewards[:, t], 0.0)
+        error = reward_t + rate[:, t] * value_tp1 - value_t  # eq. 9, the TD residual
         advantage_t = error + rate[:, t] * gae_lambda * advantage_tp1
-        advantage_tp1 = np.where(here, advantage_t, advantage_tp1)
-        advantages[:, t] = np.where(here, advantage_tp1, 0.0)
-        value_tp1 = np.where(here, value_t, value_tp1)
+        # Outside the mask value and advantage of the next step are carried over.
+        advantage_tp1 = np.where(valid, advantage_t, advantage_tp1)
+        advantages[:, t] = np.where(valid, advantage_tp1, 0.0)
+        value_tp1 = np.where(valid, value_t, value_tp1)
     returns = np.where(mask, advantages + np.where(mask, values, 0.0), 0.0)
     return advantages.astype(np.float32), returns.astype(np.float32)
 
@@ -193,6 +203,7 @@ def dpo_weights(
     pair = positive[:, :, None] & negative[:, None, :]
     margin = np.where(pair, log_ratios[:, :, None] - log_ratios[:, None, :], 0.0)
     weight = np.where(pair, beta / (1.0 + np.exp(beta * margin)), 0.0)
+    # A success has the pairs of its row, a failure those of its column.
     episodes = (pair.any(2) | pair.any(1)).sum()
     out = (weight.sum(2) - weight.sum(1)) * episodes / max(pair.sum(), 1)
     return out.astype(np.float32)
@@ -215,7 +226,8 @@ def unit_rms(
     """Return (advantages divided by their root mean square, the root mean square).
 
     The mean is over the mask. Where all of it is 0 nothing is divided, and the second
-    value is 1.
+    value is 1. Nothing is subtracted, unlike in `whiten`: the baseline has centred the
+    advantages by group, and a shift would turn agreement into a signal.
     """
     inside = advantages[mask].astype(np.float64)
     scale = float(np.sqrt((inside**2).mean())) if len(inside) else 0.0
@@ -228,6 +240,8 @@ def has_signal(
     mask: Bool[np.ndarray, "N G T"], advantages: Float[np.ndarray, "N G T"]
 ) -> Bool[np.ndarray, "N G T"]:
     """Return the turns in the mask at which not all advantages of the group are 0."""
+    # Where a group agrees, its turns would add to the loss's count but not to its
+    # gradient: they would make the step smaller (DAPO, arXiv:2503.14476, 3.2).
     size = np.abs(np.where(mask, advantages, 0.0))
     differs = (size > 1e-6 * size.max(initial=0.0)).any(1, keepdims=True)
     return mask & differs

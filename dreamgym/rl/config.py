@@ -4,8 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dreamgym.rl.advantages import BASELINES, CREDITS, OTHER_ESTIMATORS
-from dreamgym.rl.critic import CriticConfig
+GROUP_ESTIMATORS = ("group_mean", "leave_one_out", "batch_mean")
+"""Baselines that returns are compared with; see turn_advantages."""
+
+OTHER_ESTIMATORS = ("gae", "success_filter", "preference_pairs")
+"""Estimators that do not compare returns; see UpdateConfig."""
+
+CREDITS = ("turn", "episode", "state")
+"""The returns that are compared within a group; see group_advantages."""
 
 NORMALIZATIONS = ("batch", "group", "none")
 """What advantages are divided by; see UpdateConfig."""
@@ -16,7 +22,7 @@ class LossWeights(NamedTuple):
 
     `kl`, `entropy` and `auxiliary` are the coefficients of the KL penalty, the entropy
     bonus and the auxiliary loss. `dense_rewards` multiplies reward components that are
-    not outcomes (docs/REWARDS.md).
+    not outcomes (docs/concepts/rewards.md).
     """
 
     kl: float
@@ -32,65 +38,114 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurrogateConfig:
-    """The surrogate loss: its importance ratio and how it is averaged.
+    """The surrogate loss: its importance ratio, its clip bounds, its average."""
 
-    `ratio` is that of each "token", or the mean over its "turn" (GSPO,
-    arXiv:2507.18071, with `average` "turn"). With "none" the loss is the advantage
-    times the log-probability, without a clip, as in REINFORCE and in imitation; such
-    losses take one minibatch per update, because a second one would update a policy
-    other than the one that sampled.
-
-    `average` names the unit that counts equally in the loss, whatever its length: a
-    "token", a "turn" or an "episode" (as in the GRPO paper). `dual_clip` above 1 bounds
-    the loss of tokens with a negative advantage (0: no bound). `truncate` above 0
-    weights each token by its probability under the learner over that under the sampler,
-    at most by that value, for samplers of another numerical precision (0: no weight).
-    """
-
-    ratio: str = "token"
-    average: str = "token"
+    importance_level: str = "token"
+    """Unit of the importance ratio: each "token", or the mean over its "turn" (GSPO,
+    arXiv:2507.18071, with `loss_aggregation` "turn"). With "none" the loss is the
+    advantage times the log-probability, without a clip, as in REINFORCE and in
+    imitation; such losses take one minibatch per update, because a second one would
+    update a policy other than the one that sampled."""
+    loss_aggregation: str = "token"
+    """Unit that counts equally in the loss, whatever its length: a "token", a "turn" or
+    an "episode" (as in the GRPO paper)."""
     dual_clip: float = 0.0
-    truncate: float = 0.0
+    """Bound on the loss of tokens with a negative advantage, above 1
+    (arXiv:1912.09729); 0 sets no bound."""
+    importance_cap: float = 0.0
+    """Cap on the weight of a token by its probability under the learner over that under
+    the sampler, for samplers of another numerical precision; 0 sets no weight."""
 
     def __post_init__(self):
-        _check_choice("ratio", self.ratio, ("token", "turn", "none"))
-        _check_choice("average", self.average, ("token", "turn", "episode"))
+        _check_choice(
+            "importance_level", self.importance_level, ("token", "turn", "none")
+        )
+        _check_choice(
+            "loss_aggregation", self.loss_aggregation, ("token", "turn", "episode")
+        )
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be 0 or > 1, got {self.dual_clip}")
-        if self.truncate < 0:
-            raise ValueError(f"truncate must be >= 0, got {self.truncate}")
+        if self.importance_cap < 0:
+            raise ValueError(f"importance_cap must be >= 0, got {self.importance_cap}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PenaltyConfig:
-    """The penalty on the KL divergence from the reference policy.
+class KLPenaltyConfig:
+    """The penalty on the KL divergence from the reference policy."""
 
-    `kind` is the estimator: "full" sums over the vocabulary, "k1" and "k3" use the
-    sampled token (losses.py). `place` adds the penalty to the "loss", or subtracts the
-    k1 estimate of a turn from its "reward" before advantages are computed. With a
-    `target` above 0 (in nats) the weight of the penalty is adapted after each update:
-    it grows while the divergence is above the target, and shrinks while it is below
-    (trust_region.py).
-    """
-
-    kind: str = "full"
-    place: str = "loss"
+    coefficient: float = 0.02
+    """Weight of the penalty; 0 takes it away."""
+    estimator: str = "full"
+    """"full" sums over the vocabulary; "k1" and "k3" use the sampled token
+    (losses.py)."""
+    placement: str = "loss"
+    """Whether the penalty is added to the "loss", or the k1 estimate of a turn is
+    subtracted from its "reward" before advantages are computed."""
     target: float = 0.0
-    reference_decay: float = 0.0
+    """Divergence in nats that the coefficient is adapted to after each update: it grows
+    while the divergence is above, and shrinks while it is below (arXiv:1909.08593); 0
+    leaves the coefficient as it is."""
+    reference_ema_decay: float = 0.0
+    """Decay per minibatch of the moving average of the policy that is the reference, in
+    [0, 1). With 0 the reference is the policy that training began with."""
 
     def __post_init__(self):
-        _check_choice("kind", self.kind, ("full", "k1", "k3"))
-        _check_choice("place", self.place, ("loss", "reward"))
-        if self.target < 0:
-            raise ValueError(f"target must be >= 0, got {self.target}")
-        if not 0 <= self.reference_decay < 1:
+        _check_choice("estimator", self.estimator, ("full", "k1", "k3"))
+        _check_choice("placement", self.placement, ("loss", "reward"))
+        if self.coefficient < 0 or self.target < 0:
             raise ValueError(
-                f"reference_decay must be in [0, 1), got {self.reference_decay}"
+                "coefficient and target must be >= 0, got "
+                f"{self.coefficient} and {self.target}"
             )
-        if self.place == "reward" and self.reference_decay:
+        if not 0 <= self.reference_ema_decay < 1:
             raise ValueError(
-                "place = reward is paid for a fixed reference: reference_decay must be "
-                f"0, got {self.reference_decay}"
+                f"reference_ema_decay must be in [0, 1), got {self.reference_ema_decay}"
+            )
+        if self.placement == "reward" and self.reference_ema_decay:
+            raise ValueError(
+                "placement = reward pays for a fixed reference: reference_ema_decay "
+                f"must be 0, got {self.reference_ema_decay}"
+            )
+        if self.target and not self.coefficient:
+            raise ValueError(
+                "target adapts the coefficient, which must be > 0 to begin with, got 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CriticConfig:
+    """How values are read from a network, and how they are fitted."""
+
+    value_level: str = "turn"
+    """Unit that has a value: a "turn" or a "token"."""
+    network: str = "shared"
+    """"shared": a linear head reads values from the policy's last hidden states,
+    without a gradient to the policy. "separate": the critic has a network of its own,
+    which begins as the policy's."""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation (arXiv:1506.02438), in [0, 1]."""
+    value_clip: float = 0.2
+    """How far a value may move in an update; 0 sets no bound."""
+    learning_rate: float = 3e-3
+    """Learning rate of the critic."""
+    epochs: int = 2
+    """Passes over each batch in which the critic is fitted."""
+
+    def __post_init__(self):
+        if self.value_level not in ("turn", "token"):
+            raise ValueError(
+                f"value_level must be 'turn' or 'token', got {self.value_level!r}"
+            )
+        if self.network not in ("shared", "separate"):
+            raise ValueError(
+                f"network must be 'shared' or 'separate', got {self.network!r}"
+            )
+        if not 0 <= self.gae_lambda <= 1:
+            raise ValueError(f"gae_lambda must be in [0, 1], got {self.gae_lambda}")
+        if self.value_clip < 0 or self.learning_rate <= 0 or self.epochs < 1:
+            raise ValueError(
+                "value_clip must be >= 0, learning_rate > 0 and epochs >= 1, got "
+                f"{self.value_clip}, {self.learning_rate} and {self.epochs}"
             )
 
 
@@ -103,58 +158,57 @@ class UpdateConfig:
     deviation, so that neither length nor difficulty changes a weight (Dr. GRPO,
     arXiv:2503.20783), and the upper clip bound is wider than the lower one
     (clip-higher, arXiv:2503.14476).
-
-    `baseline` selects the advantage estimator. Returns are compared with the mean of
-    the "group" (GRPO), of its "others" (RLOO) or of the "batch" (REINFORCE with a
-    baseline). "critic" is PPO with generalised advantage estimation (critic.py).
-    "success" imitates successful episodes (filtered SFT, rejection sampling; RAFT,
-    arXiv:2304.06767). "pairs" prefers them to failed ones of their group (DPO,
-    arXiv:2305.18290, at `beta`; on whole episodes, ETO, arXiv:2403.02502).
-
-    `normalize_advantages` "batch" divides advantages by their root mean square over the
-    batch (those of a critic are whitened), so that learning does not depend on the
-    scale of rewards; "group" divides by the standard deviation of the group; "none"
-    leaves them as they are. `credit` selects the returns that are compared within a
-    group: those from a "turn" on, among the members that act at it, those of the whole
-    "episode", or the latter plus those from the same "state" on (advantages.py).
-    `discount` applies per turn.
-
-    `kl` is the coefficient of the KL penalty; the reference is the policy that training
-    began with, or, with `penalty.reference_decay` above 0, an exponential moving
-    average of the policy with that decay per minibatch. `entropy` is the coefficient of
-    the entropy bonus. `temperature` is that of sampling, which the learner applies,
-    too.
-
-    After an update its KL(new || old) is measured, in nats. While its mean over tokens
-    exceeds `radius`, or its largest sum over a turn exceeds `max_turn_kl`, the step is
-    halved (trust_region.py); 0 sets no bound. A bound on the mean alone does not
-    protect behaviour that only a few states show.
-
-    The learning rate warms up over `warmup` minibatches: before Adam has estimated the
-    scale of gradients, it moves every parameter by the whole step. An update takes
-    `minibatches` steps on batches of `rows` packed rows of `width` tokens.
     """
 
-    baseline: str = "group"
+    advantage_estimator: str = "group_mean"
+    """What an action is compared with. Returns are compared with the "group_mean"
+    (GRPO), with the mean of the others, "leave_one_out" (RLOO, arXiv:2402.14740), or
+    with the "batch_mean" (REINFORCE with a baseline). "gae" is PPO with generalised
+    advantage estimation (arXiv:1506.02438). "success_filter" imitates successful
+    episodes (filtered SFT; RAFT, arXiv:2304.06767). "preference_pairs" prefers them to
+    failed ones of their group (DPO, arXiv:2305.18290; on whole episodes, ETO,
+    arXiv:2403.02502)."""
     critic: CriticConfig = CriticConfig()
     normalize_advantages: str = "batch"
+    """"batch" divides advantages by their root mean square over the batch (those of a
+    critic are whitened), so that learning does not depend on the scale of rewards;
+    "group" divides by the standard deviation of the group; "none" leaves them as they
+    are."""
     credit: str = "turn"
+    """The returns that are compared within a group: those from a "turn" on, among the
+    members that act at it; those of the whole "episode"; or the latter plus those from
+    the same "state" on (GiGPO, arXiv:2505.10978)."""
     discount: float = 0.9
+    """Discount of rewards per turn, in [0, 1]."""
     surrogate: SurrogateConfig = SurrogateConfig()
     clip_low: float = 0.2
+    """How far below 1 the importance ratio counts, in (0, 1) (arXiv:1707.06347)."""
     clip_high: float = 0.28
-    entropy: float = 0.0
-    kl: float = 0.02
-    penalty: PenaltyConfig = PenaltyConfig()
-    radius: float = 0.02
+    """How far above 1 the importance ratio counts."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus; 0 takes it away."""
+    kl_penalty: KLPenaltyConfig = KLPenaltyConfig()
+    max_update_kl: float = 0.02
+    """Bound in nats on KL(new || old) of an update, as a mean over tokens: while it is
+    exceeded, the step is halved (trust_region.py); 0 sets no bound."""
     max_turn_kl: float = 1.0
-    beta: float = 0.1
+    """Bound in nats on the largest KL(new || old) of a turn; a bound on the mean does
+    not protect behaviour that only a few states show; 0 sets no bound."""
+    dpo_beta: float = 0.1
+    """beta of DPO, with the estimator "preference_pairs"."""
     temperature: float = 1.0
+    """Temperature of sampling, which the learner applies, too."""
     learning_rate: float = 1e-3
-    warmup: int = 20
-    minibatches: int = 4
-    rows: int = 16
-    width: int = 256
+    """Learning rate of AdamW."""
+    warmup_steps: int = 20
+    """Minibatches over which the learning rate rises: before Adam has estimated the
+    scale of gradients, it moves every parameter by the whole step."""
+    num_minibatches: int = 4
+    """Optimiser steps of an update."""
+    batch_rows: int = 16
+    """Packed rows of a minibatch."""
+    row_tokens: int = 256
+    """Tokens of a row."""
 
     def __post_init__(self):
         if not 0 < self.clip_low < 1 or self.clip_high <= 0:
@@ -164,89 +218,113 @@ class UpdateConfig:
             )
         if not 0 <= self.discount <= 1:
             raise ValueError(f"discount must be in [0, 1], got {self.discount}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be > 0, got {self.temperature}")
-        for name in ("kl", "entropy", "radius", "max_turn_kl"):
+        for name in ("entropy_coefficient", "max_update_kl", "max_turn_kl"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        if self.learning_rate <= 0:
-            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}")
-        if min(self.minibatches, self.rows, self.width, self.warmup) < 1:
-            raise ValueError("minibatches, rows, width and warmup must be >= 1")
-        _check_choice("baseline", self.baseline, (*BASELINES, *OTHER_ESTIMATORS))
+        for name in ("temperature", "learning_rate", "dpo_beta"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        sizes = (self.num_minibatches, self.batch_rows, self.row_tokens)
+        if min(*sizes, self.warmup_steps) < 1:
+            raise ValueError(
+                "num_minibatches, batch_rows, row_tokens and warmup_steps must be >= 1"
+            )
+        _check_choice(
+            "advantage_estimator",
+            self.advantage_estimator,
+            (*GROUP_ESTIMATORS, *OTHER_ESTIMATORS),
+        )
         _check_choice("normalize_advantages", self.normalize_advantages, NORMALIZATIONS)
         _check_choice("credit", self.credit, CREDITS)
-        if self.credit != "turn" and self.baseline not in BASELINES:
+        if self.credit != "turn" and self.advantage_estimator not in GROUP_ESTIMATORS:
             raise ValueError(
-                f"credit = {self.credit} compares returns of a group, which baseline = "
-                f"{self.baseline} does not: leave credit at turn"
+                f"credit = {self.credit} compares returns of a group, which "
+                f"advantage_estimator = {self.advantage_estimator} does not: leave "
+                "credit at turn"
             )
-        if self.beta <= 0:
-            raise ValueError(f"beta must be > 0, got {self.beta}")
-        ratio, average = self.surrogate.ratio, self.surrogate.average
-        if self.baseline == "pairs" and (ratio, average) != ("none", "episode"):
+        level = self.surrogate.importance_level
+        unit = self.surrogate.loss_aggregation
+        pairs = self.advantage_estimator == "preference_pairs"
+        if pairs and (level, unit) != ("none", "episode"):
             raise ValueError(
-                "baseline = pairs needs surrogate.ratio = none and surrogate.average = "
-                f"episode: a pair is of whole episodes; got {ratio} and {average}"
+                "advantage_estimator = preference_pairs needs "
+                "surrogate.importance_level = none and surrogate.loss_aggregation = "
+                f"episode: a pair is of whole episodes; got {level} and {unit}"
             )
         self._check_dead()
 
     def _check_dead(self):
         """Refuse settings that would have no effect."""
-        imitates = self.baseline in ("success", "pairs")
-        if imitates and self.kl and self.penalty.place == "reward":
+        penalty = self.kl_penalty
+        in_reward = penalty.coefficient and penalty.placement == "reward"
+        if not self.reads_rewards and in_reward:
             raise ValueError(
-                f"baseline = {self.baseline} reads no rewards, and penalty.place = "
-                "reward pays the distance there: set place to loss, or kl to 0"
+                f"advantage_estimator = {self.advantage_estimator} reads no rewards, "
+                "and kl_penalty.placement = reward puts the penalty there: set "
+                "placement to loss, or coefficient to 0"
             )
-        if self.penalty.target and not self.kl:
+        if self.surrogate.importance_level == "none" and self.surrogate.dual_clip:
             raise ValueError(
-                "penalty.target lets the weight kl follow, which must be > 0 to begin "
-                "with, got 0"
-            )
-        if self.surrogate.ratio == "none" and self.surrogate.dual_clip:
-            raise ValueError(
-                "surrogate.dual_clip bounds a ratio, and surrogate.ratio is none: set "
-                "one of them"
+                "surrogate.dual_clip bounds a ratio, and surrogate.importance_level is "
+                "none: set one of them"
             )
 
     @property
     def reads_rewards(self) -> bool:
         """Whether the update learns from rewards, not from success alone."""
-        return self.baseline not in ("success", "pairs")
+        return self.advantage_estimator not in ("success_filter", "preference_pairs")
 
     @property
     def in_returns(self) -> bool:
         """Whether advantages are differences of returns of turns, as in Theorem 1."""
-        group = self.baseline in BASELINES and self.normalize_advantages != "group"
-        critic = self.baseline == "critic" and self.normalize_advantages == "none"
+        group = (
+            self.advantage_estimator in GROUP_ESTIMATORS
+            and self.normalize_advantages != "group"
+        )
+        critic = (
+            self.advantage_estimator == "gae" and self.normalize_advantages == "none"
+        )
         unchanged = (group or critic) and self.credit == "turn"
-        return unchanged and self.surrogate.average == "token"
+        return unchanged and self.surrogate.loss_aggregation == "token"
 
 
-_ONE_STEP = {"surrogate.ratio": "none", "minibatches": 1, "warmup": 5}
+_ONE_STEP = {
+    "surrogate.importance_level": "none",
+    "num_minibatches": 1,
+    "warmup_steps": 5,
+}
 """Without a ratio the gradient is only right at the policy that sampled: one step per
 batch, as in the papers. Four steps lost half of a policy's success (docs/LOG.md)."""
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {
-        "normalize_advantages": "group", "credit": "episode",
-        "surrogate.average": "episode", "clip_high": 0.2,
+        "normalize_advantages": "group",
+        "credit": "episode",
+        "surrogate.loss_aggregation": "episode",
+        "clip_high": 0.2,
     },
     "dr_grpo": {"clip_high": 0.2},
-    "rloo": {"baseline": "others", **_ONE_STEP},
-    "reinforce": {"baseline": "batch", **_ONE_STEP},
+    "rloo": {"advantage_estimator": "leave_one_out", **_ONE_STEP},
+    "reinforce": {"advantage_estimator": "batch_mean", **_ONE_STEP},
     "gspo": {
-        "normalize_advantages": "group", "surrogate.ratio": "turn",
-        "surrogate.average": "turn",
+        "normalize_advantages": "group",
+        "surrogate.importance_level": "turn",
+        "surrogate.loss_aggregation": "turn",
     },
     "gigpo": {"normalize_advantages": "group", "credit": "state", "clip_high": 0.2},
-    "ppo": {"baseline": "critic", "clip_high": 0.2},
-    "filtered_sft": {"baseline": "success", "surrogate.ratio": "none", "kl": 0.0},
-    "dpo": {
-        "baseline": "pairs", "surrogate.average": "episode", "kl": 0.0, **_ONE_STEP
+    "ppo": {"advantage_estimator": "gae", "clip_high": 0.2},
+    "filtered_sft": {
+        "advantage_estimator": "success_filter",
+        "surrogate.importance_level": "none",
+        "kl_penalty.coefficient": 0.0,
     },
-}  # fmt: skip
+    "dpo": {
+        "advantage_estimator": "preference_pairs",
+        "surrogate.loss_aggregation": "episode",
+        "kl_penalty.coefficient": 0.0,
+        **_ONE_STEP,
+    },
+}
 """Algorithms by their customary names, as changes to the defaults of UpdateConfig.
 
 The defaults themselves have no such name: they are Dr. GRPO with DAPO's clip-higher.

@@ -10,6 +10,7 @@ from dreamgym.rl.advantages import (
     gae,
     group_advantages,
     has_signal,
+    returns_to_go,
     whiten,
 )
 from dreamgym.rl.config import UpdateConfig
@@ -20,7 +21,7 @@ Mask = Bool[np.ndarray, " N"]
 
 
 class TurnGrid:
-    """Arranges the turns (or tokens) of B episodes as [B, T], and back as flat [N].
+    """Turns (or tokens) of B episodes, arranged as [B, T] and returned flat as [N].
 
     `length` is the number of turns of an episode. `scored` marks episodes whose outcome
     is known. `unknown` is the number of turns at the end of an aborted episode, those
@@ -45,6 +46,12 @@ class TurnGrid:
         """The number of an episode at each of its turns."""
         return np.broadcast_to(per_episode[:, None], self._mask.shape)[self._mask]
 
+    def return_scale(self, rewards: Sequence[float] | Flat, discount: float) -> float:
+        """Return the root mean square of the returns of all turns; 1 where it is 0."""
+        returns = returns_to_go(self._rows(rewards), discount)[self._mask]
+        scale = float(np.sqrt(np.mean(returns**2))) if len(returns) else 0.0
+        return scale if scale > 0.0 else 1.0
+
     def group_advantages(
         self,
         rewards: Sequence[float] | Flat,
@@ -65,7 +72,7 @@ class TurnGrid:
             self._rows(states).reshape(groups).astype(int),
             discount=config.discount,
             divide_by_std=config.normalize_advantages == "group",
-            baseline=config.baseline,
+            baseline=config.advantage_estimator,
             credit=config.credit,
         )
         shape = self._mask.shape
@@ -96,7 +103,7 @@ class TurnGrid:
             self._rows(log_ratios).sum(1).reshape(groups),
             success.reshape(groups),
             self._scored.reshape(groups),
-            beta=config.beta,
+            beta=config.dpo_beta,
         ).reshape(-1)
         weights = self._per_turn((per_episode * tokens).astype(np.float32))
         return weights, weights != 0
@@ -119,6 +126,8 @@ class TurnGrid:
         aborted = self._unknown > 0
         mask = np.arange(value_rows.shape[1]) < ends[:, None]
         mask &= (self._scored | aborted)[:, None]
+        # The value of the last trusted state is read at the first unknown turn; the
+        # minimum only keeps the index of other episodes in range.
         at = np.minimum(ends, value_rows.shape[1] - 1)
         bootstrap = np.where(aborted, value_rows[np.arange(len(at)), at], 0.0)
         advantages, returns = gae(
@@ -127,7 +136,7 @@ class TurnGrid:
             bootstrap,
             mask,
             discount=self._rows(np.broadcast_to(discount, values.shape)),
-            gae_lambda=config.critic.decay,
+            gae_lambda=config.critic.gae_lambda,
         )
         if config.normalize_advantages != "none":
             advantages = whiten(advantages, mask)

@@ -7,7 +7,6 @@ baselines. A critic over tokens is read before each sampled token, and the disco
 applies between turns only.
 """
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -18,57 +17,24 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from dreamgym.rl import losses
-from worldmodel.backbone.generate import bucket
+from dreamgym.rl.config import CriticConfig
 from worldmodel.backbone.model import Model, apply_decoder
 from worldmodel.backbone.scalar_head import HEAD, with_scalar_head
+from worldmodel.backbone.streams import bucket
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
+from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
 from worldmodel.fitting.learner import (
-    ComputeConfig,
     Learner,
     TrainState,
     merge,
     on_logits,
     require_finite,
 )
-from worldmodel.fitting.optimizer import OptimizerConfig
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CriticConfig:
-    """How values are read from a network, and how they are fitted.
-
-    `over` is the unit that has a value: a "turn" or a "token". With `trunk` "shared" a
-    linear head reads values from the policy's last hidden states, without a gradient to
-    the policy; with "own" the critic has a network of its own, which begins as the
-    policy's. `decay` is the lambda of generalised advantage estimation. `clip` bounds
-    how far a value may move in an update (0: no bound). The critic is fitted in
-    `passes` passes over each batch.
-    """
-
-    over: str = "turn"
-    trunk: str = "shared"
-    decay: float = 0.95
-    clip: float = 0.2
-    learning_rate: float = 3e-3
-    passes: int = 2
-
-    def __post_init__(self):
-        if self.over not in ("turn", "token"):
-            raise ValueError(f"over must be 'turn' or 'token', got {self.over!r}")
-        if self.trunk not in ("shared", "own"):
-            raise ValueError(f"trunk must be 'shared' or 'own', got {self.trunk!r}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay must be in [0, 1], got {self.decay}")
-        if self.clip < 0 or self.learning_rate <= 0 or self.passes < 1:
-            raise ValueError(
-                "clip must be >= 0, learning_rate > 0 and passes >= 1, got "
-                f"{self.clip}, {self.learning_rate} and {self.passes}"
-            )
 
 
 def critic_loss(logits, batch: Tokens, *, clip: float):
-    """Return the value loss of the columns before the marked tokens.
+    """Return the value loss of the columns before the tokens in the mask.
 
     The batch has the columns `returns` and `old_value`.
     """
@@ -86,7 +52,7 @@ def critic_loss(logits, batch: Tokens, *, clip: float):
 
 
 class Critic:
-    """Computes values of turns or tokens and fits them; it holds no state of its own.
+    """Values of turns or tokens, and their fit; the state is passed in and returned.
 
     Arrays [N] have one number for each position, turn after turn, and within a turn
     token after token.
@@ -96,22 +62,26 @@ class Critic:
         """A batch has `rows` packed rows of `width` tokens, as in policy updates."""
         self.config, self._rows, self._width = config, rows, width
         self._model = with_scalar_head(model)
-        shared = config.trunk == "shared"
+        shared = config.network == "shared"
         top = {str(path[0]) for path, _ in nnx.to_flat_state(self._model.params)}
         optimizer = OptimizerConfig(
-            learning_rate=config.learning_rate, warmup=1, decay=False, weight_decay=0.0
+            learning_rate=config.learning_rate,
+            warmup_steps=1,
+            cosine_decay=False,
+            weight_decay=0.0,
         )
         self._learner = Learner(
-            self._model, optimizer,
-            on_logits(functools.partial(critic_loss, clip=config.clip)),
+            self._model,
+            optimizer,
+            on_logits(functools.partial(critic_loss, clip=config.value_clip)),
             ComputeConfig(frozen=tuple(sorted(top - {HEAD})) if shared else ()),
-        )  # fmt: skip
+        )
         definition = self._model.definition
 
         def values(params: nnx.State, batch: Tokens) -> jax.Array:
             rows = (batch.ids, batch.position, batch.segment)
             before = apply_decoder(definition, params, *rows).logits()[:, :-1, 0]
-            return jnp.pad(before, ((0, 0), (1, 0)))  # at the token, not before it
+            return jnp.pad(before, ((0, 0), (1, 0)))  # moved to the token it is before
 
         self._values = jax.jit(values)
 
@@ -122,7 +92,7 @@ class Critic:
     def positions(self, example: Example) -> list[int]:
         """Return the sampled tokens of a turn before which values are read."""
         sampled = [i for i, trains in enumerate(example.mask) if trains]
-        return sampled[:1] if self.config.over == "turn" else sampled
+        return sampled[:1] if self.config.value_level == "turn" else sampled
 
     def values(
         self, state: TrainState, policy: nnx.State, examples: Sequence[Example]
@@ -131,7 +101,9 @@ class Critic:
         params = self._params(state, policy)
         positions = [self.positions(e) for e in examples]
         count = sum(map(len, positions))
-        tokens = self._packed(_marked(examples, positions, row=np.arange(count)))
+        tokens = self._packed(
+            _value_examples(examples, positions, row=np.arange(count))
+        )
         out = np.zeros(count, np.float32)
 
         def piece(start: int, stop: int, size: int) -> tuple[Tokens, np.ndarray]:
@@ -155,22 +127,24 @@ class Critic:
         *,
         seed: int,
     ) -> tuple[TrainState, dict[str, float]]:
-        """Fit the critic to the returns, in some passes over the batch.
+        """Fit the critic to the returns in several passes over the batch.
 
-        `values` are those before the fit. The state given is used up. Metrics are the
-        `critic_loss` and the share of the returns' variance that `values` `explained`.
+        `values` are the critic's values before the fit; the buffers of `state` are
+        donated. The metrics are `value_loss` and `explained_variance`, the share of the
+        variance of the returns that `values` explain.
 
         Raises:
           FloatingPointError: a loss that is not finite.
         """
-        if self.config.trunk == "shared":
+        if self.config.network == "shared":
+            # A copy, because the learner donates buffers, and these are the policy's.
             params = jax.tree.map(jnp.copy, self._params(state, policy))
             state = state._replace(params=params)
         positions = [self.positions(e) for e in examples]
         tokens = self._packed(
-            _marked(examples, positions, returns=returns, old_value=values)
+            _value_examples(examples, positions, returns=returns, old_value=values)
         )
-        steps = -(-len(tokens.ids) // self._rows) * self.config.passes
+        steps = -(-len(tokens.ids) // self._rows) * self.config.epochs
         batches = epochs(tokens, self._rows, seed=seed, start=0)
         total: dict[str, Ratio] = {}
         for _ in range(steps):
@@ -178,12 +152,13 @@ class Critic:
             total = merge(total, metrics)
         loss = float(total["loss"].value())
         require_finite("critic loss", loss, int(state.step))
+        # Of the values before the fit: those that the advantages were computed with.
         residual = np.var(returns - values) / max(float(np.var(returns)), 1e-12)
-        return state, {"critic_loss": loss, "explained": float(1.0 - residual)}
+        return state, {"value_loss": loss, "explained_variance": float(1.0 - residual)}
 
     def _params(self, state: TrainState, policy: nnx.State) -> nnx.State:
-        """The critic's parameters; a shared trunk is that of the present policy."""
-        if self.config.trunk == "own":
+        """Return the critic's parameters; a shared trunk is the current policy's."""
+        if self.config.network == "separate":
             return state.params
         params = dict(nnx.to_flat_state(state.params))
         trunk = {p: x for p, x in nnx.to_flat_state(policy) if str(p[0]) != HEAD}
@@ -195,12 +170,12 @@ class Critic:
         return pack(examples, width if longest <= width else bucket(longest))
 
 
-def _marked(
+def _value_examples(
     examples: Sequence[Example],
     positions: Sequence[Sequence[int]],
     **columns: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
 ) -> list[Example]:
-    """The turns up to their last position, with mask and columns at the positions."""
+    """Return turns up to their last position, with mask and columns at positions."""
     out, start = [], 0
     for e, at in zip(examples, positions, strict=True):
         size = at[-1] + 1

@@ -18,6 +18,8 @@ def log_ratio(
     mask: Bool[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
     """Return log(new / old probability) of each policy token, 0 elsewhere."""
+    # Masked before the exponential that follows: exp of what stands in padding may
+    # overflow, and its gradient would be NaN even where the loss is masked later.
     return jnp.where(mask, logp - old_logp, 0.0)
 
 
@@ -27,6 +29,7 @@ def turn_sums(
     segment: Int[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
     """Return, at each policy token, the sum over its turn (a segment of a row)."""
+    # Segments are numbered from 0 to T in each row; an offset keeps rows apart.
     batch, steps = x.shape
     turn = jnp.asarray(segment) + (steps + 1) * jnp.arange(batch)[:, None]
     masked = jnp.where(mask, x, 0.0)
@@ -73,7 +76,7 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float = 0.0,
 ) -> Ratio:
-    """Clipped surrogate loss (PPO, arXiv:1707.06347, eq. 7) of log ratios.
+    """Return the clipped surrogate loss (PPO, arXiv:1707.06347, eq. 7) of log ratios.
 
     With a `dual_clip` above 1 the loss of a token with a negative advantage is bounded
     by that many times the advantage, however likely the token has become
@@ -81,6 +84,8 @@ def clipped_policy_loss(
     """
     ratio = jnp.exp(log_ratios)
     clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    # The minimum is a pessimistic bound: clipping removes what makes the objective look
+    # better, never what makes it look worse.
     gain = jnp.minimum(ratio * adv, clipped * adv)
     if dual_clip:
         bounded = jnp.maximum(gain, dual_clip * jnp.asarray(adv))
@@ -113,6 +118,7 @@ def token_kl(
     exp(ref - policy), and a single unlikely token can then dominate a step. Tokens that
     may not be sampled are -inf in both distributions and do not count.
     """
+    # Set to 0 before they are multiplied: 0 * -inf is NaN, in the gradient as well.
     allowed = jnp.isfinite(logp) & jnp.asarray(mask)[..., None]
     policy, reference = (jnp.where(allowed, x, 0.0) for x in (logp, ref_logp))
     return jnp.where(allowed, jnp.exp(policy) * (policy - reference), 0.0).sum(-1)
@@ -138,6 +144,7 @@ def sampled_kl(
     if kind not in ("k1", "k3"):
         raise ValueError(f"kind must be 'k1' or 'k3', got {kind!r}")
     k1 = log_ratio(logp, ref_logp, mask)
+    # expm1: near the reference both terms are tiny, and 1 would absorb them.
     estimate = k1 if kind == "k1" else jnp.expm1(-k1) + k1
     return masked_ratio(estimate, mask, weight)
 
@@ -151,7 +158,7 @@ def value_loss(
     *,
     clip: float = 0.0,
 ) -> Ratio:
-    """Half the squared error of the critic, with PPO's clipping of values.
+    """Return half the squared error of the critic, with PPO's clipping of values.
 
     With a `clip` above 0 the loss is the larger of two errors: that of the value, and
     that of the value clipped to within `clip` of `old_value`, the one before the

@@ -1,4 +1,4 @@
-"""The loss of the policy on packed tokens, and what an update's size is made of.
+"""The loss of the policy on packed tokens, and the terms of an update's size.
 
 logits -> the sampler's distribution -> log-probabilities of tokens -> surrogate, KL
 penalty and entropy bonus (losses.py). Functions of arrays, to be compiled by update.py.
@@ -16,13 +16,16 @@ from worldmodel.fitting.batches import Tokens
 
 
 def distribution(logits, batch: Tokens, masks, temperature: float):
-    """Return log p [B, T - 1, V] of each token but the first, as the sampler had it.
+    """Return log p [B, T - 1, V] of each token but the first, under the sampler.
 
     `masks` is bool [2 P, V]: row 2 p + f allows the tokens of phase p of the grammar,
     where f is 1 for the first token of the phase. `batch.token_type` numbers its rows.
     """
+    # The logits at a column predict the next token: logits lose their last column,
+    # everything that describes tokens its first.
     token_type = jnp.asarray(batch.token_type)[:, 1:]
     mask = jnp.asarray(batch.mask)[:, 1:]
+    # Other columns allow every token: without any, their softmax would be NaN.
     allowed = jnp.asarray(masks)[token_type] | ~mask[..., None]
     full = jnp.full(token_type.shape, temperature, jnp.float32)
     shaped = shaped_logits(logits[:, :-1], allowed, full, jnp.zeros_like(full))
@@ -60,17 +63,19 @@ def policy_loss(
         )
     )
     logp = jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+    # The ratio is to the learner before the update where that is known: PPO clips how
+    # far the policy moved, and the weight corrects for the sampler's other arithmetic.
     loss_weight = weight
     if learner_logp is not None:
         sampler_logp, old_logp = old_logp, jnp.asarray(learner_logp)[:, 1:]
         loss_weight = weight * losses.truncated_importance_weight(
-            old_logp, sampler_logp, mask, c.surrogate.truncate
+            old_logp, sampler_logp, mask, c.surrogate.importance_cap
         )
     log_ratios = losses.log_ratio(logp, old_logp, mask)
-    if c.surrogate.ratio == "turn":
+    if c.surrogate.importance_level == "turn":
         log_ratios = losses.turn_log_ratio(log_ratios, mask, segment)
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
-    if c.surrogate.ratio == "none":
+    if c.surrogate.importance_level == "none":
         policy = masked_ratio(-advantage * logp, mask, loss_weight)
     else:
         policy = losses.clipped_policy_loss(
@@ -85,21 +90,24 @@ def policy_loss(
     count = masked_ratio(jnp.ones_like(logp), mask, weight).total
     policy = Ratio(policy.total, count)
     kl = masked_ratio(losses.token_kl(log_probs, ref_logp, mask), mask, weight)
+    # The exact KL is always reported; the penalty may be an estimate of it.
     penalty = kl
-    if c.penalty.kind != "full":
+    if c.kl_penalty.estimator != "full":
         ref = jnp.take_along_axis(ref_logp, ids[..., None], axis=-1)[..., 0]
-        penalty = losses.sampled_kl(logp, ref, mask, weight, kind=c.penalty.kind)
+        penalty = losses.sampled_kl(
+            logp, ref, mask, weight, kind=c.kl_penalty.estimator
+        )
     safe = jnp.where(jnp.isfinite(log_probs), log_probs, 0.0)  # 0 log 0 is 0
     terms = jnp.where(jnp.isfinite(log_probs), jnp.exp(safe) * safe, 0.0)
     entropy = masked_ratio(-terms.sum(-1), mask, weight)
     total = policy.total - entropy_weight * entropy.total
-    if c.penalty.place == "loss":
+    if c.kl_penalty.placement == "loss":
         total = total + kl_weight * penalty.total
     return Ratio(total, policy.count), {
         "policy_loss": policy,
         "kl": kl,
         "entropy": entropy,
-        "clipped": losses.clip_fraction(log_ratios, mask, weight, **clip),
+        "clip_fraction": losses.clip_fraction(log_ratios, mask, weight, **clip),
     }
 
 

@@ -1,8 +1,8 @@
 """The trust region: the size of an update, a line search, the KL controller.
 
-Sizes are KL(new || old) over whole vocabularies, on the batch that the update was made
-from. A clipped loss only removes gradients; it does not keep a policy within any
-distance of the old one.
+Sizes are KL(new || old) over whole vocabularies, on the batch of the update. A clipped
+loss only removes gradients; it does not keep a policy within any distance of the old
+one (arXiv:2005.12729).
 """
 
 import math
@@ -47,10 +47,12 @@ def backtracking_line_search(
     fraction is 1, 1/2, 1/4, ..., or 0 with the old parameters where none of `max_steps`
     fractions is small enough, or where sizes are not finite.
     """
+    # The KL is measured anew at each point: its quadratic approximation is poor for the
+    # long steps that are to be cut.
     fraction, params = 1.0, new
     for _ in range(max_steps):
         size = measure(params)
-        # Comparisons with NaN are false.
+        # Comparisons with NaN are false, so such a step is never accepted.
         if size.mean_kl <= max_mean_kl and size.max_turn_kl <= max_turn_kl:
             return params, size, fraction
         fraction /= 2

@@ -23,12 +23,13 @@ from dreamgym.rl.policy_loss import (
     token_logp,
 )
 from dreamgym.rl.trust_region import UpdateSize, backtracking_line_search
-from worldmodel.backbone.generate import Grammar, bucket
+from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import DecoderOutput, Model
+from worldmodel.backbone.streams import bucket
 from worldmodel.fitting.arrays import Ratio, safe_count
 from worldmodel.fitting.batches import Example, Tokens, pack, rows_of
+from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
 from worldmodel.fitting.learner import (
-    ComputeConfig,
     Learner,
     TrainState,
     copy_params,
@@ -37,7 +38,6 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, read_logp
-from worldmodel.fitting.optimizer import OptimizerConfig
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def merge_equal_turns(examples: Sequence[Example]) -> list[Example]:
     The rollouts of a group begin in one state, and often act alike. The clipped
     surrogate is linear in advantages of the same sign, so these are averaged. The
     log-probabilities of equal turns of one policy differ by rounding at most, and the
-    first are kept; replayed turns of earlier policies have others and stay separate. A
+    first are used; replayed turns of earlier policies have others and stay separate. A
     turn with an advantage for each token is not merged.
     """
     groups: dict[tuple, list[Example]] = {}
@@ -57,6 +57,7 @@ def merge_equal_turns(examples: Sequence[Example]) -> list[Example]:
         advantage = e.columns["advantage"]
         if isinstance(advantage, float):
             sampler_logp = round(float(np.sum(e.columns["sampler_logp"])), 2)
+            # Of one sign: below and above 0 the clipped loss has different slopes.
             key = tuple(e.ids), advantage > 0, sampler_logp
             groups.setdefault(key, []).append(e)
         else:
@@ -87,16 +88,15 @@ class Updater:
         self._reference = reference
         optimizer = OptimizerConfig(
             learning_rate=config.learning_rate,
-            warmup=config.warmup,
-            decay=False,
+            warmup_steps=config.warmup_steps,
+            cosine_decay=False,
             weight_decay=0.0,
-            steps=config.warmup + 1,
         )
         self.learner = Learner(
             model,
             optimizer,
             on_logits(functools.partial(policy_loss, config=config)),
-            ComputeConfig(ema=config.penalty.reference_decay),
+            ComputeConfig(ema_decay=config.kl_penalty.reference_ema_decay),
         )
         self._auxiliary = Learner(model, optimizer, _auxiliary_loss)
         distribution_of = functools.partial(
@@ -121,13 +121,14 @@ class Updater:
 
         Examples have the columns `sampler_logp` and `advantage`. `weights` are those of
         the loss terms, the config's by default. `auxiliary` are examples of the
-        auxiliary loss, which is a mean of its own. The state given is used up.
+        auxiliary loss, which is a mean of its own. The buffers of `state` are donated.
 
-        Metrics are those of `policy_loss` and the size of the update
-        (trust_region.UpdateSize), with `step`, the fraction of the step that was taken,
-        and `gain`. With `visitation_weights`, one for each example, the gain is the sum
-        of advantages under the new policy in these weights, times `advantage_scale`, by
-        which advantages were divided; otherwise it is the mean over turns.
+        Metrics are those of `policy_loss`, the size of the update (`update_kl...`, see
+        trust_region.UpdateSize), `step_fraction`, the fraction of the step that was
+        taken, and `surrogate_gain`. With `visitation_weights`, one for each example,
+        the gain is the sum of advantages under the new policy in these weights, times
+        `advantage_scale`, by which advantages were divided; otherwise it is the mean
+        over turns.
 
         Raises:
           FloatingPointError: a loss that is not finite.
@@ -135,23 +136,26 @@ class Updater:
         """
         tokens = self._packed(merge_equal_turns(examples))
         if weights is None:
-            weights = LossWeights(kl=self.config.kl, entropy=self.config.entropy)
-        old = copy_params(state.params)
+            weights = LossWeights(
+                kl=self.config.kl_penalty.coefficient,
+                entropy=self.config.entropy_coefficient,
+            )
+        old = copy_params(state.params)  # the steps below donate their state's buffers
         learner_logp = None
-        if self.config.surrogate.truncate:
+        if self.config.surrogate.importance_cap:
             learner_logp = self._map_rows(
                 tokens, lambda b: self._token_logp(old, b, self._masks)
             )
         order = np.random.default_rng(seed).permutation(tokens.ids.shape[0])
-        minibatches = np.array_split(order, min(self.config.minibatches, len(order)))
-        auxiliary_batches: list[Tokens | None] = [None] * len(minibatches)
-        if auxiliary and weights.auxiliary:
-            shares = [auxiliary[i :: len(minibatches)] for i in range(len(minibatches))]
-            auxiliary_batches = [self._packed(x) if x else None for x in shares]
+        minibatches = np.array_split(
+            order, min(self.config.num_minibatches, len(order))
+        )
         total: dict[str, Ratio] = {}
-        for index, more in zip(minibatches, auxiliary_batches, strict=True):
+        for number, index in enumerate(minibatches):
+            share = auxiliary[number :: len(minibatches)] if weights.auxiliary else ()
+            auxiliary_batch = self._packed(share) if share else None
             state, step_metrics = self._step(
-                state, tokens, index, weights, learner_logp, more
+                state, tokens, index, weights, learner_logp, auxiliary_batch
             )
             total = merge(total, step_metrics)
         metrics = {k: float(v.value()) for k, v in total.items()}
@@ -169,16 +173,16 @@ class Updater:
             old,
             state.params,
             lambda new: self.update_size(new, old, tokens),
-            self.config.radius or np.inf,
+            self.config.max_update_kl or np.inf,
             max_turn_kl=self.config.max_turn_kl or np.inf,
         )
         metrics |= {
-            "moved": size.mean_kl,
-            "moved_most": size.max_kl,
-            "moved_turn": size.max_turn_kl,
-            "moved_turn_mean": size.mean_turn_kl,
-            "gain": size.gain * gain_scale,
-            "step": fraction,
+            "update_kl": size.mean_kl,
+            "update_kl_max": size.max_kl,
+            "update_kl_max_turn": size.max_turn_kl,
+            "update_kl_mean_turn": size.mean_turn_kl,
+            "surrogate_gain": size.gain * gain_scale,
+            "step_fraction": fraction,
         }
         return state._replace(params=params), metrics
 
@@ -219,7 +223,7 @@ class Updater:
 
     def _packed(self, examples: Sequence[Example]) -> Tokens:
         # A turn trains in the context it was sampled in: rows grow to hold all of it.
-        longest, width = max(len(e.ids) for e in examples), self.config.width
+        longest, width = max(len(e.ids) for e in examples), self.config.row_tokens
         return pack(examples, width if longest <= width else bucket(longest))
 
     def _pieces(
@@ -228,20 +232,20 @@ class Updater:
         compute: Callable[[Tokens, np.ndarray], T],
         index: np.ndarray | None = None,
     ) -> Iterator[T]:
-        """`compute(batch, index)` of all rows or of `index`, as many at once as fit."""
+        """Yield `compute(batch, index)` of all rows, or of `index`, in microbatches."""
         rows = np.arange(len(tokens.ids)) if index is None else index
 
         def piece(start: int, stop: int, size: int) -> T:
             piece_rows = rows[start:stop]
             return compute(rows_of(tokens, piece_rows, size), piece_rows)
 
-        batch_rows, width = self.config.rows, tokens.ids.shape[1]
+        batch_rows, width = self.config.batch_rows, tokens.ids.shape[1]
         return self.learner.microbatches.run(len(rows), batch_rows, width, piece)
 
     def _map_rows(
         self, tokens: Tokens, fn: Callable[[Tokens], jax.Array]
     ) -> Float[np.ndarray, "B T"]:
-        """A function of batches, applied to all rows."""
+        """Return a function of batches on all rows."""
         pieces = self._pieces(
             tokens, lambda batch, index: np.asarray(fn(batch))[: len(index)]
         )
@@ -256,7 +260,7 @@ class Updater:
         learner_logp: Float[np.ndarray, "B T"] | None,
         auxiliary: Tokens | None,
     ):
-        """One optimiser step on the rows `index`, and on the auxiliary batch."""
+        """Make one optimiser step on the rows `index` and on the auxiliary batch."""
         args = {
             "masks": self._masks,
             "kl_weight": np.float32(weights.kl),
@@ -284,7 +288,7 @@ class Updater:
             grads, loss = self._with_auxiliary(
                 state, grads, total, weights.auxiliary, auxiliary
             )
-            total |= {"beside": loss}
+            total |= {"auxiliary_loss": loss}
         return self.learner.apply(state, grads, total)
 
     def _with_auxiliary(
@@ -295,7 +299,7 @@ class Updater:
         weight: float,
         auxiliary: Tokens,
     ) -> tuple[Any, Ratio]:
-        """The gradients plus those of the auxiliary loss, and that loss.
+        """Return the gradients plus those of the auxiliary loss, and that loss.
 
         `weight` applies to the means of both losses. Gradients are sums that are
         divided by the policy loss's count, so the auxiliary ones are scaled by it.
@@ -313,8 +317,8 @@ class Updater:
         return _add_scaled(grads, more, scale), metrics["loss"]
 
 
-def _auxiliary_loss(readout: DecoderOutput, batch: Tokens):
-    logp = read_logp(readout, batch.ids)
+def _auxiliary_loss(output: DecoderOutput, batch: Tokens):
+    logp = read_logp(output, batch.ids)
     return cross_entropy(logp, batch.mask, batch.weight), {}
 
 

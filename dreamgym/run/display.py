@@ -1,50 +1,65 @@
-"""What a person who waits sees: a block on a terminal, redrawn where it stands.
+"""What a person who waits sees: on a terminal a live table, elsewhere a line at times.
 
-position, rows of metrics, clock -> lines of text (pure) -> a few ANSI codes that move
-and clear, none that colours. Where they cannot be written it is a line of tqdm, and
-nothing where nobody looks.
+position, rows of metrics, clock -> Status -> rich's Live on a terminal that moves its
+cursor; into a file a plain line every INTERVAL seconds, so that a log shows that the
+program is alive. Colours are for terminals alone.
 """
 
 import contextlib
 import math
-import os
-import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tqdm import tqdm
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.filesize import decimal
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-SHOWN = (
-    ("success", "success"), ("return", "return"), ("loss", "loss"),
-    ("held_out/loss", "held out"), ("kl", "KL"), ("moved", "moved"),
-    ("entropy", "entropy"), ("invalid", "invalid"), ("gate", "gate"),
-    ("probe", "real dev"), ("tokens/s", "tokens/s"),
-)  # fmt: skip
-"""Metrics that the block has room for, in this order, and how they are called there."""
+from dreamgym.envs.interrupts import check_interrupt
+from dreamgym.evaluation.metric_names import METRICS
+from dreamgym.run.terminal import printable, raw_stream
 
-
-CURVES = ("success", "return", "loss", "held_out/loss")
-"""Those with a small curve beside them."""
-
-
-SHARES = ("invalid", "gate")
-
-
-BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
-
-
-EVERY = 0.1
-"""Seconds between two drawings, at least."""
-
-
+INTERVAL = 10.0
+"""Seconds between two lines where the display is not live."""
 HISTORY = 1.0
-"""What is told within so many seconds of the first position was done before."""
+"""Positions within so many seconds of the start were reached before (a resumed run)."""
+MIN_HEIGHT = 10
+"""Lines that a terminal must have for a live table."""
+TREND_CELLS = 24
+BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+
+
+class _PrintableConsole(Console):
+    """A console that escapes control characters in what it prints, not its own."""
+
+    def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+        """Yield the segments of a renderable; see rich."""
+        for text, style, control in super().render(*args, **options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+def make_console(file: Any) -> Console:
+    """Return a console for a stream: colours on a terminal, plain lines elsewhere."""
+    file, terminal = raw_stream(file), file.isatty()
+    return _PrintableConsole(
+        file=file, force_terminal=terminal, force_jupyter=False, highlight=False,
+        markup=False, emoji=False, width=None if terminal else 100,
+    )  # fmt: skip
+
+
+def output_console() -> Console:
+    """Return the console of results: standard output."""
+    return make_console(sys.stdout)
 
 
 def sparkline(values: Sequence[float | int], cells: int, marks: str = BARS) -> str:
-    """The last values as marks of growing height, least to most; flat: the lowest."""
+    """Return the last values as marks of growing height; equal ones as the lowest."""
     last = [float(v) for v in values][-cells:]
     low, span = min(last, default=0.0), max(last, default=0.0) - min(last, default=0.0)
     top = len(marks) - 1
@@ -52,153 +67,177 @@ def sparkline(values: Sequence[float | int], cells: int, marks: str = BARS) -> s
 
 
 def duration(seconds: float | int) -> str:
-    """Seconds as m:ss or h:mm:ss."""
+    """Return seconds as m:ss or h:mm:ss."""
     hours, rest = divmod(round(max(seconds, 0.0)), 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
-def number(name: str, value: float | int) -> str:
-    """A metric in a few characters: shares in per cent, large ones whole."""
-    if name in SHARES:
+def metric_text(name: str, value: float | int) -> str:
+    """Return a metric in a few characters: shares in per cent, large ones whole."""
+    if METRICS[name].share:
         return f"{100 * value:.1f} %"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def lines(
-    text: str,
-    unit: str,
-    done: int,
-    total: int,
-    rows: Sequence[Mapping[str, float | int]],
-    *,
-    spent: float | int,
-    left: float | int | None,
-    width: int,
-    marks: str = BARS,
-) -> list[str]:
-    """The block: a line of progress, then the newest metrics, as many as a line holds.
-
-    Seconds `spent` and `left` (None: not known yet); no line is wider than `width`.
-    """
-    until = "" if left is None else f", {duration(left)} left"
-    head = f"{text}  {done:,}/{total:,} {unit}s  {duration(spent)}{until}"
-    room = min(width - len(head) - 2, 30)
-    if room >= 5 and total:
-        full = min(done * room // total, room)
-        head += "  " + marks[-1] * full + marks[0] * (room - full)
-    out, cells = [head], max(min(width // 8, 16), 4)
-    for name, called in SHOWN:
-        values = [r[name] for r in rows if math.isfinite(r.get(name, math.nan))]
-        if not values:
-            continue
-        piece = f"{called} {number(name, values[-1])}"
-        if name in CURVES and len(values) > 1:
-            piece += " " + sparkline(values, cells, marks)
-        if len(out) > 1 and len(out[-1]) + 3 + len(piece) <= width:
-            out[-1] += "   " + piece
-        else:
-            out.append(piece)
-    return [line[:width] for line in out]
-
-
 def seconds_left(marks: Sequence[tuple[int, float]], total: int) -> float | None:
-    """From positions and their times, oldest first; None where nothing tells.
+    """Return an estimate from positions and their times, the oldest first, or None.
 
-    The first interval holds the compiler's work: it only counts while it is the only
-    one.
+    The first interval includes compilation: it only counts while it is the only one.
     """
-    (at, since), (done, now) = marks[1 if len(marks) > 2 else 0], marks[-1]
-    if done <= at or now <= since:
+    (start, since), (done, until) = marks[1 if len(marks) > 2 else 0], marks[-1]
+    if done <= start or until <= since:
         return None
-    return max(total - done, 0) * (now - since) / (done - at)
+    return max(total - done, 0) * (until - since) / (done - start)
 
 
-class Live:
-    """The block on a terminal. The cursor waits on an empty line above it, so that
-    what others write there stays."""
+class Status:
+    """How far something is: a position out of `total` (0: unknown), and its metrics."""
 
-    def __init__(self, file: Any, total: int, text: str, unit: str):
-        self._file, self._total, self._text, self._unit = file, total, text, unit
-        self._start, self._drawn = time.monotonic(), -EVERY
+    def __init__(self, total: int, text: str, unit: str):
+        self._total, self._text, self._unit = total, text, unit
+        self._start, self._done = time.monotonic(), 0
         self._marks = [(0, self._start)]
-        self._rows: list[Mapping[str, float | int]] = []
-        self._marks_of = BARS if _writes(file, BARS) else PLAIN_BARS
+        self._rows: list[dict[str, float | int]] = []
 
-    def __call__(self, done: int, note: Any = None) -> None:
+    def update(self, done: int, note: Any = None) -> None:
         """Go to a position; a note that is a mapping is a row of metrics."""
-        now, done = time.monotonic(), min(done, self._total)
-        row = _numbers(note) if isinstance(note, Mapping) else {}
-        fresh = bool(row) and row not in self._rows[-1:]
-        if fresh:
-            self._rows.append(row)
-        if done and now - self._start < HISTORY:
-            self._marks = [(done, now)]
-        elif done > self._marks[-1][0]:
-            self._marks = [*self._marks[:2], (done, now)]
-        if fresh or now - self._drawn >= EVERY:
-            self._draw(done, now)
+        check_interrupt()  # a fit is not finished first where a library swallowed it
+        seconds, self._done = time.monotonic(), min(done, self._total)
+        if isinstance(note, Mapping):
+            row = {k: v for k, v in note.items() if isinstance(v, int | float)}
+            self._rows += [row] if row and row not in self._rows[-1:] else []
+        if self._done and seconds - self._start < HISTORY:
+            self._marks = [(self._done, seconds)]
+        elif self._done > self._marks[-1][0]:
+            self._marks = [*self._marks[:2], (self._done, seconds)]
 
-    def _draw(self, done: int, now: float) -> None:
-        self._drawn = now
+    def head(self) -> str:
+        """Return what runs, its position and its time."""
+        seconds = time.monotonic()
+        out = [self._text]
+        if self._total:
+            whole = decimal if self._unit == "B" else "{:,}".format
+            unit = "" if self._unit == "B" else f" {self._unit}s"
+            out.append(f"{whole(self._done)}/{whole(self._total)}{unit}")
         left = seconds_left(self._marks, self._total)
+        if self._done == self._total:
+            left = None  # what follows, nobody has counted
         if left is not None:  # since the last position time went on
-            left = max(left - (now - self._marks[-1][1]), 0.0)
-        columns = shutil.get_terminal_size().columns
-        block = lines(
-            self._text, self._unit, done, self._total, self._rows,
-            spent=now - self._start, left=left, width=columns - 1,
-            marks=self._marks_of,
+            left = max(left - (seconds - self._marks[-1][1]), 0.0)
+        until = "" if left is None else f", {duration(left)} left"
+        return "  ".join([*out, f"{duration(seconds - self._start)}{until}"])
+
+    def metrics(self) -> Iterator[tuple[str, str, list[float | int]]]:
+        """Yield label, newest value and all values of each known metric."""
+        for name, metric in METRICS.items():
+            values = [
+                r[name]
+                for r in list(self._rows)
+                if math.isfinite(r.get(name, math.nan))
+            ]
+            if values:
+                yield metric.label, metric_text(name, values[-1]), values
+
+    def line(self) -> str:
+        """Return everything as one plain line."""
+        metrics = [f"{label} {value}" for label, value, _ in self.metrics()]
+        return "  ".join([self.head(), *metrics])
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        del console  # rich's protocol
+        yield Text(self.head(), "bold")
+        if self._total:
+            yield ProgressBar(
+                self._total, self._done, width=min(options.max_width, 60),
+                complete_style="cyan", finished_style="cyan",
+            )  # fmt: skip
+            yield Segment.line()
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+        table.add_column(style="cyan")
+        marks = ASCII_BARS if options.ascii_only else BARS
+        for label, value, values in self.metrics():
+            trend = sparkline(values, TREND_CELLS, marks) if len(values) > 1 else ""
+            table.add_row(label, value, trend)
+        if table.row_count:
+            yield table
+
+
+class _Display:
+    """The statuses that are open, the innermost shown; one for the whole process."""
+
+    def __init__(self) -> None:
+        self._open: list[Status] = []
+        self._close: Callable[[], None] = lambda: None
+
+    def push(self, status: Status) -> None:
+        self._open.append(status)
+        if len(self._open) == 1:
+            console = make_console(sys.stderr)
+            live = console.is_terminal and not console.is_dumb_terminal
+            live = live and console.height >= MIN_HEIGHT
+            self._close = self._start_live(console) if live else self._start_lines()
+
+    def pop(self, status: Status) -> None:
+        self._open.remove(status)
+        if not self._open:
+            self._close()
+
+    def _start_live(self, console: Console) -> Callable[[], None]:
+        live = Live(
+            get_renderable=lambda: self._open[-1] if self._open else Text(""),
+            console=console, transient=True, refresh_per_second=4,
         )  # fmt: skip
-        drawn = "".join(f"\n{line}\x1b[K" for line in block)
-        self._file.write(f"\r\x1b[K{drawn}\x1b[J\x1b[{len(block)}F")
-        self._file.flush()
+        live.start()
+        return live.stop
 
-    def close(self) -> None:
-        """Clear the block."""
-        self._file.write("\r\x1b[J")
-        self._file.flush()
+    def _start_lines(self) -> Callable[[], None]:
+        stopped, file = threading.Event(), sys.stderr
+
+        def write() -> None:
+            while not stopped.wait(INTERVAL):
+                with contextlib.suppress(IndexError, ValueError):  # it has just ended
+                    print(self._open[-1].line(), file=file, flush=True)
+
+        thread = threading.Thread(target=write, name="display", daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            stopped.set()
+            thread.join()
+
+        return stop
 
 
-def able(file: Any) -> bool:
-    """Whether a block can be drawn: a terminal that moves its cursor, not too low."""
-    if not file.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        return False
-    return shutil.get_terminal_size().lines >= 10
-
-
-def _numbers(note: Mapping[str, Any]) -> dict[str, float | int]:
-    return {k: v for k, v in note.items() if isinstance(v, int | float)}
-
-
-def _writes(file: Any, text: str) -> bool:
-    try:
-        text.encode("ascii" if file.encoding is None else file.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+_DISPLAY = _Display()
 
 
 @contextlib.contextmanager
-def bar(total: int, text: str, unit: str = "it") -> Iterator[Callable[..., None]]:
-    """Progress set by position: yields show(done, note); see the file's docstring."""
-    if able(sys.stderr):
-        live = Live(sys.stderr, total, text, unit)
-        try:
-            yield live
-        finally:
-            live.close()
-        return
-    with tqdm(
-        total=total, desc=text, unit=unit, leave=False, disable=None, file=sys.stderr
-    ) as line:
+def progress_bar(
+    total: int, text: str, unit: str = "it"
+) -> Iterator[Callable[..., None]]:
+    """Show progress within a `with` block; yields update(done, note), see Status.
 
-        def show(done: int, note: Any = None) -> None:
-            line.n = min(done, total)
-            if isinstance(note, Mapping):
-                known = _numbers(note)
-                told = {c: number(k, known[k]) for k, c in SHOWN if k in known}
-                line.set_postfix(told, refresh=False)
-            line.refresh()
+    Blocks may be nested; the innermost is shown.
+    """
+    status = Status(total, text, unit)
+    _DISPLAY.push(status)
+    try:
+        yield status.update
+    finally:
+        _DISPLAY.pop(status)
 
-        yield show
+
+def print_stage(name: str, seconds: float, numbers: Mapping[str, Any]) -> None:
+    """Print a line on a finished stage: its seconds, and what it counted."""
+    counts = "  ".join(f"{k} {_short(v)}" for k, v in numbers.items())
+    text = Text.assemble((name, "bold"), f": {seconds:.0f} s  ", (counts, "dim"))
+    output_console().print(text, soft_wrap=True)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

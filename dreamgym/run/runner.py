@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.envs.interrupts import check_interrupt
 from dreamgym.run.directory import Run
 from dreamgym.run.reuse import reuse_stage
-from dreamgym.run.stage import Stage, StageTable, StageView
+from dreamgym.run.stage import Stage, StageTable
+from dreamgym.run.view import StageView
 
 
 def run_stages(
@@ -23,20 +25,28 @@ def run_stages(
 
     A stage that one of the `others` has computed under the same key is taken from
     there. `check` sees the numbers of each stage as it is done, and may raise.
+
+    Raises:
+      BlockingIOError: another process works in the run directory.
     """
-    for stage in table.closure(names):
-        marker = run.done(stage.name)
-        key = table.key(stage.name, run.config)
-        if marker is None and reuse_stage(run, stage, key, others):
+    with run.lock:
+        for stage in table.closure(names):
             marker = run.done(stage.name)
-        elif marker is None:
-            view = StageView(run, stage, table)
-            marker = run.stage(stage.name, lambda s=stage, v=view: s.body(v), key=key)
-            remove_work(run, stage)
-        else:
-            print(f"{stage.name}: done before", file=sys.stderr)
-        if check is not None:
-            check(stage, (marker or {})["numbers"])
+            key = table.key(stage.name, run.config)
+            check_interrupt()
+            if marker is None and reuse_stage(run, stage, key, others):
+                marker = run.done(stage.name)
+            elif marker is None:
+                view = StageView(run, stage, table)
+                marker = run.stage(
+                    stage.name, lambda s=stage, v=view: s.body(v), key=key,
+                    test=stage.test,
+                )  # fmt: skip
+                remove_work(run, stage)
+            else:
+                print(f"{stage.name}: done before", file=sys.stderr)
+            if check is not None:
+                check(stage, (marker or {})["numbers"])
 
 
 def remove_work(run: Run, stage: Stage) -> None:

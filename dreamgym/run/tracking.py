@@ -30,7 +30,7 @@ class TrackerError(RuntimeError):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Where numbers are shown, beside the file."""
+    """Where metrics are sent, in addition to the file."""
 
     def log(self, stage: str, step: int, metrics: Metrics) -> None:
         """Numbers of a stage at its step; steps of a stage mostly grow."""
@@ -88,9 +88,12 @@ class Journal:
         if (stage, step) in self._told:
             return False
         row = {
-            "schema": SCHEMA, "stage": stage, "step": step,
-            "time": round(time.time(), 3), "metrics": dict(metrics),
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "stage": stage,
+            "step": step,
+            "time": round(time.time(), 3),
+            "metrics": dict(metrics),
+        }
         with self._path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
         self._told.add((stage, step))
@@ -135,13 +138,16 @@ class _WeightsAndBiases:
 
     def __init__(self, root: Path, config: Mapping[str, Any]):
         wandb = importlib.import_module("wandb")
-        told = f"{root.resolve()} {json.dumps(config, sort_keys=True)}"
+        identity = f"{root.resolve()} {json.dumps(config, sort_keys=True)}"
         self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "dreamgym"), name=root.name,
-            id=hashlib.sha256(told.encode()).hexdigest()[:16], resume="allow",
-            dir=str(root), config=dict(config),
+            project=os.environ.get("WANDB_PROJECT", "dreamgym"),
+            name=root.name,
+            id=hashlib.sha256(identity.encode()).hexdigest()[:16],
+            resume="allow",
+            dir=str(root),
+            config=dict(config),
             settings=wandb.Settings(silent=True, console="off"),
-        )  # fmt: skip
+        )
         self._stages: set[str] = set()
 
     def log(self, stage: str, step: int, metrics: Metrics) -> None:
@@ -149,9 +155,8 @@ class _WeightsAndBiases:
             self._stages.add(stage)
             self._run.define_metric(f"{stage}/step")
             self._run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
-        known = {k: v for k, v in metrics.items() if v is not None}
-        told = {f"{stage}/{name}": value for name, value in known.items()}
-        self._run.log({f"{stage}/step": step} | told)
+        values = {f"{stage}/{k}": v for k, v in metrics.items() if v is not None}
+        self._run.log({f"{stage}/step": step} | values)
 
     def close(self) -> None:
         self._run.finish()
@@ -199,7 +204,7 @@ class Tracking:
                 self._trackers[name] = _begun(name, root, config)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
-        """Tell the numbers of a stage at its step, unless they were told before.
+        """Log the metrics of a stage at a step, unless they were logged before.
 
         Raises:
           OSError: the file cannot be written (as checkpoints could not be, either).
@@ -207,9 +212,9 @@ class Tracking:
         """
         if self._journal is None:  # a run that is only looked at is not written to
             self._journal = Journal(self._root / FILE)
-        told = plain(metrics)
-        if told and self._journal.log(stage, step, told):
-            self._each(lambda tracker: tracker.log(stage, step, told))
+        numbers = plain(metrics)
+        if numbers and self._journal.log(stage, step, numbers):
+            self._each(lambda tracker: tracker.log(stage, step, numbers))
 
     def close(self) -> None:
         """Close the trackers; the file is whole at any time."""

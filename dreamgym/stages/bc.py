@@ -1,7 +1,7 @@
 """Stage: behaviour cloning, the control of every policy after it.
 
 Both policies begin at the experience model's weights, which know the words and what
-actions do; or, where `warmstart.start` says so, at what that began at. `untrained` is
+actions do; or, where `bc.init` says so, at what that began at. `untrained` is
 this model, asked to act; `bc` is fitted to demonstrations, to its best dev loss.
 """
 
@@ -16,7 +16,7 @@ from dreamgym.run.directory import Run
 
 def body(run: Run) -> dict[str, Any]:
     """Fit a policy to the demonstrations; writes policies/untrained and policies/bc."""
-    experts, held = demonstrations(run)
+    experts, dev_experts = demonstrations(run)
     policy = initial_policy(run)
     longest = run.numbers("pretrain").get("action_tokens", 0)
     if longest >= policy.config.action_tokens:
@@ -27,10 +27,13 @@ def body(run: Run) -> dict[str, Any]:
         )
     save_policy(run, "untrained", policy)
     examples = early.bc_examples(policy, experts)
-    dev = early.bc_examples(policy, held)
-    fit = run.config.warmstart.fit
+    dev = early.bc_examples(policy, dev_experts)
+    fit = run.config.bc.fit
+    draws = early.draws(policy, fit, examples)
+    if draws > 1:
+        examples = early.bc_examples(policy, experts, draws=draws)
     save_policy(run, "bc", policy.replace(
         fit_model(run, "bc", policy.model, examples, fit, dev)
     ))  # fmt: skip
     run.drop("checkpoints/bc")
-    return {"experts": len(experts), "bc_examples": len(examples)}
+    return {"experts": len(experts), "bc_examples": len(examples) // draws}

@@ -1,18 +1,20 @@
 """Stage: what other actions lead to, at states of the demonstrations."""
 
+import sys
 from typing import Any
 
 from dreamgym.agent.branching import (
     SAMPLES_PER_ALTERNATIVE,
     BranchingResult,
     branch,
+    branch_cost,
     policy_proposals,
 )
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
-from dreamgym.envs import registry
+from dreamgym.build.environments import make_env
 from dreamgym.run.directory import Run
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from worldmodel.data.records import write_branches
 
 
@@ -22,39 +24,56 @@ def body(run: Run) -> dict[str, Any]:
     None are taken where no environment is at hand, nor where the warm start's method
     is behaviour cloning alone, which reads none.
     """
-    c = run.config.warmstart
     result = BranchingResult([], 0, [], 0, 0, 0, 0)
-    if run.config.env and c.method != "bc":
+    if run.config.env.id and run.config.warmstart.method != "bc":
         result = _branches(run)
     write_branches(run.path("branches.jsonl"), result.branches)
     return {
         "branches": len(result.branches),
-        "real_transitions": result.transitions,
-        "drifted": len(result.drifted),
+        "real_transitions": 0,  # counted as taken
+        "states": result.states,
+        "states_planned": result.planned,
+        "unreachable_episodes": len(result.unreachable_episodes),
         "duplicates": result.duplicates,
-        "replaced": result.replaced,
+        "invalid_proposals": result.invalid_proposals,
         "errors_left_out": result.errors,
-        "broken": result.broken,
+        "crashed": result.crashed,
     }
 
 
 def _branches(run: Run) -> BranchingResult:
-    c = run.config.warmstart
+    c = run.config.branch
     experts, _ = run_episodes.demonstrations(run)
     proposed = None
-    if c.source == "policy":
+    if c.proposer == "policy":
         proposed = policy_proposals(
-            models.initial_policy(run), experts[: c.branched],
+            models.initial_policy(run), experts[: c.episodes],
             count=SAMPLES_PER_ALTERNATIVE * c.alternatives, temperature=c.temperature,
             seed=run.config.seed,
         )  # fmt: skip
-    env = registry.make(run.config.env)
+    env = make_env(run)
     try:
-        with bar(min(c.branched, len(experts)), "branch", "episode") as show:
+        chosen = experts[: c.episodes]
+        cost = branch_cost(env, chosen, c.alternatives)
+        budget = c.max_transitions
+        limit = f", of {cost:,} for all states" if 0 < budget < cost else ""
+        print(
+            f"branch: {min(cost, budget) if budget else cost:,} real steps at most"
+            f"{limit}",
+            file=sys.stderr,
+        )
+        states = sum(len(e.transitions) for e in chosen)
+        with progress_bar(states, "branch", "state") as show:
             return branch(
-                env, experts, alternatives=c.alternatives, max_episodes=c.branched,
-                seed=run.config.seed, max_error_share=c.errors, proposals=proposed,
+                env,
+                experts,
+                alternatives=c.alternatives,
+                max_episodes=c.episodes,
+                seed=run.config.seed,
+                max_error_share=c.max_error_share,
+                max_transitions=budget,
+                proposals=proposed,
                 progress=lambda done, _: show(done),
-            )  # fmt: skip
+            )
     finally:
         env.close()

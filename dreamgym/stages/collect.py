@@ -4,16 +4,30 @@ Experts, noisy experts and random actors play distinct tasks; success and failur
 stay. With episodes from elsewhere this stage only checks, splits and copies them.
 """
 
+import contextlib
 import dataclasses
+from collections import Counter
 from typing import Any
 
 import gymnasium
 
 from dreamgym.agent.behavior import collect
-from dreamgym.build.episodes import games_of, joined, sides_of, split_by_task
-from dreamgym.envs import registry
+from dreamgym.build.environments import make_env
+from dreamgym.build.episodes import (
+    broken_counts,
+    games_of,
+    joined,
+    sides_of,
+    split_by_task,
+)
+from dreamgym.build.step_limit import (
+    step_limit,
+    step_limit_from_env,
+    step_limit_from_episodes,
+)
+from dreamgym.envs.limits import StepLimit
 from dreamgym.run.directory import Run, RunError
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from worldmodel.data.records import Episode, read_episodes, write_episodes
 
 
@@ -23,13 +37,15 @@ def body(run: Run) -> dict[str, Any]:
     Raises:
       RunError: nothing to learn from, or nothing to measure it on.
     """
-    if run.config.refit:
-        return _write(run, *joined(Run.open(run.config.refit), run.config.episodes))
-    if run.config.episodes:
+    if run.config.data.base_run:
+        source = Run.open(run.config.data.base_run)
+        limit = StepLimit(step_limit(source), f"that of {source.root}")
+        return _write(run, *joined(source, run.config.data.episodes), limit)
+    if run.config.data.episodes:
         return _from_file(run)
-    if not run.config.env:
+    if not run.config.env.id:
         raise RunError("nothing to learn from: give --env, --episodes, or both")
-    env = registry.make(run.config.env)
+    env = make_env(run)
     try:
         return _from_env(run, env)
     finally:
@@ -37,31 +53,39 @@ def body(run: Run) -> dict[str, Any]:
 
 
 def _from_file(run: Run) -> dict[str, Any]:
-    path = run.config.episodes
+    path = run.config.data.episodes
     train, dev = sides_of(read_episodes(path), path)
     if not train:
         raise RunError(f"{path}: expected an episode of split 'train', got none")
     if not dev:
         train, dev = split_by_task(train, share=0.1)
-    return _write(run, train, dev)
+    if not run.config.env.id:
+        return _write(run, train, dev, step_limit_from_episodes(run.config, train))
+    with contextlib.closing(make_env(run)) as env:
+        limit = step_limit_from_env(run.config, env)
+    return _write(run, train, dev, limit)
 
 
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     c, seed = run.config.collect, run.config.seed
-    name = run.config.env
-    train = games_of(env, name, "train", c.games)
-    dev = games_of(env, name, "dev", c.dev_games)
-    steps = run.config.max_steps
-    with bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
+    name = run.config.env.id
+    train = games_of(env, name, "train", c.train_tasks)
+    dev = games_of(env, name, "dev", c.dev_tasks)
+    limit = step_limit_from_env(run.config, env)
+    with progress_bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
+        failures = Counter[str]()
         found = collect(
-            env, train, c.episodes, c, seed=seed, max_steps=steps, show=show
-        )
+            env, train, c.episodes, c, seed=seed, max_steps=limit.steps, show=show,
+            failures=failures,
+        )  # fmt: skip
         # Each actor as often as another: with few demonstrations to learn from there
         # must still be enough to tell where imitation is at its best.
-        even = dataclasses.replace(c, expert=1.0, noisy=1.0, random=1.0)
+        even = dataclasses.replace(
+            c, expert_weight=1.0, noisy_weight=1.0, random_weight=1.0
+        )
         held = collect(
-            env, dev, 2 * len(dev), even, seed=seed + 1, max_steps=steps,
-            show=lambda n: show(c.episodes + n),
+            env, dev, 2 * len(dev), even, seed=seed + 1, max_steps=limit.steps,
+            show=lambda n: show(c.episodes + n), failures=failures,
         )  # fmt: skip
     for split, episodes in (("train", found), ("dev", held)):
         if not episodes:
@@ -69,13 +93,21 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
                 f"environment {name!r}: expected a step of at least 1 {split} game, "
                 "got none; how each broke is told above"
             )
-    return _write(run, found, held)
+    counts = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
+    # The real transitions are counted as they are taken.
+    return _write(run, found, held, limit) | {"real_transitions": 0} | counts
 
 
-def _write(run: Run, train: list[Episode], dev: list[Episode]) -> dict[str, Any]:
+def _write(
+    run: Run, train: list[Episode], dev: list[Episode], limit: StepLimit
+) -> dict[str, Any]:
     write_episodes(run.path("episodes.jsonl"), train)
     write_episodes(run.path("dev.jsonl"), dev)
     return {
+        "max_episode_steps": limit.steps,
+        "max_episode_steps_reason": limit.reason,
+        "broken": broken_counts(train),
+        "truncated": sum(e.transitions[-1].truncated for e in train),
         "episodes": len(train),
         "games": len({e.task.id for e in train}),
         "transitions": sum(len(e.transitions) for e in train),

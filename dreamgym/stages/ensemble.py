@@ -20,11 +20,16 @@ def body(run: Run) -> dict[str, Any]:
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
     examples = run_experience.examples(run, tok)
     work = run.path("checkpoints/ensemble")
-    with run.following("ensemble", c.ensemble.members * c.ensemble.steps) as told:
+    with run.following("ensemble", c.ensemble.members * c.ensemble.steps) as report:
         fits = members(
-            model, examples, c.pretrain, c.ensemble, seed=c.seed, directory=work,
-            progress=told,
-        )  # fmt: skip
+            model,
+            examples,
+            c.pretrain.fit,
+            c.ensemble,
+            seed=c.seed,
+            directory=work,
+            progress=report,
+        )
     for number, member in enumerate(fits):
         save_model(run.path(f"ensemble/{number}"), member, tok)
     run.drop("checkpoints/ensemble")

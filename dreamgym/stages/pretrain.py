@@ -5,7 +5,12 @@ from typing import Any
 import numpy as np
 
 from dreamgym.build.episodes import read, training_share
-from dreamgym.build.experience import replay_memory, transitions, variations
+from dreamgym.build.experience import (
+    redrawn_transitions,
+    replay_memory,
+    transitions,
+    variations,
+)
 from dreamgym.build.models import initial_model
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run
@@ -19,24 +24,27 @@ from worldmodel.experience.examples import (
 )
 from worldmodel.fitting import supervised
 from worldmodel.text import prompts
+from worldmodel.text.references import reference_rule
 from worldmodel.text.tokenizer import TextTokenizer
 
 
 def body(run: Run) -> dict[str, Any]:
     """Fit the experience model; writes experience/ and tokenizer/.
 
-    Where a server is asked nothing is fitted: experience/ then holds the model as it is
+    Where a server answers, nothing is fitted: experience/ then holds the model as it is
     before any fit, from which the policies start, and the numbers have no losses.
     """
     run.require("collect")
     c = run.config
     train, dev = read(run)
-    told = training_share(run, train)
-    if c.model in MODELS and not c.refit:
+    episodes = training_share(run, train)
+    if c.model in MODELS and not c.data.base_run:
         size = MODELS[c.model].vocab_size
-        TextTokenizer.train(texts_of(train), size).save(run.path("tokenizer"))
+        rule = reference_rule(train) if c.pretrain.reference_draws else None
+        tokenizer = TextTokenizer.train(texts_of(train), size, references=rule)
+        tokenizer.save(run.path("tokenizer"))
     model, tok = initial_model(run)
-    memory = replay_memory(run, told)
+    memory = replay_memory(run, episodes)
     sizes = {
         "tokens_per_state": round(_state_tokens(tok, train), 1),
         "tokens_per_state_dev": round(_state_tokens(tok, dev), 1),
@@ -44,24 +52,31 @@ def body(run: Run) -> dict[str, Any]:
     }
     if c.server is not None:
         save_model(run.path("experience"), model, tok)
-        asked = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
-        return asked | sizes
-    examples = transitions(run, tok, told, memory)
+        numbers = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
+        return numbers | sizes
+    examples = transitions(run, tok, episodes, memory)
     distinct = len(examples)
     tokens, longest = mean_tokens(examples), reply_tokens(examples)
-    examples += variations(run, tok, train)
-    held = transition_examples(tok, dev, memory, c.experience)
-    held = held[: c.evaluate.fidelity]
-    with run.following("pretrain", c.pretrain.steps) as told:
+    redrawn = redrawn_transitions(run, tok, episodes, memory, examples)
+    examples += [*redrawn, *variations(run, tok, train)]
+    held_out = transition_examples(tok, dev, memory, c.experience)
+    held_out = held_out[: c.fidelity.transitions]
+    with run.following("pretrain", c.pretrain.fit.steps) as report:
         model, curve = supervised.fit(
-            model, examples, c.pretrain, seed=c.seed, held_out=held, progress=told,
+            model,
+            examples,
+            c.pretrain.fit,
+            seed=c.seed,
+            held_out=held_out,
+            progress=report,
             directory=run.path("checkpoints/pretrain"),
-        )  # fmt: skip
+        )
     save_model(run.path("experience"), model, tok)
     run.write_curve("pretrain", curve)
     run.drop("checkpoints/pretrain")
     return {
         "distinct_transitions": distinct,
+        "reference_examples": len(redrawn),
         "tokens_per_transition": round(tokens, 1),
         **sizes,
         **longest,

@@ -5,46 +5,59 @@ follow from this table. It is what `dreamgym.run.runner` runs; nothing else impo
 stage.
 """
 
-from dreamgym.run.stage import Stage, StageTable
-from dreamgym.stages import (
-    bc,
-    branch,
-    collect,
-    ensemble,
-    evaluate,
-    fidelity,
-    pretrain,
-    reward_model,
-    train,
-    transfer,
-    warmstart,
-)
+from dreamgym.agent.config import FLOORS
+from dreamgym.run.stage import Late, Stage, StageTable
 
-ENV = ("env", "max_steps")
+_ROOM = "dreamgym.stages"
+ENV = ("env.id", "env.max_episode_steps")
 EPISODES = ("experience.reasoning",)
 """How episodes are read: with traces or without."""
-INITIAL = ("model", "refit")
+INITIAL = ("model", "data.base_run")
 """What a fit from scratch or from a directory begins at."""
-FITTED = ("share", "shuffled", "balance", "retrieval", "experience", "pretrain")
+FITTED = ("experience", "memory.encoder", "pretrain")
 """What the experience model is fitted to, and how."""
 EXPERIENCE = (
-    "experience", "server", "share", "shuffled", "retrieval", *INITIAL,
-    "ensemble.members", "trust.signal",
-)  # fmt: skip
-"""What the fitted experience model is asked with."""
-POLICY = ("policy", "warmstart.start", "warmstart.experts", "warmstart.share")
-PLAY = ("evaluate.slots", "evaluate.temperature", "evaluate.games")
+    "experience",
+    "server",
+    "memory.encoder",
+    "pretrain.data_share",
+    "pretrain.permute_outcomes",
+    "ensemble.members",
+    "uncertainty.signal",
+    *INITIAL,
+)
+"""What the experience model is asked with."""
+POLICY = ("policy", "bc.init", "bc.max_demonstrations", "bc.demonstration_share")
+PLAY = ("env.num_envs", "evaluate")
+DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks")
+"""The real dev games that choose between policies."""
 
 
 def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
     """Return the stage that plays the test games with a policy."""
     return Stage(
         f"evaluate/{policy}",
-        evaluate.body_of(policy),
+        Late(f"{_ROOM}.evaluate", arguments={"policy": policy}),
+        about=f"Play the real test games with {policy}",
         needs=(maker,),
         reads=("seed", *ENV, "policy", *PLAY),
         writes=(f"test/{policy}.jsonl",),
         command=command,
+        test=True,
+    )
+
+
+def _floor(name: str) -> Stage:
+    """Return the stage that plays the test games with an actor that nobody trained."""
+    return Stage(
+        f"evaluate/{name}",
+        Late(f"{_ROOM}.evaluate", "floor_body", {"name": name}),
+        about=f"Play the real test games with an actor that nobody trained ({name})",
+        needs=("collect",),
+        reads=("seed", *ENV, "evaluate.tasks"),
+        writes=(f"test/{name}.jsonl",),
+        command="evaluate",
+        test=True,
     )
 
 
@@ -52,7 +65,8 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
     """Return the stage that trains a policy in the real environment."""
     return Stage(
         policy,
-        transfer.body_of(policy, start),
+        Late(f"{_ROOM}.transfer", arguments={"name": policy, "start": start}),
+        about=f"Fine-tune {start} in the real environment",
         needs=(maker,) if maker == "train" else (maker, "reward_model"),
         reads=(
             "seed",
@@ -62,9 +76,8 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
             *POLICY,
             *PLAY,
             "transfer",
-            "transfer_budget",
-            "enrich",
-            "trust",
+            "memory",
+            "uncertainty",
         ),
         writes=(f"policies/{policy}", f"curves/{policy}.jsonl"),
         policies=(policy,),
@@ -76,57 +89,64 @@ STAGES = StageTable(
     (
         Stage(
             "collect",
-            collect.body,
-            reads=("seed", *ENV, "episodes", "refit", "collect"),
+            Late(f"{_ROOM}.collect"),
+            about="Collect real episodes, or take those of a file",
+            reads=("seed", *ENV, "data", "collect"),
             writes=("episodes.jsonl", "dev.jsonl"),
         ),
+        *map(_floor, FLOORS),
         Stage(
             "pretrain",
-            pretrain.body,
+            Late(f"{_ROOM}.pretrain"),
+            about="Fit the experience model",
             needs=("collect",),
-            reads=("seed", *INITIAL, *FITTED, "server", "evaluate.fidelity"),
+            reads=("seed", *INITIAL, *FITTED, "server", "fidelity"),
             writes=("tokenizer", "experience", "memory", "curves/pretrain.jsonl"),
         ),
         Stage(
             "ensemble",
-            ensemble.body,
+            Late(f"{_ROOM}.ensemble"),
+            about="Fit the members of an ensemble to what the model was fitted to",
             needs=("pretrain",),
             reads=("seed", *INITIAL, *FITTED, "ensemble"),
             writes=("ensemble",),
         ),
         Stage(
             "fidelity",
-            fidelity.body,
+            Late(f"{_ROOM}.fidelity"),
+            about="Score the experience model on dev tasks",
             needs=("pretrain", "ensemble"),
             reads=(
                 "seed",
-                "env",
+                "env.id",
                 *EXPERIENCE,
-                "trust.gate",
-                "trust.pessimism",
-                "evaluate.fidelity",
+                "uncertainty",
+                "fidelity",
             ),
             writes=("fidelity.json", "plots/fidelity.png"),
         ),
         Stage(
             "reward_model",
-            reward_model.body,
+            Late(f"{_ROOM}.reward_model"),
+            about="Fit a reward model if the rewards of a loop need one",
             needs=("pretrain",),
             reads=(
                 "seed",
                 *EPISODES,
                 "server",
-                "dream.reward",
+                "reward_model",
+                "train.reward",
                 "transfer.reward",
             ),
-            writes=("reward",),
+            writes=("reward_model", "curves/reward_model.jsonl"),
             command="reward-model",
         ),
         Stage(
             "bc",
-            bc.body,
+            Late(f"{_ROOM}.bc"),
+            about="Fit a policy to the demonstrations",
             needs=("pretrain",),
-            reads=("seed", *EPISODES, *INITIAL, *POLICY, "warmstart.fit"),
+            reads=("seed", *EPISODES, *INITIAL, "policy", "bc"),
             writes=("policies/untrained", "policies/bc", "curves/bc.jsonl"),
             policies=("untrained", "bc"),
         ),
@@ -134,30 +154,40 @@ STAGES = StageTable(
         _evaluation("bc", "bc"),
         Stage(
             "branch",
-            branch.body,
+            Late(f"{_ROOM}.branch"),
+            about="Take real alternatives at states of the demonstrations",
             needs=("bc",),
             reads=(
                 "seed",
-                "env",
+                "env.id",
                 *EPISODES,
                 *INITIAL,
                 *POLICY,
                 "warmstart.method",
-                "warmstart.branched",
-                "warmstart.alternatives",
-                "warmstart.source",
-                "warmstart.errors",
-                "warmstart.temperature",
+                "branch",
             ),
             writes=("branches.jsonl",),
         ),
         Stage(
             "warmstart",
-            warmstart.body,
+            Late(f"{_ROOM}.warmstart"),
+            about="Warm-start the policy by early experience",
             needs=("branch",),
-            reads=("seed", *EPISODES, *INITIAL, "policy", "warmstart"),
+            reads=(
+                "seed",
+                *ENV,
+                *EPISODES,
+                *INITIAL,
+                "policy",
+                "bc",
+                "warmstart",
+                *PLAY,
+                *DEV_GAMES,
+            ),
             writes=(
                 "policies/warmstart",
+                "dev_games/bc.jsonl",
+                "dev_games/warmstart.jsonl",
                 "curves/iwm.jsonl",
                 "curves/writer.jsonl",
                 "curves/warmstart.jsonl",
@@ -166,25 +196,68 @@ STAGES = StageTable(
         ),
         _evaluation("warmstart", "warmstart"),
         Stage(
-            "train",
-            train.body,
-            needs=("warmstart", "fidelity", "reward_model"),
+            "dream_check",
+            Late(f"{_ROOM}.dream_check"),
+            about="Compare the dream with real dev games before training in it",
+            needs=("warmstart", "fidelity"),
             reads=(
                 "seed",
                 *ENV,
                 *EXPERIENCE,
                 *POLICY,
                 *PLAY,
-                "evaluate.fidelity",
-                "dream",
-                "real",
-                "enrich",
-                "trust",
+                *DEV_GAMES,
+                "uncertainty",
+                "train.environment",
+                "dream_check",
             ),
-            writes=("policies/dream", "curves/dream.jsonl", "bound.json"),
+            writes=("dev_games/warmstart.jsonl",),
+            command="dream-check",
+        ),
+        Stage(
+            "train",
+            Late(f"{_ROOM}.train"),
+            about="Train from the warm start in the dream",
+            needs=("dream_check", "reward_model"),
+            reads=(
+                "seed",
+                *ENV,
+                *EXPERIENCE,
+                *POLICY,
+                *PLAY,
+                "fidelity",
+                "train",
+                "memory",
+                "uncertainty",
+                "dream_check.margin",
+                "dream_check.force",
+            ),
+            writes=(
+                "policies/dream",
+                "curves/dream.jsonl",
+                "bound.json",
+                "dev_games/dream.jsonl",
+            ),
             policies=("dream",),
         ),
         _evaluation("dream", "train"),
+        Stage(
+            "off_policy",
+            Late(f"{_ROOM}.off_policy"),
+            about="Measure how the dream answers the policy that was trained in it",
+            needs=("train",),
+            reads=(
+                "seed",
+                *ENV,
+                *EXPERIENCE,
+                *POLICY,
+                *PLAY,
+                *DEV_GAMES,
+                "uncertainty",
+            ),
+            writes=("off_policy.json",),
+            command="evaluate",
+        ),
         _fine_tuning("s2r", "dream", "train"),
         _evaluation("s2r", "s2r", "transfer"),
         _fine_tuning("real_only", "warmstart", "warmstart"),

@@ -4,37 +4,47 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build import environments
 from dreamgym.build import experience as run_experience
+from dreamgym.build.environments import (
+    dreamed_dev_games,
+    play_dev_games,
+    plays_dev_games,
+)
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, trust
 from dreamgym.build.loop import real_evaluation, reinforce
-from dreamgym.build.models import load_policy
+from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds
+from dreamgym.evaluation.dream_check import dev_metrics
+from dreamgym.evaluation.statistics import percent
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
 from dreamgym.training.monitor import best_row
+from dreamgym.training.selection import is_no_worse
 from worldmodel import fidelity
 from worldmodel.data.records import Episode, Task
 from worldmodel.experience.base import CachingExperienceModel
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
-    "return (baseline group, others, batch or critic, not divided by a std, averaged "
-    "over tokens, without replay)."
+    "return (advantage_estimator group_mean, leave_one_out, batch_mean or gae, not "
+    "divided by a std, averaged over tokens, without replay)."
 )
 
 
 UNMEASURED = (
     "Theorem 1 says nothing of this update: it was paid other rewards than the "
-    "environment's (dream.reward, trust.pessimism, or a KL in the reward), and how far "
-    "the dream is wrong about those was not measured."
+    "environment's (train.reward, uncertainty.penalty, or a KL in the reward), and "
+    "how far the dream is wrong about those was not measured."
 )
 
 
@@ -44,51 +54,60 @@ def _share(curve: Sequence[dict[str, Any]], name: str) -> float:
     return sum(row.get(name, 0.0) for row in curve) / max(total, 1)
 
 
-def _promised(
+def _lower_bound(
     run: Run,
     experience: CachingExperienceModel,
     dev: Sequence[Episode],
     curve: Sequence[dict[str, Any]],
 ) -> dict[str, Any] | None:
     """What Theorem 1 says of the updates of a curve; None where it cannot be told."""
-    loop = run.config.dream
-    if not loop.update.in_returns or loop.replay.share:
+    loop = run.config.train
+    if not loop.update.in_returns or loop.replay.ratio:
         return {"sentence": UNPROMISED}
     if _paid_otherwise(run.config):
         return {"sentence": UNMEASURED}
-    limit = run.config.evaluate.fidelity
+    limit = run.config.fidelity.transitions
     errors = fidelity.largest_errors(experience, dev, limit=limit)
     if errors is None:
         return None
     return bounds.best_bound(
-        curve, discount=run.config.dream.update.discount, eps_r=errors.reward,
+        curve, discount=run.config.train.update.discount, eps_r=errors.reward,
         eps_p=errors.moves, r_max=errors.span, measured=errors.transitions,
     )  # fmt: skip
 
 
 def _paid_otherwise(config: RunConfig) -> bool:
     """Whether updates in the dream earn more or less than what the dream says."""
-    update = config.dream.update
-    withheld = update.kl > 0 and update.penalty.place == "reward"
-    shaped = config.dream.reward != RewardConfig()
-    return shaped or withheld or config.trust.pessimism > 0
+    update = config.train.update
+    withheld = (
+        update.kl_penalty.coefficient > 0 and update.kl_penalty.placement == "reward"
+    )
+    shaped = config.train.reward != RewardConfig()
+    return shaped or withheld or config.uncertainty.penalty > 0
 
 
 def body(run: Run) -> dict[str, Any]:
     """Train from the warm start in the dream; writes policies/dream.
 
+    Nothing is trained where the dream was found wrong about the warm start (stage
+    dream_check). What was trained is kept where it is no worse than the warm start, as
+    far as real dev games tell, or else success in the dream.
+
     A server's answers are kept on disk, so an update that was broken off is played
     again without new questions. Where it answers none any more the stage stops. With
-    the setting `real` the same happens in the real environment instead.
+    `train.environment` = "real" the same happens in the real environment instead.
     """
-    if run.config.real:
-        return _played(run)
+    check = run.numbers("dream_check")
+    if check.get("refused") and not check["forced"]:
+        return _not_trained(run, check["refused"])
+    if run.config.train.environment == "real":
+        return _train_in_environment(run)
     experience = load_experience(run, stage="train", scaled=True)
-    with run_chat.asking(experience):
-        return _dreamed(run, experience)
+    with run_chat.experience_session(experience):
+        return _train_in_dream(run, experience)
 
 
-def _played(run: Run) -> dict[str, Any]:
+def _train_in_environment(run: Run) -> dict[str, Any]:
     """The control: as many updates of the same loop on the real environment."""
     train_episodes, _ = read(run)
     warm, envs = load_policy(run, "warmstart"), environments.real_envs(run)
@@ -96,40 +115,112 @@ def _played(run: Run) -> dict[str, Any]:
     try:
         with real_evaluation(run) as probe:
             _, progress = reinforce(
-                run, "dream", warm, warm, envs, tasks, run.config.dream, probe=probe
-            )
+                run, "dream", warm, warm, envs, tasks, run.config.train, probe=probe,
+                baseline=run.numbers("dream_check").get("real"),
+            )  # fmt: skip
     finally:
         envs.close()
+    choice = _choose(run, progress, warm)
     run.drop("checkpoints/dream")
-    spent = progress.transitions + _probed(progress)
-    return _numbers(progress) | {"real_transitions": spent}
+    return _with_note(_numbers(progress) | choice)
 
 
-def _dreamed(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
+def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
     train_episodes, dev = read(run)
     run_experience.check_trust(run, experience, dev)
     warm = load_policy(run, "warmstart")
     tasks = _dreamable(list({e.task.id: e.task for e in train_episodes}.values()))
-    loop = run.config.dream
+    loop = run.config.train
     envs = DreamVectorEnv(
-        experience, loop.tasks * loop.group_size, max_steps=run.config.max_steps,
+        experience,
+        loop.tasks_per_update * loop.group_size,
+        max_steps=step_limit(run),
         trust=trust(run),
-    )  # fmt: skip
+    )
     with real_evaluation(run) as probe:
         _, progress = reinforce(
             run, "dream", warm, warm, envs, tasks, loop, experience=experience,
-            probe=probe,
+            probe=probe, baseline=run.numbers("dream_check").get("real"),
         )  # fmt: skip
-    run.write_json("bound.json", _promised(run, experience, dev, progress.curve))
+    choice = _choose(run, progress, warm, experience)
+    run.write_json("bound.json", _lower_bound(run, experience, dev, progress.curve))
     run.drop("checkpoints/dream")  # until here a kill costs no update
-    return {
+    numbers = {
         **_numbers(progress),
         "dream_transitions": progress.transitions,
-        "real_transitions": _probed(progress),
-        "untrusted": _share(progress.curve, f"unscored/{UNTRUSTED}"),
+        "aborted_share": _share(progress.curve, f"unscored/{LOW_CONFIDENCE}"),
         "computed_share": experience.computed / max(experience.queried, 1),
-        **run_chat.spent(experience),
+        **run_chat.server_usage(experience),
+        **choice,
     }
+    return _with_note(numbers)
+
+
+def _with_note(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers with one note, of what training did and of what was kept."""
+    notes = [numbers.pop(k) for k in ("choice", "note") if k in numbers]
+    return numbers | ({"note": "; ".join(notes)} if notes else {})
+
+
+def _not_trained(run: Run, reason: str) -> dict[str, Any]:
+    """Leave the policy as the warm start, and say why."""
+    save_policy(run, "dream", load_policy(run, "warmstart"))
+    run.write_json("bound.json", None)
+    note = f"not trained, so it is the warm start: {reason}"
+    print(f"train: {note} (dream_check.force trains all the same)", file=sys.stderr)
+    return {"updates": 0, "kept": "warmstart", "note": note}
+
+
+def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any]:
+    """The metrics on real dev games of the policy that training ended with.
+
+    Empty where every policy that played them had destroyed a family's success.
+    """
+    best = best_row(progress.curve)
+    if progress.best is not None and best is not None:
+        return progress.curve[best]
+    if progress.best is not None and any("real_success" in r for r in progress.curve):
+        return {}
+    return dev_metrics(play_dev_games(run, "dream", load_policy(run, "dream")))
+
+
+def _choose(
+    run: Run,
+    progress: TrainingState,
+    warm: Policy,
+    experience: CachingExperienceModel | None = None,
+) -> dict[str, Any]:
+    """Keep what was trained where it is no worse than the warm start; say what is kept.
+
+    By real dev games, else by success in the dream with a margin.
+    """
+    check = run.numbers("dream_check")
+    if plays_dev_games(run):
+        before, where = check.get("real", {}), "real dev games"
+        after = _dev_metrics_of(run, progress)
+        better = is_no_worse(after, before)
+    elif experience is not None:
+        before, where = check.get("dreamed", {}), "dev tasks in the dream"
+        dreamed = dreamed_dev_games(run, experience, load_policy(run, "dream"))
+        after = dev_metrics(dreamed)
+        margin = run.config.dream_check.margin
+        better = (
+            "real_success" in after
+            and after["real_success"] > before.get("real_success", 0.0) + margin
+        )
+    else:
+        return {}
+    rates = {"dev_success_before": before.get("real_success"),
+             "dev_success_after": after.get("real_success")}  # fmt: skip
+    if better:
+        return rates | {"kept": "dream"}
+    save_policy(run, "dream", warm)
+    note = (
+        f"training did not help, so it is the warm start: {percent(after.get('probe'))}"
+        f" of {where} won after it, {percent(before.get('probe'))} before"
+    )
+    print(f"train: {note}", file=sys.stderr)
+    return rates | {"kept": "warmstart", "choice": note}
 
 
 def _dreamable(tasks: Sequence[Task]) -> list[Task]:
@@ -138,43 +229,43 @@ def _dreamable(tasks: Sequence[Task]) -> list[Task]:
     Raises:
       RunError: none of them has a first state.
     """
-    known = [t for t in tasks if t.initial_state]
-    if not known:
+    startable = [t for t in tasks if t.initial_state]
+    if not startable:
         raise RunError("no task to dream of: all recorded episodes begin empty")
-    if left := len(tasks) - len(known):
+    if left := len(tasks) - len(startable):
         print(
             f"train: {left} tasks begin with an empty state: left out", file=sys.stderr
         )
-    return known
-
-
-def _probed(progress: TrainingState) -> int:
-    """Real steps that probes took."""
-    return int(sum(row.get("probed", 0) for row in progress.curve))
+    return startable
 
 
 def _numbers(progress: TrainingState) -> dict[str, Any]:
     """What the stage tells of a loop, wherever it ran."""
     pool = progress.pool.entries.values()
-    told: dict[str, Any] = (
+    numbers: dict[str, Any] = (
         {"halted": progress.stop_reason} if progress.stop_reason else {}
     )
     scored = [row for row in progress.curve if "success" in row]
     if scored:  # else nobody knows how often it won
         for name, row in (("first", scored[0]), ("last", scored[-1])):
-            told[f"success_{name}"] = row["success"]
-            told[f"success_{name}_of"] = int(row["rollouts"] - row["unscored"])
+            numbers[f"success_{name}"] = row["success"]
+            numbers[f"success_{name}_of"] = int(
+                row["rollouts"] - row["unscored_rollouts"]
+            )
     if progress.curve and "kl" in progress.curve[-1]:
-        told["kl"] = progress.curve[-1]["kl"]
+        numbers["kl"] = progress.curve[-1]["kl"]
     note = training_note(progress.curve)
     if note is not None:
-        told["note"] = note
+        numbers["note"] = note
         print(f"train: {note}", file=sys.stderr)
     best = best_row(progress.curve)
     if progress.best is not None and best is not None:
         row = progress.curve[best]
-        told |= {"kept_update": row["update"], "kept_probe": row["probe"]}
-    return told | {
+        numbers |= {
+            "best_update": row["update"],
+            "best_real_success": row["real_success"],
+        }
+    return numbers | {
         "updates": progress.update,
         "proposal_resets": progress.pool.resets,
         "generated_tasks": sum(e.generated for e in pool),

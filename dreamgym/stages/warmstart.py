@@ -5,6 +5,7 @@ cloning, from the same weights.
 """
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
@@ -25,50 +26,87 @@ from dreamgym.agent.reflection_writers import (
 from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
+from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.config.stages import WarmstartConfig
+from dreamgym.evaluation.dream_check import dev_metrics
+from dreamgym.evaluation.statistics import percent
 from dreamgym.run.directory import Run
+from dreamgym.training.selection import destroyed_families, is_no_worse
 from worldmodel.backbone.model import Model
-from worldmodel.chat.client import ChatClient
 from worldmodel.data.records import Branch, Episode, read_branches
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.supervised import FitConfig
+from worldmodel.fitting.config import FitConfig
 from worldmodel.reasoning.teacher import TeacherConfig
 
 
 def body(run: Run) -> dict[str, Any]:
     """Warm-start the policy by early experience; writes policies/warmstart."""
     c, policy = run.config.warmstart, models.initial_policy(run)
-    experts, held = run_episodes.demonstrations(run)
+    experts, dev_experts = run_episodes.demonstrations(run)
     branches = read_branches(run.path("branches.jsonl"))
     bc = early.bc_examples(policy, experts)
-    dev_bc = early.bc_examples(policy, held)
+    dev_bc = early.bc_examples(policy, dev_experts)
     iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
-    steps = c.fit.steps
+    fit = run.config.bc.fit
+    steps = fit.steps
     control = load_policy(run, "bc").model
-    sr, told = _sr(run, policy, control, experts, branches)
+    draws = early.draws(policy, fit, bc)
+    if draws > 1:
+        bc = early.bc_examples(policy, experts, draws=draws)
+    sr, numbers = _sr(run, policy, control, experts, branches, draws)
     final, first = policy.model, 0
     if _models(c):
         first = max(int(c.iwm_share * steps), 1)
-        final = fit_model(run, "iwm", final, iwm, _steps(c.fit, first), ())
+        final = fit_model(run, "iwm", final, iwm, _steps(fit, first), ())
     if c.method == "bc":
         final = control
     else:
-        rest = _steps(c.fit, steps - first)
+        rest = _steps(fit, steps - first)
         final = fit_model(run, "warmstart", final, bc + sr, rest, dev_bc)
-    save_policy(run, "warmstart", policy.replace(final))
+    chosen, dev_games = _chosen(run, policy, control, final)
+    save_policy(run, "warmstart", policy.replace(chosen))
     for name in ("writer", "iwm", "warmstart"):
         run.drop(f"checkpoints/{name}")
-    expert_steps = sum(len(e.transitions) for e in [*experts, *held])
+    expert_steps = sum(len(e.transitions) for e in [*experts, *dev_experts])
     return {
         "experts": len(experts),
         "expert_transitions": expert_steps,
         "branches": len(branches),
-        "bc_examples": len(bc),
+        "bc_examples": len(bc) // draws,
         "iwm_examples": len(iwm),
-        "sr_examples": len(sr),
-        **told,
+        "sr_examples": len(sr) // draws,
+        **numbers,
+        **dev_games,
     }
+
+
+def _chosen(
+    run: Run, policy: Policy, control: Model, final: Model
+) -> tuple[Model, dict[str, Any]]:
+    """The better of the control and the warm start on real dev games, and its numbers.
+
+    Without such games it is the warm start.
+    """
+    if run.config.warmstart.method == "bc" or not plays_dev_games(run):
+        return final, {}
+    rows = {
+        name: dev_metrics(play_dev_games(run, name, policy.replace(model)))
+        for name, model in (("bc", control), ("warmstart", final))
+    }
+    better = is_no_worse(rows["warmstart"], rows["bc"])
+    numbers = {f"dev_success_{k}": row.get("real_success") for k, row in rows.items()}
+    if better:
+        return final, numbers | {"kept": "warmstart"}
+    destroyed = destroyed_families(rows["warmstart"], rows["bc"])
+    note = (
+        f"early experience did not help: {percent(rows['warmstart'].get('probe'))} of "
+        f"the dev games were won, {percent(rows['bc'].get('probe'))} by bc"
+        + (f" (families lost: {', '.join(destroyed)})" if destroyed else "")
+        + "; the warm start is bc"
+    )
+    print(f"warmstart: {note}", file=sys.stderr)
+    return control, numbers | {"kept": "bc", "note": note}
 
 
 def _models(c: WarmstartConfig) -> bool:
@@ -85,51 +123,52 @@ def _sr(
     control: Model,
     experts: list[Episode],
     branches: list[Branch],
+    draws: int,
 ) -> tuple[list[Example], dict[str, Any]]:
     """SR examples of the run's writer, and what writing them took."""
     c = run.config.warmstart
     if not _reflects(c):
         return [], {}
-    found = reflection_cases(
-        experts, branches, per_state=c.reflections, seed=run.config.seed
+    cases = reflection_cases(
+        experts, branches, per_state=c.reflections_per_state, seed=run.config.seed
     )  # fmt: skip
     if c.writer == "teacher":
-        spent = run.path("stages/warmstart.usage")
-        client = ChatClient(c.teacher.chat(), run.path(run_chat.ANSWERS), spent)
+        client = run_chat.run_client(run, c.teacher, "warmstart", "teacher")
         writer = TeacherWriter(client, TeacherConfig(), seed=run.config.seed)
-        with run_chat.answering(client):
-            thoughts, told = reflections(writer, found)
-        told |= run_chat.asked(client, "teacher")
-    elif c.writer == "own":
-        taught = _primed(run, policy, control, found)
-        thoughts, told = reflections(
+        with run_chat.client_session(client):
+            thoughts, numbers = reflections(writer, cases)
+        numbers |= run_chat.client_usage(client, "teacher")
+    elif c.writer == "policy":
+        writer_model = _fit_writer(run, policy, control, cases)
+        thoughts, numbers = reflections(
             RejectionSamplingWriter(
-                policy.replace(taught), samples=c.samples, temperature=c.temperature,
-                seed=run.config.seed,
+                policy.replace(writer_model), samples=c.max_samples,
+                temperature=c.temperature, seed=run.config.seed,
             ),
-            found,
+            cases,
         )  # fmt: skip
     else:
-        thoughts, told = reflections(RuleWriter(), found)
-    return early.sr_examples(policy, found, thoughts), told
+        thoughts, numbers = reflections(RuleWriter(), cases)
+    return early.sr_examples(policy, cases, thoughts, draws=draws), numbers
 
 
-def _primed(
-    run: Run, policy: Policy, control: Model, found: list[ReflectionCase]
+def _fit_writer(
+    run: Run, policy: Policy, control: Model, cases: list[ReflectionCase]
 ) -> Model:
-    """The model that reflects: the control, shown some reflections of the rule."""
+    """Return the model that writes thoughts: the control, fitted to some by rule."""
     c = run.config.warmstart
-    thoughts, _ = reflections(RuleWriter(), found)
-    told = [i for i, thought in enumerate(thoughts) if thought is not None]
-    count = round(c.primer * len(told))
+    thoughts, _ = reflections(RuleWriter(), cases)
+    written = [i for i, thought in enumerate(thoughts) if thought is not None]
+    count = round(c.bootstrap_share * len(written))
     if not count:
         return control
-    drawn = sorted(np.random.default_rng(run.config.seed).permutation(told)[:count])
-    some, thoughts = [found[i] for i in drawn], [thoughts[i] for i in drawn]
-    steps = max(int(c.primer * c.fit.steps), 1)
+    drawn = sorted(np.random.default_rng(run.config.seed).permutation(written)[:count])
+    chosen, thoughts = [cases[i] for i in drawn], [thoughts[i] for i in drawn]
+    fit = run.config.bc.fit
+    steps = max(int(c.bootstrap_share * fit.steps), 1)
     return fit_model(
-        run, "writer", control, writer_examples(policy, some, thoughts),
-        _steps(c.fit, steps), (),
+        run, "writer", control, writer_examples(policy, chosen, thoughts),
+        _steps(fit, steps), (),
     )  # fmt: skip
 
 

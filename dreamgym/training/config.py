@@ -2,114 +2,192 @@
 
 import dataclasses
 
-from curriculum.sampler import CurriculumConfig
+from curriculum.config import CurriculumConfig
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
-from dreamgym.training.monitor import WatchConfig
 
-GROUPLESS_BASELINES = ("batch", "critic", "success")
+GROUPLESS_ESTIMATORS = ("batch_mean", "gae", "success_filter")
 """Baselines that need no group of rollouts of one task."""
-AUXILIARY_KINDS = ("bc", "iwm", "own")
+RESPONSES = ("log", "stop", "revert")
+REMEDIES = ("entropy", "kl", "supervised", "rewards")
+OBJECTIVES = ("bc", "iwm", "rollout_iwm")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
     """Replay of turns from episodes that succeeded.
 
-    Each batch is extended by `share` times its number of turns, drawn from the newest
-    `size` turns of the replay. They keep the advantage and the log-probabilities they
-    were sampled with, so the clipped ratio is that to the policy that sampled them.
+    They keep the advantage and the log-probabilities they were sampled with, so the
+    clipped ratio is that to the policy that sampled them.
     """
 
-    share: float = 0.0
-    size: int = 512
+    ratio: float = 0.0
+    """Replayed turns for each new one of a batch; 0 replays none."""
+    capacity: int = 512
+    """Turns that are kept, the newest."""
 
     def __post_init__(self):
-        if self.share < 0 or self.size < 1:
+        if self.ratio < 0 or self.capacity < 1:
             raise ValueError(
-                f"share must be >= 0 and size >= 1, got {self.share}, {self.size}"
+                "ratio must be >= 0 and capacity >= 1, got "
+                f"{self.ratio}, {self.capacity}"
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BesideConfig:
-    """An auxiliary supervised loss, averaged over its own examples.
+class AuxiliaryConfig:
+    """An auxiliary supervised loss, averaged over its own examples."""
 
-    `kind` "bc" imitates the demonstrations of the warm start, "iwm" is its implicit
-    world modelling (predicting what the actions of demonstrations and branches lead
-    to), and "own" is implicit world modelling on the rollouts themselves. Each update
-    draws `turns` examples; `weight` is the coefficient of the loss, which the remedy
-    "supervised" (monitor.py) raises.
-    """
-
-    kind: str = "bc"
-    weight: float = 0.0
-    turns: int = 64
+    objective: str = "bc"
+    """"bc" imitates the demonstrations of the warm start; "iwm" is its implicit world
+    modelling (predicting what the actions of demonstrations and branches lead to);
+    "rollout_iwm" is implicit world modelling on the rollouts themselves."""
+    coefficient: float = 0.0
+    """Weight of the loss, which the remedy "supervised" (monitor.py) raises; 0 takes
+    the loss away."""
+    examples_per_update: int = 64
+    """Examples that each update draws."""
 
     def __post_init__(self):
-        if self.kind not in AUXILIARY_KINDS:
+        if self.objective not in OBJECTIVES:
             raise ValueError(
-                f"kind must be one of {AUXILIARY_KINDS}, got {self.kind!r}"
+                f"objective must be one of {OBJECTIVES}, got {self.objective!r}"
             )
-        if self.weight < 0 or self.turns < 1:
+        if self.coefficient < 0 or self.examples_per_update < 1:
             raise ValueError(
-                f"weight must be >= 0 and turns >= 1, got {self.weight}, {self.turns}"
+                "coefficient must be >= 0 and examples_per_update >= 1, got "
+                f"{self.coefficient}, {self.examples_per_update}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MonitorConfig:
+    """When an update counts as a breakdown, and what is done then."""
+
+    min_entropy: float = 0.0
+    """Smallest mean entropy of the policy, in nats; 0 disables the check."""
+    max_length_ratio: float = 0.0
+    """How many times longer than in the first update turns may become, in tokens; 0
+    disables the check."""
+    max_invalid_share: float = 0.0
+    """Largest share of invalid actions, in [0, 1]; 0 disables the check."""
+    max_kl_ratio: float = 0.0
+    """How many times the median KL of the last RECENT updates the KL of an update may
+    be; 0 disables the check."""
+    max_real_drop: float = 0.0
+    """How far success on real dev tasks may fall below its best while success in the
+    dream rises; 0 disables the check."""
+    max_family_drop: float = 0.15
+    """How far the success of a family of tasks in the last SKILL_WINDOW updates may be
+    below that in the best SKILL_WINDOW updates before, if this is more than SURE
+    standard errors, too; 0 disables the check. A policy may improve in one family and
+    forget another; success over all families hides that."""
+    real_eval_every: int = 0
+    """Updates between two evaluations on real dev tasks, which count as real
+    transitions; the last update is evaluated, too. These tasks also choose between the
+    policies of a run (stages dream_check and train). 0 plays none, and so does a run
+    without an environment."""
+    real_eval_tasks: int = 16
+    """Dev tasks of such an evaluation."""
+    keep_best: bool = True
+    """Whether training ends with the policy that did best on the real dev tasks, where
+    they are played (the first of equals; none that destroyed the success of a family of
+    tasks, see selection.py), to which an alarm of `max_real_drop` reverts, too."""
+    response: str = "log"
+    """What an alarm does: "log" goes on; "stop" ends training before the update;
+    "revert" takes the update back and applies the `remedies`. With "log" a loss that is
+    not finite is an error."""
+    remedies: tuple[str, ...] = ("entropy", "kl")
+    """What is changed after a reverted update: twice the weight of the "entropy" bonus,
+    of the "kl" penalty or of "supervised" examples, or half the weight of "rewards"
+    that are not outcomes."""
+    patience: int = 3
+    """Reverted updates in a row after which training stops."""
+
+    def __post_init__(self):
+        for name in (
+            "min_entropy",
+            "max_length_ratio",
+            "max_invalid_share",
+            "max_kl_ratio",
+            "max_real_drop",
+            "max_family_drop",
+            "real_eval_every",
+        ):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if self.response not in RESPONSES:
+            raise ValueError(
+                f"response must be one of {RESPONSES}, got {self.response!r}"
+            )
+        if unknown := [r for r in self.remedies if r not in REMEDIES]:
+            raise ValueError(f"remedies must be among {REMEDIES}, got {unknown}")
+        if self.max_real_drop and not self.real_eval_every:
+            raise ValueError(
+                "max_real_drop needs evaluations on real dev tasks: real_eval_every "
+                "must be >= 1, got 0"
+            )
+        if self.real_eval_tasks < 1 or self.patience < 1:
+            raise ValueError(
+                "real_eval_tasks and patience must be >= 1, got "
+                f"{self.real_eval_tasks}, {self.patience}"
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """Number of updates, tasks and rollouts, and the settings of the parts.
-
-    Training ends after `updates` updates, or once `limit` transitions are taken (0: no
-    limit), which allows comparing curricula at equal cost. Each update rolls out
-    `tasks` tasks, `group_size` times each.
-
-    A group whose rollouts end alike is uninformative: for each, another task is rolled
-    out, in up to `resample` further rounds (dynamic sampling, arXiv:2503.14476); their
-    transitions are counted. In addition `forks` states on the way of informative groups
-    are continued `group_size` times each, so that actions are compared in the same
-    state; only a dream can be set back to a state. With `drop_void` an episode with a
-    void turn (one without a complete action) is left out of the update and of its
-    group's baseline (SimpleTIR, arXiv:2509.02479). `reward` sets the rewards of steps
-    (docs/REWARDS.md); success, and with it the task values, is the environment's.
-    """
+    """Number of updates, tasks and rollouts, and the settings of the parts."""
 
     updates: int = 12
-    limit: int = 0
-    tasks: int = 16
+    """Policy updates after which training ends."""
+    max_transitions: int = 0
+    """Transitions after which training ends, which allows comparing curricula at equal
+    cost; 0 sets no limit."""
+    tasks_per_update: int = 16
+    """Tasks that each update rolls out."""
     group_size: int = 8
-    resample: int = 0
-    forks: int = 0
-    drop_void: bool = False
+    """Rollouts of each task."""
+    max_resample_rounds: int = 0
+    """Further rounds of rollouts in which each group whose rollouts end alike, which is
+    uninformative, gives way to another task (dynamic sampling, arXiv:2503.14476); their
+    transitions are counted. 0 takes groups as they are."""
+    forks_per_update: int = 0
+    """States on the way of informative groups that are continued `group_size` times
+    each, so that actions are compared in the same state. Only a dream can go back to a
+    state. 0 forks none."""
+    drop_void_turns: bool = False
+    """Whether an episode with a void turn (one without a complete action) is left out
+    of the update and of its group's baseline (SimpleTIR, arXiv:2509.02479)."""
     update: UpdateConfig = UpdateConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     replay: ReplayConfig = ReplayConfig()
-    beside: BesideConfig = BesideConfig()
-    watch: WatchConfig = WatchConfig()
+    auxiliary: AuxiliaryConfig = AuxiliaryConfig()
+    monitor: MonitorConfig = MonitorConfig()
     reward: RewardConfig = RewardConfig()
 
     def __post_init__(self):
-        groupless = self.update.baseline in GROUPLESS_BASELINES
-        if self.group_size < (1 if groupless else 2):
+        estimator = self.update.advantage_estimator
+        if self.group_size < (1 if estimator in GROUPLESS_ESTIMATORS else 2):
             raise ValueError(
-                f"group_size must be >= 2 for a baseline of {self.update.baseline!r}, "
-                f"got {self.group_size}; {GROUPLESS_BASELINES} need none"
+                f"group_size must be >= 2 for advantage_estimator {estimator!r}, got "
+                f"{self.group_size}; {GROUPLESS_ESTIMATORS} need no group"
             )
-        if self.updates < 1 or self.tasks < 1:
+        if self.updates < 1 or self.tasks_per_update < 1:
             raise ValueError(
-                f"updates and tasks must be >= 1, got {self.updates}, {self.tasks}"
+                "updates and tasks_per_update must be >= 1, got "
+                f"{self.updates}, {self.tasks_per_update}"
             )
-        if min(self.resample, self.forks, self.limit) < 0:
+        counts = (self.max_resample_rounds, self.forks_per_update, self.max_transitions)
+        if min(counts) < 0:
             raise ValueError(
-                "resample, forks and limit must be >= 0, got "
-                f"{self.resample}, {self.forks} and {self.limit}"
+                "max_resample_rounds, forks_per_update and max_transitions must be >= "
+                f"0, got {counts}"
             )
-        if self.group_size == 1 and (self.resample or self.forks):
+        if self.group_size == 1 and any(counts[:2]):
             raise ValueError(
-                "resample and forks are about groups: group_size must be >= 2, got 1"
+                "max_resample_rounds and forks_per_update are about groups: group_size "
+                "must be >= 2, got 1"
             )
-
         self._check_dead()
 
     def dead(self) -> str | None:
@@ -117,51 +195,52 @@ class LoopConfig:
 
         Such settings are refused for new runs only: an existing run may continue.
         """
-        watch, update, reward = self.watch, self.update, self.reward
+        monitor, update, reward = self.monitor, self.update, self.reward
         if not update.reads_rewards and reward != RewardConfig():
             return (
-                f"reward says what a step is paid, and baseline {update.baseline!r} "
-                "learns from who won alone: leave it out, or take another algorithm"
+                "reward sets the rewards of steps, and update.advantage_estimator = "
+                f"{update.advantage_estimator} learns from success alone: leave it "
+                "out, or take another algorithm"
             )
-        if watch.probe > self.updates:
+        scales_rewards = "rewards" in monitor.remedies
+        if monitor.response == "revert" and scales_rewards and not reward.dense:
             return (
-                "watch.probe plays real dev games after every so many updates: at "
-                f"most updates = {self.updates}, got {watch.probe}"
-            )
-        if watch.answer == "back" and "rewards" in watch.remedies and not reward.dense:
-            return (
-                'watch.remedies: "rewards" turns down milestones, tool calls, learned '
-                "and judged rewards, and reward has none of them: leave it out"
+                'monitor.remedies: "rewards" scales milestones, tool calls, and '
+                "rewards of a reward model or judge, and reward has none of them: "
+                "leave it out"
             )
         return None
 
     def _check_dead(self):
         """Refuse settings that would have no effect."""
-        update = self.update
-        free = update.surrogate.ratio == "none" and update.baseline != "success"
-        if self.replay.share and free:
+        update, estimator = self.update, self.update.advantage_estimator
+        no_ratio = update.surrogate.importance_level == "none"
+        if self.replay.ratio and no_ratio and estimator != "success_filter":
             raise ValueError(
-                "replay.share learns from turns of earlier policies, which only a "
-                "ratio corrects for: surrogate.ratio must be token or turn (or "
-                f"baseline success), got ratio none and baseline {update.baseline!r}"
+                "replay.ratio learns from turns of earlier policies, which only an "
+                "importance ratio corrects for: surrogate.importance_level must be "
+                "token or turn (or advantage_estimator success_filter), got none and "
+                f"advantage_estimator {estimator!r}"
             )
-        if self.tasks * self.group_size == 1 and update.baseline == "batch":
+        if self.tasks_per_update * self.group_size == 1 and estimator == "batch_mean":
             raise ValueError(
-                "baseline = batch compares rollouts with each other: tasks times "
-                "group_size must be >= 2, got 1"
+                "advantage_estimator = batch_mean compares rollouts with each other: "
+                "tasks_per_update times group_size must be >= 2, got 1"
             )
 
     @property
     def initial_weights(self) -> LossWeights:
         """The weights of the loss terms when training begins."""
         return LossWeights(
-            kl=self.update.kl,
-            entropy=self.update.entropy,
-            auxiliary=self.beside.weight,
+            kl=self.update.kl_penalty.coefficient,
+            entropy=self.update.entropy_coefficient,
+            auxiliary=self.auxiliary.coefficient,
         )
 
     @property
     def supervised(self) -> bool:
         """Whether the auxiliary loss is used, from the start or as a remedy."""
-        remedy = "supervised" in self.watch.remedies and self.watch.answer == "back"
-        return self.beside.weight > 0 or remedy
+        remedy = (
+            "supervised" in self.monitor.remedies and self.monitor.response == "revert"
+        )
+        return self.auxiliary.coefficient > 0 or remedy

@@ -1,8 +1,8 @@
-"""Whether invented tasks can be solved, asked of the dream they will be played in.
+"""Test in the dream whether generated tasks can be solved.
 
 proposals -> the current policy's first actions -> several samples of the dream's answer
-to each -> agreement; proposals -> n rollouts of the policy -> wins; both -> the verdict
-of curriculum.feasibility.
+to each -> agreement; proposals -> n rollouts of the policy -> successes; both ->
+curriculum.feasibility.refusal_reason.
 """
 
 import math
@@ -11,8 +11,7 @@ from collections.abc import Hashable, Sequence
 import jax
 
 from curriculum import feasibility
-from curriculum.feasibility import FeasibilityConfig
-from curriculum.sampler import CurriculumConfig
+from curriculum.config import CurriculumConfig, FeasibilityConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.dream import DreamVectorEnv, Trust
@@ -21,11 +20,15 @@ from worldmodel.data.records import Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query, Sampling
 
 KEYS = 64
-"""Turns are asked for in multiples of it: few compiled shapes, as in rollouts."""
+"""Turns are sampled in batches of a multiple of this, so that few shapes compile."""
 
 
 class FeasibilityFilter:
-    """A Feasible: tries tasks out in the dream under the policy it was last given."""
+    """Tests tasks in the dream with `policy`, which may be replaced between calls.
+
+    It is a curriculum.feasibility.Feasible. `transitions` counts the dreamed steps that
+    the tests have taken.
+    """
 
     def __init__(
         self,
@@ -41,52 +44,57 @@ class FeasibilityFilter:
         """`temperature` is the policy's, `trust` as in the dream it trains in.
 
         Raises:
-          ValueError: samples are asked for, and the experience model gives one answer.
+          ValueError: `config.samples` is not 0, and the experience model has only one
+            answer to a query.
         """
         if config.samples and not isinstance(experience, Sampling):
             raise ValueError(
-                "feasibility.samples needs an experience model that can be asked "
-                f"again, and {type(experience).__name__} cannot: set it to 0"
+                "feasibility.samples needs an experience model that samples several "
+                f"answers, and {type(experience).__name__} cannot: set it to 0"
             )
         self._experience, self._config, self._seed = experience, config, seed
         self._max_steps, self._temperature = max_steps, temperature
         self._trust = trust
         self.policy = policy
         self.transitions = 0
-        """Dreamed steps that trials took so far."""
 
     def __call__(self, tasks: Sequence[Task]) -> list[str | None]:
-        """Why each task is refused, or None; see curriculum.feasibility.verdict."""
+        """Return why each task is refused, or None (feasibility.refusal_reason)."""
         seed = content_seed(self._seed, "trial", *(t.id for t in tasks))
         first, second = jax.random.split(jax.random.key(seed))
-        agreed: list[float | None] = [None] * len(tasks)
+        agreement_rates: list[float | None] = [None] * len(tasks)
         if self._config.samples:
-            agreed = list(self._agreement(tasks, first))
-        found: list[Trajectory] = []
+            agreement_rates = list(self._agreement(tasks, first))
+        trajectories: list[Trajectory] = []
         if self._config.rollouts:
-            found = self._played(tasks, second)
+            trajectories = self._roll_out(tasks, second)
         size, out = self._config.rollouts, []
-        for i, share in enumerate(agreed):
-            group = [t for t in found[i * size : (i + 1) * size] if t.error is None]
+        for i, rate in enumerate(agreement_rates):
+            members = trajectories[i * size : (i + 1) * size]
+            group = [t for t in members if t.error is None]
             won = sum(bool(t.episode.success) for t in group)
             out.append(
                 feasibility.refusal_reason(
-                    self._config, agreement_rate=share, won=won, scored=len(group)
+                    self._config, agreement_rate=rate, won=won, scored=len(group)
                 )
             )
         return out
 
-    def _played(self, tasks: Sequence[Task], key: jax.Array) -> list[Trajectory]:
+    def _roll_out(self, tasks: Sequence[Task], key: jax.Array) -> list[Trajectory]:
         groups = [t for t in tasks for _ in range(self._config.rollouts)]
         envs = DreamVectorEnv(
             self._experience, len(groups), max_steps=self._max_steps, trust=self._trust
         )
-        found = rollout(
-            self.policy, envs, groups, key=key, temperature=self._temperature,
+        trajectories = rollout(
+            self.policy,
+            envs,
+            groups,
+            key=key,
+            temperature=self._temperature,
             source="trial",
-        )  # fmt: skip
+        )
         self.transitions += envs.transitions
-        return found
+        return trajectories
 
     def _agreement(self, tasks: Sequence[Task], key: jax.Array) -> list[float]:
         experience, c = self._experience, self._config
@@ -98,18 +106,19 @@ class FeasibilityFilter:
             Query(task, (), state, turn.action)
             for (task, _, state), turn in zip(starts, turns, strict=True)
         ]
-        asked = list(dict.fromkeys(map(_question, queries)))
-        known = {_question(q): q for q in queries}
-        samples: dict[Hashable, list[Hashable | None]] = {k: [] for k in asked}
+        # The policy may propose an action of a task more than once: one query each.
+        distinct = {_query_key(q): q for q in queries}
+        samples: dict[Hashable, list[Hashable | None]] = {k: [] for k in distinct}
         for number in range(c.samples):
-            answers = experience.sample([known[k] for k in asked], number)
-            for k, answer in zip(asked, answers, strict=True):
-                samples[k].append(outcome_signature(known[k], answer))
-        self.transitions += c.samples * len(asked)
+            answers = experience.sample(list(distinct.values()), number)
+            for (k, query), answer in zip(distinct.items(), answers, strict=True):
+                samples[k].append(outcome_signature(query, answer))
+        self.transitions += c.samples * len(distinct)
         out = []
         for i in range(len(tasks)):
-            mine = map(_question, queries[i * c.actions : (i + 1) * c.actions])
-            out.append(feasibility.agreement([samples[k] for k in dict.fromkeys(mine)]))
+            keys_of_task = map(_query_key, queries[i * c.actions : (i + 1) * c.actions])
+            task_samples = [samples[k] for k in dict.fromkeys(keys_of_task)]
+            out.append(feasibility.agreement(task_samples))
         return out
 
 
@@ -123,25 +132,30 @@ def feasibility_filter_for(
     seed: int,
     trust: Trust | None = None,
 ) -> FeasibilityFilter | None:
-    """The trial that the settings ask for, None where they ask for none."""
-    asked = config.feasibility
-    if not asked.rollouts and not asked.samples:
+    """Return the filter of the settings, or None where they disable both tests."""
+    c = config.feasibility
+    if not c.rollouts and not c.samples:
         return None
     return FeasibilityFilter(
-        experience, policy, asked, max_steps=max_steps, temperature=temperature,
-        seed=seed, trust=trust,
-    )  # fmt: skip
+        experience,
+        policy,
+        c,
+        max_steps=max_steps,
+        temperature=temperature,
+        seed=seed,
+        trust=trust,
+    )
 
 
-def _question(query: Query) -> tuple[str, str]:
+def _query_key(query: Query) -> tuple[str, str]:
     return query.task.id, query.action
 
 
 def outcome_signature(query: Query, answer: Prediction) -> Hashable | None:
-    """What samples must agree on: whether anything changes, the reward, the end.
+    """Return what samples must agree on: whether anything changes, reward, outcome.
 
-    Not the next state itself: behind a door that was never opened there may rightly be
-    something else each time. None where the answer made no sense.
+    The next state itself is not part of it: behind a door that was never opened each
+    sample may rightly show something else. None where the answer is malformed.
     """
     if answer.error is not None:
         return None

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from dreamgym.rl.advantages import unit_rms
-from dreamgym.rl.config import LossWeights
+from dreamgym.rl.config import LossWeights, UpdateConfig
 from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.trust_region import adapt_kl_coefficient
@@ -75,13 +75,13 @@ def learn(
             critic,
             state.critic,
             state.policy,
-            batch.rewards(weights, updater, state.lessons),
+            *batch.rewards(weights, updater, state.lessons, _known_scale(state, batch)),
             seed=seed + state.update,
         )
 
     # 3. Replay: draw examples of earlier rollouts, then add those of this batch.
     count = len(advantages.examples)
-    replayed = _draw(state.replay, config.replay.share * count, rng)
+    replayed = _draw(state.replay, config.replay.ratio * count, rng)
     replay = _extend_replay(state.replay, batch, advantages.examples, config)
 
     # 4. The update, in the trust region.
@@ -93,7 +93,7 @@ def learn(
             [*advantages.examples, *replayed],
             seed=seed + state.update,
             weights=weights,
-            auxiliary=_draw(auxiliary, config.beside.turns, rng),
+            auxiliary=_draw(auxiliary, config.auxiliary.examples_per_update, rng),
             visitation_weights=[
                 *visitation[advantages.indices],
                 *[0.0] * len(replayed),
@@ -107,7 +107,7 @@ def learn(
         metrics | advantages.critic_metrics | _weight_changes(weights, last_row, config)
     )
     row |= rollout_metrics(rollouts, config)
-    row["used_turns"] = count / max(len(batch.examples), 1)
+    row["informative_turn_share"] = count / max(len(batch.examples), 1)
     if replayed:
         row["replayed"] = float(len(replayed))
     return UpdateResult(policy, row, advantages.critic, replay)
@@ -116,26 +116,60 @@ def learn(
 def _advantages_without_critic(
     batch: TurnBatch, updater: Updater, weights: LossWeights, state: TrainingState
 ) -> _Advantages:
-    """Advantages from a group or batch baseline, a success filter or preferences."""
+    """Return advantages by a group or batch mean, a success filter or preferences."""
     c, size, grid = batch.config.update, batch.config.group_size, batch.grid()
-    if c.baseline == "success":
+    return_scale = 1.0
+    if c.advantage_estimator == "success_filter":
         values, mask = grid.success_filter(batch.success)
-    elif c.baseline == "pairs":
+    elif c.advantage_estimator == "preference_pairs":
         log_ratios = updater.reference_log_ratio(batch.examples)
         values, mask = grid.dpo_weights(
             log_ratios, batch.success, batch.sampled_tokens, c, size
         )
     else:
-        rewards = batch.rewards(weights, updater, state.lessons)
+        rewards, return_scale = batch.rewards(
+            weights, updater, state.lessons, _known_scale(state, batch)
+        )
         values, mask = grid.group_advantages(rewards, batch.state_numbers(), c, size)
-    scale = 1.0
+    scale = return_scale
     if c.normalize_advantages == "batch" and c.reads_rewards:
         values, scale = unit_rms(values, mask)
+        scale *= return_scale
     indices = np.flatnonzero(mask).tolist()
     examples = [
         batch.examples[i].with_columns(advantage=float(values[i])) for i in indices
     ]
-    return _Advantages(indices, examples, scale, state.critic, {})
+    metrics = {RETURN_SCALE: return_scale} if _has_scale(c) else {}
+    return _Advantages(indices, examples, scale, state.critic, metrics)
+
+
+RETURN_SCALE = "return_scale"
+"""The metric of what rewards are divided by: that of the first update, so that values
+of one update are comparable with those of the next."""
+
+
+def _has_scale(config: UpdateConfig) -> bool:
+    """Whether rewards are divided by a scale before anything is learnt from them.
+
+    Where advantages are normalised and something else is in units of rewards: the
+    values of a critic, or a KL penalty in the reward. Otherwise the advantages' own
+    normalisation suffices.
+    """
+    withheld = (
+        config.kl_penalty.coefficient > 0 and config.kl_penalty.placement == "reward"
+    )
+    needed = config.advantage_estimator == "gae" or withheld
+    return needed and config.normalize_advantages != "none"
+
+
+def _known_scale(state: TrainingState, batch: TurnBatch) -> float | None:
+    """What rewards are divided by: 1, or the scale of earlier updates if there is one.
+
+    None where it is still to be measured, in this batch.
+    """
+    if not _has_scale(batch.config.update):
+        return 1.0
+    return state.curve[-1].get(RETURN_SCALE) if state.curve else None
 
 
 def _advantages_from_critic(
@@ -144,10 +178,11 @@ def _advantages_from_critic(
     critic_state: TrainState,
     policy: TrainState,
     rewards: Float[np.ndarray, " N"],
+    return_scale: float,
     *,
     seed: int,
 ) -> _Advantages:
-    """Generalised advantage estimates, and the critic fitted to the returns.
+    """Return generalised advantage estimates, and the critic fitted to the returns.
 
     With a critic over tokens, the reward of a turn and the discount between turns lie
     on the turn's last token.
@@ -171,18 +206,18 @@ def _advantages_from_critic(
     out: list[Example] = []
     for i, (example, at) in enumerate(zip(examples, positions, strict=True)):
         span = slice(ends[i] + 1 - count[i], ends[i] + 1)
-        if not mask[span].all():
+        if not mask[span].all():  # an unscored turn, or one past the last trusted state
             continue
         indices.append(i)
-        if critic.config.over == "turn":
+        if critic.config.value_level == "turn":
             out.append(example.with_columns(advantage=float(advantages[span][0])))
         else:
             per_token = np.zeros(len(example.ids), np.float32)
             per_token[at] = advantages[span]
             out.append(example.with_columns(advantage=per_token))
-    metrics = {}
+    metrics = {RETURN_SCALE: return_scale} if _has_scale(c) else {}
     if indices:
-        critic_state, metrics = critic.fit(
+        critic_state, fit_metrics = critic.fit(
             critic_state,
             policy.params,
             [examples[i] for i in indices],
@@ -190,14 +225,15 @@ def _advantages_from_critic(
             values[mask],
             seed=seed,
         )
-    return _Advantages(indices, out, 1.0, critic_state, metrics)
+        metrics |= fit_metrics
+    return _Advantages(indices, out, return_scale, critic_state, metrics)
 
 
 def _adapt_kl_weight(
     weights: LossWeights, metrics: dict[str, float], config: LoopConfig
 ) -> LossWeights:
-    """The weights after an update, with the KL's adapted where it has a target."""
-    target = config.update.penalty.target
+    """Return the weights after an update, that of the KL adapted if it has a target."""
+    target = config.update.kl_penalty.target
     if not target:
         return weights
     return weights._replace(kl=adapt_kl_coefficient(weights.kl, metrics["kl"], target))
@@ -206,7 +242,11 @@ def _adapt_kl_weight(
 def _weight_changes(
     weights: LossWeights, last_row: dict[str, float], config: LoopConfig
 ) -> dict[str, float]:
-    """Metrics of the weights that are or were different from the initial ones."""
+    """Return metrics of the weights that differ or differed from the initial ones.
+
+    A weight that is back at its initial value stays in the row, or a resumed run would
+    read the value before that.
+    """
     initial = weight_metrics(config.initial_weights)
     return {
         name: value
@@ -218,7 +258,7 @@ def _weight_changes(
 def _draw(
     examples: Sequence[Example], count: float | int, rng: np.random.Generator
 ) -> list[Example]:
-    """`count` of the examples, rounded, each at most once."""
+    """Draw `count` of the examples, rounded, each at most once."""
     chosen = rng.permutation(len(examples))[: round(count)]
     return [examples[i] for i in chosen]
 
@@ -229,11 +269,11 @@ def _extend_replay(
     examples: Sequence[Example],
     config: LoopConfig,
 ) -> tuple[Example, ...]:
-    """The replay with the turns of successful episodes with a positive advantage.
+    """Return the replay, extended by turns of successes with a positive advantage.
 
     Equal turns of a batch are added once.
     """
-    if not config.replay.share:
+    if not config.replay.ratio:
         return ()
     success = np.repeat(batch.success & batch.scored, batch.length)
     successful = {
@@ -244,4 +284,4 @@ def _extend_replay(
         for e in examples
         if tuple(e.ids) in successful and np.mean(e.columns["advantage"]) > 0
     }
-    return (*replay, *additions.values())[-config.replay.size :]
+    return (*replay, *additions.values())[-config.replay.capacity :]

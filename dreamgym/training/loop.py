@@ -25,6 +25,7 @@ from dreamgym.training.learn import learn
 from dreamgym.training.monitor import real_eval_due
 from dreamgym.training.recovery import Recovery
 from dreamgym.training.rollouts import Rollouts, collect_rollouts, groups_of, rescore
+from dreamgym.training.selection import destroyed_families
 from dreamgym.training.state import LoopParts, Recorder, TrainingState, UpdateResult
 from worldmodel.data.records import Task
 from worldmodel.fitting.batches import Example
@@ -55,9 +56,9 @@ def train(
       FloatingPointError: a loss that is not finite, where updates are not reverted.
     """
     parts = LoopParts() if parts is None else parts
-    if budget is None and config.limit:
-        budget = config.limit
-    if config.forks and as_restorable(envs) is None:
+    if budget is None and config.max_transitions:
+        budget = config.max_transitions
+    if config.forks_per_update and as_restorable(envs) is None:
         raise ValueError(
             "forks need an environment that can go back, which only the dream can"
         )
@@ -68,11 +69,13 @@ def train(
             key = jax.random.fold_in(jax.random.key(seed), state.update)
             current = _with_params(policy, state.policy)
             transitions_before = _transitions(envs, parts)
+            # New tasks join the pool before a batch is drawn by value.
             proposals = _propose_tasks(state, current, config, parts, rng)
             envs.max_steps = _step_limit(state, max_steps, config)
             mixture = _task_mixture(state, parts)
+            count = config.tasks_per_update
             tasks = sampler.sample(
-                state.pool, config.tasks, config.curriculum, rng, task_mixture=mixture
+                state.pool, count, config.curriculum, rng, task_mixture=mixture
             )
             rollouts = collect_rollouts(
                 current,
@@ -88,6 +91,7 @@ def train(
             )
             transitions = _transitions(envs, parts) - transitions_before
             rescored = rescore(rollouts, parts.score)
+            # Taken before the update, which donates the buffers of the state.
             snapshot = recovery.snapshot(state)
             update = functools.partial(
                 learn,
@@ -103,6 +107,7 @@ def train(
             )
             result = recovery.attempt(update, snapshot, state, rescored)
             state = state._replace(transitions=state.transitions + transitions)
+            # Task values follow the environment's success, whatever the rewards are.
             successes = group_successes(rollouts.started, config.group_size)
             state.pool.record_batch(successes, state.update)
             metrics = (
@@ -133,7 +138,7 @@ def group_successes(
 
 
 def _is_finished(state: TrainingState, config: LoopConfig, budget: int | None) -> bool:
-    """Whether the updates are made, training was stopped, or the budget is spent."""
+    """Return whether all updates are made, training stopped, or the budget is spent."""
     if state.update >= config.updates or state.stop_reason:
         return True
     return budget is not None and state.transitions >= budget
@@ -144,7 +149,7 @@ def _with_params(policy: Policy, state: TrainState) -> Policy:
 
 
 def _transitions(envs: VectorEnv, parts: LoopParts) -> int:
-    """Transitions taken so far, including those of the feasibility filter."""
+    """Return the transitions taken so far, with those of the feasibility filter."""
     taken = 0 if parts.feasibility is None else parts.feasibility.transitions
     return envs.transitions + taken
 
@@ -165,7 +170,7 @@ def _propose_tasks(
     return generator.extend(
         state.pool,
         parts.propose,
-        c.proposals,
+        c.proposals_per_update,
         rng,
         feasible=parts.feasibility,
         name=c.generator,
@@ -173,10 +178,10 @@ def _propose_tasks(
 
 
 def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int:
-    """The step limit of the episodes of this update.
+    """Return the step limit of the episodes of this update.
 
-    Where the limit grows, retired tasks return to the pool: they may have been lost
-    only because the limit was too short.
+    Where the limit grows, retired tasks return to the pool: they may have failed only
+    because the limit was too short.
     """
     limit = step_limit(state.update, max_steps, config.curriculum, state.lessons)
     previous = state.curve[-1].get("step_limit") if state.curve else None
@@ -186,7 +191,7 @@ def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int
 
 
 def _task_mixture(state: TrainingState, parts: LoopParts) -> Sequence[TaskQuota]:
-    """The task mixture of the present lesson, empty where there are no lessons."""
+    """Return the task mixture of the current lesson; empty if there are no lessons."""
     if state.lessons is None:
         return ()
     return state.lessons.task_mixture(state.pool, parts.plan_lengths)
@@ -199,10 +204,10 @@ def _auxiliary_examples(
     parts: LoopParts,
     seed: int,
 ) -> Sequence[Example]:
-    """The examples that the auxiliary loss of this update draws from."""
-    if config.beside.kind != "own" or not config.supervised:
+    """Return the examples that the auxiliary loss of this update draws from."""
+    if config.auxiliary.objective != "rollout_iwm" or not config.supervised:
         return parts.auxiliary
-    count = config.beside.turns
+    count = config.auxiliary.examples_per_update
     return rollout_iwm_examples(
         current, rollouts.started, max_examples=count, seed=seed
     )
@@ -214,7 +219,7 @@ def _task_metrics(
     tasks: Sequence[Task],
     envs: VectorEnv,
 ) -> dict[str, Any]:
-    """Metrics of the tasks of an update, its number and the transitions so far."""
+    """Return metrics of the tasks of an update, its number and the transitions."""
     generated = [task.split == "generated" for task in tasks]
     return {
         **{f"tasks/{reason}": float(n) for reason, n in proposals.items()},
@@ -237,7 +242,7 @@ def _lesson_metrics(
     flags = lessons.check(epochs)
     row = {f"skills/{k}": v for k, v in lessons.state.history[-1].items()}
     row |= {f"flags/{k}": 1.0 for k in flags}
-    return row | {"stage": float(lessons.state.index)}
+    return row | {"lesson": float(lessons.state.index)}
 
 
 def _real_eval_metrics(
@@ -247,16 +252,21 @@ def _real_eval_metrics(
     config: LoopConfig,
     parts: LoopParts,
 ) -> dict[str, float]:
-    """Play real dev games with the updated policy, where they are due."""
-    if parts.real_eval is None or not real_eval_due(config.watch, state.update + 1):
+    """Play real dev tasks with the updated policy, if they are due; return metrics."""
+    number = state.update + 1
+    if parts.real_eval is None or not real_eval_due(
+        config.monitor, number, config.updates
+    ):
         return {}
-    return parts.real_eval(_with_params(policy, result.policy))
+    metrics = parts.real_eval(_with_params(policy, result.policy))
+    destroyed = destroyed_families(metrics, parts.real_eval_baseline)
+    return metrics | {f"destroyed/{name}": 1.0 for name in destroyed}
 
 
 def _with_update_number(
     show: Callable[[int, int, int], None] | None, number: int
 ) -> Callable[[int, int], None] | None:
-    """`show` with the number of the update as its first argument."""
+    """Return `show` with the number of the update as its first argument."""
     if show is None:
         return None
     return lambda done, total: show(number, done, total)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.rollouts import Rollouts, groups_of, is_informative
 
@@ -15,7 +15,7 @@ UNSCORED = 0.25
 """Share of unscored rollouts from which on a run reports them."""
 REASONS = {
     "dream": "the dream's answer was malformed",
-    UNTRUSTED: "the dream's answer was below the confidence threshold",
+    LOW_CONFIDENCE: "the dream's answer was below the confidence threshold",
 }
 """Sentences for reasons that are not names of exceptions."""
 
@@ -28,8 +28,9 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
     For each family of tasks NAME: `success/NAME`, the number of scored rollouts
     `scored/NAME`, and `unscored_share/NAME`. `informative_groups` is the share of
     groups in which some rollouts succeed and others fail. `unscored_return` and
-    `unscored_steps` are the mean return and length of unscored rollouts up to the
-    error: where they exceed `return` and `steps`, what is left out is what went well.
+    `unscored_episode_length` are the means over unscored rollouts up to the error:
+    where they exceed `return` and `episode_length`, what is left out is what went well.
+    `void_turn_share` is the share of rollouts with a void turn.
     """
     rows = rollouts.started
     scored = [t for t in rows if t.error is None]
@@ -42,9 +43,9 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
         is_informative(group) for group in groups_of(rows, config.group_size)
     ]
     out = {
-        "steps": _mean([len(t.turns) for t in rows]),
-        "unscored": float(len(unscored)),
-        "unchanged": _mean([x.state == x.next_state for x in steps]),
+        "episode_length": _mean([len(t.turns) for t in rows]),
+        "unscored_rollouts": float(len(unscored)),
+        "unchanged_state_share": _mean([x.state == x.next_state for x in steps]),
         "rollouts": float(len(rows)),
         "tokens": float(sum(tokens)),
         "tokens_per_turn": _mean(tokens),
@@ -52,16 +53,18 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
     }
     if scored:
         out["success"] = _mean([bool(t.episode.success) for t in scored])
-        out["return"] = _mean([t.episode.total_reward for t in scored])
+        out["return"] = _mean([t.episode.episode_return for t in scored])
     if unscored:
-        out["unscored_return"] = _mean([t.episode.total_reward for t in unscored])
-        out["unscored_steps"] = _mean([len(t.turns) for t in unscored])
+        out["unscored_return"] = _mean([t.episode.episode_return for t in unscored])
+        out["unscored_episode_length"] = _mean([len(t.turns) for t in unscored])
     if invalid:
-        out["invalid"] = _mean(invalid)
+        out["invalid_action_share"] = _mean(invalid)
     if rollouts.forked:
         out["forks"] = float(len(rollouts.forked))
-    if config.drop_void:
-        out["void"] = _mean([any(x.void for x in t.turns) for t in rollouts.all])
+    if config.drop_void_turns:
+        out["void_turn_share"] = _mean(
+            [any(x.void for x in t.turns) for t in rollouts.all]
+        )
     out |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
     return out | _family_metrics(rows) | dict(rollouts.reward_metrics)
 
@@ -87,13 +90,13 @@ def _mean(values: Sequence[float | int]) -> float:
 def training_note(curve: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a sentence if training learned nothing, or many rollouts were unscored.
 
-    Rows hold `rollouts`, `unscored`, `unscored/REASON`, `used_turns` and, where the
-    policy was updated, `kl`. None where there is nothing to report.
+    Rows hold `rollouts`, `unscored_rollouts`, `unscored/REASON` and, where the policy
+    was updated, `kl`. None where there is nothing to report.
     """
     if not curve:
         return "learned nothing: no update was made"
     rollouts = int(sum(row["rollouts"] for row in curve))
-    unscored = int(sum(row["unscored"] for row in curve))
+    unscored = int(sum(row["unscored_rollouts"] for row in curve))
     note = f"{unscored} of {rollouts} rollouts were not scored ({_reasons(curve)})"
     if not any("kl" in row for row in curve):
         if unscored == rollouts:

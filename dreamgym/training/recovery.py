@@ -1,7 +1,7 @@
-"""What is done about a breakdown: undo the update, turn the weights, stop training.
+"""Responses to a breakdown: revert the update, change loss weights, stop training.
 
 The policy before an update -> the update, or none where its loss is not finite ->
-alarms (monitor.py) -> the state to go on with.
+alarms (monitor.py) -> the state that training continues from.
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.training import monitor
 from dreamgym.training.config import LoopConfig
+from dreamgym.training.learn import RETURN_SCALE
 from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.rollouts import Rollouts
 from dreamgym.training.state import TrainingState, UpdateResult
@@ -24,7 +25,7 @@ MAX_UNSCORED_UPDATES = 3
 
 
 class Snapshot(NamedTuple):
-    """Policy and critic before an update, in buffers of their own."""
+    """Policy and critic before an update, in separate buffers."""
 
     policy: TrainState
     critic: TrainState | None
@@ -34,11 +35,11 @@ class Recovery:
     """Responds to the alarms of an update as the settings of the monitor say."""
 
     def __init__(self, config: LoopConfig):
-        self._config, self._monitor = config, config.watch
+        self._config, self._monitor = config, config.monitor
 
     def snapshot(self, state: TrainingState) -> Snapshot | None:
         """Return a copy to revert to, None where updates are never reverted."""
-        if self._monitor.answer == "say":
+        if self._monitor.response == "log":
             return None
         return Snapshot(*_copy((state.policy, state.critic)))
 
@@ -60,7 +61,11 @@ class Recovery:
             if snapshot is None:
                 raise
             last_row = state.curve[-1] if state.curve else {}
-            row = {k: v for k, v in last_row.items() if k.endswith("_weight")}
+            row = {
+                k: v
+                for k, v in last_row.items()
+                if k.endswith("_weight") or k == RETURN_SCALE
+            }
             row |= rollout_metrics(rollouts, self._config)
             row[f"alarm/{monitor.NOT_FINITE}"] = 1.0
             return UpdateResult(snapshot.policy, row, snapshot.critic, state.replay)
@@ -90,9 +95,10 @@ class Recovery:
         policy, critic, stop_reason = result.policy, result.critic, ""
         if names and snapshot is not None:
             policy, critic = snapshot
+            # Where real success fell, the last updates are suspect, not only this one.
             if "gap" in names and state.best is not None:
                 policy = _copy(state.best)
-            row["undone"] = 1.0
+            row["reverted"] = 1.0
             weights = monitor.loss_weights(row, self._config.initial_weights)
             weights = monitor.apply_remedies(weights, c.remedies)
             row |= monitor.weight_metrics(weights)
@@ -109,22 +115,22 @@ class Recovery:
     def _stop_reason(
         self, curve: Sequence[dict[str, Any]], alarms: Sequence[str], number: int
     ) -> str:
-        """Why training stops after a reverted update; empty where it goes on."""
+        """Return why training stops after a reverted update; "" where it goes on."""
         patience = self._monitor.patience
         message = f"update {number}: {', '.join(alarms)}"
-        if self._monitor.answer == "stop":
+        if self._monitor.response == "stop":
             return f"stopped before {message}"
-        if sum(row.get("undone", 0.0) for row in curve[-patience:]) >= patience:
-            return f"stopped: {patience} updates in a row were undone; {message}"
+        if sum(row.get("reverted", 0.0) for row in curve[-patience:]) >= patience:
+            return f"stopped: {patience} updates in a row were reverted; {message}"
         return ""
 
 
 def _copy(tree: Any) -> Any:
-    return jax.tree.map(jnp.copy, tree)  # an update may reuse the buffers it is given
+    return jax.tree.map(jnp.copy, tree)  # an update donates the buffers it is given
 
 
 def _keep_best(state: TrainingState) -> TrainingState:
-    """The state with its policy as the best one, where it just became that."""
+    """Return the state with its policy as the best one, if it just became that."""
     if state.best is None or monitor.best_row(state.curve) != len(state.curve) - 1:
         return state
     return state._replace(best=_copy(state.policy))
@@ -133,13 +139,13 @@ def _keep_best(state: TrainingState) -> TrainingState:
 def _stop_if_unscored(
     state: TrainingState, trajectories: Sequence[Trajectory]
 ) -> TrainingState:
-    """The state, stopped where no rollout was scored for MAX_UNSCORED_UPDATES updates.
+    """Return the state, stopped after MAX_UNSCORED_UPDATES updates without a score.
 
     Further updates would only cost transitions: what the policy earns is unknown, and
     whatever broke all of these rollouts will break the next ones, too.
     """
     rows = state.curve[-MAX_UNSCORED_UPDATES:]
-    scored = any(row["unscored"] < row["rollouts"] for row in rows)
+    scored = any(row["unscored_rollouts"] < row["rollouts"] for row in rows)
     if state.stop_reason or scored or len(rows) < MAX_UNSCORED_UPDATES:
         return state
     reasons = Counter[str]()

@@ -16,7 +16,7 @@ from curriculum import sampler
 from curriculum.pool import TaskPool, TaskQuota
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.rewards.reward_function import (
     NO_OUTCOME,
@@ -28,7 +28,7 @@ from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import Episode, Task
 
 ScoreEpisodes = Callable[[Sequence[Episode], Pasts], Sequence[RewardedEpisode]]
-"""A function that assigns rewards to the steps of episodes (scoring.Scorer.score)."""
+"""A function that rewards the steps of episodes (RewardFunction.score)."""
 
 
 class Rollouts(NamedTuple):
@@ -83,10 +83,12 @@ def collect_rollouts(
         )
 
     started = last_round = collect(tasks, "", key)
-    for number in range(1, config.resample + 1):
+    for number in range(1, config.max_resample_rounds + 1):
         uninformative = sum(not is_informative(g) for g in groups_of(last_round, size))
         if not uninformative:
             break
+        # Replaced by other tasks, not by more rollouts of the same: a task that all
+        # rollouts win is most likely won again.
         played = {t.episode.task.id for t in started}
         others = sampler.sample(
             pool,
@@ -113,8 +115,8 @@ def rescore(rollouts: Rollouts, score: ScoreEpisodes | None) -> Rollouts:
     outcome is unknown is not an error of its own. The steps of a fork are scored as
     part of a whole episode: its past actions count.
 
-    The metrics are the share of steps that each source scored (`tiers/NAME`) and the
-    mean sum of each reward component over an episode (`paid/NAME`).
+    The metrics are the share of steps that each source scored (`reward_source/NAME`)
+    and the mean sum of each reward component over an episode (`reward/NAME`).
     """
     if score is None:
         return rollouts
@@ -122,7 +124,7 @@ def rescore(rollouts: Rollouts, score: ScoreEpisodes | None) -> Rollouts:
     indices = [
         i
         for i, t in enumerate(trajectories)
-        if t.error is None or t.error.startswith(UNTRUSTED)
+        if t.error is None or t.error.startswith(LOW_CONFIDENCE)
     ]
     scores = score(
         [trajectories[i].episode for i in indices],
@@ -148,8 +150,8 @@ def _reward_metrics(scores: Sequence[RewardedEpisode]) -> dict[str, float]:
             sums.update(step)
     steps, episodes = sources.total(), len(scores)
     return {
-        **{f"tiers/{name}": n / steps for name, n in sorted(sources.items())},
-        **{f"paid/{name}": float(x) / episodes for name, x in sorted(sums.items())},
+        **{f"reward_source/{name}": n / steps for name, n in sorted(sources.items())},
+        **{f"reward/{name}": float(x) / episodes for name, x in sorted(sums.items())},
     }
 
 
@@ -171,15 +173,17 @@ def fork_points(
 
     Each state counts once; the states in which rollouts begin are left out.
     """
-    if not config.forks:
+    if not config.forks_per_update:
         return []
+    # In an informative group some decision on the way made the difference: there it is
+    # worth comparing actions in one and the same state.
     unique: dict[tuple, Snapshot] = {}
     for group in groups_of(rows, config.group_size):
         if is_informative(group):
             states = [s for t in group for s in _states_on_the_way(t)]
             unique |= {(s.task.id, s.past, s.state): s for s in states}
     points = list(unique.values())
-    return [points[i] for i in rng.permutation(len(points))[: config.forks]]
+    return [points[i] for i in rng.permutation(len(points))[: config.forks_per_update]]
 
 
 def _states_on_the_way(t: Trajectory) -> Iterator[Snapshot]:

@@ -85,11 +85,12 @@ class LoopParts:
 
     `propose` writes variations of tasks, and `feasibility` filters them. `critic` is
     the critic of PPO. `auxiliary` are examples for the auxiliary loss (BesideConfig).
-    `real_eval` plays real dev games with a policy (WatchConfig) and returns the metrics
-    `probe`, its success, and `probed`, the transitions it took. `score` replaces the
-    rewards that the policy learns from; the recorder still sees the environment's.
-    `plan_lengths` are lengths of known plans by task id, for the lessons of the
-    curriculum.
+    `real_eval` plays real dev tasks with a policy (MonitorConfig) and returns the
+    metrics `real_success`, `real_eval_transitions`, the number of transitions it took,
+    and those of selection.py; `real_eval_baseline` are those of the policy before
+    training. `score` replaces the rewards that the policy learns from; the recorder
+    still sees the environment's. `plan_lengths` are lengths of known plans by task id,
+    for the lessons of the curriculum.
     """
 
     propose: generator.Proposer | None = None
@@ -97,5 +98,6 @@ class LoopParts:
     critic: Critic | None = None
     auxiliary: Sequence[Example] = ()
     real_eval: Callable[[Policy], dict[str, float]] | None = None
+    real_eval_baseline: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     score: ScoreEpisodes | None = None
     plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The turns of an update's rollouts as flat arrays, with what credit is computed from.
+"""The turns of an update's rollouts as flat arrays, and the inputs of their credit.
 
 trajectories -> turns, episode after episode -> examples, rewards, states, weights.
 """
@@ -10,14 +10,14 @@ from jaxtyping import Float, Int
 
 from curriculum.lesson_tracker import LessonTracker
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.envs.base import UNTRUSTED
+from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.rl.config import LossWeights
 from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
 from worldmodel.data.records import State
 
-DENSE_REWARDS = ("milestone/", "tool/", "learned", "judge")
+DENSE_REWARDS = ("milestone/", "tool/", "reward_model", "judge")
 """Prefixes of reward components that are not outcomes; the remedy "rewards" halves
 their weight."""
 TASK_REWARD = "tool/task"
@@ -40,13 +40,15 @@ class TurnBatch:
             [sum(sum(turn.sampled) for turn in t.turns) for t in trajectories]
         )
         self.success = np.array([bool(t.episode.success) for t in trajectories])
+        # SimpleTIR (arXiv:2509.02479): one void turn makes the whole trajectory's
+        # gradient unreliable, so all of it is left out.
         has_void_turn = np.array(
             [any(turn.void for turn in t.turns) for t in trajectories], bool
         )
-        included = ~(has_void_turn & config.drop_void)
+        included = ~(has_void_turn & config.drop_void_turns)
         errors = [t.error for t in trajectories]
         self.scored = np.array([e is None for e in errors]) & included
-        self.aborted = np.array([(e or "").startswith(UNTRUSTED) for e in errors])
+        self.aborted = np.array([(e or "").startswith(LOW_CONFIDENCE) for e in errors])
         self.aborted &= included
         self.examples = [
             turn.example(weight)
@@ -58,12 +60,12 @@ class TurnBatch:
         ]
 
     def _token_weights(self) -> list[float]:
-        """The weight of each turn's tokens.
+        """Return the weight of each turn's tokens.
 
-        It makes the units that the setting `surrogate.average` names count equally in
-        the loss: tokens, turns or episodes.
+        It makes the units that the setting `surrogate.loss_aggregation` names count
+        equally in the loss: tokens, turns or episodes.
         """
-        unit, weights = self.config.update.surrogate.average, []
+        unit, weights = self.config.update.surrogate.loss_aggregation, []
         for t, tokens in zip(self.trajectories, self.sampled_tokens, strict=True):
             for turn in t.turns:
                 size = {"token": 1, "turn": sum(turn.sampled), "episode": int(tokens)}
@@ -111,12 +113,19 @@ class TurnBatch:
         )
 
     def rewards(
-        self, weights: LossWeights, updater: Updater, lessons: LessonTracker | None
-    ) -> Float[np.ndarray, " N"]:
-        """Return the reward of each turn: the weighted sum of its components.
+        self,
+        weights: LossWeights,
+        updater: Updater,
+        lessons: LessonTracker | None,
+        scale: float | None = None,
+    ) -> tuple[Float[np.ndarray, " N"], float]:
+        """Return the reward of each turn, and the scale that rewards are divided by.
 
-        The present lesson multiplies components by their names. Where the KL penalty is
-        part of the reward, the turn's log ratio to the reference is subtracted.
+        A reward is the weighted sum of its components; the current lesson multiplies
+        them by their names. Where the KL penalty is part of the reward, the turn's log
+        ratio to the reference is subtracted, from rewards that are divided by their
+        scale. Without a `scale` that is the root mean square of the returns of turns in
+        this batch (1 where all are 0).
         """
         out = np.array(
             [
@@ -131,9 +140,12 @@ class TurnBatch:
             ],
             float,
         )
-        if weights.kl and self.config.update.penalty.place == "reward":
+        if scale is None:
+            scale = self.grid().return_scale(out, self.config.update.discount)
+        out /= scale
+        if weights.kl and self.config.update.kl_penalty.placement == "reward":
             out -= weights.kl * updater.reference_log_ratio(self.examples)
-        return out
+        return out, scale
 
 
 def _is_dense(name: str) -> bool:

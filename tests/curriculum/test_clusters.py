@@ -69,11 +69,13 @@ def worded(family, count):
     base = doubles.task(0, 1, 2)
     return [
         dataclasses.replace(
-            base, id=f"{family}{i}", instruction=f"{texts[family]} {i}",
+            base,
+            id=f"{family}{i}",
+            instruction=f"{texts[family]} {i}",
             initial_state=(f"{family} {i}",),
         )
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def test_tasks_of_one_wording_share_a_cluster_in_any_order():

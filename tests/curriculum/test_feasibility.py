@@ -5,7 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from curriculum.feasibility import FeasibilityConfig, agreement, refusal_reason
+from curriculum.config import FeasibilityConfig
+from curriculum.feasibility import agreement, refusal_reason
 
 
 def test_agreement_by_hand():
@@ -34,9 +35,15 @@ BOTH = FeasibilityConfig(rollouts=4, samples=3, agreement=0.5)
 
 @pytest.mark.parametrize(
     ("agreed", "won", "scored", "reason"),
-    [(0.5, 1, 4, None), (0.49, 4, 4, "disagreement"), (None, 4, 4, "disagreement"),
-     (1.0, 0, 4, "no plan"), (1.0, 0, 0, "unscored"), (1.0, 4, 4, None)],
-)  # fmt: skip
+    [
+        (0.5, 1, 4, None),
+        (0.49, 4, 4, "disagreement"),
+        (None, 4, 4, "disagreement"),
+        (1.0, 0, 4, "no plan"),
+        (1.0, 0, 0, "unscored"),
+        (1.0, 4, 4, None),
+    ],
+)
 def test_verdicts(agreed, won, scored, reason):
     assert refusal_reason(BOTH, agreement_rate=agreed, won=won, scored=scored) == reason
 
@@ -54,9 +61,14 @@ def test_what_is_not_asked_for_refuses_nothing():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("rollouts", -1), ("samples", 1), ("samples", -2), ("actions", 0),
-     ("agreement", 1.5)],
-)  # fmt: skip
+    [
+        ("rollouts", -1),
+        ("samples", 1),
+        ("samples", -2),
+        ("actions", 0),
+        ("agreement", 1.5),
+    ],
+)
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
         FeasibilityConfig(**{setting: value})

@@ -92,8 +92,10 @@ def test_no_task_and_no_instruction_are_refused():
     assert generator.proposal_error(variant(instruction=""), KIND, set()) == "form"
 
 
-GRIDS = [("#####", "#@.$#", "#...#", "#...#", "#####"),
-         ("#####", "#@..#", "#.$.#", "#...#", "#####")]  # fmt: skip
+GRIDS = [
+    ("#####", "#@.$#", "#...#", "#...#", "#####"),
+    ("#####", "#@..#", "#.$.#", "#...#", "#####"),
+]
 
 
 def verdicts(seeds, made, *, real=False):
@@ -112,32 +114,69 @@ def verdicts(seeds, made, *, real=False):
     ("seeds", "made", "verdict"),
     [
         # Lines may come twice where they do in a seed, and only there.
-        ([{"initial_state": s} for s in GRIDS],
-         {"initial_state": ("#####", "#.@.#", "#..$#", "#...#", "#####")}, "accepted"),
-        ([{"initial_state": (f"at {i}", "wind", "rain")} for i in "ab"],
-         {"initial_state": ("at c", "wind", "wind", "rain")}, "form"),
+        (
+            [{"initial_state": s} for s in GRIDS],
+            {"initial_state": ("#####", "#.@.#", "#..$#", "#...#", "#####")},
+            "accepted",
+        ),
+        (
+            [{"initial_state": (f"at {i}", "wind", "rain")} for i in "ab"],
+            {"initial_state": ("at c", "wind", "wind", "rain")},
+            "form",
+        ),
         # No instruction is missed where a seed has none.
-        ([{"instruction": "", "initial_state": (f"at {i}",)} for i in "ab"],
-         {"instruction": "", "initial_state": ("at c",)}, "accepted"),
-        ([{"initial_state": (f"at {i}",)} for i in "ab"],
-         {"instruction": "", "initial_state": ("at c",)}, "form"),
+        (
+            [{"instruction": "", "initial_state": (f"at {i}",)} for i in "ab"],
+            {"instruction": "", "initial_state": ("at c",)},
+            "accepted",
+        ),
+        (
+            [{"initial_state": (f"at {i}",)} for i in "ab"],
+            {"instruction": "", "initial_state": ("at c",)},
+            "form",
+        ),
         # One start does not tell which of its heads are form, however often it is told.
-        ([{"initial_state": ("north door", "at hall")}],
-         {"initial_state": ("south door", "west door", "at hall")}, "accepted"),
-        ([{"initial_state": ("north door", "at hall")},
-          {"initial_state": ("north door", "at hall"), "instruction": "go"}],
-         {"initial_state": ("south door", "at hall")}, "accepted"),
-        ([{"initial_state": ("north door", "at hall")},
-          {"initial_state": ("north gate", "at hall")}],
-         {"initial_state": ("south door", "at hall")}, "form"),
+        (
+            [{"initial_state": ("north door", "at hall")}],
+            {"initial_state": ("south door", "west door", "at hall")},
+            "accepted",
+        ),
+        (
+            [
+                {"initial_state": ("north door", "at hall")},
+                {"initial_state": ("north door", "at hall"), "instruction": "go"},
+            ],
+            {"initial_state": ("south door", "at hall")},
+            "accepted",
+        ),
+        (
+            [
+                {"initial_state": ("north door", "at hall")},
+                {"initial_state": ("north gate", "at hall")},
+            ],
+            {"initial_state": ("south door", "at hall")},
+            "form",
+        ),
         # A single start can be copied, and nothing is no start.
-        ([{"initial_state": ("north door", "at hall")}],
-         {"initial_state": ("north door", "at hall")}, "duplicate"),
+        (
+            [{"initial_state": ("north door", "at hall")}],
+            {"initial_state": ("north door", "at hall")},
+            "duplicate",
+        ),
         ([{"initial_state": ("north door", "at hall")}], {"initial_state": ()}, "form"),
     ],
-    ids=["grid", "a line twice", "untold", "not told", "one start", "one start twice",
-         "two starts", "copy", "empty"],
-)  # fmt: skip
+    ids=[
+        "grid",
+        "a line twice",
+        "untold",
+        "not told",
+        "one start",
+        "one start twice",
+        "two starts",
+        "copy",
+        "empty",
+    ],
+)
 def test_a_proposal_is_held_to_what_all_seeds_of_its_family_have(seeds, made, verdict):
     assert verdicts(seeds, made) == {verdict: 1}
 
@@ -221,8 +260,9 @@ def test_what_cannot_be_solved_stays_out_with_its_reason():
     assert [e.task for e in pool.active(generated=True)] == tried[::2]
     generator.extend(pool, propose, 4, np.random.default_rng(0), name="model")
     assert pool.proposal_counts == {
-        "rule": got, "model": {"accepted": 2, "duplicate": 2}
-    }  # fmt: skip
+        "rule": got,
+        "model": {"accepted": 2, "duplicate": 2},
+    }
     assert pool.acceptance() == {"rule": 0.5, "model": 0.5}
 
 

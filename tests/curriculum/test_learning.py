@@ -10,8 +10,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from curriculum.sampler import CurriculumConfig, pool_of, task_weights, weights
-from curriculum.value import ValueConfig
+from curriculum.config import CurriculumConfig, ValueConfig
+from curriculum.sampler import pool_of, task_weights, weights
 from tests import doubles, helpers
 
 ARMS, TASKS, GROUP, RATE = 6, 8, 8, 1.0
@@ -28,11 +28,13 @@ def tasks(*, worded=False):
     words += ["open one of six doors"] * LEARNABLE
     return [
         dataclasses.replace(
-            base, id=f"t{i}", family="f",
+            base,
+            id=f"t{i}",
+            family="f",
             instruction=f"{words[i]} {i}" if worded else base.instruction,
         )
         for i in range(COUNT)
-    ]  # fmt: skip
+    ]
 
 
 class Learner:
@@ -67,7 +69,7 @@ def rollouts_until_learned(seed, how, *, updates=1500):
     """GRPO's groups; `how`: values, shuffled values, or uniform draws."""
     rng = np.random.default_rng(seed)
     learner = Learner(np.random.default_rng(seed))
-    config = CurriculumConfig(patience=NEVER_RETIRED)
+    config = CurriculumConfig(retire_after=NEVER_RETIRED)
     pool = pool_of(tasks(), config)
     entries = pool.active()
     for update in range(updates):
@@ -76,7 +78,7 @@ def rollouts_until_learned(seed, how, *, updates=1500):
         value = task_weights(pool, entries, config)
         if how == "shuffled":
             value = rng.permutation(value)
-        p = weights(np.ones(COUNT) if how == "uniform" else value, config.coverage)
+        p = weights(np.ones(COUNT) if how == "uniform" else value, config.uniform_share)
         for i in rng.choice(COUNT, TASKS, replace=False, p=p):
             won = learner.play(i, GROUP)
             helpers.record(pool, entries[i].task.id, won.tolist(), update)
@@ -96,7 +98,7 @@ def single_rollouts_until_learned(seed, cluster, *, updates=400, batch=64):
     rng = np.random.default_rng(seed)
     learner = Learner(np.random.default_rng(seed))
     config = CurriculumConfig(
-        patience=NEVER_RETIRED, value=ValueConfig(cluster=cluster, clusters=3)
+        retire_after=NEVER_RETIRED, value=ValueConfig(pooling=cluster, clusters=3)
     )
     pool = pool_of(tasks(worded=True), config)
     entries = pool.active()
@@ -104,7 +106,7 @@ def single_rollouts_until_learned(seed, cluster, *, updates=400, batch=64):
     for update in range(updates):
         if learner.learned() >= WON:
             return update * batch
-        p = weights(task_weights(pool, entries, config), config.coverage)
+        p = weights(task_weights(pool, entries, config), config.uniform_share)
         rows = []
         for i in rng.choice(COUNT, batch, p=p):
             result = learner.play(i, 1, baseline=won[i] / played[i])

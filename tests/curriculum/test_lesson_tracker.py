@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from curriculum import lesson_presets
+from curriculum.config import CurriculumConfig, LessonConfig, StepLimitConfig
 from curriculum.lesson_tracker import LessonTracker, lesson_tracker_for, step_limit
-from curriculum.lessons import LessonConfig, LessonState
+from curriculum.lessons import LessonState
 from curriculum.pool import TaskPool
-from curriculum.sampler import CurriculumConfig, sample
-from curriculum.step_limit import StepLimitConfig
+from curriculum.sampler import sample
 from tests import doubles
 from tests.curriculum.test_lessons import (
     CONFIG,
@@ -136,13 +136,13 @@ def test_stages_that_were_saved_go_on_as_ones_that_were_not():
 def test_settings_name_the_stages():
     assert lesson_tracker_for(CurriculumConfig()) is None
     for name, first in (("tools", "when"), ("games", "plans-4")):
-        staged = lesson_tracker_for(CurriculumConfig(stages=name))
+        staged = lesson_tracker_for(CurriculumConfig(lessons=name))
         assert staged is not None
         assert staged.lesson.name == first
 
 
 def test_the_step_limit_is_the_smaller_of_schedule_and_stage():
-    config = CurriculumConfig(horizon=StepLimitConfig(first=2, updates=4))
+    config = CurriculumConfig(step_limit=StepLimitConfig(initial=2, updates=4))
     assert [step_limit(u, 10, config) for u in range(6)] == [2, 4, 6, 8, 10, 10]
     staged = LessonTracker(
         lesson_presets.game_lessons(plans=(2,)), CONFIG

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from curriculum import lessons
-from curriculum.lessons import (
-    Lesson,
-    LessonConfig,
-    LessonState,
-    TaskFilter,
-    advance,
-    mixture_shares,
-)
+from curriculum.config import LessonConfig
+from curriculum.lessons import Lesson, LessonState, TaskFilter, advance, mixture_shares
 from tests import doubles
 from worldmodel.data.records import Task
 
@@ -23,7 +17,7 @@ PLAN = (
     Lesson(name="b", task_mixture=MIX, budget=(1, 4), promote={"y": 0.5}),
     Lesson(name="c", task_mixture=MIX, promote={"y": 0.9}),
 )
-CONFIG = LessonConfig(checks=2, margin=0.1)
+CONFIG = LessonConfig(consecutive_checks=2, regression_margin=0.1)
 
 
 def went(rows, *, config=CONFIG, state=None, spent=1):
@@ -54,7 +48,7 @@ def test_at_the_end_of_its_budget_a_stage_is_passed_or_not_as_told():
     got, state = went(bad)
     assert got == [0, 0, 0, 0, 0, 1, 1]
     assert state.why == "budget"
-    assert went(bad, config=LessonConfig(force=False))[0] == [0] * 7
+    assert went(bad, config=LessonConfig(advance_on_budget=False))[0] == [0] * 7
 
 
 def test_what_was_never_reached_is_not_lost():
@@ -115,9 +109,12 @@ def test_shares_shift_to_what_is_lacking():
 def tool_task(name, *calls):
     rows = [{"tool": "t", "arguments": {str(i): 1 for i in range(n)}} for n in calls]
     return Task(
-        id=name, instruction=name, family="tools", initial_state=("ask",),
+        id=name,
+        instruction=name,
+        family="tools",
+        initial_state=("ask",),
         options={"calls": rows},
-    )  # fmt: skip
+    )
 
 
 SILENT, ONE, RICH = tool_task("no"), tool_task("one", 1), tool_task("rich", 3)
@@ -144,10 +141,15 @@ def test_kinds_by_hand(kind, fitting):
     success = {"one": 0.5, "long": 1.0}
     found = {
         name
-        for name, task in [("no", SILENT), ("one", ONE), ("rich", RICH),
-                           ("long", LONG), ("game", game)]
+        for name, task in [
+            ("no", SILENT),
+            ("one", ONE),
+            ("rich", RICH),
+            ("long", LONG),
+            ("game", game),
+        ]
         if kind.fits(task, steps=steps.get(name), success=success.get(name, 0.2))
-    }  # fmt: skip
+    }
     assert found == fitting
 
 
@@ -169,7 +171,12 @@ def test_bad_input_is_refused():
         Lesson(name="x", task_mixture=MIX, rewards={"call": -1.0})
     with pytest.raises(ValueError, match="max_steps must be >= 0, got -1"):
         Lesson(name="x", task_mixture=MIX, max_steps=-1)
-    for bad in ({"checks": 0}, {"margin": -1.0}, {"boost": -1.0}, {"drop": 0.0}):
+    for bad in (
+        {"consecutive_checks": 0},
+        {"regression_margin": -1.0},
+        {"weakness_boost": -1.0},
+        {"collapse_drop": 0.0},
+    ):
         with pytest.raises(ValueError, match=next(iter(bad))):
             LessonConfig(**bad)
     with pytest.raises(ValueError, match="number 3 and 1"):

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from curriculum.config import ValueConfig
 from curriculum.pool import TaskPool
-from curriculum.value import ValueConfig, posterior
+from curriculum.value import posterior
 from tests import doubles, helpers
 
 
@@ -151,7 +152,7 @@ def test_an_old_group_value_drifts_back_to_an_untried_tasks():
 
 def test_posterior_values_by_hand_and_their_decay():
     tasks = some(2)
-    config = ValueConfig(estimate="posterior", optimism=0.0, decay=0.5)
+    config = ValueConfig(estimator="posterior", optimism=0.0, decay=0.5)
     pool = TaskPool(tasks, values=config)
     helpers.record(pool, tasks[0].id, [True, False, False, False], 0)
     helpers.record(pool, tasks[0].id, [True, True], 1)
@@ -167,7 +168,7 @@ def test_posterior_values_by_hand_and_their_decay():
 
 def test_a_group_without_a_scored_member_ages_and_does_not_refresh():
     tasks = some(1)
-    config = ValueConfig(estimate="posterior", decay=0.5)
+    config = ValueConfig(estimator="posterior", decay=0.5)
     seen, unseen = TaskPool(tasks, values=config), TaskPool(tasks, values=config)
     for pool in (seen, unseen):
         helpers.record(pool, tasks[0].id, [True, True], 0)
@@ -180,7 +181,7 @@ def test_single_rollouts_get_the_value_of_their_family():
     a, b, c = some(3)
     a, b = (dataclasses.replace(t, family="even") for t in (a, b))
     c = dataclasses.replace(c, family="alone")
-    pool = TaskPool([a, b, c], values=ValueConfig(cluster="family"))
+    pool = TaskPool([a, b, c], values=ValueConfig(pooling="family"))
     pool.record_batch([(a.id, [True]), (b.id, [False]), (c.id, [True])], 0)
     got = [e.value for e in pool.entries.values()]
     assert got == [0.25, 0.25, None]  # one outcome says nothing of a variance
@@ -199,7 +200,7 @@ def test_single_rollouts_alone_are_never_settled():
 
 def test_a_member_that_did_not_play_shares_the_value_and_not_the_verdict():
     tasks = [dataclasses.replace(t, family="f") for t in some(3)]
-    pool = TaskPool(tasks, patience=1, values=ValueConfig(cluster="family"))
+    pool = TaskPool(tasks, patience=1, values=ValueConfig(pooling="family"))
     pool.record_batch([(t.id, [False]) for t in tasks[:2]], 0)
     first, second, third = pool.entries.values()
     assert [e.value for e in (first, second, third)] == [0.0, 0.0, 0.0]
@@ -210,7 +211,7 @@ def test_a_member_that_did_not_play_shares_the_value_and_not_the_verdict():
 
 def test_the_order_of_a_batch_does_not_matter():
     tasks = [dataclasses.replace(t, family="ab"[i % 2]) for i, t in enumerate(some(5))]
-    config = ValueConfig(cluster="family", estimate="posterior", decay=0.9)
+    config = ValueConfig(pooling="family", estimator="posterior", decay=0.9)
     batch = [(t.id, [i % 3 == 0]) for i, t in enumerate(tasks)]
     first, second = (TaskPool(tasks, values=config) for _ in range(2))
     first.record_batch(batch, 0)
@@ -221,7 +222,9 @@ def test_the_order_of_a_batch_does_not_matter():
 
 def test_a_pool_that_was_saved_goes_on_as_one_that_was_not():
     tasks = some(6)
-    config = ValueConfig(cluster="lexical", clusters=2, estimate="posterior", decay=0.9)
+    config = ValueConfig(
+        pooling="lexical", clusters=2, estimator="posterior", decay=0.9
+    )
     pool = TaskPool(tasks, values=config, seed=4)
     pool.record_batch([(t.id, [i % 2 == 0]) for i, t in enumerate(tasks)], 0)
     pool.count_proposals("rule", {"accepted": 1, "form": 3})

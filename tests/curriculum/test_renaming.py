@@ -10,10 +10,13 @@ from worldmodel.data.records import Task
 
 def house(name, here, other, way, goal):
     return Task(
-        id=name, instruction=f"bring the coin to {goal}", env="house", family="house",
+        id=name,
+        instruction=f"bring the coin to {goal}",
+        env="house",
+        family="house",
         options={"seed": 1},
         initial_state=(f"{here} {way} {other} unseen", f"said ok at {here}"),
-    )  # fmt: skip
+    )
 
 
 ROOMS = ("kitchen", "pantry", "attic", "cellar")
@@ -40,8 +43,10 @@ def test_names_are_what_some_tasks_hold_and_others_do_not():
 def test_rooms_stand_in_for_rooms_and_ways_for_ways():
     names, known = renaming.entities(TASKS), renaming.neighbours(TASKS)
     assert renaming.stand_ins(TASKS[0], "kitchen", names, known) == [
-        "attic", "cellar", "pantry"
-    ]  # fmt: skip
+        "attic",
+        "cellar",
+        "pantry",
+    ]
     assert renaming.stand_ins(TASKS[0], "north", names, known) == ["east", "south"]
 
 

@@ -6,16 +6,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from curriculum.config import CurriculumConfig, ValueConfig
 from curriculum.pool import TaskPool
-from curriculum.sampler import (
-    CurriculumConfig,
-    apportion,
-    pool_of,
-    sample,
-    task_weights,
-    weights,
-)
-from curriculum.value import ValueConfig, target_proximity
+from curriculum.sampler import apportion, pool_of, sample, task_weights, weights
+from curriculum.value import target_proximity
 from tests import doubles, helpers
 
 
@@ -48,7 +42,7 @@ def test_draws_follow_the_weights():
     helpers.record(pool, "t0", [True, False], 0)  # 1/4
     helpers.record(pool, "t1", [True] + [False] * 9, 0)  # 9/100
     helpers.record(pool, "t2", [True, True], 0)  # 0
-    config = CurriculumConfig(coverage=0.1)
+    config = CurriculumConfig(uniform_share=0.1)
     rng, n = np.random.default_rng(0), 3000
     counts = collections.Counter(sample(pool, 1, config, rng)[0].id for _ in range(n))
     p = np.array([0.9 * 0.25 / 0.34, 0.9 * 0.09 / 0.34, 0.0]) + 0.1 / 3
@@ -60,7 +54,7 @@ def test_without_coverage_a_settled_task_is_never_drawn():
     pool = TaskPool(named(3))
     helpers.record(pool, "t1", [False, False], 0)
     rng = np.random.default_rng(0)
-    config = CurriculumConfig(coverage=0.0)
+    config = CurriculumConfig(uniform_share=0.0)
     drawn = {t.id for _ in range(50) for t in sample(pool, 2, config, rng)}
     assert drawn == {"t0", "t2"}
 
@@ -118,13 +112,13 @@ def test_the_same_generator_state_draws_the_same_batch():
     ("setting", "value"),
     [
         ("generated_share", 1.1),
-        ("coverage", -0.1),
-        ("proposals", -1),
-        ("patience", 0),
-        ("target", 1.0),
+        ("uniform_share", -0.1),
+        ("proposals_per_update", -1),
+        ("retire_after", 0),
+        ("target_success", 1.0),
         ("target_width", 0.0),
         ("generator", "me"),
-        ("stages", "x"),
+        ("lessons", "x"),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting, value):
@@ -141,7 +135,7 @@ def test_a_batch_of_nothing_is_refused():
 
 
 def test_a_target_weighs_by_closeness_and_not_by_variance():
-    config = CurriculumConfig(target=0.9, value=ValueConfig(prior=1e-9))
+    config = CurriculumConfig(target_success=0.9, value=ValueConfig(beta_prior=1e-9))
     pool = pool_of(named(3), config)
     helpers.record(pool, "t0", [True] * 9 + [False], 0)
     helpers.record(pool, "t1", [True, False], 0)
@@ -153,7 +147,7 @@ def test_a_target_weighs_by_closeness_and_not_by_variance():
 
 
 def test_an_untried_task_is_taken_for_half_won():
-    config = CurriculumConfig(target=0.5)
+    config = CurriculumConfig(target_success=0.5)
     pool = pool_of(named(2), config)
     helpers.record(pool, "t0", [False] * 20, 0)
     assert task_weights(pool, pool.active(), config)[1] == 1.0
@@ -161,9 +155,14 @@ def test_an_untried_task_is_taken_for_half_won():
 
 @pytest.mark.parametrize(
     ("shares", "count", "want"),
-    [([0.5, 0.5], 5, [3, 2]), ([0.2, 0.4, 0.4], 10, [2, 4, 4]),
-     ([1, 1, 1], 2, [1, 1, 0]), ([3.0], 7, [7]), ([0.1, 0.9], 0, [0, 0])],
-)  # fmt: skip
+    [
+        ([0.5, 0.5], 5, [3, 2]),
+        ([0.2, 0.4, 0.4], 10, [2, 4, 4]),
+        ([1, 1, 1], 2, [1, 1, 0]),
+        ([3.0], 7, [7]),
+        ([0.1, 0.9], 0, [0, 0]),
+    ],
+)
 def test_shares_become_whole_numbers(shares, count, want):
     assert apportion(shares, count) == want
 
@@ -212,7 +211,7 @@ def test_generated_tasks_outside_the_mix_are_not_drawn():
 
 def test_the_pool_is_made_as_the_settings_say():
     config = CurriculumConfig(
-        patience=1, value=ValueConfig(estimate="posterior", cluster="family")
+        retire_after=1, value=ValueConfig(estimator="posterior", pooling="family")
     )
     pool = pool_of(named(2), config, seed=3)
     helpers.record(pool, "t0", [True, True], 0)

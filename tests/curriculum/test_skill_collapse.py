@@ -2,7 +2,8 @@
 
 import pytest
 
-from curriculum.lessons import LessonConfig, LessonState
+from curriculum.config import LessonConfig
+from curriculum.lessons import LessonState
 from curriculum.skill_collapse import flags, red_flags
 
 FINE = {"valid_json": 0.9, "tool_accuracy": 0.5, "call_rate": 0.5, "due_rate": 0.5}
@@ -12,7 +13,7 @@ def test_a_skill_that_falls_while_another_rises_has_collapsed():
     traded = FINE | {"valid_json": 0.6, "tool_accuracy": 0.6}
     assert red_flags([FINE, traded], drop=0.2) == {"valid_json": "syntax collapse"}
     assert red_flags([FINE, traded], drop=0.4) == {}
-    config = LessonConfig(drop=0.2)
+    config = LessonConfig(collapse_drop=0.2)
     assert flags(LessonState(history=(FINE, traded)), config) == red_flags(
         [FINE, traded], drop=0.2
     )
@@ -25,9 +26,13 @@ def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("call_precision", "call collapse"), ("tool_accuracy", "which collapse"),
-     ("execution", "argument collapse"), ("argument_score", "skill collapse")],
-)  # fmt: skip
+    [
+        ("call_precision", "call collapse"),
+        ("tool_accuracy", "which collapse"),
+        ("execution", "argument collapse"),
+        ("argument_score", "skill collapse"),
+    ],
+)
 def test_falls_have_the_primers_names(name, said):
     rows = [{name: 0.9, "call_recall": 0.1}, {name: 0.4, "call_recall": 0.5}]
     assert red_flags(rows, drop=0.2) == {name: said}
@@ -46,9 +51,14 @@ def test_more_steps_for_a_success_is_no_skill():
 
 @pytest.mark.parametrize(
     ("made", "said"),
-    [(0.0, {"call_rate": "calls vanish"}), (0.019, {"call_rate": "calls vanish"}),
-     (0.021, {}), (0.59, {}), (0.61, {"call_rate": "calls explode"})],
-)  # fmt: skip
+    [
+        (0.0, {"call_rate": "calls vanish"}),
+        (0.019, {"call_rate": "calls vanish"}),
+        (0.021, {}),
+        (0.59, {}),
+        (0.61, {"call_rate": "calls explode"}),
+    ],
+)
 def test_calls_vanish_and_explode(made, said):
     assert red_flags([{"call_rate": made, "due_rate": 0.2}], drop=0.2) == said
 

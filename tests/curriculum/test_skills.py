@@ -27,11 +27,13 @@ def test_measures_by_hand():
     assert got == {
         "call_precision": 3 / 4,  # 4 calls, 3 where one was due
         "call_recall": 3 / 4,  # due 4 times, called 3 times
-        "call_rate": 4 / 6, "due_rate": 4 / 6,
-        "valid_json": 3 / 4, "execution": 2 / 4,
+        "call_rate": 4 / 6,
+        "due_rate": 4 / 6,
+        "valid_json": 3 / 4,
+        "execution": 2 / 4,
         "tool_accuracy": 2 / 3,
         "argument_score": 1 / 2,  # 1 and 0; the wrong tool's are not compared
-    }  # fmt: skip
+    }
 
 
 def test_confusion_by_hand():
@@ -57,12 +59,15 @@ def answered(actions, calls, *, success, invalid=None):
     task = Task(id="t", instruction="ask", options={"calls": calls})
     state = ("s",)
     return Episode(
-        id="e", task=task, source="policy", success=success,
+        id="e",
+        task=task,
+        source="policy",
+        success=success,
         transitions=tuple(
             Transition(state=state, action=a, next_state=state, invalid=invalid)
             for a in actions
         ),
-    )  # fmt: skip
+    )
 
 
 DUE = [{"tool": "weather", "arguments": {"city": "Paris"}}, None]
@@ -95,8 +100,10 @@ def test_a_text_game_has_no_tools():
         doubles.episode(task, ["fly", "go right", "go right", "take coin"])
     )
     assert got.measures() == {
-        "valid_action": 3 / 4, "success": 1.0, "steps_per_success": 4.0
-    }  # fmt: skip
+        "valid_action": 3 / 4,
+        "success": 1.0,
+        "steps_per_success": 4.0,
+    }
 
 
 def test_malformed_gold_is_refused():

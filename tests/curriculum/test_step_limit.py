@@ -4,11 +4,13 @@ import itertools
 
 import pytest
 
-from curriculum.step_limit import StepLimitConfig, step_limit_schedule
+from curriculum.config import CurriculumConfig, StepLimitConfig
+from curriculum.lesson_tracker import step_limit
+from curriculum.step_limit import step_limit_schedule
 
 
 def test_a_line_by_hand():
-    config = StepLimitConfig(first=4, updates=4)
+    config = StepLimitConfig(initial=4, updates=4)
     assert [step_limit_schedule(u, 16, config) for u in range(7)] == [
         4,
         7,
@@ -28,7 +30,7 @@ def test_a_line_by_hand():
 
 
 def test_stages_by_hand():
-    config = StepLimitConfig(first=4, updates=10, stages=2)
+    config = StepLimitConfig(initial=4, updates=10, increments=2)
     got = [step_limit_schedule(u, 16, config) for u in range(12)]
     assert got == [4] * 5 + [10] * 5 + [16, 16]
 
@@ -41,18 +43,25 @@ def test_without_a_first_the_limit_is_the_runs():
 
 @pytest.mark.parametrize("stages", [0, 1, 3, 7])
 def test_it_never_falls_and_arrives(stages):
-    config = StepLimitConfig(first=2, updates=7, stages=stages)
+    config = StepLimitConfig(initial=2, updates=7, increments=stages)
     got = [step_limit_schedule(u, 23, config) for u in range(9)]
     assert got[0] == 2
     assert got[7:] == [23, 23]
     assert all(a <= b for a, b in itertools.pairwise(got))
 
 
+def test_a_schedule_that_begins_above_the_limit_of_the_run_begins_at_it():
+    # The limit is the environment's, and known only once it has been asked.
+    config = CurriculumConfig(step_limit=StepLimitConfig(initial=9, updates=2))
+    assert [step_limit(u, 8, config) for u in range(3)] == [8, 8, 8]
+    assert [step_limit(u, 11, config) for u in range(3)] == [9, 10, 11]
+
+
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"first = 9.*got 8 and 0"):
-        step_limit_schedule(0, 8, StepLimitConfig(first=9))
+    with pytest.raises(ValueError, match=r"initial = 9.*got 8 and 0"):
+        step_limit_schedule(0, 8, StepLimitConfig(initial=9))
     with pytest.raises(ValueError, match="got 8 and -1"):
         step_limit_schedule(-1, 8, StepLimitConfig())
-    for bad in ({"first": -1}, {"updates": 0}, {"stages": -1}):
+    for bad in ({"initial": -1}, {"updates": 0}, {"increments": -1}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             StepLimitConfig(**bad)

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from curriculum.config import ValueConfig
 from curriculum.value import (
-    ValueConfig,
     decayed,
     optimistic,
     posterior,
@@ -103,9 +103,16 @@ def test_ageing_and_closeness_by_hand():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("estimate", "mean"), ("prior", 0.0), ("optimism", -1.0), ("decay", 0.0),
-     ("decay", 1.1), ("cluster", "semantic"), ("clusters", 0)],
-)  # fmt: skip
+    [
+        ("estimator", "mean"),
+        ("beta_prior", 0.0),
+        ("optimism", -1.0),
+        ("decay", 0.0),
+        ("decay", 1.1),
+        ("pooling", "semantic"),
+        ("clusters", 0),
+    ],
+)
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
         ValueConfig(**{setting: value})

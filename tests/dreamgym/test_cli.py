@@ -3,10 +3,17 @@
 import dataclasses
 import json
 import operator
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from dreamgym import cli
+from dreamgym.cli import runs as cli_runs
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
 from dreamgym.run.stage import StageTable
 from dreamgym.stages.table import STAGES
 from tests import doubles
@@ -48,14 +55,16 @@ def test_every_command_has_help(command, capsys):
     assert stop.value.code == 0
     told = capsys.readouterr().out
     assert f"dreamgym {command}" in told
-    if command == "fidelity":
+    if command == "scorecard":
         assert "RUN/scorecard/" in told
+    elif command == "reward-model":
+        assert "RUN/reward_model/" in told
     elif command not in ("check", "report"):
         for option in ("--run-dir", "--preset", "--seed", "--env", "--model"):
             assert option in told
-    if command not in ("check", "report"):
+    if command not in ("check", "report", "reward-model"):
         assert told.count("--server-key-env VARIABLE") >= 1
-        assert "answers.sqlite" in told
+        assert "chat_cache.sqlite" in told
 
 
 def test_the_help_names_every_command(capsys):
@@ -82,10 +91,10 @@ def test_the_help_names_every_command(capsys):
         (["quickstart", "--seed", "-1"], ["seed", "-1"]),
         (["control", "stirred"], ["stirred", "shuffled"]),
         (["check", "--env", "chess"], ["chess", "textworld"]),
-        (["report", "nowhere"], ["nowhere", "no finished run"]),
+        (["report", "nowhere"], ["nowhere", "no such file"]),
         (["train", "--server", "localhost:8080"], ["--server", "http"]),
         (["train", "--server-model", "m"], ["--server-model needs --server"]),
-        (["fidelity", "r", "--server-key-env", "K"], ["--server-key-env needs"]),
+        (["scorecard", "r", "--server-key-env", "K"], ["--server-key-env needs"]),
         (
             ["train", "--server", "http://h/v1", "--server-key-env", "sk-1"],
             ["name of a variable"],
@@ -94,12 +103,9 @@ def test_the_help_names_every_command(capsys):
             ["quickstart", "--server", "http://h/v1", "--server-key-env", "NOT_SET"],
             ["variable NOT_SET holds no API key"],
         ),
-        (["fidelity", "r", "--server", "http://h/v1", "--mesh", "data=0"], ["--mesh"]),
+        (["scorecard", "r", "--server", "http://h/v1", "--mesh", "data=0"], ["--mesh"]),
         (["control", "shuffled", "--server", "http://h/v1"], ["is not fitted"]),
-        (
-            ["pretrain", "--from", "r", "--episodes", "e", "--server", "http://h/v1"],
-            ["--from", "is not fitted"],
-        ),
+        (["refit", "r"], ["--episodes"]),
     ],
 )
 def test_what_is_unknown_is_refused_with_the_known(args, told, capsys, tmp_path):
@@ -263,6 +269,7 @@ def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):
         "--episodes", "e.jsonl",
     )  # fmt: skip
     assert "no successful episode to imitate among the collected" in error
+    assert "broke (" in error
     assert not (tmp_path / "r/experience").exists()
 
 
@@ -287,16 +294,16 @@ def test_a_stage_runs_alone_and_once(capsys, tmp_path):
 
 
 def test_fidelity_needs_a_run_that_is_fitted(capsys, tmp_path):
-    assert "no run there" in refused(capsys, "fidelity", "r")
+    assert "no run there" in refused(capsys, "scorecard", "r")
     assert tiny("collect", "--env", CORRIDOR) == 0
     capsys.readouterr()
-    error = refused(capsys, "fidelity", "r")
+    error = refused(capsys, "scorecard", "r")
     assert "stage 'pretrain' has not been run" in error
     assert "--limit must be >= 1, got 0" in refused(
-        capsys, "fidelity", "r", "--limit", "0"
+        capsys, "scorecard", "r", "--limit", "0"
     )
     (tmp_path / "bad.jsonl").write_text("{}\n")
-    error = refused(capsys, "fidelity", "r", "--episodes", "bad.jsonl")
+    error = refused(capsys, "scorecard", "r", "--episodes", "bad.jsonl")
     assert "bad.jsonl:1" in error
 
 
@@ -335,23 +342,27 @@ def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
     error = refused(capsys, "pretrain", *args, "--server-key-env", "NOT_SET")
     assert "variable NOT_SET holds no API key" in error
     error = refused(capsys, "pretrain", *args, "--run-dir", "runs/tiny-0-server")
-    assert "server.chat.api_key_env: 'NOT_SET' there, None here" in error
+    assert "server.chat.api_key_env: 'NOT_SET' there, '' here" in error
 
 
 def test_every_setting_can_be_set(tmp_path):
     from dreamgym.run.directory import Run
 
     said = {
-        "experience.history": 0, "experience.reasoning": False, "trust.gate": 0.05,
-        "trust.signal": "agreement", "share": 1, "pretrain.optimizer.kind": "adamw",
-    }  # fmt: skip
+        "experience.history": 0,
+        "experience.reasoning": False,
+        "uncertainty.false_abort_rate": 0.05,
+        "uncertainty.signal": "self_consistency",
+        "pretrain.data_share": 1,
+        "pretrain.fit.optimizer.name": "adamw",
+    }
     args = [x for k, v in said.items() for x in ("--set", f"{k}={json.dumps(v)}")]
     assert tiny("collect", "--env", CORRIDOR, *args) == 0
     config = Run.open(tmp_path / "r").config
     for name, value in said.items():
         assert operator.attrgetter(name)(config) == value
     # A bare word is a string; what is asked of a server has settings too.
-    more = ["--set", "retrieval=lexical", "--set", "server.chat.max_tokens=64"]
+    more = ["--set", "memory.encoder=lexical", "--set", "server.chat.max_tokens=64"]
     args = ["--env", CORRIDOR, "--server", "http://h/v1", *more]
     assert run("collect", "--preset", "tiny", "--run-dir", "s", *args) == 0
     assert Run.open(tmp_path / "s").config.server.chat.max_tokens == 64
@@ -367,9 +378,9 @@ def test_every_setting_can_be_set(tmp_path):
 def test_lists_and_tables_are_given_as_json_or_toml(value, tmp_path):
     from dreamgym.run.directory import Run
 
-    args = ["--env", CORRIDOR, "--set", f"dream.reward.milestones={value}"]
+    args = ["--env", CORRIDOR, "--set", f"train.reward.milestones={value}"]
     assert tiny("collect", *args) == 0
-    (found,) = Run.open(tmp_path / "r").config.dream.reward.milestones
+    (found,) = Run.open(tmp_path / "r").config.train.reward.milestones
     assert (found.name, found.pattern) == ("lit", "^on$")
 
 
@@ -383,17 +394,17 @@ def test_a_stage_runs_what_it_needs_first(monkeypatch):
         )
         for s in table.STAGES.values()
     ]  # fmt: skip
-    monkeypatch.setattr(table, "STAGES", StageTable(stages))
+    monkeypatch.setattr(cli_runs, "STAGES", StageTable(stages))
     assert tiny("bc", "--env", CORRIDOR) == 0
     assert called == ["collect", "pretrain", "bc"]
     called.clear()
     assert tiny("train") == 0  # the run knows its settings
     assert called == ["ensemble", "fidelity", "reward_model", "branch", "warmstart",
-                      "train"]  # fmt: skip
+                      "dream_check", "train"]  # fmt: skip
     called.clear()
     assert tiny("evaluate") == 0
-    zero_shot = ("untrained", "bc", "warmstart", "dream")
-    assert called == [f"evaluate/{policy}" for policy in zero_shot]
+    played = ("random", "expert", "untrained", "bc", "warmstart", "dream")
+    assert called == [*(f"evaluate/{name}" for name in played), "off_policy"]
 
 
 def test_a_run_that_stands_keeps_its_settings(capsys, tmp_path):
@@ -406,8 +417,12 @@ def test_a_run_that_stands_keeps_its_settings(capsys, tmp_path):
     assert run("collect", "--run-dir", "r") == 0  # no option again
     assert "done before" in capsys.readouterr().err
     assert Run.open(tmp_path / "r").config.collect.episodes == 10
-    error = refused(capsys, "collect", "--run-dir", "r", "--set", "share=0.5")
-    assert "made with other settings (share: 1.0 there, 0.5 here)" in error
+    error = refused(
+        capsys, "collect", "--run-dir", "r", "--set", "pretrain.data_share=0.5"
+    )
+    assert (
+        "made with other settings (pretrain.data_share: 1.0 there, 0.5 here)" in error
+    )
 
 
 def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
@@ -415,8 +430,12 @@ def test_a_refit_goes_on_under_its_own_settings(capsys, tmp_path):
     from dreamgym.run.directory import Run
 
     (tmp_path / "e.jsonl").write_text("{}")
-    made = {"refit": str(tmp_path / "old"), "episodes": str(tmp_path / "e.jsonl")}
-    Run(tmp_path / "new", preset("tiny", seed=3, env=CORRIDOR, **made))
+    made = {
+        "env.id": CORRIDOR,
+        "data.base_run": str(tmp_path / "old"),
+        "data.episodes": str(tmp_path / "e.jsonl"),
+    }
+    Run(tmp_path / "new", preset("tiny", made, seed=3))
     assert "no run there" in refused(capsys, "warmstart", "--run-dir", "new")
     error = refused(capsys, "train", "--run-dir", "new", "--seed", "1")
     assert "goes on under its settings: drop --seed" in error
@@ -434,18 +453,32 @@ def test_an_environment_beside_you_is_found(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("hope=1", "no setting 'hope' in RunConfig; have ['preset'"),
-        ("trust.hope=1", "no setting 'hope' in TrustConfig; have ['gate'"),
-        ("trust=1", "'trust' is a group of settings: name one of them"),
-        ("trust.gate.x=1", "'gate' is 0.0 and has no settings"),
-        ("trust.gate=much", "gate: expected float, like 0.0, got 'much'"),
-        ("trust.gate=2", "gate must be in [0, 1)"),
+        ("hope=1", "no setting 'hope'; `dreamgym settings` lists them"),
+        (
+            "train.update.max_updat_kl=1",
+            "did you mean train.update.max_update_kl",
+        ),
+        ("train.max_update_kl=1", "did you mean train.update.max_update_kl"),
+        ("uncertainty.hope=1", "no setting 'uncertainty.hope'"),
+        ("uncertainty=1", "'uncertainty' is a group of settings: name one of them"),
+        (
+            "uncertainty.false_abort_rate.x=1",
+            "'uncertainty.false_abort_rate' is 0.0 and has no settings",
+        ),
+        (
+            "uncertainty.false_abort_rate=much",
+            "false_abort_rate: expected float, like 0.0, got 'much'",
+        ),
+        ("uncertainty.false_abort_rate=2", "false_abort_rate must be in [0, 1)"),
         ("experience.history=1.5", "history: expected int, like 2, got 1.5"),
         ("experience.history=true", "history: expected int, like 2, got True"),
         ("experience.reasoning=0", "reasoning: expected bool, like True, got 0"),
         ("server.chat.retries=1", "'server' is None and has no settings"),
         ("seed=1", "seed is set by --seed"),
-        ("shuffled=true", "shuffled is set by dreamgym control shuffled"),
+        (
+            "pretrain.permute_outcomes=true",
+            "pretrain.permute_outcomes is set by dreamgym control shuffled",
+        ),
         ("share", "expected NAME=VALUE"),
         ("=1", "expected NAME=VALUE"),
     ],
@@ -483,38 +516,175 @@ class Shapeless(doubles.Corridor):
 
 
 @pytest.mark.parametrize("broken", [Falling, Shapeless])
-def test_check_names_what_is_broken(broken, capsys, monkeypatch):
+def test_check_names_what_is_broken_with_status_1(broken, capsys, monkeypatch):
     monkeypatch.setattr(doubles, "Broken", broken, raising=False)
-    error = refused(capsys, "check", "--env", "tests.doubles:Broken")
-    assert ("expert" if broken is Falling else "reset") in error
+    assert run("check", "--env", "tests.doubles:Broken") == 1
+    told = capsys.readouterr().out
+    assert "tests.doubles:Broken breaks the contract: " in told
+    assert f"\nfault: {'the expert' if broken is Falling else 'reset must'}" in told
+    assert run("check", "--env", "tests.doubles:Broken", "--json") == 1
+    assert len(json.loads(capsys.readouterr().out)["faults"]) >= 1
 
 
-def test_report_prints_the_table_of_a_finished_run(capsys, tmp_path):
-    empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why"}
-    (tmp_path / "r").mkdir()
+def test_check_has_status_0_with_warnings_only(capsys):
+    assert run("check", "--env", CORRIDOR, "--max-episode-steps", "1") == 0
+    assert "no faults, 1 warning (" in capsys.readouterr().out
+
+
+def test_the_package_is_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "dreamgym", "check", "--env", CORRIDOR],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "keeps the contract" in done.stdout
+
+
+def test_report_prints_the_table_of_a_finished_run_and_writes_its_page(
+    capsys, tmp_path
+):
+    empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why",
+             "versions": {"dreamgym": "9.9"}}  # fmt: skip
+    Run(tmp_path / "r", preset("tiny"))
+    write_episodes(tmp_path / "r/dev.jsonl", [doubles.expert(doubles.task(0, 1, 2))])
     (tmp_path / "r/results.json").write_text(json.dumps(empty))
     assert run("report", "r") == 0
-    assert "skipped: why" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "skipped: why" in told
+    assert "r/report.html" in told
+    page = (tmp_path / "r/report.html").read_text()
+    assert "dreamgym 9.9" in page
+    assert "None: the experience model gave no answer" in page  # nothing was fitted
+    assert not (tmp_path / "r/report/episodes.json").exists()
     (tmp_path / "r/results.json").write_text("{")
     refused(capsys, "report", "r")
 
 
 def test_a_refit_needs_a_run_and_episodes(capsys):
-    error = refused(capsys, "pretrain", "--from", "r")
-    assert "--from needs --episodes" in error
-    error = refused(capsys, "pretrain", "--from", "r", "--episodes", "e.jsonl")
-    assert "no run there" in error
+    assert "--episodes" in refused(capsys, "refit", "r")
+    assert "no run there" in refused(capsys, "refit", "r", "--episodes", "e.jsonl")
 
 
 def test_a_refit_takes_no_settings_of_its_own(capsys):
-    for option in (
-        ["--set", "share=0.5"], ["--preset", "tiny"], ["--seed", "7"], ["--lora", "4"],
-        ["--model", "mini"], ["--env", "textcraft"], ["--dtype", "bfloat16"],
-        ["--remat"], ["--algorithm", "ppo"], ["--server-model", "x"],
-        ["--server-key-env", "NO"],
-    ):  # fmt: skip
-        args = ["--from", "r", "--episodes", "e.jsonl", *option]
-        assert f"drop {option[0]}" in refused(capsys, "pretrain", *args)
+    for option in (["--set", "seed=1"], ["--seed", "7"], ["--train.updates", "1"]):
+        error = refused(capsys, "refit", "r", "--episodes", "e.jsonl", *option)
+        assert f"unrecognized arguments: {option[0]}" in error
+
+
+# --- settings as options, in files, listed -------------------------------------------
+
+
+def test_every_setting_is_a_typed_option(tmp_path):
+    from dreamgym.run.directory import Run
+
+    args = ["--train.update.max_update_kl", "0.5", "--train.drop_void_turns"]
+    args += ["--train.reward.sources", "rule", "judge", "--env.num-envs=3"]
+    args += ["--train.reward.judge.chat.base_url", "http://h/v1"]
+    assert tiny("collect", "--env", CORRIDOR, *args) == 0
+    config = Run.open(tmp_path / "r").config
+    assert (config.train.update.max_update_kl, config.env.num_envs) == (0.5, 3)
+    assert config.train.drop_void_turns is True
+    assert config.train.reward.sources == ("rule", "judge")
+    assert config.collect == preset("tiny").collect  # the preset's, untouched
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (["--train.update.max_updat_kl", "1"], ["--train.update.max_update_kl FLOAT"]),
+        (["--train.update.max_update_kl", "x"], ["train.update.max_update_kl", "'x'"]),
+        (["--train.update.max_update_kl", "-1"], ["max_update_kl must be >= 0"]),
+        (["--env.id", "x"], ["env.id is set by --env"]),
+    ],
+)
+def test_a_wrong_option_says_what_was_expected(option, words, capsys, tmp_path):
+    error = refused(capsys, "collect", "--preset", "tiny", "--run-dir", "r", *option)
+    for word in words:
+        assert word in error
+    assert not (tmp_path / "r").exists()
+
+
+def test_options_go_over_a_file_and_a_file_over_the_preset(tmp_path, capsys):
+    from dreamgym.run.directory import Run
+
+    (tmp_path / "c.toml").write_text(
+        'preset = "tiny"\nseed = 4\nalgorithm = "ppo"\n"collect.episodes" = 11\n'
+        f'[env]\nid = "{CORRIDOR}"\n[train]\nupdates = 7\ngroup_size = 3\n'
+        '[[train.reward.milestones]]\nname = "a"\npattern = "b"\nweight = 1\n'
+    )
+    args = ["--config", "c.toml", "--run-dir", "r", "--set", "train.updates=8"]
+    assert run("collect", *args, "--train.group_size", "5") == 0
+    config = Run.open(tmp_path / "r").config
+    assert (config.preset, config.seed, config.env.id) == ("tiny", 4, CORRIDOR)
+    assert config.train.update.advantage_estimator == "gae"
+    assert (config.train.updates, config.train.group_size) == (8, 5)
+    assert config.collect.episodes == 11
+    assert config.train.reward.milestones[0].name == "a"
+    assert config.experience == preset("tiny").experience
+    (tmp_path / "bad.toml").write_text("[train]\nupdats = 7\n")
+    error = refused(capsys, "collect", "--config", "bad.toml", "--run-dir", "s")
+    assert "no setting 'train.updats': did you mean train.updates" in error
+    (tmp_path / "bad.toml").write_text("[train")
+    error = refused(capsys, "collect", "--config", "bad.toml", "--run-dir", "s")
+    assert "--config bad.toml: expected TOML" in error
+
+
+def test_settings_are_listed(capsys):
+    assert run("settings", "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) > 300
+    assert all(row["text"] and row["type"] for row in rows)
+    assert run("settings", "train.update.critic", "--preset", "tiny") == 0
+    out = capsys.readouterr().out
+    assert "train.update.critic.gae_lambda  (float)  0.95\n    lambda of" in out
+    assert "train.updates" not in out
+    assert run("settings", "gae_lambda") == 0
+    assert capsys.readouterr().out.count("gae_lambda  (float)") == 2
+    assert "did you mean train.updates" in refused(capsys, "settings", "train.updats")
+
+
+# --- help, and errors of the program --------------------------------------------------
+
+
+def test_help_and_settings_import_no_jax():
+    """A fresh process: what answers at once imports no array library."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from dreamgym.cli import main\n"
+        "for words in (['--help'], ['train', '--help'], ['settings', 'train']):\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        with contextlib.redirect_stdout(io.StringIO()):\n"
+        "            main(words)\n"
+        "print(sorted({'jax', 'numpy', 'httpx', 'gymnasium'} & set(sys.modules)))\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_of_a_stage_lists_the_groups_that_it_reads(capsys):
+    with pytest.raises(SystemExit):
+        run("bc", "--help")
+    out = capsys.readouterr().out
+    assert "--bc.*           Behaviour cloning" in out
+    assert "--train.*" not in out
+
+
+def test_an_error_of_the_program_says_where_and_how_to_report_it(capsys, monkeypatch):
+    from dreamgym.commands import settings
+
+    monkeypatch.setattr(settings, "preset", lambda _: {}["x"])
+    assert run("settings") == 70
+    error = capsys.readouterr().err
+    assert "dreamgym settings: KeyError at dreamgym/commands/settings.py:" in error
+    assert "--debug" in error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 2
+    assert run("settings", "--debug") == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):
@@ -526,10 +696,10 @@ def test_how_fits_are_computed_is_a_setting(capsys, tmp_path):
     assert "--lora needs a pretrained --model DIR" in error
     assert tiny("collect", "--env", CORRIDOR, "--remat", "--dtype", "bfloat16") == 0
     config = Run.open(tmp_path / "r").config
-    for fit in (config.pretrain, config.warmstart.fit):
+    for fit in (config.pretrain.fit, config.bc.fit):
         assert (fit.lora, fit.compute.remat) == (None, True)
-        assert (fit.compute.dtype, fit.compute.beside) == ("bfloat16", ())
-        assert fit.optimizer.kind == "muon"  # as the preset has it
+        assert (fit.compute.dtype, fit.compute.extra_trainable) == ("bfloat16", ())
+        assert fit.optimizer.name == "muon"  # as the preset has it
 
 
 def test_a_pretrained_model_takes_gentler_steps(tmp_path, tok, text_model):
@@ -540,20 +710,19 @@ def test_a_pretrained_model_takes_gentler_steps(tmp_path, tok, text_model):
     args = ["--env", CORRIDOR, "--model", "model", "--lora", "4"]
     assert tiny("collect", *args) == 0
     config = Run.open(tmp_path / "r").config
-    for fit in (config.pretrain, config.warmstart.fit):
-        assert (fit.lora.rank, fit.compute.beside) == (4, ("embed",))
-        assert (fit.optimizer.kind, fit.optimizer.learning_rate) == ("adamw", 1e-3)
-    assert config.dream.update.learning_rate == 1e-5
-    assert config.dream.tasks == 4
+    for fit in (config.pretrain.fit, config.bc.fit):
+        assert (fit.lora.rank, fit.compute.extra_trainable) == (4, ("embed",))
+        assert (fit.optimizer.name, fit.optimizer.learning_rate) == ("adamw", 1e-3)
+    assert config.train.update.learning_rate == 1e-5
+    assert config.train.tasks_per_update == 4
 
 
 def test_a_fit_that_diverges_is_one_line(capsys, monkeypatch):
-    from dreamgym.stages import table
 
     def diverging(_):
         raise FloatingPointError("loss is nan at update 15")
 
     stages = [dataclasses.replace(STAGES["collect"], body=diverging)]
-    monkeypatch.setattr(table, "STAGES", StageTable(stages))
+    monkeypatch.setattr(cli_runs, "STAGES", StageTable(stages))
     error = refused(capsys, "collect", "--preset", "tiny", "--run-dir", "r")
-    assert error == "dreamgym collect: loss is nan at update 15\n"
+    assert error.startswith("dreamgym collect: loss is nan at update 15")

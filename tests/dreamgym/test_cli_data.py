@@ -1,5 +1,6 @@
 """`import` and `inspect` at the command line."""
 
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -155,16 +156,23 @@ def test_the_help_teaches_by_example(command, capsys):
     assert f"examples:\n  dreamgym {command} " in told
 
 
-def test_a_bar_follows_the_bytes(monkeypatch, tmp_path, capsys):
-    """On a terminal; the tests' stderr is none."""
+def test_a_bar_follows_the_bytes(monkeypatch, tmp_path):
     from dreamgym.cli import data
+    from dreamgym.run import display
 
-    (tmp_path / "t.jsonl").write_text(chats(5))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with data._bar(tmp_path / "t.jsonl", "read") as show:
+    shown = []
+
+    @contextlib.contextmanager
+    def progress_bar(*settings):
+        shown.append(settings)
+        yield shown.append
+
+    monkeypatch.setattr(display, "progress_bar", progress_bar)
+    path = tmp_path / "t.jsonl"
+    path.write_text(chats(5))
+    with data._bar(path, "read") as show:
         show(100)
-        show((tmp_path / "t.jsonl").stat().st_size)
-    assert "read t.jsonl: " in capsys.readouterr().err
+    assert shown == [(path.stat().st_size, "read t.jsonl", "B"), 100]
 
 
 def test_what_cannot_be_taken_is_left_out_where_that_is_asked_for(capsys, tmp_path):

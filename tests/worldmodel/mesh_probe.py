@@ -44,21 +44,22 @@ def loss(readout, batch):
 
 def whole(tree) -> np.ndarray:
     """All leaves of a tree in one vector, from wherever they lie."""
-    from worldmodel.backbone.weights import _gather
+    from worldmodel.backbone.weights import _to_host
 
-    return np.concatenate([_gather(x).ravel() for x in jax.tree.leaves(tree)])
+    return np.concatenate([_to_host(x).ravel() for x in jax.tree.leaves(tree)])
 
 
 def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
     """Loss, gradient, parameters after two updates, and text, of one layout."""
-    from worldmodel.backbone.generate import Streams, free_grammar
+    from worldmodel.backbone.grammar import free_grammar
+    from worldmodel.backbone.streams import Streams
     from worldmodel.fitting import checkpoint
+    from worldmodel.fitting.config import OptimizerConfig
     from worldmodel.fitting.learner import Learner, TrainState
-    from worldmodel.fitting.optimizer import OptimizerConfig
 
     kind = "muon" if "conv" in model.config.mixers else "adamw"
-    config = OptimizerConfig(kind=kind, warmup=0, steps=9, learning_rate=1e-2)
-    learner = Learner(model, config, loss)
+    config = OptimizerConfig(name=kind, warmup_steps=0, learning_rate=1e-2)
+    learner = Learner(model, config, loss, steps=9)
     state, rows = learner.init(), batch()
     grads, metrics = learner.gradient(state.params, rows)
     state, _ = learner.update(state, [rows])

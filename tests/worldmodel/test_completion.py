@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests import helpers
-from worldmodel.backbone.generate import free_grammar
+from worldmodel.backbone.grammar import free_grammar
 from worldmodel.completion import complete, score
 from worldmodel.text.tokenizer import Vocabulary
 

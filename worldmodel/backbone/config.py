@@ -1,10 +1,7 @@
-"""The shape of a decoder, in the words of a Hugging Face config.json."""
+"""Settings of a decoder: its shape as in a Hugging Face config.json, and LoRA."""
 
 import dataclasses
 import math
-
-import numpy as np
-from jaxtyping import Float
 
 ATTENTION, SLIDING, CONVOLUTION = "full_attention", "sliding_attention", "conv"
 MIXERS = (ATTENTION, SLIDING, CONVOLUTION)
@@ -50,30 +47,6 @@ class RopeScaling:
         if self.attention_factor is not None:
             return self.attention_factor
         return 0.1 * math.log(self.factor) + 1.0
-
-    def rates(
-        self, base: Float[np.ndarray, " H"], theta: float
-    ) -> Float[np.ndarray, " H"]:
-        """Return the scaled rates of the `base` rates theta ** (-i / H)."""
-        if self.rope_type == "linear":
-            return base / self.factor
-        original = self.original_max_position_embeddings
-        if self.rope_type == "llama3":
-            turns = original * base / (2 * np.pi)
-            span = self.high_freq_factor - self.low_freq_factor
-            keep = np.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
-            return base * (keep + (1 - keep) / self.factor)
-        size = 2 * base.size
-
-        def dimension(rotations: float) -> float:
-            ratio = original / (rotations * 2 * math.pi)
-            return size * math.log(ratio) / (2 * math.log(theta))
-
-        low = max(math.floor(dimension(self.beta_fast)), 0)
-        high = min(math.ceil(dimension(self.beta_slow)), size - 1)
-        ramp = (np.arange(base.size) - low) / max(high - low, 0.001)
-        keep = 1 - np.clip(ramp, 0.0, 1.0)
-        return base * (keep + (1 - keep) / self.factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,10 +108,25 @@ class ModelConfig:
         """The mixer of each layer."""
         return self.layer_types or (ATTENTION,) * self.num_hidden_layers
 
-    @property
-    def rope_rates(self) -> Float[np.ndarray, " H"]:
-        """Radians per position of each rotated pair, in float64."""
-        half = self.head_dim // 2
-        base = self.rope_theta ** (-np.arange(half) / half)
-        scaling = self.rope_scaling
-        return base if scaling is None else scaling.rates(base, self.rope_theta)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank additions to projections (arXiv:2106.09685)."""
+
+    rank: int = 8
+    """Rank of the additions."""
+    alpha: float = 16.0
+    """Scale of the additions is `alpha` / `rank`."""
+    targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+    """Projections that have them: q, k, v, o of attention, gate, up, down of the
+    feed-forward, into and out of a convolution."""
+
+    def __post_init__(self):
+        names = ("q", "k", "v", "o", "gate", "up", "down", "into", "out")
+        if self.rank < 1 or self.alpha <= 0:
+            raise ValueError(
+                f"rank must be >= 1 and alpha > 0, got {self.rank} and {self.alpha}"
+            )
+        wrong = sorted(set(self.targets) - set(names))
+        if wrong or not self.targets:
+            raise ValueError(f"targets must be some of {list(names)}, got {wrong}")

@@ -152,25 +152,37 @@ def _write_lfm2(c: ModelConfig) -> Raw:
 
 FAMILIES = {
     "llama": Family(
-        "LlamaForCausalLM", _LLAMA | _QKVO_BIAS | _MLP_BIAS, "model.norm.weight",
-        _llama, _write_llama,
+        "LlamaForCausalLM",
+        _LLAMA | _QKVO_BIAS | _MLP_BIAS,
+        "model.norm.weight",
+        _llama,
+        _write_llama,
     ),
     "mistral": Family(
-        "MistralForCausalLM", _LLAMA, "model.norm.weight",
-        lambda raw: _windows(raw, always=True), _write_mistral,
+        "MistralForCausalLM",
+        _LLAMA,
+        "model.norm.weight",
+        lambda raw: _windows(raw, always=True),
+        _write_mistral,
     ),
     "qwen2": Family(
-        "Qwen2ForCausalLM", _LLAMA | _QKV_BIAS, "model.norm.weight",
-        _qwen2, _write_windows,
+        "Qwen2ForCausalLM",
+        _LLAMA | _QKV_BIAS,
+        "model.norm.weight",
+        _qwen2,
+        _write_windows,
     ),
     "qwen3": Family(
-        "Qwen3ForCausalLM", _LLAMA | _QKVO_BIAS | _QK_NORM, "model.norm.weight",
-        _qwen3, _write_qwen3,
+        "Qwen3ForCausalLM",
+        _LLAMA | _QKVO_BIAS | _QK_NORM,
+        "model.norm.weight",
+        _qwen3,
+        _write_qwen3,
     ),
     "lfm2": Family(
         "Lfm2ForCausalLM", _LFM2, "model.embedding_norm.weight", _lfm2, _write_lfm2
     ),
-}  # fmt: skip
+}
 
 
 def family(model_type: str | None) -> Family:
@@ -248,15 +260,21 @@ def write_config(c: ModelConfig) -> Raw:
     kind = family(c.model_type)
     shape = dataclasses.asdict(c)
     for name in (
-        "qk_norm", "attention_bias", "mlp_bias", "layer_types", "sliding_window",
-        "conv_L_cache", "rope_scaling",
-    ):  # fmt: skip
+        "qk_norm",
+        "attention_bias",
+        "mlp_bias",
+        "layer_types",
+        "sliding_window",
+        "conv_L_cache",
+        "rope_scaling",
+    ):
         del shape[name]
     if c.rope_scaling is not None:
         scaling = dataclasses.asdict(c.rope_scaling)
         scaling = {k: v for k, v in scaling.items() if v is not None}
-        shape["rope_scaling"] = {k: scaling[k] for k in _SCALING[scaling["rope_type"]]
-                                 if k in scaling}  # fmt: skip
+        shape["rope_scaling"] = {
+            k: scaling[k] for k in _SCALING[scaling["rope_type"]] if k in scaling
+        }
     raw = {
         "architectures": [kind.architecture],
         "hidden_act": "silu",
@@ -281,14 +299,21 @@ def _canonical(c: ModelConfig) -> ModelConfig:
 _SCALING = {
     "linear": ("rope_type", "factor"),
     "llama3": (
-        "rope_type", "factor", "original_max_position_embeddings", "low_freq_factor",
+        "rope_type",
+        "factor",
+        "original_max_position_embeddings",
+        "low_freq_factor",
         "high_freq_factor",
     ),
     "yarn": (
-        "rope_type", "factor", "original_max_position_embeddings", "beta_fast",
-        "beta_slow", "attention_factor",
+        "rope_type",
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "attention_factor",
     ),
-}  # fmt: skip
+}
 
 
 def tensor_name(path: tuple[Any, ...], model_type: str) -> str:

@@ -1,361 +1,24 @@
-"""Batches of token streams over one cache: append, sample, rewind.
+"""Text from prompts: a queue of prompts over batches of token streams.
 
-prompts -> append (prefill) -> sample until the grammar ends -> ids and log-probs. A
-stream's columns are its positions, whatever the other streams do: ragged runs leave no
-holes, rewinding drops a tail, and a stream rewound to nothing takes the next text. The
-noise of a stream comes from its own key and its own token count: at the same compiled
-shape its text does not depend on the rest of the batch.
+prompts -> streams (streams.py) -> sampled tokens, one record a prompt. Where there are
+more prompts than streams, a stream whose text has ended takes the next prompt.
 """
 
-import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
-from worldmodel.backbone.config import ModelConfig
-from worldmodel.backbone.layers import UNBLOCKED, LayerCache, Placement
-from worldmodel.backbone.mesh import ROWS, TENSOR, device_put_global, sharding_for
-from worldmodel.backbone.model import Model, empty_cache
-from worldmodel.backbone.sampling import draw, shaped_logits
+from worldmodel.backbone.grammar import Grammar
+from worldmodel.backbone.model import Model
+from worldmodel.backbone.streams import SampledTokens, Streams, bucket
 
-PROMPT_BUCKET = 64
-SAMPLE_BUCKET = 16
 BATCHES = (16, 64)
-
-
-class Grammar(NamedTuple):
-    """Constrained decoding, phase by phase: P phases over V tokens.
-
-    A phase samples from `allowed` (its first token from `first`) until it samples one
-    of its `closing_tokens`; after `max_tokens` tokens its `forced_token` is written.
-    The stream ends with the last phase. Temperature 0 is greedy; `min_p`, `top_k` and
-    `top_p` cut the distribution (sampling.py).
-    """
-
-    allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
-    first: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
-    closing_tokens: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
-    forced_token: Int[Array, " P"] | Int[np.ndarray, " P"]
-    max_tokens: Int[Array, " P"] | Int[np.ndarray, " P"]
-    temperature: Float[Array, " P"] | Float[np.ndarray, " P"]
-    min_p: Float[Array, " P"] | Float[np.ndarray, " P"]
-    top_k: Int[Array, " P"] | Int[np.ndarray, " P"] | None = None
-    top_p: Float[Array, " P"] | Float[np.ndarray, " P"] | None = None
-
-
-def free_grammar(
-    vocab_size: int,
-    *,
-    stop: Sequence[int] = (),
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-) -> Grammar:
-    """Return a grammar that allows everything until a token of `stop`.
-
-    Raises:
-      ValueError: a setting is out of range, or a stop id outside the vocabulary.
-    """
-    if temperature < 0 or top_k < 0 or not 0 < top_p <= 1 or not 0 <= min_p <= 1:
-        raise ValueError(
-            "temperature and top_k must be >= 0, top_p in (0, 1], min_p in [0, 1], got "
-            f"{temperature}, {top_k}, {top_p} and {min_p}"
-        )
-    if any(not 0 <= i < vocab_size for i in stop):
-        raise ValueError(f"stop ids must be below {vocab_size}, got {list(stop)}")
-    free, close = np.ones((1, vocab_size), bool), np.zeros((1, vocab_size), bool)
-    close[0, list(stop)] = True
-    never = np.iinfo(np.int32).max
-    return Grammar(
-        free, free, close, np.zeros(1, np.int32), np.full(1, never, np.int32),
-        np.full(1, temperature, np.float32), np.full(1, min_p, np.float32),
-        np.full(1, top_k, np.int32) if top_k else None,
-        np.full(1, top_p, np.float32) if top_p < 1 else None,
-    )  # fmt: skip
-
-
-class StreamState(NamedTuple):
-    """The device side of a batch of streams, with each one's place in its grammar."""
-
-    cache: tuple[LayerCache, ...]
-    length: Int[Array, " B"]
-    logits: Float[Array, "B V"]
-    phase: Int[Array, " B"]
-    count: Int[Array, " B"]
-    drawn: Int[Array, ""]
-
-
-class SampledTokens(NamedTuple):
-    """Sampled tokens of a batch of streams: N columns, padded on the right.
-
-    `sampled` is false where a token was forced or is padding. `logp` is under the
-    distribution sampled from (masks, temperature and cuts applied), 0 where forced.
-    """
-
-    ids: Int[np.ndarray, "B N"]
-    logp: Float[np.ndarray, "B N"]
-    sampled: Bool[np.ndarray, "B N"]
-    phase: Int[np.ndarray, "B N"]
-    first: Bool[np.ndarray, "B N"]
-    length: Int[np.ndarray, " B"]
-
-
-def _constrain_layout(state: StreamState, mesh: Mesh | None) -> StreamState:
-    if mesh is None:
-        return state
-    return jax.tree.map(
-        lambda x: jax.lax.with_sharding_constraint(x, _layout(x.shape, mesh)), state
-    )
-
-
-def _layout(shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Return the layout: rows over the data axes, heads (of [B K C H]) over tensor."""
-    spec = P(ROWS, TENSOR) if len(shape) == 4 else P(ROWS)
-    return sharding_for(spec if shape else P(), shape, mesh)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _fresh(
-    config: ModelConfig, batch: int, capacity: int, dtype: str, mesh: Mesh | None
-) -> StreamState:
-    none = jnp.zeros(batch, jnp.int32)
-    cache = empty_cache(config, batch, capacity, dtype)
-    logits = jnp.zeros((batch, config.vocab_size), jnp.float32)
-    drawn = jnp.zeros((), jnp.int32)
-    return _constrain_layout(StreamState(cache, none, logits, none, none, drawn), mesh)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=2)
-def _append(
-    definition: nnx.GraphDef,
-    params: nnx.State,
-    state: StreamState,
-    ids: Int[Array, "B R"],
-    count: Int[Array, " B"],
-    mesh: Mesh | None,
-) -> StreamState:
-    positions = state.length[:, None] + jnp.arange(ids.shape[1])[None]
-    decoder = nnx.merge(definition, params)
-    hidden, cache = decoder(ids, Placement(positions, count=count), state.cache)
-    last = jnp.take_along_axis(
-        hidden, jnp.maximum(count - 1, 0)[:, None, None], axis=1
-    )[:, 0]
-    logits = jnp.where((count > 0)[:, None], decoder.logits(last), state.logits)
-    length = state.length + count
-    return _constrain_layout(
-        state._replace(cache=cache, length=length, logits=logits), mesh
-    )
-
-
-def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | None):
-    """Return (token, log-probability, whether it was sampled) of each stream."""
-    phase, first = state.phase, state.count == 0
-    allowed = jnp.where(first[:, None], grammar.first[phase], grammar.allowed[phase])
-    if banned is not None:
-        allowed &= ~banned
-    temperature = jnp.asarray(grammar.temperature)[phase]
-    shaped = shaped_logits(
-        state.logits, allowed, temperature, jnp.asarray(grammar.min_p)[phase],
-        top_k=None if grammar.top_k is None else jnp.asarray(grammar.top_k)[phase],
-        top_p=None if grammar.top_p is None else jnp.asarray(grammar.top_p)[phase],
-    )  # fmt: skip
-    uniform = jax.vmap(
-        lambda key: jax.random.uniform(jax.random.fold_in(key, state.drawn), (2,))
-    )(keys)
-    greedy = jnp.argmax(shaped, -1).astype(jnp.int32)
-    token = jnp.where(temperature > 0, draw(shaped, uniform), greedy)
-    logp = jnp.take_along_axis(shaped, token[:, None], axis=1)[:, 0]
-    logp -= jax.nn.logsumexp(shaped, axis=-1)
-    forced = state.count >= jnp.asarray(grammar.max_tokens)[phase]
-    token = jnp.where(forced, jnp.asarray(grammar.forced_token)[phase], token)
-    return token, jnp.where(forced, 0.0, logp), ~forced
-
-
-@functools.partial(jax.jit, static_argnums=(0, 6, 9), donate_argnums=2)
-def _sample(
-    definition: nnx.GraphDef,
-    params: nnx.State,
-    state: StreamState,
-    grammar: Grammar,
-    keys: Array,
-    max_tokens: Int[Array, ""] | int,
-    width: int,
-    active: Bool[Array, " B"],
-    banned: Bool[Array, "B V"] | None,
-    mesh: Mesh | None,
-):
-    decoder = nnx.merge(definition, params)
-    batch = state.logits.shape[0]
-    grammar = jax.tree.map(jnp.asarray, grammar)
-    last_phase = grammar.max_tokens.shape[0] - 1
-    put_column = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
-
-    def body(carry):
-        t, state, live, out = carry
-        token, logp, free = _choose(state, grammar, keys, banned)
-        rows = (token, logp, free & live, state.phase, (state.count == 0) & live)
-        written = (
-            put_column(o, jnp.where(live, r, jnp.zeros_like(r))[:, None], t)
-            for o, r in zip(out[:-1], rows, strict=True)
-        )
-        out = (*written, out[-1] + live)
-        closed = grammar.closing_tokens[state.phase, token]
-        place = Placement(state.length[:, None], count=live.astype(jnp.int32))
-        hidden, cache = decoder(token[:, None], place, state.cache)
-        logits = jnp.where(live[:, None], decoder.logits(hidden[:, 0]), state.logits)
-        ended = closed & (state.phase == last_phase)
-        state = StreamState(
-            cache, state.length + live, logits,
-            jnp.minimum(state.phase + closed, last_phase),
-            jnp.where(closed, 0, state.count + 1), state.drawn + 1,
-        )  # fmt: skip
-        return t + 1, _constrain_layout(state, mesh), live & ~ended, out
-
-    zeros = jnp.zeros((batch, width), jnp.int32)
-    out = (
-        zeros, zeros.astype(jnp.float32), zeros.astype(bool), zeros,
-        zeros.astype(bool), jnp.zeros(batch, jnp.int32),
-    )  # fmt: skip
-    _, state, live, out = jax.lax.while_loop(
-        lambda c: (c[0] < max_tokens) & c[2].any(), body, (0, state, active, out)
-    )
-    if mesh is not None:  # every process reads all rows
-        replicated = NamedSharding(mesh, P())
-        live, out = jax.lax.with_sharding_constraint((live, out), replicated)
-    return state, live, out
-
-
-class Streams:
-    """A batch of token streams of one model, `capacity` tokens each at most.
-
-    Where the model lies on a mesh, streams are spread over its data axes and heads
-    over its tensor axis.
-    """
-
-    def __init__(self, model: Model, batch: int, capacity: int):
-        capacity = bucket(capacity, UNBLOCKED) if capacity > UNBLOCKED else capacity
-        self._model, self._mesh = model, model.mesh
-        self.batch, self.capacity = batch, capacity
-        dtype = str(model.params["embed"][...].dtype)
-        self._state = _fresh(model.config, batch, capacity, dtype, model.mesh)
-        self._length = np.zeros(batch, np.int32)
-        self._ready = np.zeros(batch, bool)
-        self.live = np.zeros(batch, bool)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens in each stream, int [B]."""
-        return self._length.copy()
-
-    def _require_capacity(self, extra: np.ndarray) -> None:
-        needed = self._length + extra
-        if (needed > self.capacity).any():
-            b = int(np.argmax(needed))
-            raise ValueError(
-                f"stream {b}: {extra[b]} more tokens do not fit, {self._length[b]} of "
-                f"{self.capacity} are used; rewind, or make Streams larger"
-            )
-
-    def _place(self, x: np.ndarray) -> np.ndarray | Array:
-        if self._mesh is None:
-            return x
-        return device_put_global(x, _layout(x.shape, self._mesh))
-
-    def append(self, runs: Sequence[Sequence[int]], *, columns: int | None = None):
-        """Append one run of ids to each stream; an empty run leaves it as it is.
-
-        `columns` pads the runs to a fixed width, so that few shapes compile.
-
-        Raises:
-          ValueError: there are not as many runs as streams, a run is longer than
-            `columns`, or the capacity is exceeded.
-        """
-        if len(runs) != self.batch:
-            raise ValueError(f"expected {self.batch} runs, got {len(runs)}")
-        longest = max(len(run) for run in runs)
-        columns = max(longest, 1) if columns is None else columns
-        if longest > columns:
-            raise ValueError(f"a run of {longest} ids in {columns} columns")
-        count = np.array([len(run) for run in runs], np.int32)
-        self._require_capacity(count)
-        columns = min(columns, self.capacity)
-        ids = np.zeros((self.batch, columns), np.int32)
-        for row, run in zip(ids, runs, strict=True):
-            row[: len(run)] = run
-        m = self._model
-        self._state = _append(
-            m.definition, m.params, self._state, self._place(ids),
-            self._place(count), self._mesh,
-        )  # fmt: skip
-        self._length = self._length + count
-        self._ready |= count > 0
-
-    def sample(
-        self,
-        grammar: Grammar,
-        keys: Array,
-        *,
-        max_tokens: int,
-        active: np.ndarray | None = None,
-        banned: np.ndarray | None = None,
-        resume: bool = False,
-    ) -> SampledTokens:
-        """Sample the active streams until the grammar ends, or `max_tokens` tokens.
-
-        `keys` has one PRNG key a stream; `banned`, bool [B, V], removes tokens from
-        those that the grammar allows. With `resume` the streams go on in grammar and
-        noise where the last call left them; `live` tells which had not ended. Raises
-        ValueError where a stream is empty or its capacity exceeded.
-        """
-        active = np.ones(self.batch, bool) if active is None else np.asarray(active)
-        if (active & ~self._ready).any():
-            b = int(np.argmax(active & ~self._ready))
-            raise ValueError(f"stream {b} has nothing to continue from: append first")
-        self._require_capacity(np.where(active, max_tokens, 0))
-        if not resume:
-            zeros = np.zeros(self.batch, np.int32)
-            self._state = self._state._replace(
-                phase=self._place(zeros), count=self._place(zeros),
-                drawn=self._place(np.zeros((), np.int32)),
-            )  # fmt: skip
-        m = self._model
-        banned_array = None if banned is None else self._place(banned)
-        self._state, live, out = _sample(
-            m.definition, m.params, self._state, grammar, keys, max_tokens,
-            bucket(max_tokens, SAMPLE_BUCKET), self._place(active), banned_array,
-            self._mesh,
-        )  # fmt: skip
-        written = SampledTokens(*(np.asarray(x) for x in out))
-        cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
-        sampled = written._replace(**cut)
-        self._length = self._length + sampled.length
-        self.live = np.asarray(live)
-        return sampled
-
-    def rewind(self, lengths: Sequence[int]) -> None:
-        """Drop all but the first `lengths[b]` tokens of each stream.
-
-        A shortened stream needs a token appended before it is sampled from.
-        """
-        keep = np.asarray(lengths, np.int32)
-        if keep.shape != (self.batch,) or (keep > self._length).any() or keep.min() < 0:
-            raise ValueError(f"lengths must be [B] within {self._length}, got {keep}")
-        self._ready &= keep == self._length
-        self._length = keep
-        self._state = self._state._replace(length=self._place(keep))
-
-
-def bucket(n: int, size: int = PROMPT_BUCKET) -> int:
-    """Return the least multiple of `size` that holds n, so that few shapes compile."""
-    return max(size, -(-n // size) * size)
+SMALL_MODEL = 700_000
+"""Parameters up to which a CPU samples few streams a core (_plan)."""
 
 
 def generate(
@@ -369,25 +32,139 @@ def generate(
 ) -> list[SampledTokens]:
     """Return one Sampled (B = 1) a prompt, in a handful of compiled shapes.
 
-    `keys` has one PRNG key a prompt, `banned` one row a prompt (Streams.sample).
+    `keys` has one PRNG key a prompt, `banned` one row a prompt (Streams.sample). Where
+    there are more prompts than streams, a stream that ends takes the next prompt.
     """
-    out: list[SampledTokens] = []
-    start = 0
-    while start < len(prompts):
-        left = len(prompts) - start
-        batch = next((b for b in BATCHES if left <= b), BATCHES[-1])
-        chunk = list(prompts[start : start + batch])
-        index = np.minimum(start + np.arange(batch), len(prompts) - 1)
-        columns = bucket(max(len(p) for p in chunk))
-        active = np.arange(batch) < len(chunk)
-        streams = Streams(model, batch, columns + max_tokens)
-        padded = chunk + [chunk[-1]] * (batch - len(chunk))
-        streams.append(padded, columns=columns)
-        sampled = streams.sample(
-            grammar, keys[index], max_tokens=max_tokens, active=active,
-            banned=None if banned is None else banned[index],
-        )  # fmt: skip
-        for b in range(len(chunk)):
-            out.append(SampledTokens(*(field[b : b + 1] for field in sampled)))
-        start += len(chunk)
-    return out
+    if not prompts:
+        return []
+    batch, workers = _plan(model, len(prompts))
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    longest = bucket(len(prompts[order[-1]]))
+    out: list[SampledTokens | None] = [None] * len(prompts)
+
+    def work(share: Sequence[int]) -> None:
+        queue = _Queue(model, batch, longest + max_tokens, prompts, share)
+        for i, sampled in queue.sample(grammar, keys, max_tokens, banned):
+            out[i] = sampled
+
+    shares = [share for n in range(workers) if (share := order[n::workers])]
+    if len(shares) == 1:
+        work(shares[0])
+    else:
+        with ThreadPoolExecutor(len(shares)) as pool:
+            list(pool.map(work, shares))
+    return [sampled for sampled in out if sampled is not None]
+
+
+def _plan(model: Model, prompts: int) -> tuple[int, int]:
+    """Return the number of streams of a batch, and of batches sampled side by side.
+
+    On a CPU the caches of a few streams of a small model stay in the processor's own
+    cache, and one core is enough for their products: 16 streams a core take 0.5 to 0.7
+    of the time of 64 on all cores (docs/LOG.md, 2026-11-23).
+    """
+    if jax.default_backend() == "cpu" and model.mesh is None:
+        size = sum(x.size for x in jax.tree.leaves(model.params))
+        if size <= SMALL_MODEL:
+            batch = BATCHES[0]
+            return batch, min(os.cpu_count() or 1, -(-prompts // batch))
+    return next((b for b in BATCHES if prompts <= b), BATCHES[-1]), 1
+
+
+class _Queue:
+    """Prompts that wait for a stream of one batch; `share` are their numbers."""
+
+    def __init__(
+        self,
+        model: Model,
+        batch: int,
+        capacity: int,
+        prompts: Sequence[Sequence[int]],
+        share: Sequence[int],
+    ):
+        self._model, self._batch, self._capacity = model, batch, capacity
+        self._prompts, self._share = prompts, list(share)
+        self._streams, first = self._prefilled()
+        self._slots: list[int | None] = [*first, *[None] * (batch - len(first))]
+        self._pieces: dict[int, list[SampledTokens]] = {i: [] for i in share}
+        self._waiting: tuple[Streams, list[int]] | None = None
+        self._used = 0
+
+    def _prefilled(self) -> tuple[Streams, list[int]]:
+        """Return streams of the next prompts, and the numbers of these."""
+        numbers = self._share[: self._batch]
+        self._share = self._share[self._batch :]
+        runs = [self._prompts[i] for i in numbers]
+        streams = Streams(self._model, self._batch, self._capacity)
+        padded = runs + [runs[-1][:1]] * (self._batch - len(runs))
+        streams.append(padded, columns=bucket(max(map(len, runs))))
+        return streams, numbers
+
+    def _refill(self) -> None:
+        """Give free slots the next prompts."""
+        free = [n for n, i in enumerate(self._slots) if i is None]
+        while free and (self._waiting or self._share):
+            if self._waiting is None:
+                self._waiting = self._prefilled()
+            source, numbers = self._waiting
+            first = self._used
+            taken = numbers[first : first + len(free)]
+            rows, free = free[: len(taken)], free[len(taken) :]
+            self._streams.replace(rows, source, range(first, first + len(taken)))
+            for row, number in zip(rows, taken, strict=True):
+                self._slots[row] = number
+            self._used = first + len(taken)
+            if self._used == len(numbers):
+                self._waiting, self._used = None, 0
+
+    def sample(
+        self,
+        grammar: Grammar,
+        keys: Array,
+        max_tokens: int,
+        banned: np.ndarray | None,
+    ) -> Iterator[tuple[int, SampledTokens]]:
+        """Sample all prompts; yield each number with its tokens as they are done."""
+        resume = False
+        while any(i is not None for i in self._slots):
+            index = np.array([0 if i is None else i for i in self._slots])
+            active = np.array([i is not None for i in self._slots])
+            used = [
+                sum(int(p.length[0]) for p in self._pieces[i]) if i is not None else 0
+                for i in self._slots
+            ]
+            more = self._waiting is not None or bool(self._share)
+            sampled = self._streams.sample(
+                grammar,
+                keys[index],
+                max_tokens=max_tokens,
+                limit=max_tokens - np.array(used),
+                enough=self._batch - max(self._batch // 4, 1) if more else 0,
+                active=active,
+                banned=None if banned is None else banned[index],
+                resume=resume,
+            )
+            resume = True
+            for row, number in enumerate(self._slots):
+                if number is None:
+                    continue
+                piece = SampledTokens(*(field[row : row + 1] for field in sampled))
+                self._pieces[number].append(piece)
+                count = used[row] + int(piece.length[0])
+                if count >= max_tokens or not self._streams.live[row]:
+                    self._slots[row] = None
+                    yield number, _joined(self._pieces.pop(number))
+            self._refill()
+
+
+def _joined(pieces: Sequence[SampledTokens]) -> SampledTokens:
+    """Return the pieces of one stream as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    columns = [
+        np.concatenate([p[n][:, : int(p.length[0])] for p in pieces], axis=1)
+        for n in range(len(pieces[0]) - 1)
+    ]
+    ids, logp, sampled, phase, first = columns
+    length = np.array([ids.shape[1]], np.int32)
+    return SampledTokens(ids, logp, sampled, phase, first, length)

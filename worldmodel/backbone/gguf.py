@@ -11,8 +11,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?",
-            10: "<Q", 11: "<q", 12: "<d"}  # fmt: skip
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 _STRING, _ARRAY = 8, 9
 
 
@@ -25,9 +36,13 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    0: _Kind("F32", 1, 4), 1: _Kind("F16", 1, 2), 30: _Kind("BF16", 1, 2),
-    2: _Kind("Q4_0", 32, 18), 3: _Kind("Q4_1", 32, 20), 8: _Kind("Q8_0", 32, 34),
-}  # fmt: skip
+    0: _Kind("F32", 1, 4),
+    1: _Kind("F16", 1, 2),
+    30: _Kind("BF16", 1, 2),
+    2: _Kind("Q4_0", 32, 18),
+    3: _Kind("Q4_1", 32, 20),
+    8: _Kind("Q8_0", 32, 34),
+}
 
 
 class _Tensor(NamedTuple):

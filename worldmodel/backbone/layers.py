@@ -13,18 +13,16 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from worldmodel.backbone.config import SLIDING, ModelConfig
+from worldmodel.backbone.rope import rope_rates
 
 OUTPUT_SCALE = 0.02
-"""Initial gain of the outputs of layers. Small, so that they do not drown the token's
-own embedding: a lower loss after the same examples (docs/LOG.md, 2026-11-21, one seed).
-"""
+"""Initial gain of the outputs of layers; small, or they drown the token embedding."""
 
 UNBLOCKED = 512
 """Columns up to which a cache is read at once. On a CPU a longer one is read in blocks,
 only as far as it is used: cost follows the text, at one compiled shape."""
 BLOCK_COLUMNS, SHORT_RUN = 256, 16
-"""Columns of a block; a run of fewer tokens than FEW reads WHOLE columns at a time, for
-its products are too small to be many."""
+"""Columns of a block; a run of fewer tokens than SHORT_RUN reads UNBLOCKED at once."""
 
 
 class KVCache(NamedTuple):
@@ -77,7 +75,7 @@ class Rotation(NamedTuple):
 
 def rotation(config: ModelConfig, positions: Int[Array, "B T"]) -> Rotation:
     """Return the angles of each position, scaled by the config, in float32."""
-    rates = jnp.asarray(config.rope_rates, jnp.float32)
+    rates = jnp.asarray(rope_rates(config), jnp.float32)
     angles = positions[..., None].astype(jnp.float32) * rates[None, None]
     scaling = config.rope_scaling
     scale = 1.0 if scaling is None else scaling.attention_scale
@@ -279,27 +277,41 @@ class Attention(nnx.Module):
         placement: Placement,
         by: Rotation,
         cache: KVCache | None,
-    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """Return the run's output and the cache with the run in it."""
+        read: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B R D"], KVCache | None]:
+        """Return the run's output and the cache with the run in it.
+
+        With `read` only the output of that token of each run is computed, [B 1 D].
+        """
         c = self.config
         batch, steps = placement.positions.shape
-        q = self.q(h).reshape(batch, steps, c.num_attention_heads, c.head_dim)
         k = self.k(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
         v = self.v(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
         if c.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, by), rotate(k, by).swapaxes(1, 2)
-        v = v.swapaxes(1, 2)
+            k = self.k_norm(k)
+        k, v = rotate(k, by).swapaxes(1, 2), v.swapaxes(1, 2)
         if cache is not None:
             cache = KVCache(
                 _write_run(cache.k, k, placement, 2),
                 _write_run(cache.v, v, placement, 2),
             )
+        if read is not None:
+            h, by = take_token(h, read), Rotation(*(take_token(x, read) for x in by))
+            at = take_token(placement.positions, read)
+            placement, steps = placement._replace(positions=at), 1
+        q = self.q(h).reshape(batch, steps, c.num_attention_heads, c.head_dim)
+        q = rotate(self.q_norm(q) if c.qk_norm else q, by)
+        if cache is not None:
             out = attend_used(q, cache, placement, self.window)
         else:
             mask = run_mask(placement, self.window)
             out = attend(q, k, v, mask)
         return self.o(out.reshape(batch, steps, -1)), cache
+
+
+def take_token(x: Array, index: Int[Array, " B"]) -> Array:
+    """Return one token of each run of [B T ...], as [B 1 ...]."""
+    return x[jnp.arange(x.shape[0])[:, None], index[:, None]]
 
 
 def run_mask(placement: Placement, window: int | None = None) -> Bool[Array, "B T T"]:
@@ -317,8 +329,7 @@ def run_mask(placement: Placement, window: int | None = None) -> Bool[Array, "B 
 class ShortConv(nnx.Module):
     """A gated causal convolution over the last few tokens (LFM2, arXiv:2511.23404).
 
-    Each token reads the ones just before it, so that one attention layer above can look
-    up a word and read what followed it (docs/LOG.md, 2026-11-21).
+    One attention layer above it can look up a word and read what followed it.
     """
 
     def __init__(self, config: ModelConfig, kind: str, linear: Any, rngs: nnx.Rngs):
@@ -336,8 +347,9 @@ class ShortConv(nnx.Module):
         placement: Placement,
         by: Rotation,
         cache: ConvCache | None,
-    ) -> tuple[Float[Array, "B T D"], ConvCache | None]:
-        """Return the run's output and the cache with the run in it."""
+        read: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B R D"], ConvCache | None]:
+        """Return what Attention does, of a convolution."""
         del by  # a convolution depends on the order only, not on positions
         input_gate, output_gate, x = jnp.split(self.into(h), 3, axis=-1)
         x = input_gate * x
@@ -350,7 +362,8 @@ class ShortConv(nnx.Module):
             inputs = jax.lax.slice_in_dim(row, start, start + x.shape[1], axis=1)
             real = (placement.positions >= back)[..., None]
             mixed += jnp.where(real, inputs, 0) * self.taps[...][start][None, None]
-        return self.out(output_gate * mixed), cache
+        gated = output_gate * mixed
+        return self.out(gated if read is None else take_token(gated, read)), cache
 
     def _past(
         self, x: Float[Array, "B T D"], placement: Placement, cache: ConvCache | None

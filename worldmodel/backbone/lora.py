@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worldmodel.backbone.model import LoraConfig, Model, abstract_model
+from worldmodel.backbone.config import LoraConfig
+from worldmodel.backbone.model import Model, abstract_model
 
 
 def is_adapter(path: tuple[Any, ...]) -> bool:
@@ -29,6 +30,8 @@ def attach(model: Model, lora: LoraConfig, *, seed: int) -> Model:
         if not is_adapter(path):
             flat.append((path, leaves[path]))
             continue
+        # A is random and B zero: if both were zero neither would have a gradient. The
+        # noise is numbered by the order of paths, so parameter names must not change.
         value = jnp.zeros(leaf.shape)
         if path[-1] == "lora_a":
             noise = jax.random.normal(jax.random.fold_in(key, number), leaf.shape)
@@ -53,6 +56,7 @@ def merge(model: Model) -> Model:
         merged = leaf
         a, b = (leaves.get((*path[:-1], name)) for name in ("lora_a", "lora_b"))
         if path[-1] == "kernel" and a is not None and b is not None:
+            # In float32: a bfloat16 product loses what the additions have learned.
             added = a[...].astype(jnp.float32) @ b[...].astype(jnp.float32) * scale
             merged = leaf.replace((leaf[...] + added).astype(leaf[...].dtype))
         flat.append((path, merged))

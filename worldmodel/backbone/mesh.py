@@ -100,6 +100,7 @@ def parameter_spec(path: tuple[Any, ...]) -> P:
 
 def sharding_for(spec: P, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
     """Return the layout on a mesh; axes that do not divide evenly are replicated."""
+    # An axis that does not divide evenly would need padding in every program.
     names = []
     for size, name in zip(shape, tuple(spec) + (None,) * len(shape), strict=False):
         axes = (name,) if isinstance(name, str) else tuple(name or ())

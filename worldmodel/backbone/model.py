@@ -4,7 +4,6 @@ One set of weights serves training (a packed row reads within its segments) and
 generation (new columns read the cached ones); a Placement selects which.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from worldmodel.backbone.config import CONVOLUTION, ModelConfig
+from worldmodel.backbone.config import CONVOLUTION, LoraConfig, ModelConfig
 from worldmodel.backbone.layers import (
     OUTPUT_SCALE,
     Attention,
@@ -28,30 +27,8 @@ from worldmodel.backbone.layers import (
     ShortConv,
     matmul,
     rotation,
+    take_token,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoraConfig:
-    """Low-rank additions to projections (arXiv:2106.09685).
-
-    `targets` are names of projections: q, k, v, o of attention, gate, up, down of the
-    feed-forward, into and out of a convolution.
-    """
-
-    rank: int = 8
-    alpha: float = 16.0
-    targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
-
-    def __post_init__(self):
-        names = ("q", "k", "v", "o", "gate", "up", "down", "into", "out")
-        if self.rank < 1 or self.alpha <= 0:
-            raise ValueError(
-                f"rank must be >= 1 and alpha > 0, got {self.rank} and {self.alpha}"
-            )
-        wrong = sorted(set(self.targets) - set(names))
-        if wrong or not self.targets:
-            raise ValueError(f"targets must be some of {list(names)}, got {wrong}")
 
 
 class Layer(nnx.Module):
@@ -77,11 +54,19 @@ class Layer(nnx.Module):
         self.down = linear("down", inner, width, rngs, gain=OUTPUT_SCALE, bias=biased)
 
     def __call__(
-        self, x: Float[Array, "B T D"], placement: Placement, by: Rotation, cache: Any
-    ) -> tuple[Float[Array, "B T D"], Any]:
-        """Return the layer's output and its cache with the run in it."""
-        mixed, cache = self.mixer(self.input_norm(x), placement, by, cache)
-        x = x + mixed
+        self,
+        x: Float[Array, "B T D"],
+        placement: Placement,
+        by: Rotation,
+        cache: Any,
+        read: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B R D"], Any]:
+        """Return the layer's output and its cache with the run in it.
+
+        With `read` only the output of that token of each run is computed, [B 1 D].
+        """
+        mixed, cache = self.mixer(self.input_norm(x), placement, by, cache, read)
+        x = (x if read is None else take_token(x, read)) + mixed
         h = self.post_norm(x)
         return x + self.down(jax.nn.silu(self.gate(h)) * self.up(h)), cache
 
@@ -110,9 +95,13 @@ class Decoder(nnx.Module):
         cache: tuple[LayerCache, ...] | None = None,
         *,
         remat: bool = False,
-    ) -> tuple[Float[Array, "B T D"], tuple[LayerCache, ...] | None]:
+        read: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B R D"], tuple[LayerCache, ...] | None]:
         """Return hidden states after the last norm, and the updated cache.
 
+        With `read`, the index of one token of each run, only that token's hidden state
+        is returned, [B 1 D]: of the others the last layer computes no more than the
+        next tokens need, its keys and values.
         With `remat` a backward pass stores only the residual stream between layers and
         computes each layer again.
         """
@@ -124,7 +113,11 @@ class Decoder(nnx.Module):
                 x = _rematerialized(layer, x, placement, by)
                 continue
             x, layer_cache = layer(
-                x, placement, by, None if cache is None else cache[i]
+                x,
+                placement,
+                by,
+                None if cache is None else cache[i],
+                read if i == len(self.layers) - 1 else None,
             )
             caches.append(layer_cache)
         return self.norm(x), None if cache is None else tuple(caches)

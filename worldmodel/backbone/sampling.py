@@ -52,9 +52,8 @@ def _cut(
 ) -> Float[Array, "*B V"]:
     """Keep x >= t for the largest t that keeps enough; exact, without sorting."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
-    order = jnp.where(
-        bits >= 0, bits, bits ^ 0x7FFFFFFF
-    )  # integers in the order of the floats
+    # Integers in the order of the floats: 32 halvings then reach the exact threshold.
+    order = jnp.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
     low, high = order.min(-1), order.max(-1)  # low always keeps enough
 
     def halve(_: Array, span: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -71,6 +70,8 @@ def _cut(
 def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array, " B"]:
     """Return one token a row by inverse sampling, from uniform numbers in [0, 1)."""
     batch, size = shaped.shape
+    # In two stages, a block and a token within it: short cumulative sums lose less to
+    # rounding than one over the whole vocabulary.
     weights = jnp.exp(shaped - shaped.max(-1, keepdims=True))
     short = -size % _WIDTH
     blocks = jnp.pad(weights, ((0, 0), (0, short))).reshape(batch, -1, _WIDTH)

@@ -1,4 +1,4 @@
-"""A decoder with a scalar head: one number a column in place of vocabulary scores.
+"""A decoder with a scalar head: one number for each column, in place of logits.
 
 A critic reads values from it, and a reward model rewards.
 """
@@ -19,6 +19,7 @@ def with_scalar_head(model: Model) -> Model:
     decoder = nnx.merge(model.definition, model.params)
     config = dataclasses.replace(model.config, tie_word_embeddings=False)
     decoder.config = config
+    # Zero: a critic starts from the value 0 everywhere, not from noise.
     decoder.head = nnx.Param(jnp.zeros((1, config.hidden_size)))
     definition, params = nnx.split(decoder)
     return model._replace(definition=definition, params=params, config=config)

@@ -19,15 +19,17 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from worldmodel.backbone import families, lora
 from worldmodel.backbone.config import ModelConfig
 from worldmodel.backbone.mesh import parameter_sharding
 from worldmodel.backbone.model import Model, abstract_model
+from worldmodel.data import checksums
+from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
-from worldmodel.text.tokenizer import TextTokenizer, Vocabulary
+from worldmodel.text.tokenizer import EXTRA_FILES, TextTokenizer, Vocabulary
 
 MAX_SHARD_BYTES = 2 << 30
 """Bytes of one file; a larger model is written as several and an index."""
@@ -42,7 +44,10 @@ class _Files:
         self._open: dict[str, Any] = {}
         self.names: set[str] = set()
         for file in _tensor_files(root):
-            handle = safe_open(file, framework="np")
+            try:
+                handle = safe_open(file, framework="np")
+            except (SafetensorError, OSError, ValueError) as error:
+                raise RecordError(f"{file}: no safetensors file ({error})") from None
             for name in handle.keys():
                 self._open[name] = handle
                 self.names.add(name)
@@ -59,9 +64,7 @@ class _Files:
 def _tensor_files(root: Path) -> list[Path]:
     index = root / "model.safetensors.index.json"
     if index.is_file():
-        files = [
-            root / n for n in set(json.loads(index.read_text())["weight_map"].values())
-        ]
+        files = _indexed_files(root, index)
     elif (root / "model.safetensors").is_file():
         files = [root / "model.safetensors"]
     else:
@@ -70,6 +73,21 @@ def _tensor_files(root: Path) -> list[Path]:
     if missing or not files:
         raise FileNotFoundError(f"{missing[0] if missing else root}: no *.safetensors")
     return sorted(files)
+
+
+def _indexed_files(root: Path, index: Path) -> list[Path]:
+    """Return the files of an index; one outside of the directory is an error."""
+    names = read_json_object(index).get("weight_map")
+    if not isinstance(names, dict) or not all(
+        isinstance(n, str) for n in names.values()
+    ):
+        raise RecordError(f"{index}: expected a weight_map of file names")
+    for name in set(names.values()):
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise RecordError(
+                f"{index}: expected names of files in this directory, got {name!r}"
+            )
+    return [root / name for name in set(names.values())]
 
 
 def _parameter_shape(path: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
@@ -98,9 +116,10 @@ def load_config(directory: str | os.PathLike) -> ModelConfig:
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected a Hugging Face model directory")
+    raw = read_json_object(path)
     try:
-        return families.read_config(json.loads(path.read_text()))
-    except ValueError as error:
+        return families.read_config(raw)
+    except (ValueError, TypeError, ArithmeticError, KeyError, AttributeError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 
@@ -118,9 +137,16 @@ def load_decoder(
 
     Raises:
       FileNotFoundError: a file of the directory is missing.
-      ValueError: a tensor is missing, extra or misshapen; the message names it.
+      RecordError: a file is damaged; the message names it.
+      ValueError: a tensor is missing, extra, misshapen, or holds NaN or infinity; the
+        message names it.
     """
-    root, config = Path(directory), load_config(directory)
+    checksums.verify_checksums(Path(directory))
+    return _load_decoder(Path(directory), vocab_size, dtype, mesh)
+
+
+def _load_decoder(root: Path, vocab_size: int, dtype: str, mesh: Mesh | None) -> Model:
+    config = load_config(root)
     files, file_vocab_size = _Files(root), config.vocab_size
     config = dataclasses.replace(config, vocab_size=max(file_vocab_size, vocab_size))
     definition, shapes = abstract_model(config)
@@ -169,6 +195,8 @@ def _parameter(
     def read(index: Index | None) -> np.ndarray:
         index = (slice(None),) * len(shape) if index is None else index
         part = _slice(files, name, path, index) if grown is None else grown[index]
+        if not np.isfinite(part.astype(np.float32)).all():
+            raise ValueError(f"{root}: tensor {name!r} holds NaN or infinity")
         return np.ascontiguousarray(part).astype(target)
 
     if mesh is None:
@@ -192,10 +220,11 @@ def load_model(
       FileNotFoundError: a file of the directory is missing.
       ValueError: a tensor is missing, extra or misshapen; the message names it.
     """
+    checksums.verify_checksums(Path(directory))
     load_config(directory)
     tokenizer = TextTokenizer.load(directory)
     size = tokenizer.vocab_size
-    return load_decoder(directory, vocab_size=size, dtype=dtype, mesh=mesh), tokenizer
+    return _load_decoder(Path(directory), size, dtype, mesh), tokenizer
 
 
 def save_model(
@@ -215,7 +244,7 @@ def save_model(
     shards: list[dict[str, int]] = []
     pending: dict[str, np.ndarray] = {}
     for path, leaf in nnx.to_flat_state(model.params):
-        value = _to_file(path, _gather(leaf[...]))
+        value = _to_file(path, _to_host(leaf[...]))
         if (
             pending
             and sum(x.nbytes for x in pending.values()) + value.nbytes > MAX_SHARD_BYTES
@@ -226,6 +255,7 @@ def save_model(
     shards.append(_write_shard(root, len(shards), pending, writes=writes))
     if not writes:
         return
+    (root / checksums.NAME).unlink(missing_ok=True)  # of an earlier model
     _put_in_place(root, shards)
     tokenizer.save(root)
     ends: dict[str, Any] = {}
@@ -234,9 +264,17 @@ def save_model(
     stored = str(jax.tree.leaves(model.params)[0].dtype)
     with atomic_write(root / "config.json") as file:
         json.dump(shape | ends | {"torch_dtype": stored}, file, indent=2)
+    checksums.write_checksums(root, _model_files(root))
 
 
-def _gather(value: jax.Array) -> np.ndarray:
+def _model_files(root: Path) -> list[Path]:
+    """Return the files of a model that were written into a directory."""
+    names = ("config.json", "tokenizer.json", *EXTRA_FILES)
+    files = [root / name for name in names if (root / name).is_file()]
+    return files + list(root.glob("model*.safetensors*"))
+
+
+def _to_host(value: jax.Array) -> np.ndarray:
     if not value.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
     return np.asarray(value)

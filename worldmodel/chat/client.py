@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from worldmodel.chat.cache import ChatCache
+from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import (
-    ChatConfig,
     ChatCut,
     ChatError,
     ChatMalformed,
@@ -89,25 +89,31 @@ class ChatClient:
 
     Args:
       cache: a file of answers, which are not asked for again.
-      spent: a file that all usage is added to at once, so that `usage` includes earlier
-        processes.
+      usage_file: a JSON file with an entry for each client, which its usage is added
+        to at once, so that `usage` includes earlier processes.
+      name: of the entry.
 
     Raises:
-      ValueError: the environment variable of the API key is unset or holds no key.
+      ValueError: no URL, or the environment variable of the API key holds no key.
       CacheError: the cache is not one, or of another version.
     """
 
     def __init__(
-        self, config: ChatConfig, cache: Path | None = None, spent: Path | None = None
+        self,
+        config: ChatConfig,
+        cache: Path | None = None,
+        usage_file: Path | None = None,
+        name: str = "chat",
     ):
+        if not config.base_url:
+            raise ValueError("base_url must be the URL of a chat server, got ''")
         self.config = config
         self._key = _api_key(config.api_key_env)
         self._url = f"{config.base_url.rstrip('/')}/chat/completions"
         self._cache = ChatCache(cache) if cache is not None else None
         self._tls = httpx.create_ssl_context()
-        self._spent, self._usage = spent, ChatUsage()
-        if spent is not None and spent.is_file():
-            self._usage = ChatUsage(**json.loads(spent.read_text()))
+        self._usage_file, self._name = usage_file, name
+        self._usage = ChatUsage(**self._usage_entries().get(name, {}))
         # Options that the server refuses, by the hash of schema and logprobs.
         self._dropped: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
@@ -281,9 +287,16 @@ class ChatClient:
 
     def _count(self, **more: Any) -> None:
         self._usage = self._usage.plus(ChatUsage(**more))
-        if self._spent is not None:
-            with atomic_write(self._spent) as file:
-                json.dump(self._usage._asdict(), file)
+        if self._usage_file is not None:
+            entries = self._usage_entries() | {self._name: self._usage._asdict()}
+            with atomic_write(self._usage_file) as file:
+                json.dump(entries, file)
+
+    def _usage_entries(self) -> dict[str, Any]:
+        """Return the entries of the usage file, one for each client by name."""
+        if self._usage_file is None or not self._usage_file.is_file():
+            return {}
+        return json.loads(self._usage_file.read_text())
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -296,8 +309,8 @@ def _run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return pool.submit(lambda: asyncio.run(work())).result()
 
 
-def _api_key(name: str | None) -> str | None:
-    if name is None:
+def _api_key(name: str) -> str | None:
+    if not name:
         return None
     key = os.environ.get(name, "").strip()
     # Checked here, because the HTTP library would quote an invalid header.

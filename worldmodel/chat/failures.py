@@ -18,7 +18,7 @@ from worldmodel.chat.protocol import (
 # model or path, too many requests. Statuses below 400 redirect to another address.
 _ACCOUNT_STATUSES = (401, 402, 404, 405, 429)
 _MAX_REFUSALS = 3
-"""Refused questions of a server that never took one, before that is why."""
+"""Refusals by a server that has accepted no question, after which work ends."""
 
 
 class ServerHealth:
@@ -52,9 +52,8 @@ class ServerHealth:
         # A question that is refused for its content (too long) must not stop the work:
         # when a run resumes, it may be the only one that is not in the cache.
         silent = [
-            x for x in failures
-            if not self.answered and not isinstance(x, ChatRefused)
-        ]  # fmt: skip
+            x for x in failures if not self.answered and not isinstance(x, ChatRefused)
+        ]
         never = not self._accepted and self._refused >= _MAX_REFUSALS
         refused = [x for x in failures if never and isinstance(x, ChatRefused)]
         if stops := [*filter(is_lasting, failures), *refused, *silent]:

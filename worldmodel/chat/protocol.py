@@ -4,15 +4,12 @@ ChatConfig, ChatRequest -> body_of -> a server -> read_answer -> ChatReply or Ch
 `quoting` puts text from outside into prompts and reads objects from replies.
 """
 
-import dataclasses
 import itertools
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import httpx
-
+from worldmodel.chat.config import ChatConfig
 from worldmodel.text.conversation import Message
 
 
@@ -60,62 +57,6 @@ class ChatCut(ChatMalformed):
     def __init__(self, *, cached: bool = False):
         super().__init__("cut at max_tokens")
         self.cached = cached
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatConfig:
-    """Which server and model to ask, how long to wait, and what a token costs.
-
-    `api_key_env` names the environment variable that holds the key. In seconds:
-    `read_timeout` is the limit between two pieces of an answer, `deadline` the limit of
-    a request with all its retries. After `give_up` requests in a row without an answer,
-    the rest of a batch is not tried. Prices are per million tokens.
-    """
-
-    base_url: str
-    model: str
-    api_key_env: str | None = None
-    connect_timeout: float = 10.0
-    read_timeout: float = 120.0
-    deadline: float = 600.0
-    retries: int = 4
-    backoff: float = 0.5
-    give_up: int = 4
-    concurrency: int = 8
-    max_tokens: int = 1024
-    temperature: float = 0.7
-    price_in: float = 0.0
-    price_out: float = 0.0
-
-    def __post_init__(self):
-        try:
-            url = httpx.URL(self.base_url)
-        except (httpx.InvalidURL, TypeError):
-            raise ValueError("base_url is not a URL") from None
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ValueError(f"base_url must be http(s)://host..., got {url!r}")
-        if url.userinfo or url.query or url.fragment:
-            raise ValueError(  # not quoted: it may hold a secret
-                "base_url must have no user, query or fragment; "
-                "a key belongs in the variable that api_key_env names"
-            )
-        name = self.api_key_env
-        if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError("api_key_env must be the name of a variable, not a key")
-        waits = (self.connect_timeout, self.read_timeout, self.deadline)
-        if not all(0 < x < float("inf") for x in waits):
-            raise ValueError(
-                "connect_timeout, read_timeout and deadline must be > 0 and finite, "
-                f"got {waits}"
-            )
-        if min(self.concurrency, self.max_tokens, self.give_up) < 1:
-            raise ValueError("concurrency, max_tokens and give_up must be >= 1")
-        rest = (self.retries, self.backoff, self.temperature)
-        if min(*rest, self.price_in, self.price_out) < 0:
-            raise ValueError(
-                "retries, backoff, temperature and prices must be >= 0, got "
-                f"{(*rest, self.price_in, self.price_out)}"
-            )
 
 
 class ChatRequest(NamedTuple):
@@ -249,10 +190,11 @@ def _tokens(choice: Mapping[str, Any], text: str) -> tuple[Token, ...] | None:
     try:
         rows = choice["logprobs"]["content"]
         pieces = [
-            bytes(raw) if isinstance(raw := token.get("bytes"), list)
+            bytes(raw)
+            if isinstance(raw := token.get("bytes"), list)
             else token["token"].encode()
             for token in rows
-        ]  # fmt: skip
+        ]
         logps = [min(float(token["logprob"]), 0.0) for token in rows]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None

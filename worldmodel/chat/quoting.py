@@ -51,9 +51,11 @@ def number_lines(state: State, max_chars: int | None = None) -> str:
 def schema(**properties: Any) -> dict[str, Any]:
     """Return the JSON schema of an object with exactly these fields, in this order."""
     return {
-        "type": "object", "properties": properties, "required": list(properties),
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
-    }  # fmt: skip
+    }
 
 
 def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
@@ -70,8 +72,9 @@ def json_object(text: str, fields: Collection[str]) -> dict[str, Any]:
     try:
         value = json.loads(
             fenced[1] if fenced else body,
-            parse_constant=_no_number, object_pairs_hook=_unique_fields,
-        )  # fmt: skip
+            parse_constant=_no_number,
+            object_pairs_hook=_unique_fields,
+        )
     except RecursionError:
         raise ValueError("nested too deep") from None
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Ask a chat server until its answers can be read.
+"""A chat client that repeats requests whose answers cannot be parsed.
 
-questions -> answers -> read, or asked again with another seed -> the results, and the
-errors of the other questions. Where other questions would fail too it raises an error
-(failures.py), never an empty answer.
+questions -> answers -> results, or another request with another seed -> results, and
+the errors of the questions without one. A failure that would meet every other question
+too is raised (failures.py), never returned as an empty answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from worldmodel.chat.protocol import ChatError, ChatRequest
 T = TypeVar("T")
 
 
-class RetryingAsker:
-    """Asks a chat server, and asks again where an answer cannot be read."""
+class RetryingClient:
+    """Sends requests to a chat server, again where an answer cannot be parsed."""
 
     def __init__(self, client: ChatClient, retries: int):
         self.client, self._retries, self._health = client, retries, ServerHealth()
@@ -36,7 +36,7 @@ class RetryingAsker:
 
         Raises:
           ChatUnavailable: the server cannot be reached; with a cache, a second call
-            goes on.
+            continues where this one ended.
           ChatRefused: it refuses the client.
           ChatError: requests time out, and the server has never answered.
         """

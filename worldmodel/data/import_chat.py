@@ -3,7 +3,7 @@
 messages -> the messages before the agent's first turn -> turns (an action and what
 followed it) -> steps. Nothing is invented: without a success field `success` is None,
 without a reward there is none, and an action that no message follows leaves the state
-unchanged. docs/EPISODES.md shows both formats.
+unchanged. docs/reference/episodes.md shows both formats.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 file (JSON lines or one JSON array, gzip or not) -> object -> the format's function ->
 Episode. An imported episode survives write_episodes and read_episodes unchanged.
-docs/EPISODES.md shows each format.
+docs/reference/episodes.md shows each format.
 """
 
 import os

@@ -18,6 +18,15 @@ from typing import Any
 Progress = Callable[[int], Any]
 """Called with the number of bytes of the file on disk that have been read."""
 
+MAX_LINE_BYTES = 64 << 20
+"""The most bytes of one line, unpacked: an episode of some thousand long states."""
+
+MAX_FILE_BYTES = 16 << 30
+"""The most bytes of a file, unpacked: a gzip of 16 MB can hold as many."""
+
+MAX_BLANK_LINES = 1_000_000
+"""The most lines in a row without text: nobody writes more, and reading takes long."""
+
 _CHUNK = 1 << 16
 _GZIP = b"\x1f\x8b"
 _GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -164,14 +173,70 @@ def json_lines(
     number = 0
     with _open_file(path, expected) as (file, disk):
         try:
-            for number, raw in enumerate(file, start=1):
-                if raw.strip():
-                    where = Where(path, number)
-                    yield _value(raw, where), where
+            for number, raw in _bounded_lines(path, file):
+                where = Where(path, number)
+                yield _value(raw, where), where
                 if progress is not None:
                     progress(disk.tell())
         except _GZIP_ERRORS as error:
             raise _bad_gzip(Where(path, number + 1), error) from None
+
+
+def _bounded_lines(path: Path, file: Any) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of every line with text, within the bounds above."""
+    number = blank = size = 0
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        number, size = number + 1, size + len(raw)
+        blank = 0 if raw.strip() else blank + 1
+        where = Where(path, number)
+        if len(raw) > MAX_LINE_BYTES:
+            raise where.error(f"a line of at most {MAX_LINE_BYTES:,} bytes", raw[:40])
+        if size > MAX_FILE_BYTES:
+            raise where.error(f"at most {MAX_FILE_BYTES:,} bytes, unpacked", raw[:40])
+        if blank > MAX_BLANK_LINES:
+            raise where.error("a record", f"{blank:,} blank lines")
+        if not blank:
+            yield number, raw
+
+
+def read_json_value(path: Path) -> Any:
+    """Return the JSON value of a small file.
+
+    Raises:
+      RecordError: the file is no JSON; the message names it.
+    """
+    if not path.is_file():
+        raise RecordError(f"{path}: no such file")
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path}: expected JSON, {_parse_error(error)}") from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a small file.
+
+    Raises:
+      RecordError: the file is no JSON object; the message names it.
+    """
+    value = read_json_value(path)
+    if not isinstance(value, dict):
+        raise RecordError(f"{path}: expected a JSON object, got {value!r:.60}")
+    return value
+
+
+def read_json_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a small file, one a line.
+
+    Raises:
+      RecordError: a line is no JSON object; the message names file and line.
+    """
+    rows = []
+    for value, where in json_lines(path, "JSON lines"):
+        if not isinstance(value, dict):
+            raise where.error("a JSON object", value)
+        rows.append(value)
+    return rows
 
 
 def holds_array(path: Path, expected: str) -> bool:
@@ -197,6 +262,10 @@ class _Text:
     def _more(self) -> bool:
         """Read further text; return False at the end of the file."""
         left = self._text[self._at :]
+        if len(left) > MAX_LINE_BYTES:
+            raise self.where.error(
+                f"an item of at most {MAX_LINE_BYTES:,} characters", left[:40]
+            )
         try:
             raw = self._file.read(max(len(left), _CHUNK))
             self._text, self._at = left + self._decode(raw, final=not raw), 0

@@ -1,4 +1,4 @@
-"""A mean kept as sums until it is printed, on the host."""
+"""A mean on the host, stored as sums until it is printed."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class Rate:
-    """A mean over weighted cases, kept as sums until it is printed.
+    """A mean over weighted cases, stored as sums until it is printed.
 
     `count` is the number of cases; `weight` and `squared` are the sums of their weights
     and of the squares of these.

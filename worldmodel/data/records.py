@@ -3,7 +3,7 @@
 file.jsonl(.gz) -> one JSON object a line -> every field checked -> frozen records. An
 error names file, line and what was expected. A writer replaces its target only when the
 new content is completely on disk, so that bad input and full disks lose nothing.
-docs/EPISODES.md describes the fields.
+docs/reference/episodes.md describes the fields.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import dataclasses
 import gzip
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ from worldmodel.data.json_reading import (
     json_lines,
     strings,
 )
+
+MAX_NESTING = 64
+"""The most lists and objects inside each other in the options of a task."""
 
 SCHEMA = "dreamgym.episodes/1"
 BRANCH_SCHEMA = "dreamgym.branches/1"
@@ -91,7 +95,7 @@ class Episode:
     error: str | None = None
 
     @property
-    def total_reward(self) -> float:
+    def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
         return sum(t.reward for t in self.transitions)
 
@@ -131,10 +135,27 @@ def _task(row: Any, where: Where) -> Task:
         env=field(row, "env", str, where, ""),
         family=field(row, "family", str, where, ""),
         split=field(row, "split", str, where, "train"),
-        options=field(row, "options", dict, where, {}),
+        options=_options(row, where),
         initial_state=_state(row, "initial_state", where, default=[]),
         lineage=strings(row, "lineage", where),
     )
+
+
+def _options(row: Any, where: Where) -> dict[str, Any]:
+    """Return the options of a task, which can be written as JSON again."""
+    value, place = field(row, "options", dict, where, {}), where.at("options")
+    level: list[Any] = [value]
+    for _ in range(MAX_NESTING):
+        level = [
+            inner
+            for x in level if isinstance(x, dict | list)
+            for inner in (x.values() if isinstance(x, dict) else x)
+        ]  # fmt: skip
+        if any(isinstance(x, float) and not math.isfinite(x) for x in level):
+            raise place.error("finite numbers", value)
+        if not level:
+            return value
+    raise place.error(f"at most {MAX_NESTING} nested lists and objects", value)
 
 
 def _transition(row: Any, where: Where) -> Transition:
@@ -142,8 +163,8 @@ def _transition(row: Any, where: Where) -> Transition:
     if rewards is None:
         rewards = {"reward": field(row, "reward", float, where)}
     named = {k: field(rewards, k, float, where.at("rewards")) for k in rewards}
-    if not all(abs(x) < float("inf") for x in named.values()):
-        raise where.at("rewards").error("finite numbers", named)
+    if not math.isfinite(sum(named.values())):
+        raise where.at("rewards").error("finite numbers with a finite sum", named)
     return Transition(
         state=_state(row, "state", where),
         action=field(row, "action", str, where),
@@ -178,6 +199,10 @@ def parse_episode(row: Any, where: Where) -> Episode:
             raise state_place.error(
                 "no step after the episode ended", list(next_step.state)
             )
+    if not math.isfinite(sum(t.reward for t in transitions)):
+        raise where.at("transitions").error(
+            "rewards with a finite sum", [t.reward for t in transitions]
+        )
     success = field(row, "success", bool, where, None)
     transitions = _with_success(transitions, success, where)
     task = _task(field(row, "task", dict, where), where.at("task"))

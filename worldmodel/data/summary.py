@@ -190,7 +190,8 @@ def _seen_in_train(steps: Mapping[str, array]) -> dict[str, dict[str, Any]]:
 def summarise(episodes: Iterable[Episode]) -> dict[str, Any]:
     """Return counts, sizes, outcomes, duplicates, contradictions, leaks and warnings.
 
-    The episodes are read once and not kept. docs/EPISODES.md explains each entry.
+    The episodes are read once and not kept. docs/reference/episodes.md explains each
+    entry.
     """
     tally = _Tally()
     for episode in episodes:
@@ -275,7 +276,7 @@ def _warnings(s: Mapping[str, Any]) -> list[str]:
     if s["without_instruction"]:
         out.append(
             f"{s['without_instruction']} of {s['episodes']} episodes have no "
-            "instruction: the agent is not told what to do"
+            "instruction: the agent does not know what to do"
         )
     doubles = s["duplicates"]
     if doubles["ids"]:

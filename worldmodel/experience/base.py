@@ -17,13 +17,6 @@ from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import StateFormat
 
-SIGNALS = ("token", "nearest", "agreement", "ensemble")
-"""What the confidence of an answer may be computed from.
-
-token: the probability of the reply's tokens. nearest: the similarity of the nearest
-stored transition of another task. agreement: the share of SAMPLES further replies that
-say the same. ensemble: the least probability that a member of an ensemble gives to the
-answer (fitted models only, local.py)."""
 SAMPLES = 3
 SAMPLED = 1000
 """Attempts from this number on are further samples, each under its own noise."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.optimize
+import scipy.special
 from jaxtyping import Bool, Float
 
 from worldmodel.data.records import Transition
@@ -54,41 +56,44 @@ def platt(
     below MIN_SLOPE becomes MIN_SLOPE, and the offset is fitted to that.
     """
     x, one = _logit(p), np.ones(len(p))
-    slope, offset = _newton(np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength)
+    slope, offset = _logistic_regression(
+        np.stack([x, one], 1), true, 0 * x, (1.0, 0.0), strength
+    )
     if slope < MIN_SLOPE:
-        (offset,) = _newton(one[:, None], true, MIN_SLOPE * x, (0.0,), strength)
+        (offset,) = _logistic_regression(
+            one[:, None], true, MIN_SLOPE * x, (0.0,), strength
+        )
         slope = MIN_SLOPE
     return Platt(float(slope), float(offset))
 
 
-def _newton(x, true, base, prior, strength) -> np.ndarray:
+def _logistic_regression(x, labels, base, prior, strength) -> np.ndarray:
     """Return the weights of x [N, K] that best predict the labels [N].
 
-    They minimise the penalised logistic loss. `base` [N] are logits that are added to x
-    w. Newton steps are halved where they would increase the loss; the problem is
-    strictly convex.
+    They minimise the penalised logistic loss, which is strictly convex. `base` [N] are
+    logits that are added to x w.
     """
     prior = np.array(prior)
 
-    def loss(w) -> float:
+    def probability(w):
+        return scipy.special.expit(x @ w + base)
+
+    def loss(w):
         z = x @ w + base
         distance = ((w - prior) ** 2).sum()
-        return float(
-            np.logaddexp(0, np.where(true, -z, z)).sum() + strength * distance / 2
-        )
+        return np.logaddexp(0, np.where(labels, -z, z)).sum() + strength * distance / 2
 
-    weight = prior
-    for _ in range(100):
-        q = 1 / (1 + np.exp(-(x @ weight + base)))
-        gradient = x.T @ (true - q) - strength * (weight - prior)
-        hessian = (x * (q * (1 - q))[:, None]).T @ x + strength * np.eye(len(prior))
-        step = np.linalg.solve(hessian, gradient)
-        while np.abs(step).max() > 1e-9 and loss(weight + step) > loss(weight):
-            step = step / 2
-        if np.abs(step).max() <= 1e-9:
-            break
-        weight = weight + step
-    return weight
+    def gradient(w):
+        return x.T @ (probability(w) - labels) + strength * (w - prior)
+
+    def hessian(w):
+        q = probability(w)
+        return (x * (q * (1 - q))[:, None]).T @ x + strength * np.eye(len(prior))
+
+    return scipy.optimize.minimize(
+        loss, prior, jac=gradient, hess=hessian, method="trust-exact",
+        options={"gtol": 1e-9},
+    ).x  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

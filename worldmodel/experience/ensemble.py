@@ -12,27 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodel.backbone.model import LoraConfig, Model
+from worldmodel.backbone.config import LoraConfig
+from worldmodel.backbone.model import Model
+from worldmodel.experience.config import EnsembleConfig
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.optimizer import OptimizerConfig
-from worldmodel.fitting.supervised import FitConfig, Progress, fit
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EnsembleConfig:
-    """How many members (0: none), and how far each is fitted from the model."""
-
-    members: int = 0
-    rank: int = 8
-    steps: int = 300
-    learning_rate: float = 3e-3
-
-    def __post_init__(self):
-        if self.members < 0 or min(self.rank, self.steps) < 1:
-            raise ValueError(
-                "members must be >= 0, rank and steps >= 1, got "
-                f"{self.members}, {self.rank} and {self.steps}"
-            )
+from worldmodel.fitting.config import FitConfig, OptimizerConfig
+from worldmodel.fitting.supervised import Progress, fit
 
 
 def members(
@@ -50,7 +35,7 @@ def members(
     `base` has the shape of batches and passes. The fits resume under `directory`;
     `progress` counts the updates of all members together.
     """
-    optimizer = OptimizerConfig(kind="adamw", learning_rate=config.learning_rate)
+    optimizer = OptimizerConfig(name="adamw", learning_rate=config.learning_rate)
     settings = dataclasses.replace(
         base, steps=config.steps, eval_every=config.steps, optimizer=optimizer,
         lora=LoraConfig(rank=config.rank),

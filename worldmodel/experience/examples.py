@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Task, Transition
-from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.config import ExperienceConfig
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import CONTEXT
 from worldmodel.memory import ReplayMemory
@@ -57,6 +58,7 @@ def transition_examples(
     config: ExperienceConfig,
     *,
     balance: float = 0.0,
+    seed: int = 0,
 ) -> list[Example]:
     """Return an Example of Eq. 5 for every transition, repeats within a task left out.
 
@@ -66,6 +68,8 @@ def transition_examples(
     `balance`: where transitions with a reward, or with an end, make up a smaller share
     than this, the loss of their reward or outcome tokens is weighted as if they made up
     this share.
+
+    `seed` draws the references of a tokenizer that has any (text/references.py).
     """
     unique: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
     for e in episodes:
@@ -77,16 +81,22 @@ def transition_examples(
             unique.setdefault(key, (e.task, history, t))
             past = (*past, t.action)
     rows = list(unique.values())
-    demos = memory.search([(k.id, t.state, t.action) for k, _, t in rows], config.demos)
+    demos = memory.search(
+        [(k.id, t.state, t.action) for k, _, t in rows], config.demonstrations
+    )
     reward_weight = _rare_event_weight([t.reward != 0 for _, _, t in rows], balance)
     end_weight = _rare_event_weight([t.terminated for _, _, t in rows], balance)
     out = []
     for (task, past, t), demonstrations in zip(rows, demos, strict=True):
-        context = prompts.query_ids(
+        query_tok = prompts.query_tokenizer(
             tok, task, past, demonstrations, t.state, t.action,
-            history=config.history, context_budget=config.room,
+            seed=content_seed(seed, task.id, past, t.state, t.action),
         )  # fmt: skip
-        reply = prompts.reply_ids(tok, t, full=config.full_text)
+        context = prompts.query_ids(
+            query_tok, task, past, demonstrations, t.state, t.action,
+            history=config.history, context_budget=config.context_budget,
+        )  # fmt: skip
+        reply = prompts.reply_ids(query_tok, t, full=config.full_state)
         example = _reply_example(context, reply, _reply_parts(tok, reply))
         part_weights = {
             2: reward_weight if t.reward else 1.0,

@@ -4,64 +4,15 @@ ExperienceConfig, tokenizer -> a Grammar: the phases of a reply or of a variatio
 tokens that each may hold, those that end it, and its maximal length.
 """
 
-import dataclasses
-
 import numpy as np
 
-from worldmodel.backbone.generate import Grammar
+from worldmodel.backbone.grammar import Grammar
+from worldmodel.experience.config import ExperienceConfig
 from worldmodel.text import prompts
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 REWARD, OUTCOME = 2, 3
 """Phases of a reply's grammar."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperienceConfig:
-    """How a local experience model is prompted and sampled.
-
-    `min_p` cuts the distribution of the reasoning, which decides whether something is
-    revealed. `state_min_p` cuts that of the state; it is smaller because a revealed
-    thing has many possible names, each of them rare, and a cut would leave only names
-    that are known already. A malformed reply (it moves a line that does not exist,
-    breaks the format of the family's states, or has a reward that is no number) is
-    sampled again, at most `retries` times. In the last attempt a line that did not
-    exist has to be written rather than moved.
-
-    A prompt holds at most `room` tokens of past actions and demonstrations; task, state
-    and action are never cut (prompts.query_ids).
-
-    Without `reasoning` the model is fitted to none and writes none. With `full_text` it
-    writes whole states in place of edits, and needs more `state_tokens`.
-    """
-
-    history: int = 2
-    demos: int = 1
-    room: int = 160
-    reasoning_tokens: int = 24
-    state_tokens: int = 72
-    temperature: float = 1.0
-    min_p: float = 0.1
-    state_min_p: float = 0.03
-    retries: int = 3
-    reasoning: bool = True
-    full_text: bool = False
-
-    def __post_init__(self):
-        if min(self.history, self.demos, self.room, self.retries) < 0:
-            raise ValueError(
-                "history, demos, room and retries must be >= 0, got "
-                f"{self.history}, {self.demos}, {self.room} and {self.retries}"
-            )
-        if min(self.reasoning_tokens, self.state_tokens) < 1:
-            raise ValueError("reasoning_tokens and state_tokens must be >= 1")
-        if self.temperature < 0 or not (
-            0 <= self.min_p <= 1 and 0 <= self.state_min_p <= 1
-        ):
-            raise ValueError(
-                "temperature must be >= 0, min_p and state_min_p in [0, 1], got "
-                f"{self.temperature}, {self.min_p} and {self.state_min_p}"
-            )
 
 
 REWARD_TOKENS = 8
@@ -78,7 +29,7 @@ def reply_grammar(
     their limit: a phase that is closed there was cut.
     """
     c, size = tok.control, tok.vocab_size
-    text, number = tok.text_mask(), tok.number_mask()
+    text, number = tok.text_mask() | tok.reference_mask(), tok.number_mask()
 
     def tokens(*names: str) -> np.ndarray:
         mask = np.zeros(size, bool)
@@ -90,7 +41,7 @@ def reply_grammar(
     outcomes = tokens(*prompts.OUTCOMES)
     thought = text if config.reasoning else tokens()
     start = openers | tokens("reward")  # no edit: nothing changes
-    if config.full_text:
+    if config.full_state:
         openers, same, start = tokens("full"), tokens(), tokens("full")
     allowed = [
         thought | tokens("next"),
@@ -109,7 +60,7 @@ def reply_grammar(
             np.int32,
         ),
         np.array([t, t, 0.0, 0.0], np.float32),
-        np.array([config.min_p, config.state_min_p, 0.0, 0.0], np.float32),
+        np.array([config.reasoning_min_p, config.state_min_p, 0.0, 0.0], np.float32),
     )  # fmt: skip
 
 
@@ -130,5 +81,5 @@ def variation_grammar(
         np.array([c("state"), c("end")], np.int32),
         np.array([max_tokens // 3, max_tokens - max_tokens // 3 - 2], np.int32),
         np.full(2, config.temperature, np.float32),
-        np.full(2, config.min_p, np.float32),
+        np.full(2, config.reasoning_min_p, np.float32),
     )  # fmt: skip

@@ -7,6 +7,7 @@ can know, is thus sampled once rather than averaged into its most common value.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,13 @@ import numpy as np
 from jaxtyping import Float
 
 from worldmodel import completion
-from worldmodel.backbone.generate import SampledTokens, bucket, generate
+from worldmodel.backbone.generate import BATCHES, generate
 from worldmodel.backbone.model import Model
+from worldmodel.backbone.streams import SampledTokens, bucket
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import (
     SAMPLED,
-    SIGNALS,
     CachingExperienceModel,
     Prediction,
     Query,
@@ -29,18 +30,39 @@ from worldmodel.experience.base import (
     variation,
 )
 from worldmodel.experience.calibration import Calibration
+from worldmodel.experience.config import SIGNALS, ExperienceConfig
 from worldmodel.experience.grammar import (
     OUTCOME,
     REWARD,
     REWARD_TOKENS,
-    ExperienceConfig,
     reply_grammar,
     variation_grammar,
 )
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.state_format import StateFormat, format_error
 from worldmodel.text.tokenizer import TextTokenizer
+
+
+class _Context(NamedTuple):
+    """The ids of a query, and the tokenizer with the references that stand in them."""
+
+    tokenizer: AnyTokenizer
+    ids: list[int]
+
+
+def last_attempt_of_pass(queries: int, attempt: int, last: int) -> int:
+    """Return the last attempt at malformed replies that a pass samples.
+
+    A pass costs its compiled batch, however many of its rows are used: where few
+    queries are left, its rows hold several attempts of each. The last attempt takes two
+    rows, with and without moved lines, unless the pass begins with it.
+    """
+    rows = BATCHES[0] // queries
+    if attempt == last or rows >= last - attempt + 2:
+        return last
+    return max(min(attempt + rows, last) - 1, attempt)
 
 
 class LocalExperienceModel(CachingExperienceModel):
@@ -60,7 +82,7 @@ class LocalExperienceModel(CachingExperienceModel):
         state_formats: Mapping[str, StateFormat] | None = None,
         calibration: Calibration | None = None,
         members: Sequence[Model] = (),
-        trust: str = "token",
+        trust: str = "token_probability",
         reward_tokens: int = REWARD_TOKENS,
     ):
         """Build the model; further arguments are those of CachingExperienceModel.
@@ -71,6 +93,7 @@ class LocalExperienceModel(CachingExperienceModel):
           members: an ensemble next to the model (ensemble.py).
           trust: which of SIGNALS the confidence of an answer is.
           reward_tokens: the token limit of a reward; a longer one is an error.
+
 
         Raises:
           ValueError: the signal is unknown, or is the ensemble's and there are no
@@ -97,47 +120,91 @@ class LocalExperienceModel(CachingExperienceModel):
         keys, todo = self._unanswered(queries)
         if todo:
             new_queries = list(todo.values())
-            answers = self._compute(new_queries, 0, [True] * len(new_queries))
-            for attempt in range(1, self.config.retries + 1):
-                bad = {i: a.error for i, a in enumerate(answers) if a.error}
-                may_move = [
-                    attempt < self.config.retries or not p.startswith(prompts.NO_LINE)
-                    for p in bad.values()
-                ]
-                retried = self._compute(
-                    [new_queries[i] for i in bad], attempt, may_move
-                )
-                for i, answer in zip(bad, retried, strict=True):
-                    answers[i] = answer
+            answers = self._first_well_formed(new_queries)
             answers = self._with_confidence(new_queries, answers)
             self._answers.update(zip(todo, answers, strict=True))
         return [self._answers[k] for k in keys]
 
-    def _contexts(self, queries: Sequence[Query]) -> list[list[int]]:
-        c = self.config
-        demos = self.memory.search(
-            [(q.task.id, q.state, q.action) for q in queries], c.demos
-        )
-        return [
-            prompts.query_ids(
-                self.tokenizer, q.task, q.past, d, q.state, q.action,
-                history=c.history, context_budget=c.room,
+    def _first_well_formed(self, queries: Sequence[Query]) -> list[Prediction]:
+        """Return the first reply to each query that has no error, else the last one.
+
+        Each attempt has noise of its own, so that several can be sampled in one pass.
+        Whether the last attempt may move lines depends on the error before it; where
+        that error comes from the same pass, both forms are sampled.
+        """
+        last, contexts = self.config.retries, self._contexts(queries)
+        none = [0] * len(queries), [True] * len(queries)
+        answers = self._compute(queries, contexts, *none)
+
+        def may_move(attempt: int, error: str | None) -> bool:
+            return attempt < last or not (error or "").startswith(prompts.NO_LINE)
+
+        attempt = 1
+        while attempt <= last:
+            bad = [
+                i
+                for i, context in enumerate(contexts)
+                if answers[i].error and len(context.ids) <= self._max_context
+            ]
+            if not bad:
+                break
+            attempts = range(attempt, last_attempt_of_pass(len(bad), attempt, last) + 1)
+            rows = [
+                (i, a, moves)
+                for i in bad
+                for a in attempts
+                for moves in (True, False)
+                if (moves or a == last)
+                and (a > attempt or moves == may_move(a, answers[i].error))
+            ]
+            replies = self._compute(
+                [queries[i] for i, _, _ in rows],
+                [contexts[i] for i, _, _ in rows],
+                [a for _, a, _ in rows],
+                [moves for _, _, moves in rows],
             )
-            for q, d in zip(queries, demos, strict=True)
-        ]  # fmt: skip
+            replies_by_row = dict(zip(rows, replies, strict=True))
+            for i in bad:
+                for a in attempts:
+                    answers[i] = replies_by_row[i, a, may_move(a, answers[i].error)]
+                    if not answers[i].error:
+                        break
+            attempt = attempts.stop
+        return answers
+
+    def _contexts(self, queries: Sequence[Query]) -> list["_Context"]:
+        """Return the context of each query, with its references."""
+        c, out = self.config, []
+        demos = self.memory.search(
+            [(q.task.id, q.state, q.action) for q in queries], c.demonstrations
+        )
+        for q, d in zip(queries, demos, strict=True):
+            query_tokenizer = prompts.query_tokenizer(
+                self.tokenizer, q.task,
+                prompts.last_actions(q.past, c.history), d, q.state, q.action,
+                seed=content_seed(self._seed, q.task.id, q.state, q.action),
+            )  # fmt: skip
+            ids = prompts.query_ids(
+                query_tokenizer, q.task, q.past, d, q.state, q.action,
+                history=c.history, context_budget=c.context_budget,
+            )  # fmt: skip
+            out.append(_Context(query_tokenizer, ids))
+        return out
 
     def sample(self, queries: Sequence[Query], number: int) -> list[Prediction]:
         """Return reply `number` to each query, under its own noise and without retries.
 
         None of them is the answer of `predict`.
         """
-        return self._compute(queries, SAMPLED + number, [True] * len(queries))
+        count = len(queries)
+        attempts = [SAMPLED + number] * count
+        return self._compute(queries, self._contexts(queries), attempts, [True] * count)
 
     def _with_confidence(
         self, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> list[Prediction]:
         """Return the answers with their confidence, calibrated."""
-        if self._trust != "token":
+        if self._trust != "token_probability":
             confidences = self._signal(self._trust, queries, answers)
             pairs = zip(answers, confidences, strict=True)
             answers = [a._replace(confidence=float(x)) for a, x in pairs]
@@ -148,9 +215,9 @@ class LocalExperienceModel(CachingExperienceModel):
         self, name: str, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> Float[np.ndarray, " N"]:
         """Return one of SIGNALS, larger for answers more likely correct."""
-        if name == "nearest":
+        if name == "nearest_neighbor":
             return np.array(self.neighbor_similarity(queries), float)
-        if name == "agreement":
+        if name == "self_consistency":
             return np.array(agreement(self, queries, answers), float)
         outcomes = [
             (
@@ -173,7 +240,9 @@ class LocalExperienceModel(CachingExperienceModel):
         """
         answers = self.predict(queries)
         confidence = {self._trust: [a.confidence for a in answers]}
-        others = [n for n in ("nearest", "agreement") if n != self._trust]
+        others = [
+            n for n in ("nearest_neighbor", "self_consistency") if n != self._trust
+        ]
         if self.members and self._trust != "ensemble":
             others.append("ensemble")
         return confidence | {
@@ -203,11 +272,11 @@ class LocalExperienceModel(CachingExperienceModel):
         outcomes: Sequence[tuple[State, list[int]]],
     ) -> Float[np.ndarray, " N"]:
         """Return p of `model` for (next state, ids behind it), given each reasoning."""
-        tok, texts, starts = self.tokenizer, [], []
+        texts, starts = [], []
         rows = zip(queries, self._contexts(queries), answers, outcomes, strict=True)
-        for query, context, answer, (state, tail) in rows:
+        for query, (tok, context), answer, (state, tail) in rows:
             effect = prompts.effect_ids(
-                tok, query.state, state, full=self.config.full_text
+                tok, query.state, state, full=self.config.full_state
             )
             before = [*context, *tok.encode(answer.reasoning), effect[0]]
             texts.append([*before, *effect[1:], *tail])
@@ -220,54 +289,63 @@ class LocalExperienceModel(CachingExperienceModel):
             out[i] = np.exp(sum(score.logp[starts[i] :]))
         return out
 
-    def _compute(
-        self, queries: Sequence[Query], attempt: int, may_move: Sequence[bool]
-    ) -> list[Prediction]:
-        """Return answers; each attempt has noise of its own.
+    @property
+    def _max_context(self) -> int:
+        return self.model.config.max_position_embeddings - self._max_tokens
 
-        A query whose prompt is too long gets a failed prediction.
+    def _compute(
+        self,
+        queries: Sequence[Query],
+        contexts: Sequence["_Context"],
+        attempts: Sequence[int],
+        may_move: Sequence[bool],
+    ) -> list[Prediction]:
+        """Return one reply a row, under the noise of its attempt.
+
+        A query whose context is too long gets a failed prediction.
         """
-        contexts = self._contexts(queries)
-        max_context = self.model.config.max_position_embeddings - self._max_tokens
-        fits = [i for i, context in enumerate(contexts) if len(context) <= max_context]
-        if len(fits) < len(queries):
-            message = "the question has {} tokens, and there is room for {}"
-            out = [
-                failed_prediction(q, message.format(len(c), max_context))
-                for q, c in zip(queries, contexts, strict=True)
-            ]
-            short = [queries[i] for i in fits]
-            answers = self._compute(short, attempt, [may_move[i] for i in fits])
-            for i, answer in zip(fits, answers, strict=True):
-                out[i] = answer
+        tok, limit = self.tokenizer, self._max_context
+        message = "the question has {} tokens, and there is room for {}"
+        out = [
+            failed_prediction(q, message.format(len(c.ids), limit))
+            for q, c in zip(queries, contexts, strict=True)
+        ]
+        fits = [i for i, context in enumerate(contexts) if len(context.ids) <= limit]
+        if not fits:
             return out
-        if not queries:
-            return []
-        tok = self.tokenizer
         # History is left out, so that rollouts which reach a state in different ways
         # get the same answer.
         seeds = [
-            content_seed(self._seed, attempt, q.task.id, q.state, q.action)
-            for q in queries
+            content_seed(self._seed, attempts[i], q.task.id, q.state, q.action)
+            for i in fits
+            for q in (queries[i],)
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        banned = np.stack([tok.unused_line_mask(len(q.state)) for q in queries])
-        banned[:, tok.control("same")] = ~np.array(may_move)
+        banned = np.stack([tok.unused_line_mask(len(queries[i].state)) for i in fits])
+        banned[:, tok.control("same")] = ~np.array([may_move[i] for i in fits])
+        banned |= np.stack([contexts[i].tokenizer.unused_references() for i in fits])
         replies = generate(
             self.model,
-            contexts,
+            [contexts[i].ids for i in fits],
             self._grammar,
             keys,
             max_tokens=self._max_tokens,
             banned=banned,
         )
-        return [self._read(q, reply) for q, reply in zip(queries, replies, strict=True)]
+        for i, reply in zip(fits, replies, strict=True):
+            out[i] = self._read(queries[i], contexts[i].tokenizer, reply)
+        return out
 
-    def _read(self, query: Query, sampled: SampledTokens) -> Prediction:
+    def _read(
+        self,
+        query: Query,
+        tokenizer: AnyTokenizer,
+        sampled: SampledTokens,
+    ) -> Prediction:
         n = int(sampled.length[0])
         state_format = self._state_formats.get(query.task.family)
         reply = prompts.parse_reply(
-            self.tokenizer, sampled.ids[0, :n].tolist(), query.state,
+            tokenizer, sampled.ids[0, :n].tolist(), query.state,
             distinct=state_format is not None and state_format.distinct,
             keyed_by_prefix=state_format is not None
             and state_format.keyed_by_prefix and not state_format.distinct,

@@ -6,7 +6,6 @@ has an error; where other queries would fail too, an exception is raised
 (chat/failures.py).
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -27,31 +26,9 @@ from worldmodel.experience.base import (
     failed_prediction,
     variation,
 )
+from worldmodel.experience.config import SERVER_SIGNALS, PromptedConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.state_format import StateFormat, format_error
-
-SERVER_SIGNALS = ("token", "nearest", "agreement")
-"""Those of base.SIGNALS that a server's answers have."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PromptedConfig:
-    """What a prompt holds: past actions, demonstrations, characters of their states.
-
-    A malformed answer is asked for again with another seed, at most `retries` times.
-    """
-
-    history: int = 8
-    demos: int = 4
-    demo_chars: int = 2000
-    retries: int = 2
-
-    def __post_init__(self):
-        if min(self.history, self.demos, self.demo_chars, self.retries) < 0:
-            raise ValueError(
-                "history, demos, demo_chars and retries must be >= 0, got "
-                f"{dataclasses.astuple(self)}"
-            )
 
 
 class PromptedExperienceModel(CachingExperienceModel):
@@ -70,21 +47,22 @@ class PromptedExperienceModel(CachingExperienceModel):
         seed: int = 0,
         state_formats: Mapping[str, StateFormat] | None = None,
         scale: Callable[[Prediction], Prediction] | None = None,
-        trust: str = "token",
+        trust: str = "token_probability",
     ):
         """Build the model; further arguments are those of CachingExperienceModel.
 
         Args:
           scale: calibrates the probabilities of an answer.
-          trust: which of SERVER_SIGNALS the confidence of an answer is. "agreement"
-            asks SAMPLES further times for every answer.
+          trust: which of SERVER_SIGNALS the confidence of an answer is.
+            "self_consistency" asks SAMPLES further times for every answer.
 
         Raises:
-          ValueError: the signal is unknown, or is "agreement" at a temperature of 0.
+          ValueError: the signal is unknown, or is "self_consistency" at a temperature
+            of 0.
         """
         if trust not in SERVER_SIGNALS:
             raise ValueError(f"trust must be one of {SERVER_SIGNALS}, got {trust!r}")
-        if trust == "agreement" and not client.config.temperature:
+        if trust == "self_consistency" and not client.config.temperature:
             raise ValueError(
                 "agreement compares answers under different noise: the server's "
                 "temperature must be > 0"
@@ -142,10 +120,10 @@ class PromptedExperienceModel(CachingExperienceModel):
     ) -> list[Prediction]:
         """Return the answers with their confidence, calibrated."""
         out = list(answers)
-        if self._trust != "token":
+        if self._trust != "token_probability":
             valid = [i for i, a in enumerate(out) if a.error is None]
             valid_queries = [queries[i] for i in valid]
-            if self._trust == "nearest":
+            if self._trust == "nearest_neighbor":
                 confidences = self.neighbor_similarity(valid_queries)
             else:
                 confidences = agreement(self, valid_queries, [out[i] for i in valid])
@@ -164,11 +142,12 @@ class PromptedExperienceModel(CachingExperienceModel):
         """
         retries = self.config.retries if retries is None else retries
         demos = self.memory.search(
-            [(q.task.id, q.state, q.action) for q in queries], self.config.demos
+            [(q.task.id, q.state, q.action) for q in queries],
+            self.config.demonstrations,
         )
         prompts = [
             prompting.predict_messages(
-                q, d, history=self.config.history, demo_chars=self.config.demo_chars
+                q, d, history=self.config.history, demo_chars=self.config.state_chars
             )
             for q, d in zip(queries, demos, strict=True)
         ]

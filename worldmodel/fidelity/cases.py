@@ -107,8 +107,11 @@ def sample_cases(
     for key, (e, step) in population.items():
         t = e.transitions[step]
         stratum = (
-            t.terminated, number_text(t.reward) != usual, is_invalid(t), step > late,
-        )  # fmt: skip
+            t.terminated,
+            number_text(t.reward) != usual,
+            is_invalid(t),
+            step > late,
+        )
         strata.setdefault(stratum, []).append(key)
     names = sorted(strata)
     weights: dict[tuple, float] = {}

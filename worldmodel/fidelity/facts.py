@@ -33,10 +33,13 @@ def known_facts(state: State, next_state: State) -> KnownFacts:
     removed = [x.split() for x in (Counter(state) - lines).elements()]
     added = [x.split() for x in (Counter(next_state) - lines).elements()]
     pairs = sorted(
-        ((_similarity(old, new), i, j)
-         for i, old in enumerate(removed) for j, new in enumerate(added)),
+        (
+            (_similarity(old, new), i, j)
+            for i, old in enumerate(removed)
+            for j, new in enumerate(added)
+        ),
         key=lambda p: (-p[0], p[1], p[2]),
-    )  # fmt: skip
+    )
     used_old, used_new = set[int](), set[int]()
     fragments = []
     for similarity, i, j in pairs:

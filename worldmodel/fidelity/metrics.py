@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.stats
 from jaxtyping import Bool, Float
 
 from worldmodel.data.records import State
@@ -35,15 +36,16 @@ def auroc(
 ) -> float | None:
     """Return the probability that a positive case scores above a negative one.
 
-    Ties count half. None where all cases have one label.
+    Ties count half; scores that are unknown (NaN) are left out. None where all cases
+    have one label.
     """
+    known = np.isfinite(score)
+    score, label = score[known], label[known]
     positive = int(label.sum())
     negative = len(label) - positive
     if not positive or not negative:
         return None
-    _, place, number = np.unique(score, return_inverse=True, return_counts=True)
-    last = np.cumsum(number)
-    rank = (last - (number - 1) / 2)[place]  # equal scores share their mean rank
+    rank = scipy.stats.rankdata(score)  # equal scores share their mean rank
     wins = rank[label].sum() - positive * (positive + 1) / 2
     return float(wins / (positive * negative))
 

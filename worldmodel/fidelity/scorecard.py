@@ -26,8 +26,10 @@ from worldmodel.experience.calibration import Calibration, calibration
 from worldmodel.fidelity import cases, metrics
 from worldmodel.fidelity.calibration_error import probability_calibration
 from worldmodel.fidelity.cases import KINDS, Case
+from worldmodel.fidelity.copying import copy_accuracy
 from worldmodel.fidelity.facts import known_facts, preserves
 from worldmodel.fidelity.open_loop import open_loop
+from worldmodel.text.identifiers import Shares, task_shares
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import outcome_of
 from worldmodel.text.state_format import StateFormat, format_error, state_format
@@ -63,6 +65,7 @@ def score(
     replay: cases.Replay | None = None,
     stochastic: bool = False,
     open_loop_steps: int | None = None,
+    shares: Shares | None = None,
 ) -> dict[str, Any]:
     """Return the scorecard on at most `limit` distinct transitions.
 
@@ -81,12 +84,13 @@ def score(
       confidence: its calibration and how well it separates correct answers from wrong
         ones, without reveals. probabilities: the same for a reward and for an end, as
         given and calibrated on other tasks.
+      copying: copy accuracy (copying.py); `shares` are those of the training episodes,
+        None those of the scored ones, of which no word is unseen.
       malformed: answers with an error; they are never correct and predict no reward.
       hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
         actions, as many as fit into `open_loop_steps` (None: all; 0: none).
 
     With `full`, also the signals and probabilities of a HasConfidenceSignals backend.
-
     `stochastic` says that the environment's transitions are random: `replay` then finds
     those that cannot be predicted.
     """
@@ -105,6 +109,7 @@ def score(
         "reward": _rewards(sampled, answers, usual)
         | {"near_misses": _near_misses(model, near)},
         "done": _ends(sampled, answers),
+        "copying": copy_accuracy(sampled, answers, shares or task_shares(episodes)),
         "malformed": _rate(
             (a.error is not None, c) for c, a in _pairs(sampled, answers)
         ),
@@ -379,7 +384,7 @@ def _signals(
                 rate.add(1.0 - p, c.weight)
         return rate.json()
 
-    consistency = signals.get("agreement")
+    consistency = signals.get("self_consistency")
     return {
         "error_detection_auroc": {
             name: metrics.auroc(np.array(values), hits)

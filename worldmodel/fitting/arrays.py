@@ -11,7 +11,7 @@ AnyArray = Array | np.ndarray
 
 
 class Ratio(NamedTuple):
-    """A mean kept as total / count, so that microbatches add exactly."""
+    """A mean stored as total and count, so that microbatches add exactly."""
 
     total: Float[Array, ""]
     count: Float[Array, ""]
@@ -29,6 +29,7 @@ def safe_count(count: Float[AnyArray, ""]) -> Float[Array, ""]:
 
     The total weight may be below 1.
     """
+    # Not max(count, 1): weights may sum to less than 1 and are still to be divided by.
     return jnp.where(count > 0, count, 1.0)
 
 
@@ -41,6 +42,7 @@ def masked_ratio(
 
     Entries outside the mask may be NaN.
     """
+    # Masked by `where`, not by a product: 0 times NaN is NaN.
     return Ratio(
         jnp.where(mask, x * weight, 0.0).sum(), jnp.where(mask, weight, 0.0).sum()
     )

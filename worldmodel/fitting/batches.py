@@ -77,7 +77,7 @@ def blank(
 
 
 def pack(examples: Sequence[Example], width: int) -> Tokens:
-    """First-fit packing of whole examples, in order, into rows of `width`.
+    """Pack whole examples into rows of `width` by first fit, in order.
 
     An example longer than `width` loses its oldest context ids, never a target.
 
@@ -86,8 +86,8 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
         with different columns.
     """
     columns = _column_types(examples)
-    room: list[int] = []
-    place: list[tuple[int, int]] = []
+    free: list[int] = []  # tokens of each row
+    places: list[tuple[int, int]] = []  # row and first column of each example
     lengths = [min(len(e.ids), width) for e in examples]
     shortest = min(lengths, default=0)
     # Rows that no example fits any more are not looked at again: first fit over all of
@@ -97,18 +97,18 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
         cut = len(example.ids) - length
         if cut and any(example.mask[: cut + 1]):  # the first id has no context
             raise ValueError(f"targets do not fit a row of {width} tokens")
-        row = next((r for r in open_rows if room[r] >= length), None)
+        row = next((r for r in open_rows if free[r] >= length), None)
         if row is None:
-            row = len(room)
-            room.append(width)
+            row = len(free)
+            free.append(width)
             open_rows.append(row)
-        place.append((row, width - room[row]))
-        room[row] -= length
-        if room[row] < shortest:
+        places.append((row, width - free[row]))
+        free[row] -= length
+        if free[row] < shortest:
             open_rows.remove(row)
-    out = blank(max(len(room), 1), width, columns)
-    segments = np.zeros(max(len(room), 1), np.int32)
-    for example, length, (row, at) in zip(examples, lengths, place, strict=True):
+    out = blank(max(len(free), 1), width, columns)
+    segments = np.zeros(max(len(free), 1), np.int32)
+    for example, length, (row, at) in zip(examples, lengths, places, strict=True):
         span = slice(at, at + length)
         segments[row] += 1
         out.ids[row, span] = example.ids[-length:]
@@ -125,7 +125,7 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
 
 
 def _column_types(examples: Sequence[Example]) -> dict[str, type[np.number]]:
-    """The number type of each column, by its name.
+    """Return the number type of each column, by its name.
 
     Raises:
       ValueError: examples with different columns.
@@ -164,6 +164,7 @@ def epochs(tokens: Tokens, rows: int, *, seed: int, start: int) -> Iterator[Toke
     step = start
     while True:
         epoch, at = divmod(step, steps)
+        # By epoch, not carried along: a fit that resumes in it shuffles as before.
         order = np.random.default_rng((seed, epoch)).permutation(n)
         yield rows_of(tokens, order[at * rows : (at + 1) * rows], rows)
         step += 1

@@ -16,6 +16,8 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from worldmodel.data import checksums
+from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
 
 
@@ -41,6 +43,8 @@ def save(directory: str | os.PathLike, step: int, arrays: Any, host: dict) -> Pa
     if first:
         with atomic_write(temporary / "host.json") as file:
             json.dump(host, file)
+        files = [p for p in temporary.rglob("*") if p.is_file()]
+        checksums.write_checksums(temporary, files)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         for old in steps(root):
@@ -73,19 +77,31 @@ def _require_disk_space(directory: Path, size: int) -> None:
 
 def steps(directory: str | os.PathLike) -> list[int]:
     """Return the complete steps in a directory, oldest first."""
-    markers = Path(directory).glob("step_*/host.json")
-    return sorted(int(p.parent.name.removeprefix("step_")) for p in markers)
+    names = [p.parent.name[5:] for p in Path(directory).glob("step_*/host.json")]
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def restore(directory: str | os.PathLike, like: Any) -> tuple[int, Any, dict] | None:
     """Return (step, arrays, host state) of the newest step, or None without one.
 
     The arrays have the shapes and the layout of `like`.
+
+    Raises:
+      RecordError: a file of the checkpoint is damaged; the message names it.
     """
     numbers = steps(directory)
     if not numbers:
         return None
     path = Path(directory).absolute() / f"step_{numbers[-1]:08d}"
+    try:
+        if not (path / checksums.NAME).is_file():
+            raise RecordError(f"{path / checksums.NAME}: missing, or an older version")
+        checksums.verify_checksums(path)
+        host = read_json_object(path / "host.json")
+    except (RecordError, FileNotFoundError) as error:
+        raise RecordError(
+            f"{error}; remove {path.parent} and the same command begins this fit again"
+        ) from None
     with ocp.StandardCheckpointer() as checkpointer:
         arrays = checkpointer.restore(path / "arrays", like)
-    return numbers[-1], arrays, json.loads((path / "host.json").read_text())
+    return numbers[-1], arrays, host

@@ -7,7 +7,6 @@ are float32 whatever the precision of the passes. An update donates the buffers 
 state that it is given.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +24,9 @@ from worldmodel.backbone.mesh import ROWS, device_put_global, place_rows
 from worldmodel.backbone.model import DecoderOutput, Model, apply_decoder
 from worldmodel.fitting.arrays import Ratio, safe_count
 from worldmodel.fitting.batches import Tokens, rows_of
+from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
 from worldmodel.fitting.microbatches import MicroBatches
-from worldmodel.fitting.optimizer import OptimizerConfig, optimizer
+from worldmodel.fitting.optimizer import optimizer
 
 Loss = Callable[..., tuple[Ratio, dict[str, Ratio]]]
 
@@ -52,33 +52,6 @@ class TrainState(NamedTuple):
     average: nnx.State | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputeConfig:
-    """How a pass is computed, and which parameters it trains.
-
-    `dtype` is that of the forward and backward pass; norms, softmax and losses stay
-    float32. With `remat` a backward pass computes each layer again, which saves memory.
-    `frozen` names parameters by the start of their dotted path ("embed", "layers.0").
-    Of a model with LoRA only the adapters train, and the parameters named in `beside`
-    (new tokens need their embeddings). `ema` above 0 keeps an average of the parameters
-    with that decay an update.
-    """
-
-    dtype: str = "float32"
-    remat: bool = False
-    frozen: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    ema: float = 0.0
-
-    def __post_init__(self):
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(
-                f"dtype must be 'float32' or 'bfloat16', got {self.dtype!r}"
-            )
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
-
-
 def split_trainable(
     params: nnx.State,
     model: Model,
@@ -91,7 +64,7 @@ def split_trainable(
       ValueError: a name fits no parameter, or no parameter is left to train.
     """
     names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(params)]
-    for setting, starts in (("frozen", frozen), ("beside", extra_trainable)):
+    for setting, starts in (("frozen", frozen), ("extra_trainable", extra_trainable)):
         for start in starts:
             if not any(_under(name, start) for name in names):
                 raise ValueError(f"{setting}: no parameter begins with {start!r}")
@@ -128,15 +101,19 @@ class Learner:
         config: OptimizerConfig,
         loss: Loss,
         compute: ComputeConfig | None = None,
+        *,
+        steps: int | None = None,
     ):
+        """Build the learner; the learning rate decays over the `steps` of a fit."""
         compute = ComputeConfig() if compute is None else compute
-        self._averages = compute.ema > 0
-        self.model, self._tx, self._mesh = model, optimizer(config), model.mesh
+        self._averages = compute.ema_decay > 0
+        self.model, self._mesh = model, model.mesh
+        self._tx = optimizer(config, steps)
         self._split = functools.partial(
             split_trainable,
             model=model,
             frozen=compute.frozen,
-            extra_trainable=compute.beside,
+            extra_trainable=compute.extra_trainable,
         )
         passes = functools.partial(_metrics, model.definition, loss, compute)
         self._grad = jax.jit(
@@ -145,7 +122,7 @@ class Learner:
         )
         self._value = jax.jit(lambda *args, **kw: passes(*args, **kw)[1])
         self._apply = jax.jit(
-            functools.partial(_apply, self._tx, self._split, compute.ema),
+            functools.partial(_apply, self._tx, self._split, compute.ema_decay),
             compiler_options=_memory_saving_options(),
             donate_argnums=0,
         )
@@ -309,6 +286,7 @@ def _memory_saving_options() -> dict[str, str]:
 
 
 def _metrics(definition, loss, compute, params, batch, **loss_args):
+    # Cast inside the gradient: its result is float32, as the parameters are.
     params = cast(params, compute.dtype)
     rows = (batch.ids, batch.position, batch.segment)
     output = apply_decoder(definition, params, *rows, remat=compute.remat)
@@ -332,6 +310,7 @@ def _add_trees(grads, more):
 
 def _apply(tx, split, decay, state, grads, count):
     trainable, fixed = split(state.params)
+    # Divided once, here: means of microbatches would weight short ones too much.
     grads = jax.tree.map(lambda g: g / safe_count(count), grads)
     norm = optax.tree.norm(grads)
     updates, opt = tx.update(grads, state.opt, trainable)

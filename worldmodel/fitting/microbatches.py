@@ -77,6 +77,6 @@ class MicroBatches:
             ) from error
         self._max_rows = max(size // 2 // self._min_rows, 1) * self._min_rows
         print(
-            f"{message}: going on with micro-batches of {self._max_rows}",
+            f"{message}: continuing with microbatches of {self._max_rows}",
             file=sys.stderr,
         )

@@ -4,8 +4,8 @@ examples -> packed tokens -> updates, checkpointed and resumable bit for bit -> 
 model and its learning curve.
 """
 
-import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from worldmodel.backbone import lora
-from worldmodel.backbone.generate import bucket
-from worldmodel.backbone.model import DecoderOutput, LoraConfig, Model
+from worldmodel.backbone.model import DecoderOutput, Model
+from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
+from worldmodel.fitting.config import FitConfig
 from worldmodel.fitting.learner import (
-    ComputeConfig,
     Learner,
     TrainState,
     copy_params,
@@ -29,47 +29,18 @@ from worldmodel.fitting.learner import (
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, parts_cross_entropy, read_logp
-from worldmodel.fitting.optimizer import OptimizerConfig
 from worldmodel.text import prompts
 
 CONTEXT = len(prompts.PARTS)
 """The part index of context tokens, which count in no part's loss."""
 
 MAX_WIDENING = 8
-"""The factor by which rows may be wider than asked for, where examples need it."""
+"""The factor by which rows may be wider than configured, where examples need it."""
 
 PROGRESS_INTERVAL = 10
 """Updates between two reports of progress."""
 
 Progress = Callable[[int, dict[str, float | int]], None]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FitConfig:
-    """One supervised fit: `steps` updates on `rows` rows of `width` tokens.
-
-    With `lora`, adapters are trained in place of the model's own parameters (and those
-    that `compute.beside` names), and merged into it at the end.
-
-    `context_weight` is the weight of the context's tokens in the loss; 0 trains on the
-    targets alone, as in Eq. 5. For a model trained from scratch, predicting the context
-    too lowers the loss of the targets (docs/LOG.md, 2026-11-21, one seed).
-    """
-
-    steps: int
-    rows: int = 32
-    width: int = 128
-    optimizer: OptimizerConfig = OptimizerConfig()
-    eval_every: int = 100
-    context_weight: float = 0.0
-    compute: ComputeConfig = ComputeConfig()
-    lora: LoraConfig | None = None
-
-    def __post_init__(self):
-        if min(self.steps, self.rows, self.width, self.eval_every) < 1:
-            raise ValueError("steps, rows, width and eval_every must be >= 1")
-        if self.context_weight < 0:
-            raise ValueError(f"context_weight must be >= 0, got {self.context_weight}")
 
 
 def supervised_loss(
@@ -107,16 +78,17 @@ def fit(
     """
     if not examples:
         raise ValueError("nothing to fit: no examples")
-    width = row_tokens_for([*examples, *held_out], config.width)
+    width = row_tokens_for([*examples, *held_out], config.row_tokens)
     examples, held_out = drop_too_long(examples, width), drop_too_long(held_out, width)
-    if config.context_weight:
-        examples = [with_context_loss(e, config.context_weight) for e in examples]
+    if config.context_loss_weight:
+        examples = [with_context_loss(e, config.context_loss_weight) for e in examples]
     tokens = pack(examples, width)
     held_out_tokens = pack(held_out, width) if held_out else None
-    optimizer = dataclasses.replace(config.optimizer, steps=config.steps)
     if config.lora is not None:
         model = lora.attach(model, config.lora, seed=seed)
-    learner = Learner(model, optimizer, supervised_loss, config.compute)
+    learner = Learner(
+        model, config.optimizer, supervised_loss, config.compute, steps=config.steps
+    )
     state, curve, best = learner.init(), [], float("inf")
     best_params = copy_params(state.params)  # updates donate the buffers
     restored = checkpoint.restore(directory, (state, best_params))
@@ -125,7 +97,7 @@ def fit(
         curve, best = host["curve"], host["best"]
         state = TrainState(*state)
     start = int(state.step)
-    batches = epochs(tokens, config.rows, seed=seed, start=start)
+    batches = epochs(tokens, config.batch_rows, seed=seed, start=start)
     window, tokens_read = None, 0
     for step in range(start + 1, config.steps + 1):
         batch = next(batches)
@@ -140,7 +112,7 @@ def fit(
         row = {"loss": float(window.value())}
         require_finite("loss", row["loss"], step)
         if held_out_tokens is not None:
-            row |= evaluate(learner, state.params, held_out_tokens, config.rows)
+            row |= evaluate(learner, state.params, held_out_tokens, config.batch_rows)
             if row["held_out/loss"] < best:
                 best = row["held_out/loss"]
                 best_params = copy_params(state.params)
@@ -154,6 +126,12 @@ def fit(
             tokens_read = 0
     params = best_params if keep_best and held_out_tokens is not None else state.params
     return lora.merge(model._replace(params=params)), curve
+
+
+def epochs_read(config: FitConfig, examples: Sequence[Example]) -> int:
+    """Return how often a fit reads these examples, at most, rounded up."""
+    tokens = max(sum(len(e.ids) for e in examples), 1)
+    return math.ceil(config.steps * config.batch_rows * config.row_tokens / tokens)
 
 
 def row_tokens_for(examples: Sequence[Example], width: int) -> int:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from worldmodel.backbone.generate import bucket
 from worldmodel.backbone.model import Model, apply_decoder
+from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import State
 from worldmodel.text import prompts
 from worldmodel.text.ngrams import HashedNgrams, unit
@@ -21,7 +21,7 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 DIMENSIONS = 256
 ROWS = 32
-"""Texts in a batch that the model reads."""
+"""Number of texts that the model reads in one batch."""
 
 
 @runtime_checkable
@@ -50,7 +50,7 @@ class Lexical:
         out = np.zeros((len(pairs), self.dimensions), np.float32)
         for i, (state, action) in enumerate(pairs):
             if state not in self._states:
-                if len(self._states) > 20_000:
+                if len(self._states) > 20_000:  # bounds the cache of state vectors
                     self._states.clear()
                 self._states[state] = self._hashed.vector("\n".join(state), "s")
             out[i] = self._hashed.vector(action, "a") + self._states[state]
@@ -83,10 +83,12 @@ class Hidden:
         texts = [
             [
                 *prompts.state_ids(self._tok, state),
-                self._tok.control("action"), *self._tok.encode(action),
+                self._tok.control("action"),
+                *self._tok.encode(action),
             ]
             for state, action in pairs
-        ]  # fmt: skip
+        ]
+        # Texts of similar length share a batch: each is padded to its longest.
         order = np.argsort([len(t) for t in texts], kind="stable")
         for start in range(0, len(order), ROWS):
             rows = order[start : start + ROWS]

@@ -66,6 +66,8 @@ def _merge_block(
     hidden = (owners == excluded[:, None]) | (owners < 0)
     scores = jnp.where(hidden, -jnp.inf, scores)
     groups = scores.reshape(-1, size // GROUP, GROUP)
+    # An entry among the k best is below fewer than k entries, hence its group's maximum
+    # below fewer than k other maxima: no result can lie outside these groups.
     _, chosen_groups = jax.lax.top_k(groups.max(-1), min(k, size // GROUP))
     # In the order of slots, behind the previous best: `top_k` keeps ties in order.
     chosen_groups = jnp.sort(chosen_groups, axis=1)[:, :, None]

@@ -28,10 +28,8 @@ from worldmodel.memory.index import Index
 
 SCHEMA = "dreamgym.memory/1"
 CANDIDATES_PER_RESULT = 8
-"""Neighbours that are looked at for each result, since repeats of an effect are
-dropped.
-
-Where too few results are left, its square and then its cube."""
+"""Neighbours that are read for each result, since repeats of an effect are dropped;
+where too few results are left, the square and then the cube of it."""
 
 
 class ReplayMemory:
@@ -147,7 +145,8 @@ class ReplayMemory:
         self, slots: np.ndarray, scores: np.ndarray, k: int
     ) -> list[tuple[float, Transition]]:
         size = len(self._transitions)
-        order = sorted(  # ties by age
+        # Ties by age, not by slot: slots are reused, and a saved memory is renumbered.
+        order = sorted(
             (-score, (slot - self._oldest) % size, slot)
             for score, slot in zip(scores.tolist(), slots.tolist(), strict=True)
             if score > -np.inf
@@ -165,8 +164,9 @@ class ReplayMemory:
     def save(self, directory: str | os.PathLike) -> None:
         """Write all entries; an older memory there is replaced when all is on disk.
 
-        `transitions.jsonl.gz` holds the records (one an entry, docs/EPISODES.md),
-        `vectors.npy` their vectors, `memory.json` the rest.
+        `transitions.jsonl.gz` holds the records, one for each entry (their format is in
+        docs/reference/episodes.md), `vectors.npy` their vectors and `memory.json` the
+        rest.
         """
         directory = Path(directory)
         fresh = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
@@ -179,17 +179,23 @@ class ReplayMemory:
                 fresh / "transitions.jsonl.gz",
                 (
                     Episode(
-                        id=str(i), task=Task(id=task, instruction=""), transitions=(t,),
-                        source="memory", success=None,
+                        id=str(i),
+                        task=Task(id=task, instruction=""),
+                        transitions=(t,),
+                        source="memory",
+                        success=None,
                     )
                     for i, (task, t) in enumerate(self.entries())
                 ),
-            )  # fmt: skip
+            )
         with atomic_write(fresh / "memory.json") as file:
             header = {
-                "schema": SCHEMA, "entries": len(self), "capacity": self.capacity,
-                "encoder": self.encoder.name, "dimensions": self.encoder.dimensions,
-            }  # fmt: skip
+                "schema": SCHEMA,
+                "entries": len(self),
+                "capacity": self.capacity,
+                "encoder": self.encoder.name,
+                "dimensions": self.encoder.dimensions,
+            }
             json.dump(header, file, indent=2)
         shutil.rmtree(directory, ignore_errors=True)
         fresh.rename(directory)

@@ -5,18 +5,29 @@ environment whose states are lines.
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
+from worldmodel.text.identifiers import has_digit, words
 from worldmodel.text.prompts import number_text, outcome_of
+from worldmodel.text.tool_calls import read_call
+
+MAX_ACTION_WORDS = 6
+"""Words of an action that a trace quotes, at most."""
+MAX_LINE_WORDS = 12
+"""Words of a line that a trace quotes for its names, at most."""
 
 
-def annotate(episode: Episode, traces: Sequence[str] | None = None) -> Episode:
+def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Episode:
     """Return the episode with these traces where it has none (None: by rule)."""
-    new_traces = [explain(t) for t in episode.transitions] if traces is None else traces
+    status = has_status_line(episode)
+    new_traces = [None] * len(episode.transitions) if traces is None else traces
     steps = tuple(
-        t if t.reasoning is not None else dataclasses.replace(t, reasoning=trace)
+        t
+        if t.reasoning is not None
+        else dataclasses.replace(t, reasoning=trace or explain(t, status=status))
         for t, trace in zip(episode.transitions, new_traces, strict=True)
     )
     return dataclasses.replace(episode, transitions=steps)
@@ -28,13 +39,25 @@ def without_reasoning(episode: Episode) -> Episode:
     return dataclasses.replace(episode, transitions=steps)
 
 
-def explain(transition: Transition) -> str:
+def has_status_line(episode: Episode) -> bool:
+    """Return whether the last line of the states says where the agent is.
+
+    Such a line begins with the same word in all states, and changes. The last item of a
+    list does not, and what it holds has nothing to do with most actions.
+    """
+    steps = episode.transitions
+    last = {x[-1] for x in (steps[0].state, *(t.next_state for t in steps)) if x}
+    return len(last) > 1 and len({line.split()[0] for line in last}) == 1
+
+
+def explain(transition: Transition, *, status: bool = True) -> str:
     """Return a trace: where, what is done, its effect, the changed lines, the reward.
 
-    The last words of the state and the first of the action are repeated next to each
-    other, then the lines that the action names, and then the new words of the last
-    changed line, the last one first. Looking these up is hard for a small model, and
-    repeating them in one place is meant to make it easier.
+    Only what the change needs is quoted, in one place, because to look it up is hard
+    for a small model: the last words of the state where that ends with a `status` line,
+    the first words of the action, the lines that the action names, the line from which
+    names and numbers are copied, and then the new words of the last changed line, the
+    last one first.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -44,14 +67,36 @@ def explain(transition: Transition) -> str:
         touched = [_first_word(t.state, x) for e in script for x in _lines_of(e)]
         what = " ".join([*_new_words(t, script[-1]), "as", *dict.fromkeys(touched)])
         what += " change"
-    where = t.state[-1].split()[-4:] if t.state else []
-    what = " ".join([*where, *t.action.split()[:6], *_lines_in_action(t), what])
+    place = _place(t.state) if status else []
+    action = _action_words(t.action)[:MAX_ACTION_WORDS]
+    quoted = dict.fromkeys([*_lines_in_action(t), *_copied_lines(t, script)])
+    what = " ".join([*place, *action, *quoted, what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
     if t.terminated and t.success is None:
         return f"{what} and ends"
     end = {"go": "", "win": " and wins", "lose": " and loses"}[outcome_of(t)]
     return what + end
+
+
+def _place(state: State) -> list[str]:
+    """Return the last four words of a state; none of a line that is JSON.
+
+    JSON that is cut in the middle is no text that a model could learn to close.
+    """
+    if not state or "{" in state[-1] or "[" in state[-1]:
+        return []
+    return state[-1].split()[-4:]
+
+
+def _action_words(action: str) -> list[str]:
+    """Return the words of an action; of a tool call its name and its plain values."""
+    call = read_call(action)
+    if call is None:
+        return action.split()
+    values = [v for v in call.arguments.values() if not isinstance(v, dict | list)]
+    words = [v if isinstance(v, str) else json.dumps(v) for v in values]
+    return " ".join([call.tool, *words]).split()
 
 
 def _lines_of(edit: edits.Edit) -> list[int | None]:
@@ -68,13 +113,30 @@ def _lines_in_action(t: Transition) -> list[str]:
 
     Whether the action is possible often depends on these alone.
     """
-    action = f" {' '.join(t.action.split())} "
+    action = f" {' '.join(_action_words(t.action))} "
     return [
         line
         for line in t.state
         if (key := line.rpartition(" ")[0]) and f" {key} " in action
         if f" {line} " not in action
     ]
+
+
+def _copied_lines(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
+    """Return the line of the state with most names and numbers of the written lines.
+
+    Names and numbers are spelled with a digit or a capital letter; those of the action
+    need no other line. A long line is not quoted: it would not stand near the effect.
+    """
+    written = {
+        w for e in script for x in e.lines if isinstance(x, str) for w in words(x)
+    }
+    wanted = {w for w in written if has_digit(w) or w[0].isupper()}
+    wanted -= set(words(t.action))
+    lines = [line for line in t.state if len(line.split()) <= MAX_LINE_WORDS]
+    counts = [len(wanted.intersection(words(line))) for line in lines]
+    largest = max(counts, default=0)
+    return [lines[counts.index(largest)]] if largest else []
 
 
 def _new_words(t: Transition, edit: edits.Edit, max_words: int = 2) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import Query, Sampling, is_correct
 from worldmodel.reasoning.annotator import Report
-from worldmodel.reasoning.rule import annotate, explain
+from worldmodel.reasoning.rule import annotate
 
 
 class RejectionSamplingAnnotator:
@@ -52,13 +52,14 @@ class RejectionSamplingAnnotator:
                     traces[i, j] = reply.reasoning
                     tries += number + 1
         self.report = Report(
-            {"kept": len(traces), "fallbacks": len(queries) - len(traces),
-             "samples": samples, "tries": tries}
-        )  # fmt: skip
+            {
+                "kept": len(traces),
+                "fallbacks": len(queries) - len(traces),
+                "samples": samples,
+                "tries": tries,
+            }
+        )
         return [
-            annotate(
-                e,
-                [traces.get((i, j)) or explain(t) for j, t in enumerate(e.transitions)],
-            )
+            annotate(e, [traces.get((i, j)) for j in range(len(e.transitions))])
             for i, e in enumerate(episodes)
         ]

@@ -14,7 +14,7 @@ from typing import Any
 from worldmodel.chat.client import ChatClient
 from worldmodel.chat.protocol import ChatRequest
 from worldmodel.chat.quoting import QUOTING, json_object, number_lines, quote, schema
-from worldmodel.chat.retrying import RetryingAsker
+from worldmodel.chat.retrying import RetryingClient
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, Transition
 from worldmodel.reasoning.annotator import Report, missing_traces
@@ -43,14 +43,14 @@ be foretold from it. Name things as the states do. Say nothing of later steps.""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherConfig:
-    """How many characters of a state a teacher reads, and how many a trace may have.
-
-    A malformed answer is asked for again with another seed, `retries` times.
-    """
+    """What a teacher reads and writes."""
 
     state_chars: int = 4000
+    """Characters of a state that it reads, at most."""
     trace_chars: int = 240
+    """Characters of a trace, at most."""
     retries: int = 2
+    """Times that a malformed answer is asked for again with another seed."""
 
     def __post_init__(self):
         if min(self.state_chars, self.trace_chars) < 1 or self.retries < 0:
@@ -71,13 +71,13 @@ class TeacherAnnotator:
     def __init__(self, client: ChatClient, config: TeacherConfig, *, seed: int = 0):
         self.client, self.config, self._seed = client, config, seed
         self.report = Report({"annotated": 0, "fallbacks": 0})
-        self._retrying = RetryingAsker(client, config.retries)
+        self._retrying = RetryingClient(client, config.retries)
 
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator.
 
         Raises:
-          ChatError: as RetryingAsker.ask.
+          ChatError: as RetryingClient.ask.
         """
         todo = [i for i, e in enumerate(episodes) if missing_traces(e)]
         traces, problems = self._retrying.ask(
@@ -89,9 +89,10 @@ class TeacherAnnotator:
             {"annotated": len(traces), "fallbacks": len(todo) - len(traces)},
             tuple(
                 f"episode {episodes[i].id!r}: {problems[i]}"
-                for i in todo if i in problems
+                for i in todo
+                if i in problems
             ),
-        )  # fmt: skip
+        )
         return [annotate(e, traces.get(i)) for i, e in enumerate(episodes)]
 
     def _request(self, episode: Episode, attempt: int) -> ChatRequest:

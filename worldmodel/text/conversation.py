@@ -9,10 +9,11 @@ added. Templates that rewrite history are refused.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jinja2
+import jinja2.nodes
 import jinja2.sandbox
 
 from worldmodel.text.tokenizer import Vocabulary
@@ -39,6 +40,91 @@ class _Piece(NamedTuple):
     is_content: bool
 
 
+MAX_ITERATIONS = 100_000
+"""The most iterations of all loops in one rendering of a template."""
+
+MAX_TEMPLATE_TEXT = 10_000_000
+"""The most characters of a text that a template makes, and of the template itself."""
+
+MAX_WIDTH = 1000
+"""The most blanks that a template puts before or around a text."""
+
+# What a template of somebody else may raise: it runs code, though in a sandbox.
+_TEMPLATE_ERRORS = (
+    jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError,
+    AttributeError, RecursionError, MemoryError, AssertionError, RuntimeError,
+)  # fmt: skip
+
+
+class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """A sandbox in which loops, texts and powers are bounded.
+
+    The sandbox of Jinja bounds one `range`, but not loops inside each other.
+    """
+
+    intercepted_binops = frozenset(["+", "*", "**", "%", "//"])
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Compute an operation whose result is not too large."""
+        sizes = [len(x) if hasattr(x, "__len__") else 1 for x in (left, right)]
+        numbers = [x for x in (left, right) if isinstance(x, int)]
+        texts = any(hasattr(x, "__len__") for x in (left, right))
+        if operator == "*" and texts and numbers:
+            sizes.append(max(sizes) * max(numbers))
+        bad_power = operator == "**" and any(abs(x) > 1000 for x in numbers)
+        bad_format = operator == "%" and isinstance(left, str) and "%" in left
+        bad_format = bad_format and re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left)
+        if bad_power or bad_format or sum(sizes) > MAX_TEMPLATE_TEXT:
+            raise jinja2.TemplateError(f"the result of {operator!r} is not bounded")
+        return super().call_binop(context, operator, left, right)
+
+    def bounded_template(self, source: str) -> jinja2.Template:
+        """Return a template whose loops and joined texts are counted."""
+        if len(source) > MAX_TEMPLATE_TEXT:
+            raise jinja2.TemplateError(f"it has {len(source):,} characters")
+        tree = self.parse(source)
+        for loop in list(tree.find_all(jinja2.nodes.For)):
+            loop.iter = _filtered(loop.iter, "bounded_loop")
+        for joined in list(tree.find_all(jinja2.nodes.Concat)):
+            joined.nodes = [_filtered(n, "bounded_text") for n in joined.nodes]
+        return self.from_string(tree)
+
+
+def _filtered(node: Any, name: str) -> jinja2.nodes.Filter:
+    return jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+@jinja2.pass_context
+def _bounded_loop(context: Any, values: Any) -> Iterator[Any]:
+    """Yield the values of a loop; count them with those of all other loops."""
+    counter = context["bounded_iterations"]
+    for value in values:
+        counter.append(None)
+        if len(counter) > MAX_ITERATIONS:
+            raise jinja2.TemplateError(f"more than {MAX_ITERATIONS:,} iterations")
+        yield value
+
+
+@jinja2.pass_context
+def _bounded_text(context: Any, value: Any) -> Any:
+    """Return a part of a text that is put together."""
+    del context  # so that it is not computed while the template is compiled
+    if isinstance(value, str) and len(value) > MAX_TEMPLATE_TEXT // 10:
+        raise jinja2.TemplateError(f"a text of {len(value):,} characters")
+    return value
+
+
+def _bounded_width(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter of Jinja that adds blanks, with a bound on how many."""
+
+    def bounded(text: Any, width: Any = 4, *args: Any, **options: Any) -> Any:
+        if isinstance(width, int) and width > MAX_WIDTH:
+            raise jinja2.TemplateError(f"a width of {width:,} characters")
+        return make(text, width, *args, **options)
+
+    return bounded
+
+
 class ChatTemplate:
     """The chat template of a model directory.
 
@@ -51,15 +137,20 @@ class ChatTemplate:
         source = vocabulary.chat_template
         if source is None:
             raise TemplateError("this model directory has no chat template")
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True,
+        environment = _BoundedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols"],
-        )  # fmt: skip
+        )
         environment.filters["tojson"] = _tojson
+        for name in ("center", "indent"):
+            environment.filters[name] = _bounded_width(environment.filters[name])
+        environment.filters["bounded_loop"] = _bounded_loop
+        environment.filters["bounded_text"] = _bounded_text
         environment.globals["raise_exception"] = _refuse
         try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+            self._template = environment.bounded_template(source)
+        except _TEMPLATE_ERRORS as error:
             raise TemplateError(
                 f"the chat template is not valid Jinja: {error}"
             ) from error
@@ -92,10 +183,15 @@ class ChatTemplate:
         }
         try:
             text = self._template.render(
-                messages=marked, add_generation_prompt=prompt, **special
+                messages=marked, add_generation_prompt=prompt,
+                bounded_iterations=[], **special,
+            )  # fmt: skip
+        except _TEMPLATE_ERRORS as error:
+            kind = (
+                "" if isinstance(error, jinja2.TemplateError) else type(error).__name__
             )
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template refused: {error}") from error
+            reason = f"{kind}: {error}".removeprefix(": ")
+            raise TemplateError(f"the chat template refused: {reason}") from error
         parts = _MARK.split(text)  # scaffold, number, scaffold, ...
         pieces = [_Piece(parts[0], False)]
         for number, scaffold in zip(parts[1::2], parts[2::2], strict=True):

@@ -51,6 +51,7 @@ def _computable(numbers: Iterable[str], texts: Iterable[str]) -> set[str]:
     return {
         w
         for w in numbers
-        if any(abs(Fraction(w) - v) in values or Fraction(w) + v in values
-               for v in values)
-    }  # fmt: skip
+        if any(
+            abs(Fraction(w) - v) in values or Fraction(w) + v in values for v in values
+        )
+    }

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.text import edits
+from worldmodel.text.references import AnyTokenizer, with_references
 from worldmodel.text.tokenizer import MAX_LINES, TextTokenizer
 
 OUTCOMES = ("go", "lose", "win")
@@ -57,7 +58,7 @@ def number_text(value: float) -> str:
     return "0" if text in ("-0", "") else text
 
 
-def state_ids(tok: TextTokenizer, state: State) -> list[int]:
+def state_ids(tok: AnyTokenizer, state: State) -> list[int]:
     """Return `state`, then each line behind the control token of its number."""
     out = [tok.control("state")]
     for i, line in enumerate(state):
@@ -65,7 +66,7 @@ def state_ids(tok: TextTokenizer, state: State) -> list[int]:
     return out
 
 
-def _part(tok: TextTokenizer, name: str, text: str) -> list[int]:
+def _part(tok: AnyTokenizer, name: str, text: str) -> list[int]:
     return [tok.control(name), *tok.encode(text)]
 
 
@@ -74,14 +75,14 @@ def last_actions(past: Sequence[str], limit: int) -> tuple[str, ...]:
     return tuple(past[-limit:]) if limit else ()
 
 
-def _past(tok: TextTokenizer, past: Sequence[str], limit: int) -> list[int]:
+def _past(tok: AnyTokenizer, past: Sequence[str], limit: int) -> list[int]:
     return [
         i for action in last_actions(past, limit) for i in _part(tok, "past", action)
     ]
 
 
 def effect_ids(
-    tok: TextTokenizer, before: State, after: State, *, full: bool = False
+    tok: AnyTokenizer, before: State, after: State, *, full: bool = False
 ) -> list[int]:
     """Return `next` and the edit script from `before` to `after`.
 
@@ -105,11 +106,11 @@ def effect_ids(
     return out
 
 
-def _lines_ids(tok: TextTokenizer, lines: Sequence[str]) -> list[int]:
+def _lines_ids(tok: AnyTokenizer, lines: Sequence[str]) -> list[int]:
     return tok.encode("\n".join(lines)) if lines else []
 
 
-def demonstration_ids(tok: TextTokenizer, demo: Transition) -> list[int]:
+def demonstration_ids(tok: AnyTokenizer, demo: Transition) -> list[int]:
     """Return a demonstration as action, effect and reward."""
     return [
         *_part(tok, "demo", demo.action),
@@ -129,8 +130,27 @@ def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[
     return [i for segment in reversed(chosen) for i in segment]
 
 
-def query_ids(
+def query_tokenizer(
     tok: TextTokenizer,
+    task: Task,
+    past: Sequence[str],
+    demos: Sequence[Transition],
+    state: State,
+    action: str,
+    *,
+    seed: int,
+) -> AnyTokenizer:
+    """Return the tokenizer with references, drawn by `seed`, to a query's identifiers.
+
+    What is nearest to the action comes first, where references do not suffice.
+    """
+    demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
+    texts = (action, task.instruction, *state[::-1], *past[::-1], *demo_texts)
+    return with_references(tok, texts, seed=seed)
+
+
+def query_ids(
+    tok: AnyTokenizer,
     task: Task,
     past: Sequence[str],
     demos: Sequence[Transition],
@@ -164,16 +184,14 @@ def query_ids(
     ]
 
 
-def reward_and_outcome_ids(
-    tok: TextTokenizer, reward: float, outcome: str
-) -> list[int]:
+def reward_and_outcome_ids(tok: AnyTokenizer, reward: float, outcome: str) -> list[int]:
     """Return the end of a reply, after the state: the reward and the outcome."""
     reward_ids = _part(tok, "reward", number_text(reward))
     return [*reward_ids, tok.control("outcome"), tok.control(outcome)]
 
 
 def reply_ids(
-    tok: TextTokenizer, transition: Transition, *, full: bool = False
+    tok: AnyTokenizer, transition: Transition, *, full: bool = False
 ) -> list[int]:
     """Return the target of Eq. 5 after `think`, with reward and outcome."""
     return [
@@ -184,7 +202,7 @@ def reply_ids(
 
 
 def policy_context_ids(
-    tok: TextTokenizer, task: Task, past: Sequence[str], state: State, *, history: int
+    tok: AnyTokenizer, task: Task, past: Sequence[str], state: State, *, history: int
 ) -> list[int]:
     """Return the policy's context: task, last actions and current state."""
     return [
@@ -194,13 +212,13 @@ def policy_context_ids(
     ]
 
 
-def turn_ids(tok: TextTokenizer, action: str, thought: str | None = None) -> list[int]:
+def turn_ids(tok: AnyTokenizer, action: str, thought: str | None = None) -> list[int]:
     """Return a turn of the policy: an optional thought, the action, `end`."""
     why = _part(tok, "why", thought) if thought else []
     return [*why, *_part(tok, "action", action), tok.control("end")]
 
 
-def variation_ids(tok: TextTokenizer, task: Task) -> list[int]:
+def variation_ids(tok: AnyTokenizer, task: Task) -> list[int]:
     """Return the context of Eq. 6: a seed task with its initial state."""
     return [
         tok.control("vary"),
@@ -210,7 +228,7 @@ def variation_ids(tok: TextTokenizer, task: Task) -> list[int]:
     ]
 
 
-def variation_reply_ids(tok: TextTokenizer, task: Task) -> list[int]:
+def variation_reply_ids(tok: AnyTokenizer, task: Task) -> list[int]:
     """Return a task and its initial state, after `task`."""
     return [
         *tok.encode(task.instruction),
@@ -222,7 +240,7 @@ def variation_reply_ids(tok: TextTokenizer, task: Task) -> list[int]:
 # --- parsing -----------------------------------------------------------------
 
 
-def _split(tok: TextTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
+def _split(tok: AnyTokenizer, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
     """Return runs of text ids, each with the name of the control token before it.
 
     The first run has the name "".
@@ -242,7 +260,7 @@ def _lines(text: str) -> State:
 
 
 def parse_reply(
-    tok: TextTokenizer,
+    tok: AnyTokenizer,
     ids: Sequence[int],
     before: State,
     *,
@@ -300,13 +318,13 @@ def parse_reply(
     return Reply(reasoning, after, reward, outcome, error)
 
 
-def parse_turn(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
+def parse_turn(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
     """Return (action, thought) of a policy's turn; the action may be empty."""
     texts = {name: tok.decode(run) for name, run in _split(tok, ids)}
     return texts.get("action", "").strip(), texts.get("why")
 
 
-def parse_variation(tok: TextTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:
+def parse_variation(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:
     """Return (instruction, initial state), or None where the reply is malformed."""
     parts = _split(tok, ids)
     instruction = tok.decode(parts[0][1]).strip()

@@ -9,17 +9,58 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
+
+from worldmodel.data.json_reading import RecordError, read_json_object
 
 MAX_LINES = 32
 CONTROLS = (
-    "pad", "end", "task", "past", "demo", "state", "action", "why", "think",
-    "next", "add", "same", "reward", "outcome", "go", "lose", "win", "vary", "full",
+    "pad",
+    "end",
+    "task",
+    "past",
+    "demo",
+    "state",
+    "action",
+    "why",
+    "think",
+    "next",
+    "add",
+    "same",
+    "reward",
+    "outcome",
+    "go",
+    "lose",
+    "win",
+    "vary",
+    "full",
     *(f"line{i}" for i in range(MAX_LINES)),
-)  # fmt: skip
+)
+
+
+JOIN = "join"
+REFERENCES = tuple(f"ref{i}" for i in range(48))
+
+
+class ReferenceRule(NamedTuple):
+    """Which words of a context are written as references (references.py).
+
+    All but the `words` that are known, and numbers only with `numbers`.
+    """
+
+    words: frozenset[str]
+    numbers: bool
 
 
 def control_text(name: str) -> str:
@@ -27,10 +68,14 @@ def control_text(name: str) -> str:
     return f"<|dg_{name}|>"
 
 
+REFERENCE_FILE = "references.json"
 EXTRA_FILES = (
-    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    REFERENCE_FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
     "generation_config.json",
-)  # fmt: skip
+)
 """Files of a tokenizer's directory that are copied unchanged."""
 
 
@@ -47,7 +92,12 @@ def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected a Hugging Face tokenizer.json")
     paths = {n: Path(directory, n) for n in EXTRA_FILES}
-    return Tokenizer.from_file(str(path)), {
+    try:
+        core = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more exact
+        text = str(error).replace("\n", " ")
+        raise RecordError(f"{path}: no tokenizer ({text:.200})") from None
+    return core, {
         name: file.read_bytes() for name, file in paths.items() if file.is_file()
     }
 
@@ -90,13 +140,23 @@ class Vocabulary:
         for name in ("config.json", "generation_config.json"):
             path = Path(directory) / name
             if path.is_file():
-                raw |= json.loads(path.read_text())
+                raw |= read_json_object(path)
         ends = {}
         for name in ("bos", "eos", "pad"):
             given = raw.get(f"{name}_token_id")
             ids = given if isinstance(given, list) else [given]
-            ends[name] = [int(i) for i in ids if i is not None]
-        return cls(core, files, ends)
+            if not all(isinstance(i, int) or i is None for i in ids):
+                raise RecordError(
+                    f"{Path(directory)}: {name}_token_id must be an id or a list of "
+                    f"ids, got {given!r:.60}"
+                )
+            ends[name] = [i for i in ids if i is not None]
+        try:
+            return cls(core, files, ends)
+        except ValueError as error:  # no ids at all
+            raise RecordError(
+                f"{Path(directory) / 'tokenizer.json'}: {error}"
+            ) from None
 
     def save(self, directory: str | os.PathLike) -> None:
         """Write the tokenizer's files into a model directory."""
@@ -110,13 +170,23 @@ class Vocabulary:
     @property
     def chat_template(self) -> str | None:
         """The Jinja template of a conversation, or None."""
-        if "chat_template.jinja" in self._files:
-            return self._files["chat_template.jinja"].decode()
-        settings = json.loads(self._files.get("tokenizer_config.json", b"{}"))
-        template = settings.get("chat_template")
-        if isinstance(template, list):  # several, by name
-            template = next(
-                (t["template"] for t in template if t["name"] == "default"), None
+        try:
+            if "chat_template.jinja" in self._files:
+                return self._files["chat_template.jinja"].decode()
+            settings = json.loads(self._files.get("tokenizer_config.json", b"{}"))
+            template = settings.get("chat_template")
+            if isinstance(template, list):  # several, by name
+                template = next(
+                    (t["template"] for t in template if t["name"] == "default"), None
+                )
+        except (ValueError, AttributeError, TypeError, KeyError) as error:
+            raise RecordError(
+                f"tokenizer_config.json or chat_template.jinja is damaged: {error}"
+            ) from None
+        if template is not None and not isinstance(template, str):
+            raise RecordError(
+                f"tokenizer_config.json: expected a chat_template that is a string, "
+                f"got {template!r:.60}"
             )
         return template
 
@@ -156,11 +226,29 @@ class TextTokenizer:
         vocabulary = core.get_vocab(with_added_tokens=True)
         self._control = {c: vocabulary[control_text(c)] for c in CONTROLS}
         self._names = {i: c for c, i in self._control.items()}
+        self.reference_rule, self.join = None, -1
+        self.references: list[int] = []
+        if REFERENCE_FILE in self._files:
+            raw = json.loads(self._files[REFERENCE_FILE])
+            words, numbers = frozenset(raw["words"]), bool(raw["numbers"])
+            self.reference_rule = ReferenceRule(words, numbers)
+            self.join = vocabulary[control_text(JOIN)]
+            self.references = [vocabulary[control_text(r)] for r in REFERENCES]
         self.vocab_size: int = max(vocabulary.values()) + 1
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> "TextTokenizer":
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        *,
+        references: ReferenceRule | None = None,
+    ) -> "TextTokenizer":
         """Train a byte-level BPE of at most `vocab_size` ids, control tokens included.
+
+        Digits are tokens of their own, so that a number is read and copied digit by
+        digit. With `references` there are further tokens for words of a context
+        (references.py).
 
         Merges stay inside words, so that a word has the same ids in every line. Merges
         across words would make states shorter but copying harder (not measured).
@@ -173,8 +261,11 @@ class TextTokenizer:
         if vocab_size < min_size:
             raise ValueError(f"vocab_size must be >= {min_size}, got {vocab_size}")
         core = Tokenizer(models.BPE())
-        core.pre_tokenizer = pre_tokenizers.ByteLevel(
-            add_prefix_space=False, use_regex=True
+        core.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(r" ?\d"), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
         )
         core.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
@@ -183,7 +274,12 @@ class TextTokenizer:
             show_progress=False,
         )
         core.train_from_iterator((" " + text for text in texts), trainer)
-        return cls(core)
+        if references is None:
+            return cls(core)
+        names = [control_text(c) for c in (*CONTROLS, JOIN, *REFERENCES)]
+        core.add_special_tokens([AddedToken(n, special=True) for n in names])
+        rule = {"words": sorted(references.words), "numbers": references.numbers}
+        return cls(core, {REFERENCE_FILE: json.dumps(rule).encode()})
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "TextTokenizer":
@@ -223,13 +319,21 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, none of them a control token."""
-        return self._text.encode(" " + text, add_special_tokens=False).ids
+        return self.encode_piece(" " + text)
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Return the ids of a piece of a text, without a space before it."""
+        return self._text.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids without control tokens; invalid UTF-8 is replaced."""
-        text_ids = [int(i) for i in ids if int(i) not in self._names]
-        text = self._core.decode(text_ids, skip_special_tokens=False)
-        return text.removeprefix(" ")
+        return self.decode_piece(ids).removeprefix(" ")
+
+    def decode_piece(self, ids: Iterable[int]) -> str:
+        """Return the text of ids with the space before it."""
+        left_out = {*self._names, self.join, *self.references}
+        text_ids = [int(i) for i in ids if int(i) not in left_out]
+        return self._core.decode(text_ids, skip_special_tokens=False)
 
     def text_mask(self) -> np.ndarray:
         """Return bool [V], true for ids of ordinary text."""
@@ -237,6 +341,17 @@ class TextTokenizer:
         mask[list(self._core.get_vocab(with_added_tokens=False).values())] = True
         mask[list(self._core.get_added_tokens_decoder())] = False
         return mask
+
+    def reference_mask(self) -> np.ndarray:
+        """Return bool [V], true for references and `join`."""
+        mask = np.zeros(self.vocab_size, bool)
+        if self.reference_rule is not None:
+            mask[[self.join, *self.references]] = True
+        return mask
+
+    def unused_references(self) -> np.ndarray:
+        """Return bool [V], true for all references: none stands for a word here."""
+        return self.reference_mask()
 
     def number_mask(self) -> np.ndarray:
         """Return bool [V], true for ids made of digits, signs, points and spaces."""

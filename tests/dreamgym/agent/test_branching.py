@@ -6,6 +6,7 @@ import pytest
 
 from dreamgym.agent.branching import branch, cap_error_share, policy_proposals
 from dreamgym.envs.dream import DreamEnv
+from dreamgym.envs.failures import EnvironmentDown
 from tests import doubles, helpers
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Branch
@@ -18,19 +19,17 @@ EPISODE = doubles.expert(TASK)  # go right, go right, take coin
 
 
 def test_branches_are_what_the_environment_answers_to_other_actions():
-    found, spent, drifted, *_ = branch(
+    found, spent, unreachable, *_ = branch(
         doubles.Corridor(), [EPISODE], alternatives=5, max_episodes=9, seed=0
     )
-    assert drifted == []
+    assert unreachable == []
     for step, expert in enumerate(EPISODE.transitions):
         mine = [b for b in found if b.step == step]
         others = set(doubles.ACTIONS) - {expert.action}
         assert {b.transition.action for b in mine} == others
         for one in mine:
             assert one.episode == EPISODE.id
-            t, real = one.transition, doubles.walk(
-                expert.state, one.transition.action
-            )  # fmt: skip
+            t, real = one.transition, doubles.walk(expert.state, one.transition.action)
             assert t.state == expert.state
             assert t.next_state == real.state
             assert (t.reward, t.terminated) == (real.reward, real.terminated)
@@ -71,17 +70,19 @@ def test_a_replay_that_does_not_arrive_is_detected():
     wrong = ("at 3", *EPISODE.transitions[1].state[1:])
     first, second, last = EPISODE.transitions
     bad = dataclasses.replace(
-        EPISODE, id="bad", task=dataclasses.replace(TASK, id="bad"),
+        EPISODE,
+        id="bad",
+        task=dataclasses.replace(TASK, id="bad"),
         transitions=(
             dataclasses.replace(first, next_state=wrong),
             dataclasses.replace(second, state=wrong),
             last,
         ),
-    )  # fmt: skip
-    found, _, drifted, *_ = branch(
+    )
+    found, _, unreachable, *_ = branch(
         doubles.Corridor(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0
     )
-    assert drifted == ["bad"]
+    assert unreachable == ["bad"]
     assert {b.step for b in found if b.episode == "bad"} == {0}  # it still stood there
     assert {b.step for b in found if b.episode == EPISODE.id} == {0, 1, 2}
 
@@ -90,10 +91,10 @@ def test_a_game_that_starts_elsewhere_yields_no_branch():
     moved = dataclasses.replace(
         EPISODE, task=dataclasses.replace(TASK, options={"at": 1, "goal": 2, "end": 3})
     )
-    found, spent, drifted, *_ = branch(
+    found, spent, unreachable, *_ = branch(
         doubles.Corridor(), [moved], alternatives=2, max_episodes=9, seed=0
     )
-    assert (found, spent, drifted) == ([], 0, [EPISODE.id])
+    assert (found, spent, unreachable) == ([], 0, [EPISODE.id])
 
 
 def test_a_replay_that_drifts_midway_leaves_the_episode():
@@ -110,10 +111,10 @@ def test_a_replay_that_drifts_midway_leaves_the_episode():
             return "\n".join(self.state), {"instruction": "take the coin"}
 
     # Resets 1 and 2 serve step 0, 3 the look and first branch of step 1, 4 drifts.
-    found, _, drifted, *_ = branch(
+    found, _, unreachable, *_ = branch(
         Aging(), [EPISODE], alternatives=2, max_episodes=9, seed=0
     )
-    assert drifted == [EPISODE.id]
+    assert unreachable == [EPISODE.id]
     assert sorted(b.step for b in found) == [0, 0, 1]
     assert Aging.games == 4  # no game is spent on an episode that was left
 
@@ -171,7 +172,7 @@ def test_a_snapshot_that_drifts_leaves_the_episode():
             return ("\n".join(self.state), *out[1:])
 
     found = branch(Moving(), [EPISODE], alternatives=1, max_episodes=1, seed=0)
-    assert found.drifted == [EPISODE.id]
+    assert found.unreachable_episodes == [EPISODE.id]
     assert {b.step for b in found.branches} == {0}
 
 
@@ -243,7 +244,7 @@ def test_an_alternative_that_raises_is_dropped_and_counted(kind, capsys):
     lost = [b for b in whole.branches if b not in found.branches]
     assert [(b.step, b.transition.action) for b in lost] == [(1, "go left")]
     assert [b for b in whole.branches if b not in lost] == found.branches
-    assert (found.broken, whole.broken, found.drifted) == (1, 0, [])
+    assert (found.crashed, whole.crashed, found.unreachable_episodes) == (1, 0, [])
     told = capsys.readouterr().err.splitlines()
     assert told[0] == f"branch: {EPISODE.id}, step 1, 'go left': OSError: no answer"
     closed = (
@@ -255,7 +256,7 @@ def test_an_alternative_that_raises_is_dropped_and_counted(kind, capsys):
 def test_what_raised_is_not_tried_again_in_the_same_state():
     twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]
     found = branch(Fragile(), twice, alternatives=2, max_episodes=9, seed=0)
-    assert (found.broken, found.drifted) == (1, [])
+    assert (found.crashed, found.unreachable_episodes) == (1, [])
     assert found.duplicates == 6  # all that the second could do, the broken one too
 
 
@@ -279,9 +280,11 @@ def test_an_episode_whose_state_cannot_be_had_is_left(where, reached, capsys):
     setattr(Breaking, where, raises)
     bad = doubles.expert(doubles.task(0, 2, 5))
     found = branch(Breaking(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0)
-    assert (found.drifted, found.broken) == ([bad.id], 0)
-    steps = {e.id: {b.step for b in found.branches if b.episode == e.id}
-             for e in (bad, EPISODE)}  # fmt: skip
+    assert (found.unreachable_episodes, found.crashed) == ([bad.id], 0)
+    steps = {
+        e.id: {b.step for b in found.branches if b.episode == e.id}
+        for e in (bad, EPISODE)
+    }
     assert steps == {bad.id: set(range(reached + 1)), EPISODE.id: {0, 1, 2}}
     assert capsys.readouterr().err == (
         f"branch: {bad.id}, step {reached + 1}, not reached: OSError: no answer\n"
@@ -326,11 +329,12 @@ def rows(kinds):
     """A branch a letter: x an error, . none."""
     return [
         Branch(
-            episode=str(i), step=0,
+            episode=str(i),
+            step=0,
             transition=helpers.transition(invalid=kind == "x"),
         )
         for i, kind in enumerate(kinds)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -408,10 +412,13 @@ def test_proposals_are_taken_and_what_is_not_valid_is_replaced():
     # Step 0: `fly` gives way to the one valid action left; the expert's and the empty
     # one are nobody's. Step 2: there is one valid action left for two.
     assert sorted(taken) == [
-        (0, "go left"), (0, "take coin"), (1, "take coin"), (2, "go left"),
+        (0, "go left"),
+        (0, "take coin"),
+        (1, "take coin"),
+        (2, "go left"),
         (2, "go right"),
-    ]  # fmt: skip
-    assert found.replaced == 3
+    ]
+    assert found.invalid_proposals == 3
 
 
 def test_without_valid_actions_proposals_are_taken_as_they_are():
@@ -423,7 +430,7 @@ def test_without_valid_actions_proposals_are_taken_as_they_are():
         Silent(), [EPISODE], alternatives=2, max_episodes=1, seed=0, proposals=said
     )
     assert [b.transition.action for b in found.branches] == ["fly", "go left"]
-    assert found.replaced == 0
+    assert found.invalid_proposals == 0
 
 
 def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
@@ -445,3 +452,13 @@ def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
     assert of([first], seed=1) != found
     assert len(set(of([first], temperature=0.0)[EPISODE.id, 0])) == 1
     assert of([]) == {}
+
+
+def test_an_environment_that_breaks_every_branch_is_down():
+    class Dead(doubles.Corridor):
+        def reset(self, **_):
+            raise RuntimeError("the engine has ended")
+
+    episodes = [doubles.expert(t) for t in doubles.tasks("train")[:2]]
+    with pytest.raises(EnvironmentDown, match="raised at each of 2 branches"):
+        branch(Dead(), episodes, alternatives=2, max_episodes=2, seed=0)

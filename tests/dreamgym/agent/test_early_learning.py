@@ -17,13 +17,14 @@ import pytest
 
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.branching import branch
-from dreamgym.agent.policy import Policy, PolicyConfig
+from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import RuleWriter, reflection_cases, reflections
 from dreamgym.config.shapes import MODELS
 from tests import doubles
 from worldmodel.backbone.model import create
 from worldmodel.fitting import supervised
-from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.config import OptimizerConfig
 
 pytestmark = pytest.mark.slow
 
@@ -39,9 +40,12 @@ HELD = [doubles.expert(t) for t in (*doubles.tasks("dev"), *doubles.tasks("test"
 def fitted(model, examples, held, steps, seed):
     """The model after as many updates, and its loss on the held-out examples."""
     config = supervised.FitConfig(
-        steps=steps, rows=8, width=96, eval_every=steps,
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup=5),
-    )  # fmt: skip
+        steps=steps,
+        batch_rows=8,
+        row_tokens=96,
+        eval_every=steps,
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=5),
+    )
     with tempfile.TemporaryDirectory() as folder:
         model, curve = supervised.fit(
             model, examples, config, seed=seed, directory=Path(folder), held_out=held
@@ -87,8 +91,9 @@ def test_iwm_teaches_what_actions_lead_to_and_shuffled_ones_do_not(seed):
     held = early.iwm_examples(POLICY, HELD, experience(HELD, seed))
     loss = {}
     for name, (episodes, some) in {
-        "real": (told, branches), "shuffled": elsewhere(told, branches, seed),
-    }.items():  # fmt: skip
+        "real": (told, branches),
+        "shuffled": elsewhere(told, branches, seed),
+    }.items():
         examples = early.iwm_examples(POLICY, episodes, some)
         _, loss[name] = fitted(POLICY.model, examples, held, 100, seed)
     # Nats a token: 0.29 and 0.21 against 1.28 and 1.32 for seeds 0 and 1.

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from dreamgym.agent.policy import PolicyConfig
+from dreamgym.agent.config import PolicyConfig
 from tests import doubles
 
 TASKS = [doubles.task(0, 1, 2), doubles.task(2, 1, 2), doubles.task(1, 3, 4)]
@@ -28,8 +28,11 @@ def test_the_window_holds_task_last_actions_and_state():
     ids = policy.context(*SITUATIONS[1])
     text = [tok.name(i) or tok.decode([i]) for i in ids]
     assert [x for x in text if x in ("task", "past", "state")] == [
-        "task", "past", "past", "state",
-    ]  # fmt: skip
+        "task",
+        "past",
+        "past",
+        "state",
+    ]
     past = [tok.control("past"), *tok.encode("go right")]
     past += [tok.control("past"), *tok.encode("take coin")]
     at = ids.index(tok.control("past"))

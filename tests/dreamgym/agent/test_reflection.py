@@ -119,8 +119,10 @@ UNDONE = dataclasses.replace(
         ("this is the optimal action", ["expert: optimal action"]),
         ("the Correct Action is clear", ["expert: correct action"]),
         ("the optimal trajectory opens it", ["expert: trajectory"]),
-        ("experts expertly demonstrated it", ["expert: experts",
-                                              "expert: demonstrated"]),
+        (
+            "experts expertly demonstrated it",
+            ["expert: experts", "expert: demonstrated"],
+        ),
         # Which of a list.
         ("action 2 is worse", ["numbering: action 2"]),
         ("Option B is worse", ["numbering: option b"]),
@@ -133,10 +135,12 @@ UNDONE = dataclasses.replace(
         ("there will be a rusty spoon", ["outcome: rusty", "outcome: spoon"]),
         ("going north shows the library.", ["outcome: library"]),
         ("it turned out well", ["outcome: turned out"]),
-        ("the SPOON, the expert's option B", [
-            "expert: expert", "numbering: option b", "outcome: spoon"]),
+        (
+            "the SPOON, the expert's option B",
+            ["expert: expert", "numbering: option b", "outcome: spoon"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_leaks(thought, found):
     assert leaks(thought, TAKEN, [UNDONE], task=KITCHEN) == found
 
@@ -170,10 +174,13 @@ STATE = st.lists(TEXT, min_size=1, max_size=3).map(tuple)
 @st.composite
 def acted(draw, state):
     return Transition(
-        state=state, action=draw(TEXT), next_state=draw(st.one_of(st.just(state),
-        STATE)), rewards={"r": draw(st.sampled_from([0.0, 1.0]))},
-        terminated=draw(st.booleans()), success=draw(st.booleans()),
-    )  # fmt: skip
+        state=state,
+        action=draw(TEXT),
+        next_state=draw(st.one_of(st.just(state), STATE)),
+        rewards={"r": draw(st.sampled_from([0.0, 1.0]))},
+        terminated=draw(st.booleans()),
+        success=draw(st.booleans()),
+    )
 
 
 @given(data=st.data())

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dreamgym.agent.policy import PolicyConfig
+from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.reflection import (
     ReflectionCase,
     Writer,
@@ -24,7 +24,8 @@ from dreamgym.agent.reflection_writers import (
 from tests import chat_server, doubles
 from tests.chat_server import answering, ok, serving, status
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.protocol import ChatConfig, ChatRefused, ChatUnavailable
+from worldmodel.chat.config import ChatConfig
+from worldmodel.chat.protocol import ChatRefused, ChatUnavailable
 from worldmodel.reasoning.teacher import TeacherConfig
 from worldmodel.text import prompts
 
@@ -44,9 +45,16 @@ MOMENTS = [moment(0, "fly"), moment(1, "go left"), moment(2, "go right")]
 
 def teacher(url: str, cache=None, spent=None, **changes) -> TeacherWriter:
     config = ChatConfig(
-        base_url=url, model="m", connect_timeout=2.0, read_timeout=5.0, deadline=8.0,
-        retries=1, backoff=0.01, concurrency=1, price_in=1e6,
-    )  # fmt: skip
+        base_url=url,
+        model="m",
+        connect_timeout=2.0,
+        read_timeout=5.0,
+        deadline=8.0,
+        retries=1,
+        backoff=0.01,
+        concurrency=1,
+        price_in=1e6,
+    )
     return TeacherWriter(ChatClient(config, cache, spent), TeacherConfig(**changes))
 
 
@@ -71,8 +79,14 @@ def test_a_teacher_writes_a_thought_a_moment_and_its_cost_is_counted():
         form = server.posts[0]["response_format"]["json_schema"]["schema"]
     assert form["required"] == ["thought"]
     assert found == ["not fly", "not go left", "not go right"]
-    assert told == {"rewritten": 0, "unexplained": 0, "written": 3, "leak_expert": 0,
-                    "leak_numbering": 0, "leak_outcome": 0}  # fmt: skip
+    assert told == {
+        "rewritten": 0,
+        "unexplained": 0,
+        "written": 3,
+        "leak_expert": 0,
+        "leak_numbering": 0,
+        "leak_outcome": 0,
+    }
     assert writer.client.usage == (3, 0, 0, 30, 12, 30.0)
 
 
@@ -86,12 +100,14 @@ def test_the_question_names_no_expert_and_counts_nothing():
     assert 'DOES NEXT\naction "go right"\nLEADS TO\n1 "at 2"' in shown
     assert 'LEAVES UNDONE\naction "go left"\nLEADS TO\n1 "at 0"' in shown
     assert "expert" not in shown.lower()
-    assert "oldest first\nnothing" in reflection_messages(MOMENTS[0], state_chars=9)[
-        1
-    ].content  # fmt: skip
-    assert "more lines are not shown" in reflection_messages(MOMENTS[0], state_chars=9)[
-        1
-    ].content  # fmt: skip
+    assert (
+        "oldest first\nnothing"
+        in reflection_messages(MOMENTS[0], state_chars=9)[1].content
+    )
+    assert (
+        "more lines are not shown"
+        in reflection_messages(MOMENTS[0], state_chars=9)[1].content
+    )
 
 
 def test_text_that_imitates_the_question_stays_text():
@@ -115,11 +131,16 @@ def test_what_leaks_or_makes_no_sense_is_asked_again_then_left_to_the_rule():
     with serving(answering(rule)) as server:
         writer = teacher(server.url, retries=2)
         found, told = reflections(writer, MOMENTS)
-    assert found == [reflect(MOMENTS[0].expert, MOMENTS[0].others), "better",
-                     "to the coin"]  # fmt: skip
+    assert found == [
+        reflect(MOMENTS[0].expert, MOMENTS[0].others),
+        "better",
+        "to the coin",
+    ]
     assert {k: len(set(v)) for k, v in asked.items()} == {
-        "fly": 3, "go left": 3, "go right": 1,
-    }  # fmt: skip
+        "fly": 3,
+        "go left": 3,
+        "go right": 1,
+    }
     assert (told["written"], told["rewritten"], told["leak_expert"]) == (2, 1, 2)
     (problem,) = writer.report.problems
     assert problem.startswith(f"{TASK.id!r}: malformed: ")
@@ -164,11 +185,14 @@ def test_a_refusal_of_who_asks_is_an_error_not_the_rules():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("Sure!", "malformed"), ('{"thought": 3}', "text"),
-        ('{"thought": "..."}', "text"), ('{"thoughts": "x"}', "fields missing"),
-        ('{"thought": "x", "action": "y"}', "too many"), ("[1]", "JSON object"),
+        ("Sure!", "malformed"),
+        ('{"thought": 3}', "text"),
+        ('{"thought": "..."}', "text"),
+        ('{"thoughts": "x"}', "fields missing"),
+        ('{"thought": "x", "action": "y"}', "too many"),
+        ("[1]", "JSON object"),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_answer_says_what_is_wrong(text, why):
     with pytest.raises(ValueError, match=why):
         read_thought(text, max_chars=20)
@@ -221,8 +245,8 @@ class Scripted(RejectionSamplingWriter):
         super().__init__(POLICY, samples=samples, temperature=1.0)
         self.asked: list[int] = []
 
-        def answer(contexts, keys, *, temperature):
-            assert len(contexts) == len(keys)
+        def answer(contexts, tokenizers, keys, *, temperature):
+            assert len(contexts) == len(keys) == len(tokenizers)
             assert temperature == 1.0
             row = script[len(self.asked)]
             self.asked.append(len(contexts))
@@ -245,9 +269,15 @@ def test_it_keeps_what_concludes_the_experts_action_and_leaks_nothing():
     assert found == ["on to it", rule[1], "here it is"]
     assert writer.asked == [3, 2, 1]  # what is kept is not asked again
     assert told == {
-        "rewritten": 0, "unexplained": 1, "written": 2, "samples": 6, "wrong": 1,
-        "leak_expert": 0, "leak_numbering": 1, "leak_outcome": 0,
-    }  # fmt: skip
+        "rewritten": 0,
+        "unexplained": 1,
+        "written": 2,
+        "samples": 6,
+        "wrong": 1,
+        "leak_expert": 0,
+        "leak_numbering": 1,
+        "leak_outcome": 0,
+    }
 
 
 def test_a_model_writes_the_same_for_the_same_seed_and_never_a_leak():

@@ -31,7 +31,7 @@ def test_one_trajectory_a_task_in_their_order(size):
         assert [x.action for x in got] == [x.action for x in expected]
         assert [x.next_state for x in got] == [x.next_state for x in expected]
         assert t.episode.success is True
-        assert t.episode.total_reward == 1.0
+        assert t.episode.episode_return == 1.0
         assert got[0].state == task.initial_state
         assert t.episode.id == f"here-{index}-{task.id}"
         assert t.error is None
@@ -122,9 +122,7 @@ class CrashingReset(Crashing):
 @pytest.mark.parametrize("make", [Crashing, CrashingReset])
 def test_a_crash_ends_one_trajectory_with_its_reason_and_nothing_else(make):
     tasks = [doubles.task(0, 1, 2), doubles.task(0, 1, 4), doubles.task(1, 1, 3)]
-    found = run(
-        doubles.Scripted(doubles.expert_rule), real(2, make=make), tasks
-    )  # fmt: skip
+    found = run(doubles.Scripted(doubles.expert_rule), real(2, make=make), tasks)
     assert [t.episode.success for t in found] == [True, None, True]
     assert found[1].error == "OSError: no answer"
 

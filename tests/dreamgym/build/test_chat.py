@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from curriculum.feasibility import FeasibilityConfig
-from curriculum.sampler import CurriculumConfig
+from curriculum.config import CurriculumConfig, FeasibilityConfig
 from dreamgym import cli
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import experience as run_experience
@@ -18,35 +17,49 @@ from dreamgym.build import models
 from dreamgym.build.chat import ServerLost
 from dreamgym.commands import show
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import ServerConfig, TrustConfig
+from dreamgym.config.stages import (
+    FidelityConfig,
+    ServerConfig,
+    TrainConfig,
+    UncertaintyConfig,
+)
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.run.directory import Run, RunError
+from dreamgym.run.display import output_console
 from dreamgym.stages import collect, fidelity, pretrain, train
-from dreamgym.training import LoopConfig
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
-from worldmodel.chat.protocol import ChatConfig, ChatUnavailable
+from worldmodel.chat.config import ChatConfig
+from worldmodel.chat.protocol import ChatUnavailable
 from worldmodel.experience.base import Query
 from worldmodel.experience.calibration import Calibration
-from worldmodel.experience.ensemble import EnsembleConfig
-from worldmodel.experience.prompted import PromptedConfig
+from worldmodel.experience.config import EnsembleConfig, PromptedConfig
 
 TASK = doubles.task(0, 1, 2)
-LOOP = LoopConfig(
-    updates=2, tasks=2, group_size=4,
-    update=UpdateConfig(learning_rate=3e-3, warmup=1, rows=8, width=64, minibatches=2),
-    curriculum=CurriculumConfig(proposals=1, generated_share=0.5),
-)  # fmt: skip
+LOOP = TrainConfig(
+    updates=2,
+    tasks_per_update=2,
+    group_size=4,
+    update=UpdateConfig(
+        learning_rate=3e-3,
+        warmup_steps=1,
+        batch_rows=8,
+        row_tokens=64,
+        num_minibatches=2,
+    ),
+    curriculum=CurriculumConfig(proposals_per_update=1, generated_share=0.5),
+)
 
 
 def settings(url, **changes):
     """The tiny preset, tinier; a server that is waited for no longer than needed."""
-    base = preset("tiny", env="tests.doubles:Corridor")
+    base = preset("tiny", {"env.id": "tests.doubles:Corridor"})
     quick = ChatConfig(base_url=url, model="m", retries=0, backoff=0.01, deadline=20.0)
     parts = {
-        "server": ServerConfig(chat=quick, prompt=PromptedConfig(demos=1)),
-        "max_steps": 3, "dream": LOOP,
-        "evaluate": dataclasses.replace(base.evaluate, fidelity=6),
+        "server": ServerConfig(chat=quick, prompt=PromptedConfig(demonstrations=1)),
+        "env": dataclasses.replace(base.env, max_episode_steps=3),
+        "train": LOOP,
+        "fidelity": FidelityConfig(transitions=6),
     }  # fmt: skip
     return dataclasses.replace(base, **(parts | changes))
 
@@ -147,7 +160,7 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
 ):
     numbers, asked = dream(run), sorted(rule.answered)
     params, curve = left(run)
-    assert [row["unscored"] for row in curve] == [0.0, 0.0]
+    assert [row["unscored_rollouts"] for row in curve] == [0.0, 0.0]
     assert max(row["success"] for row in curve) > 0
     assert numbers["generated_tasks"] > 0
     warm, _ = load_model(run.path("policies/warmstart"))
@@ -217,11 +230,11 @@ def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
     assert numbers["ends_found"] == numbers["success_agreement"] == 1.0
     assert numbers["copy_all"] < 1.0
     assert numbers["server_requests"] == len(server.posts) - posts > 6
-    told, _ = show.shown(run, None)
-    assert "confidence unknown" in told
+    show.show(run, output_console())
+    assert "Confidence: not known" in capsys.readouterr().out
     rule.lives = 0
     capsys.readouterr()
-    assert cli.main(["fidelity", str(run.root)]) == 2
+    assert cli.main(["scorecard", str(run.root)]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     for word in ("fidelity: unavailable: ", server.url, "the same command goes on"):
         assert word in said
@@ -242,23 +255,26 @@ def fill(other, run, *stages):
 @pytest.mark.parametrize(
     ("trust", "stage"),
     [
-        (TrustConfig(gate=0.1), fidelity.body),
-        (TrustConfig(pessimism=0.5), train.body),
+        (UncertaintyConfig(false_abort_rate=0.1), fidelity.body),
+        (UncertaintyConfig(penalty=0.5), train.body),
     ],
 )
 def test_doubt_needs_a_server_that_says_how_sure_it_is(run, server, trust, stage):
-    doubting = dataclasses.replace(run.config, trust=trust)
+    doubting = dataclasses.replace(run.config, uncertainty=trust)
     other = Run(run.root.with_name("doubting"), doubting)
     fill(other, run, "collect", "pretrain", "warmstart")
     posts = len(server.posts)
-    with pytest.raises(RunError, match=f"gate {trust.gate:g}.*log-probabilities"):
+    with pytest.raises(
+        RunError,
+        match=f"false_abort_rate {trust.false_abort_rate:g}.*log-probabilities",
+    ):
         stage(other)
     assert 0 < len(server.posts) - posts <= 4  # told before much is asked
 
 
 def test_a_server_that_says_how_sure_it_is_may_be_doubted(run):
     with chat_server.serving(knowing_surely) as sure:
-        config = settings(sure.url, trust=TrustConfig(gate=0.1))
+        config = settings(sure.url, uncertainty=UncertaintyConfig(false_abort_rate=0.1))
         other = Run(run.root.with_name("sure"), config)
         fill(other, run, "collect", "pretrain")
         fidelity.body(other)
@@ -282,18 +298,22 @@ def test_a_server_that_says_nothing_of_it_may_be_doubted_by_other_signs(
     run, server, signal
 ):
     """Every answer is right, agrees with every other, and is near one of the memory."""
-    trust = TrustConfig(gate=0.1, signal=signal)
-    other = Run(run.root.with_name(signal), settings(server.url, trust=trust))
+    trust = UncertaintyConfig(false_abort_rate=0.1, signal=signal)
+    other = Run(run.root.with_name(signal), settings(server.url, uncertainty=trust))
     fill(other, run, "collect", "pretrain")
     posts = len(server.posts)
     other.stage("fidelity", lambda: fidelity.body(other))
     card = other.read_json("fidelity.json")
     experience = run_experience.load_experience(other)
     (answer,) = experience.predict([Query(TASK, (), TASK.initial_state, "go right")])
-    assert answer.confidence == 1.0 if signal == "agreement" else 0 < answer.confidence
+    assert (
+        answer.confidence == 1.0
+        if signal == "self_consistency"
+        else 0 < answer.confidence
+    )
     assert 0 < card["threshold"] <= 1.0
     asked = len(server.posts) - posts
-    assert asked >= 4 * card["transitions"] * (signal == "agreement")
+    assert asked >= 4 * card["transitions"] * (signal == "self_consistency")
 
 
 def knowing_surely(handler, body):
@@ -326,11 +346,16 @@ TRIED = CurriculumConfig(feasibility=FeasibilityConfig(samples=2))
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("trust.signal = agreement", {"trust": TrustConfig(signal="agreement")}),
-        ("dream.curriculum.feasibility.samples",
-         {"dream": dataclasses.replace(LOOP, curriculum=TRIED)}),
+        (
+            "uncertainty.signal = self_consistency",
+            {"uncertainty": UncertaintyConfig(signal="self_consistency")},
+        ),
+        (
+            "train.curriculum.feasibility.samples",
+            {"train": dataclasses.replace(LOOP, curriculum=TRIED)},
+        ),
     ],
-)  # fmt: skip
+)
 def test_agreement_needs_noise(name, changes):
     chat = ChatConfig(base_url="http://h/v1", model="m")
     cold = dataclasses.replace(chat, temperature=0.0)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from curriculum import generator
+from curriculum.config import CurriculumConfig
 from curriculum.pool import TaskPool
-from curriculum.sampler import CurriculumConfig
 from dreamgym.build import curriculum as run_curriculum
 from dreamgym.envs import base
 from dreamgym.envs.suites import textworld_express as textworld

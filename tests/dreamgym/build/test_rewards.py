@@ -11,20 +11,29 @@ from dreamgym.build import rewards
 from dreamgym.build.chat import ServerLost
 from dreamgym.config.presets import preset
 from dreamgym.rewards import reward_model
-from dreamgym.rewards.config import JudgeConfig, LearnedConfig, RewardConfig
+from dreamgym.rewards.config import (
+    JudgeConfig,
+    RewardConfig,
+    RewardModelConfig,
+    RewardModelSourceConfig,
+)
 from dreamgym.rewards.preferences import won_over_lost, write_preferences
-from dreamgym.rewards.reward_model import PreferenceFitConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import reward_model as reward_model_stage
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import save_model
+from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import ChatUnavailable
 from worldmodel.data.records import write_episodes
 
-CONFIG = PreferenceFitConfig(
-    steps=60, pairs=4, width=64, learning_rate=1e-2, save_every=30
+CONFIG = RewardModelConfig(
+    steps=60, batch_pairs=4, row_tokens=64, learning_rate=1e-2, save_every=30
 )
+
+
+def judged_by(url: str) -> JudgeConfig:
+    return JudgeConfig(chat=ChatConfig(base_url=url))
 
 
 def both(split, count, lost=("go right", "go left", "go right")):
@@ -39,7 +48,7 @@ def both(split, count, lost=("go right", "go left", "go right")):
 
 
 def made(tmp_path, train=40, dev=8, **changes) -> Run:
-    run = Run(tmp_path / "r", preset("tiny", env="", **changes))
+    run = Run(tmp_path / "r", preset("tiny", {"env.id": ""}, **changes))
     write_episodes(run.path("episodes.jsonl"), both("train", train))
     write_episodes(run.path("dev.jsonl"), both("dev", dev))
     save_model(run.path("experience"), doubles.model(), doubles.tokenizer())
@@ -50,7 +59,9 @@ def made(tmp_path, train=40, dev=8, **changes) -> Run:
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     run = made(tmp_path_factory.mktemp("fitted"))
-    return run, rewards.fit(run, None, CONFIG)
+    numbers = rewards.fit(run, CONFIG)
+    run.mark(rewards.STAGE, numbers)
+    return run, numbers
 
 
 def test_a_runs_own_episodes_make_its_model(fitted):
@@ -60,7 +71,7 @@ def test_a_runs_own_episodes_make_its_model(fitted):
     low, high = told["interval"]
     assert low < told["accuracy"] <= high
     assert 0 <= told["better_is_shorter"] <= 1
-    assert told == json.loads(run.path("reward/fit.json").read_text())
+    assert run.path("curves/reward_model.jsonl").is_file()
     assert list(run.path("checkpoints").glob("*")) == []
     assert "of 8 tasks held out" in rewards.summary(told)
 
@@ -69,10 +80,10 @@ def test_what_is_done_is_not_done_again(fitted, monkeypatch):
     run, told = fitted
     with monkeypatch.context() as patch:
         patch.setattr(reward_model, "fit", None)
-        again = rewards.fit(run, None, CONFIG)
+        again = rewards.fit(run, CONFIG)
         assert again["accuracy"] == told["accuracy"]
         with pytest.raises(TypeError):  # other settings are another fit
-            rewards.fit(run, None, dataclasses.replace(CONFIG, steps=61))
+            rewards.fit(run, dataclasses.replace(CONFIG, steps=61))
 
 
 def scored(run, config, episode):
@@ -83,36 +94,47 @@ def scored(run, config, episode):
 def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
     run, _ = fitted
     (e, _) = both("dev", 1)
-    c = RewardConfig(tiers=("learned",), learned=LearnedConfig(confidence=0.0))
+    c = RewardConfig(
+        sources=("reward_model",), reward_model=RewardModelSourceConfig(confidence=0.0)
+    )
     named = dataclasses.replace(
-        c, learned=LearnedConfig(confidence=0.0, model=str(run.path("reward")))
+        c,
+        reward_model=RewardModelSourceConfig(
+            confidence=0.0, model=str(run.path("reward_model"))
+        ),
     )
     other = made(tmp_path, train=1, dev=1)
     found = scored(run, c, e)
     assert found == scored(other, named, e)
-    assert set(found[0].sources) == {"learned"}
-    gone = dataclasses.replace(c, learned=LearnedConfig(model=str(tmp_path / "gone")))
-    with pytest.raises(RunError, match=r"gone: expected a reward .*reward fit .*none"):
+    assert set(found[0].sources) == {"reward_model"}
+    gone = dataclasses.replace(
+        c, reward_model=RewardModelSourceConfig(model=str(tmp_path / "gone"))
+    )
+    with pytest.raises(
+        RunError, match=r"gone: expected a reward .*reward-model .*none"
+    ):
         scored(other, gone, e)
 
 
-def test_a_run_fits_a_reward_model_where_its_rewards_want_one(
-    fitted, tmp_path, monkeypatch
-):
+def test_a_run_fits_a_reward_model_where_its_rewards_want_one(fitted, tmp_path):
     whole, fit = fitted
-    c = RewardConfig(tiers=("learned",), learned=LearnedConfig(confidence=0.0))
+    c = RewardConfig(
+        sources=("reward_model",), reward_model=RewardModelSourceConfig(confidence=0.0)
+    )
     run, (e, _) = made(tmp_path), both("dev", 1)
-    monkeypatch.setattr(reward_model_stage, "PreferenceFitConfig", lambda: CONFIG)
+    run.config = dataclasses.replace(run.config, reward_model=CONFIG)
     assert reward_model_stage.body(run) == {"pairs": 0}  # nobody asks for one
     with pytest.raises(RunError, match="expected a reward model"):
         scored(run, c, e)
-    dream = dataclasses.replace(run.config.dream, reward=c)
-    run.config = dataclasses.replace(run.config, dream=dream)
+    dream = dataclasses.replace(run.config.train, reward=c)
+    run.config = dataclasses.replace(run.config, train=dream)
     numbers = reward_model_stage.body(run)
     assert numbers["pairs"] == fit["pairs"]
     assert numbers["accuracy"] == fit["accuracy"]
     assert scored(run, c, e) == scored(whole, c, e)
-    named = dataclasses.replace(c, learned=LearnedConfig(model="elsewhere"))
+    named = dataclasses.replace(
+        c, reward_model=RewardModelSourceConfig(model="elsewhere")
+    )
     assert not rewards.needs_reward_model(named)
     assert rewards.needs_reward_model(c)
 
@@ -122,32 +144,32 @@ def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
     (e, _) = both("dev", 1)
     e = dataclasses.replace(e, transitions=e.transitions[-1:])
     with serving(ok(json.dumps({"why": "won", "scores": [10]}))) as server:
-        judge = JudgeConfig(base_url=server.url, good=3.0)
-        c = RewardConfig(tiers=("judge",), judge=judge)
+        judge = JudgeConfig(chat=ChatConfig(base_url=server.url), max_reward=3.0)
+        c = RewardConfig(sources=("judge",), judge=judge)
         for _ in range(2):  # the second answer stands in the run
             (found,) = scored(run, c, e)
             assert found.rewards == ({"judge": 3.0},)
         assert len(server.posts) == 1
-    usage = json.loads(run.path("stages/train.judge").read_text())
+    usage = json.loads(run.path("stages/train.usage.json").read_text())["judge"]
     assert (usage["requests"], usage["cached"]) == (2, 1)
-    with pytest.raises(ValueError, match=r"judge\.base_url"):
-        scored(run, RewardConfig(tiers=("judge",)), e)
+    with pytest.raises(ValueError, match="base_url must be the URL"):
+        scored(run, RewardConfig(sources=("judge",)), e)
 
 
 def test_a_judge_that_refuses_us_ends_the_stage_with_what_to_do(tmp_path):
     run = made(tmp_path, train=1, dev=1)
     with serving(status(401)) as server:
-        c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url=server.url))
+        c = RewardConfig(sources=("judge",), judge=judged_by(server.url))
         with pytest.raises(ServerLost, match=r"refused: .*401.*the judge.*goes on"):
             scored(run, c, both("dev", 1)[0])
 
 
 def test_the_dreams_server_that_is_lost_is_not_called_the_judge(tmp_path):
     run = made(tmp_path, train=1, dev=1)
-    c = RewardConfig(tiers=("judge",), judge=JudgeConfig(base_url="http://h/v1"))
+    c = RewardConfig(sources=("judge",), judge=judged_by("http://h/v1"))
 
     def dream():
-        with run_chat.answering(None), rewards.reward_function(run, c, "train"):
+        with run_chat.client_session(None), rewards.reward_function(run, c, "train"):
             raise ChatUnavailable("the dream's")
 
     with pytest.raises(ServerLost, match="the dream's; what it answered") as lost:

@@ -7,12 +7,12 @@ import pytest
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.experience import trust
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import TrustConfig
+from dreamgym.config.stages import UncertaintyConfig
 from dreamgym.envs.dream import Trust
 from dreamgym.run.directory import Run, RunError
 from tests import helpers
 from worldmodel.data.records import write_episodes
-from worldmodel.experience.grammar import ExperienceConfig
+from worldmodel.experience.config import ExperienceConfig
 
 
 def run(tmp_path, **settings) -> Run:
@@ -20,7 +20,9 @@ def run(tmp_path, **settings) -> Run:
 
 
 def test_the_gate_takes_what_was_measured_on_dev_games(tmp_path):
-    made = run(tmp_path, trust=TrustConfig(gate=0.1, pessimism=0.5))
+    made = run(
+        tmp_path, uncertainty=UncertaintyConfig(false_abort_rate=0.1, penalty=0.5)
+    )
     with pytest.raises(RunError, match="stage 'fidelity' has not been run"):
         trust(made)
     made.write_json("fidelity.json", {"threshold": 0.3})
@@ -29,7 +31,7 @@ def test_the_gate_takes_what_was_measured_on_dev_games(tmp_path):
 
 
 def test_without_a_gate_nothing_is_cut(tmp_path):
-    made = run(tmp_path, trust=TrustConfig(pessimism=0.5))
+    made = run(tmp_path, uncertainty=UncertaintyConfig(penalty=0.5))
     assert trust(made) == Trust(threshold=0.0, pessimism=0.5)
 
 

@@ -159,7 +159,7 @@ def fitted(tmp_path, monkeypatch):
                 for p, ok in zip(found, good, strict=True)
             ]
 
-    made = Run(tmp_path / "r", preset("tiny", env="tests.doubles:Corridor"))
+    made = Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
     made.stage("collect", lambda: collect.body(made))
     made.write_json("stages/pretrain.json", {"numbers": {}, "seconds": 0})
     model = Half(doubles.ReplayMemory())
@@ -229,7 +229,7 @@ def test_by_teacher_nothing_is_paid_for_twice(capsys, tmp_path, monkeypatch):
         assert "refused" in err
         assert "12 requests sent" in err
         assert "cost 9" in err  # ten tokens read for each of nine
-        left = {".out.jsonl.part", "out.jsonl.answers.sqlite"}
+        left = {".out.jsonl.part", "out.jsonl.chat_cache.sqlite"}
         assert names(tmp_path) == {"in.jsonl"} | left
         assert server.headers[0]["Authorization"] == "Bearer secret-key"
         assert {b["model"] for b in server.posts} == {"large"}
@@ -287,7 +287,7 @@ def test_a_teacher_that_explains_nothing_ends_the_command(
         assert len(server.posts) == 3 * count  # each asked again twice
     assert status == 2
     assert "malformed" in err
-    assert names(tmp_path) == {"in.jsonl", "out.jsonl.answers.sqlite"}
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl.chat_cache.sqlite"}
     # A server that makes sense is asked by the same command, from the first one on.
     with serving(answering(explained)) as server:
         args = ("--by", "teacher", "--server", server.url)
@@ -344,7 +344,7 @@ def test_what_is_there_is_not_written_over(capsys, tmp_path):
 
 
 def test_a_run_that_is_not_fitted_is_refused(capsys, tmp_path):
-    Run(tmp_path / "r", preset("tiny", env="tests.doubles:Corridor"))
+    Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
     args = ("missing.jsonl", "--to", "out.jsonl", "--by", "own", "--run", "r")
     status, _, err = run(capsys, *args)
     assert (status, err.count("\n")) == (2, 1)

@@ -9,26 +9,27 @@ import time
 import pytest
 
 from dreamgym.build import timings
-from dreamgym.build.timings import Pace
+from dreamgym.build.timings import Timings
 from dreamgym.cli import main
-from dreamgym.cli.estimate import say
+from dreamgym.cli.estimate import print_estimate
 from dreamgym.commands import estimate
-from dreamgym.commands.estimate import estimated
+from dreamgym.commands.estimate import estimate_run
+from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import ServerConfig, TrustConfig
-from dreamgym.rewards.config import LearnedConfig, RewardConfig
+from dreamgym.config.stages import PretrainConfig, ServerConfig, UncertaintyConfig
+from dreamgym.rewards.config import RewardConfig, RewardModelSourceConfig
 from dreamgym.run.directory import RunError
 from dreamgym.stages.table import STAGES
-from dreamgym.training.monitor import WatchConfig
+from dreamgym.training.config import MonitorConfig
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.mesh import make_mesh, parse_mesh
-from worldmodel.chat.protocol import ChatConfig
-from worldmodel.fitting.supervised import FitConfig
+from worldmodel.chat.config import ChatConfig
+from worldmodel.fitting.config import FitConfig
 
 # `micro` on 2 cores (docs/LOG.md, 2026-11-21): 4,000 updates took 387 s, real steps of
 # collecting 12 s for 19,144. Half a million parameters; what a gradient holds is no
 # part of what is asked here.
-MICRO = Pace(387 / 4000, 12 / 19144, 480_000, 640, 50_000_000)
+MICRO = Timings(387 / 4000, 12 / 19144, 480_000, 640, 50_000_000)
 
 RUNS = {  # seconds by stage, compilation included, and the size of the process
     "default": ({"collect": 12, "pretrain": 152, "fidelity": 11, "warmstart": 48,
@@ -47,50 +48,55 @@ def parts_of(found, command):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_ranges_hold_what_was_measured(name):
     seconds, memory = RUNS[name]
-    found = estimated(preset(name, model="micro"), MICRO, fine_tune=True)
+    found = estimate_run(preset(name, model="micro"), MICRO, fine_tune=True)
     for stage, took in seconds.items():
         parts = ["bc", stage] if stage == "warmstart" else parts_of(found, stage)
         told = sum(found.seconds[p] for p in parts)
         compiled = sum(estimate.compiled(p) for p in parts)
         low, high = estimate.LOWEST * told, estimate.HIGHEST * told
         assert low <= took <= high + compiled, stage
-    spans = estimate.spans(found)
-    low, high = spans["seconds"]
+    ranges = estimate.ranges(found)
+    low, high = ranges["seconds"]
     assert low < sum(seconds.values()) < high
     assert high / low < 4  # wide, and it says something
     if memory is not None:
-        assert spans["memory"][0] < memory < spans["memory"][1]
+        assert ranges["memory"][0] < memory < ranges["memory"][1]
 
 
 def test_disk_is_what_a_run_of_small_holds():
     """Measured: 67,757 + 1,952 transitions in 50.3 MB; 3.73 MB a model of 0.93 M
     parameters, 31 MB a checkpoint of it and the one before."""
-    pace = MICRO._replace(parameters=934_000)
-    without = estimated(preset("small"), pace._replace(parameters=0), fine_tune=True)
-    found = estimated(preset("small"), pace, fine_tune=True)
+    timing = MICRO._replace(parameters=934_000)
+    without = estimate_run(
+        preset("small"), timing._replace(parameters=0), fine_tune=True
+    )
+    found = estimate_run(preset("small"), timing, fine_tune=True)
     models = 8 * 3.73e6 + 31e6  # experience/, seven policies, a checkpoint
     assert found.disk - without.disk == pytest.approx(models, rel=0.05)
-    known = estimated(preset("small"), pace, 69_709, fine_tune=True)
-    none = estimated(preset("small"), pace, 0, fine_tune=True)
+    known = estimate_run(preset("small"), timing, 69_709, fine_tune=True)
+    none = estimate_run(preset("small"), timing, 0, fine_tune=True)
     assert known.disk - none.disk == pytest.approx(50.3e6, rel=0.05)
 
 
 def test_stages_that_are_done_or_not_asked_for_cost_nothing():
-    config = preset("default")
-    whole = estimated(config, MICRO, fine_tune=True)
-    short = estimated(config, MICRO, fine_tune=False)
+    config = changed_by(preset("default"), {"train.monitor.real_eval_every": 0})
+    whole = estimate_run(config, MICRO, fine_tune=True)
+    short = estimate_run(config, MICRO, fine_tune=False)
     assert not parts_of(short, "transfer")
     assert len(parts_of(whole, "transfer")) == 6
     assert whole.seconds["ensemble"] == 0
     assert short.disk < whole.disk
-    alone = estimated(
-        dataclasses.replace(config, env="", episodes="e"), MICRO, 500, fine_tune=True
+    alone = estimate_run(
+        changed_by(config, {"env.id": "", "data.episodes": "e"}),
+        MICRO,
+        500,
+        fine_tune=True,
     )
     assert alone.seconds["collect"] == 0
     assert not parts_of(alone, "evaluate")
     assert not parts_of(alone, "transfer")
     done = set(whole.seconds) - {"train"}
-    low, high = estimate.spans(whole, done)["seconds"]
+    low, high = estimate.ranges(whole, done)["seconds"]
     # 10 updates of 12 tasks x 8 rollouts x 16 steps at 1.1 / 16 of an update.
     assert low == pytest.approx(0.7 * 960 * 1.1 * 387 / 4000)
     assert high == pytest.approx(1.5 * 960 * 1.1 * 387 / 4000 + 60)
@@ -98,51 +104,58 @@ def test_stages_that_are_done_or_not_asked_for_cost_nothing():
 
 def test_a_warm_start_by_behaviour_cloning_alone_costs_nothing_more():
     config = preset("default")
-    found = estimated(config, MICRO, fine_tune=False)
+    found = estimate_run(config, MICRO, fine_tune=False)
     both = found.seconds["bc"] + found.seconds["warmstart"]
     rest = set(found.seconds) - {"bc", "warmstart"}
     for done, left in (({"bc"}, found.seconds["warmstart"]), (set(), both)):
-        low, _ = estimate.spans(found, rest | done)["seconds"]
+        low, _ = estimate.ranges(found, rest | done)["seconds"]
         assert low == pytest.approx(estimate.LOWEST * left)
     alone = dataclasses.replace(config.warmstart, method="bc")
     config = dataclasses.replace(config, warmstart=alone)
-    assert estimated(config, MICRO, fine_tune=False).seconds["warmstart"] == 0
+    assert estimate_run(config, MICRO, fine_tune=False).seconds["warmstart"] == 0
 
 
 def loop_seconds(**changes):
     config = preset("small")
-    loop = {k: v for k, v in changes.items() if k != "real"}
+    changes = {"monitor": MonitorConfig(real_eval_every=0)} | changes
     config = dataclasses.replace(
-        config, dream=dataclasses.replace(config.dream, **loop),
-        real=changes.get("real", False),
-    )  # fmt: skip
-    return estimated(config, MICRO, fine_tune=False).seconds["train"]
+        config, train=dataclasses.replace(config.train, **changes)
+    )
+    return estimate_run(config, MICRO, fine_tune=False).seconds["train"]
 
 
 def test_a_loop_takes_what_it_is_asked_to_do():
     plain = loop_seconds()
-    assert loop_seconds(resample=2) == pytest.approx(2 * plain)  # one wave of two
-    assert loop_seconds(forks=8) == pytest.approx(1.5 * plain)  # of 16 tasks
-    assert loop_seconds(limit=1000) == pytest.approx(1000 * 1.1 / 16 * MICRO.update)
+    assert loop_seconds(max_resample_rounds=2) == pytest.approx(
+        2 * plain
+    )  # one wave of two
+    assert loop_seconds(forks_per_update=8) == pytest.approx(1.5 * plain)  # of 16 tasks
+    assert loop_seconds(max_transitions=1000) == pytest.approx(
+        1000 * 1.1 / 16 * MICRO.update
+    )
     steps = 30 * 16 * 8 * 16
-    assert loop_seconds(real=True) == pytest.approx(plain + steps * MICRO.step)
-    probed = loop_seconds(watch=WatchConfig(probe=10, games=4))
-    assert probed == pytest.approx(plain + 3 * 4 * 0.25 * MICRO.update)
+    assert loop_seconds(environment="real") == pytest.approx(plain + steps * MICRO.step)
+    probed = loop_seconds(monitor=MonitorConfig(real_eval_every=10, real_eval_tasks=4))
+    game = 0.25 * MICRO.update + 0.84 * 16 * MICRO.step
+    assert probed == pytest.approx(plain + 3 * 4 * game)
 
 
 def test_a_reward_model_that_is_not_there_yet_is_fitted_once():
     def taken(dream, transfer):
         c = preset("small")
         loops = {
-            "dream": dataclasses.replace(c.dream, reward=dream),
+            "train": dataclasses.replace(c.train, reward=dream),
             "transfer": dataclasses.replace(c.transfer, reward=transfer),
         }
         c = dataclasses.replace(c, **loops)
-        found = estimated(c, MICRO, fine_tune=True).seconds
+        found = estimate_run(c, MICRO, fine_tune=True).seconds
         return found.get("reward_model", 0.0)
 
-    own = RewardConfig(tiers=("rule", "learned"))
-    named = RewardConfig(tiers=("rule", "learned"), learned=LearnedConfig(model="m"))
+    own = RewardConfig(sources=("rule", "reward_model"))
+    named = RewardConfig(
+        sources=("rule", "reward_model"),
+        reward_model=RewardModelSourceConfig(model="m"),
+    )
     assert taken(RewardConfig(), RewardConfig()) == taken(named, named) == 0.0
     fit = 200 * 8 * 2 * 0.84 * 16 * 0.05 * 387 / 4000
     assert taken(own, own) == taken(named, own) == pytest.approx(fit)
@@ -151,7 +164,7 @@ def test_a_reward_model_that_is_not_there_yet_is_fitted_once():
 def test_small_resources_are_warned_of_and_a_full_disk_is_refused(
     tmp_path, monkeypatch
 ):
-    found = estimated(preset("default"), MICRO, fine_tune=True)
+    found = estimate_run(preset("default"), MICRO, fine_tune=True)
     assert estimate.warnings(found, tmp_path / "runs/new", 10**11) == []
     (line,) = estimate.warnings(found, tmp_path, 10**9)
     assert "memory: the machine has 1.0 GB" in line
@@ -175,27 +188,32 @@ def test_small_resources_are_warned_of_and_a_full_disk_is_refused(
 
 
 def test_the_line_and_the_table_say_ranges():
-    found = estimated(preset("default"), MICRO, fine_tune=True)
+    found = estimate_run(preset("default"), MICRO, fine_tune=True)
     line, *rows = estimate.table(found).splitlines()
-    assert line == estimate.told(found)
+    assert line == estimate.summary(found)
     assert line.startswith("estimate: 6 min to ")
     assert {r.split()[0] for r in rows} == {
-        name for name in STAGES if name not in ("ensemble", "reward_model", "branch")
+        name
+        for name in STAGES
+        if name not in ("ensemble", "reward_model", "branch", "off_policy")
     }
     assert estimate.time_of(30) == "30 s"
     assert estimate.time_of(7200) == "2.0 h"
 
 
 def tiny(**changes):
-    fit = FitConfig(steps=3, rows=2, width=16)
+    fit = FitConfig(steps=3, batch_rows=2, row_tokens=16)
     return preset(
-        "tiny", env="tests.doubles:Corridor", pretrain=fit, max_steps=4, **changes
+        "tiny",
+        {"env.id": "tests.doubles:Corridor", "env.max_episode_steps": 4},
+        pretrain=PretrainConfig(fit=fit),
+        **changes,
     )
 
 
 def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
-    found = timings.measured(tiny(), tmp_path)
+    found = timings.measure(tiny(), tmp_path)
     assert found.update > 0
     assert found.step > 0
     assert 20_000 < found.parameters < 60_000  # nano: 448 x 32 and two small layers
@@ -209,16 +227,18 @@ def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
         return {k: v for k, v in found._asdict().items() if k in kept}
 
     monkeypatch.setattr(timings, "_update", update)
-    monkeypatch.setattr(timings, "_step_seconds", lambda _: 1.0)
-    assert timings.measured(tiny(seed=3), tmp_path) == found  # as it was found
+    monkeypatch.setattr(timings, "_step_seconds", lambda *_: 1.0)
+    assert 10 < found.real_steps <= timings.TIMED_STEPS
+    again = timings.measure(tiny(seed=3), tmp_path)
+    assert again == found._replace(real_steps=0)  # as it was found, for no step
     assert asked == []
-    assert timings.measured(tiny(model="micro"), tmp_path).step == 1.0
+    assert timings.measure(tiny(model="micro"), tmp_path).step == 1.0
     mesh = make_mesh(parse_mesh("data=1"))
-    assert timings.measured(tiny(), tmp_path, mesh).step == 1.0
+    assert timings.measure(tiny(), tmp_path, mesh).step == 1.0
     assert asked == [("micro", None), ("nano", mesh)]
     for path in tmp_path.iterdir():
         os.utime(path, (0, time.time() - timings.FRESH - 1))
-    assert timings.measured(tiny(), tmp_path).step == 1.0
+    assert timings.measure(tiny(), tmp_path).step == 1.0
 
 
 def test_a_mesh_is_measured_as_it_is():
@@ -244,9 +264,9 @@ def test_a_server_is_asked_as_much_as_it_may_be_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
     with serving(ok(json.dumps(SAID))) as server:
         config = behind(server.url)
-        found = timings.measured(config, tmp_path)
+        found = timings.measure(config, tmp_path)
         assert len(server.posts) == 3
-        assert timings.measured(config, tmp_path) == found
+        assert timings.measure(config, tmp_path) == found._replace(real_steps=0)
         assert len(server.posts) == 3
     assert found.answer > 0
     # Of chat_server: 10 tokens of prompt and 4 of an answer.
@@ -257,27 +277,32 @@ def test_a_server_is_asked_as_much_as_it_may_be_at_once(tmp_path, monkeypatch):
 def test_what_a_server_is_asked_by_hand():
     served = MICRO._replace(answer=2.0, requests=1.5, tokens=100.0, cost=0.01)
     config = behind("http://127.0.0.1:1/v1")
-    loop = config.dream
-    steps = loop.updates * loop.tasks * loop.group_size * 4
-    answers = config.evaluate.fidelity + 0.6 * steps
-    answers += loop.updates * loop.curriculum.proposals
-    found = estimated(config, served, fine_tune=False)
+    loop = config.train
+    steps = loop.updates * loop.tasks_per_update * loop.group_size * 4
+    steps += loop.monitor.real_eval_tasks * 4  # dev games, before training
+    answers = config.fidelity.transitions + 0.6 * steps
+    answers += loop.updates * loop.curriculum.proposals_per_update
+    found = estimate_run(config, served, fine_tune=False)
     assert found.requests == pytest.approx(1.5 * answers)
     assert found.tokens == pytest.approx(100 * answers)
     assert found.cost == pytest.approx(0.01 * answers)
-    local = estimated(tiny(), served, fine_tune=False)
+    local = estimate_run(tiny(), served, fine_tune=False)
     assert local.requests == local.cost == 0
-    apart = {k: found.seconds[k] - local.seconds[k] for k in ("fidelity", "train")}
+    stages = ("fidelity", "dream_check", "train")
+    apart = {k: found.seconds[k] - local.seconds[k] for k in stages}
     assert sum(apart.values()) == pytest.approx(2.0 * answers)
     assert found.seconds["pretrain"] == 0
-    line = estimate.told(found)
+    line = estimate.summary(found)
     least, most = 0.7 * 1.5 * answers, 1.5 * 1.5 * answers
     assert f"{least:,.0f} to {most:,.0f} questions to the server" in line
     assert "at its prices" in line
-    assert "questions" not in estimate.told(local)
-    trusted = behind("http://127.0.0.1:1/v1", trust=TrustConfig(signal="agreement"))
-    more = estimated(trusted, served, fine_tune=False)
-    beside = loop.updates * loop.curriculum.proposals * 1.5
+    assert "questions" not in estimate.summary(local)
+    trusted = behind(
+        "http://127.0.0.1:1/v1",
+        uncertainty=UncertaintyConfig(signal="self_consistency"),
+    )
+    more = estimate_run(trusted, served, fine_tune=False)
+    beside = loop.updates * loop.curriculum.proposals_per_update * 1.5
     assert more.requests - beside == pytest.approx(4 * (found.requests - beside))
 
 
@@ -289,7 +314,7 @@ def test_a_server_that_does_not_answer(tmp_path, capsys, monkeypatch):
         assert main(["estimate", *args, *asked]) == 2
         assert "dreamgym estimate: " in capsys.readouterr().err
         config = behind(server.url)
-        say(tmp_path / "r", config, fine_tune=False)
+        print_estimate(tmp_path / "r", config, fine_tune=False)
     assert "estimate: none, the server did not answer" in capsys.readouterr().err
 
 

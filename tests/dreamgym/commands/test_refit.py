@@ -23,7 +23,7 @@ def episode(place, *, split="train", name=None):
 
 
 def source(tmp_path, train, dev) -> Run:
-    run = Run(tmp_path / "old", preset("tiny", env="tests.doubles:Corridor"))
+    run = Run(tmp_path / "old", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
     write_episodes(run.path("episodes.jsonl"), train)
     write_episodes(run.path("dev.jsonl"), dev)
     return run
@@ -85,7 +85,7 @@ def test_a_source_that_is_not_fitted_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_refit_starts_where_its_source_ended(tmp_path):
-    config = preset("tiny", env="tests.doubles:Corridor")
+    config = preset("tiny", {"env.id": "tests.doubles:Corridor"})
     old = Run(tmp_path / "old", config)
     old.stage("collect", lambda: collect.body(old))
     old.stage("pretrain", lambda: pretrain.body(old))
@@ -97,7 +97,7 @@ def test_a_refit_starts_where_its_source_ended(tmp_path):
     write_episodes(tmp_path / "new.jsonl.gz", fresh)
     told = refit(old, tmp_path / "new.jsonl.gz", tmp_path / "new")
     run = Run.open(tmp_path / "new")
-    assert run.config.refit == str((tmp_path / "old").resolve())
+    assert run.config.data.base_run == str((tmp_path / "old").resolve())
     assert json.loads(run.path("refit.json").read_text()) == told
     # The source is as it was; its tokenizer is kept.
     assert before == {p.name: p.read_bytes() for p in old.path("experience").iterdir()}

@@ -15,8 +15,7 @@ from dreamgym.config.presets import preset
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module
 from dreamgym.run.directory import SCHEMA, RunError
-from dreamgym.run.stage import Stage, StageTable
-from dreamgym.stages import evaluate
+from dreamgym.run.stage import Late, Stage, StageTable
 from dreamgym.stages.table import STAGES
 from tests import doubles
 from worldmodel.data.records import (
@@ -29,9 +28,9 @@ from worldmodel.data.records import (
 
 TEXT = """
 preset = "tiny"
-until = "collect"
+last_stage = "collect"
 [set]
-env = "tests.doubles:Corridor"
+"env.id" = "tests.doubles:Corridor"
 [grid]
 seed = [0, 1]
 "collect.episodes" = [20, 30]
@@ -40,7 +39,7 @@ seed = [0, 1]
 "experience.history" = 0
 [columns]
 episodes = "stages/collect.numbers.episodes"
-[against]
+[compare_to]
 "no history" = "all"
 """
 
@@ -59,7 +58,7 @@ def test_cells_are_every_combination(tmp_path):
     assert len({c.digest() for c in configs}) == 8
     last = configs[-1]
     assert (last.seed, last.collect.episodes, last.experience.history) == (1, 30, 0)
-    assert (configs[0].env, configs[0].experience.history) == (
+    assert (configs[0].env.id, configs[0].experience.history) == (
         "tests.doubles:Corridor", preset("tiny").experience.history,
     )  # fmt: skip
 
@@ -98,19 +97,23 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
     ("old", "new", "told"),
     [
         ('preset = "tiny"', 'preset = "huge"', "unknown preset 'huge'"),
-        ('until = "collect"', 'until = "tea"', "until 'tea': expected one of"),
+        (
+            'last_stage = "collect"',
+            'last_stage = "tea"',
+            "last_stage 'tea': expected one of",
+        ),
         (
             '"collect.episodes" = [20, 30]',
             '"collect.speed" = [1]',
-            "no setting 'speed'",
+            "no setting 'collect.speed'",
         ),
         ('"collect.episodes" = [20, 30]', "collect = [1]", "is a group of settings"),
         ('"collect.episodes" = [20, 30]', '"collect.episodes" = 20', "expected a list"),
-        ('until = "collect"', 'test = ["tea"]', "expected a list of some of"),
-        ('until = "collect"', 'test = "bc"', "expected a list of some of"),
+        ('last_stage = "collect"', 'policies = ["tea"]', "expected a list of some of"),
+        ('last_stage = "collect"', 'policies = "bc"', "expected a list of some of"),
         (  # a bad setting is told with its file, whatever else is asked
-            'until = "collect"\n[set]',
-            'until = "warmstart"\ntest = ["bc"]\n[set]\nhope = 1',
+            'last_stage = "collect"\n[set]',
+            'last_stage = "warmstart"\npolicies = ["bc"]\n[set]\nhope = 1',
             "s.toml: .*hope",
         ),
         ("[set]", "[sets]", r"unknown \['sets'\]"),
@@ -118,12 +121,17 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         ("[columns]", "[columns]\nx = 3", "columns.x: expected a name, got 3"),
         ("[columns]", "[columns]\nx = 'test/tea'", "columns.x: no policy 'tea'"),
         ("[columns]", "[columns]\nx = 'test/bc - '", "columns.x: .*test/POLICY"),
-        ('"no history" = "all"', '"no history" = "tea"', "against: no variant 'tea'"),
+        (
+            '"no history" = "all"',
+            '"no history" = "tea"',
+            "compare_to: no variant 'tea'",
+        ),
         ("seed = [0, 1]", "seed = [-1]", "--seed must be >= 0"),
         (  # which of the cells, and which of its settings
             '"experience.history" = 0',
-            '"dream.reward.invalid" = -1',
-            r"s.toml: variant 'no history', .*dream.reward.invalid = -1: invalid must",
+            '"train.reward.invalid_penalty" = -1',
+            "s.toml: variant 'no history', .*train.reward.invalid_penalty = -1: "
+            "invalid_penalty must",
         ),
     ],
 )
@@ -184,6 +192,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("rewards", 6),
         ("curriculum", 24),
         ("real_updates", 80),
+        ("strangers", 48),
     ],
 )
 def test_our_studies_can_be_run(name, different):
@@ -196,7 +205,9 @@ def test_our_studies_can_be_run(name, different):
 
 def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
     """Games of the two variants, won as their history says: a row each, and apart."""
-    text = TEXT.replace('until = "collect"', 'until = "warmstart"\ntest = ["bc"]')
+    text = TEXT.replace(
+        'last_stage = "collect"', 'last_stage = "warmstart"\npolicies = ["bc"]'
+    )
     text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
     of = study.read_study(written(tmp_path, text))
     played = []
@@ -240,20 +251,20 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
 
 LATER = """
 preset = "tiny"
-until = "train"
+last_stage = "train"
 [set]
-env = "tests.doubles:Corridor"
+"env.id" = "tests.doubles:Corridor"
 [variants.all]
 [variants.gate]
-"trust.gate" = 0.1
+"uncertainty.false_abort_rate" = 0.1
 [variants.members]
 "ensemble.members" = 2
 [variants."less history"]
 "experience.history" = 1
 [variants."more experts"]
-"warmstart.experts" = 30
+"bc.max_demonstrations" = 30
 [variants."other start"]
-"warmstart.start" = "model"
+"bc.init" = "base_model"
 [variants."other method"]
 "warmstart.method" = "both"
 """
@@ -277,16 +288,18 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "STAGES", StageTable(map(marked, STAGES.values())))
     roots = []
-    policies = ["bc", "branch", "warmstart", "train"]
+    trained = ["warmstart", "dream_check", "train"]
+    policies = ["bc", "branch", *trained]
     fitted = ["pretrain", "ensemble", "fidelity", "reward_model", *policies]
     expected = {
         "all": ["collect", *fitted],
-        "gate": ["fidelity", "train"],  # the gate's threshold is measured there
-        "members": ["ensemble", "fidelity", "train"],
+        # The threshold of confidence is measured on dev answers.
+        "gate": ["fidelity", "dream_check", "train"],
+        "members": ["ensemble", "fidelity", "dream_check", "train"],
         "less history": fitted,
         "more experts": policies,
         "other start": policies,
-        "other method": ["branch", "warmstart", "train"],
+        "other method": ["branch", *trained],
     }
     strange = tmp_path / "r/runs/strange/manifest.json"  # of a version to come
     strange.parent.mkdir(parents=True)
@@ -315,14 +328,14 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
 
 CONFIRMED = """
 preset = "tiny"
-until = "collect"
-test = ["bc"]
+last_stage = "collect"
+policies = ["bc"]
 [set]
-env = "tests.doubles:Corridor"
+"env.id" = "tests.doubles:Corridor"
 [grid]
 seed = [0, 1]
 [variants.short]
-"evaluate.games" = 5
+"evaluate.tasks" = 5
 [variants.long]
 [columns]
 bc = "test/bc"
@@ -348,13 +361,13 @@ def confirmed(tmp_path, monkeypatch):
         write_episodes(run.path("episodes.jsonl"), [doubles.expert(train)])
         return {}
 
-    reads = ("seed", "env", "max_steps", "evaluate")
+    reads = ("seed", "env", "evaluate")
     table = StageTable(
         [
             Stage("collect", collect, reads=("seed",), writes=("episodes.jsonl",)),
             Stage(
                 "evaluate/bc",
-                evaluate.body_of("bc"),
+                Late("dreamgym.stages.evaluate", arguments={"policy": "bc"}),
                 needs=("collect",),
                 reads=reads,
                 writes=("test/bc.jsonl",),
@@ -378,7 +391,7 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     command = ["study", str(path), "--root", str(root)]
     assert cli.main([*command, "--table"]) == 0
     assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out
-    assert cli.main([*command, "--fresh", "6"]) == 0
+    assert cli.main([*command, "--confirm", "6"]) == 0
     told = capsys.readouterr()
     assert "| long | 1 of 2 | 0.000 [" in told.out
     assert "| short | 2 of 2 | 0.500 [" in told.out
@@ -386,20 +399,20 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     assert played == [(0, "bc"), (1, "bc"), (0, "bc")]  # the fourth had not finished
     every = [t.id for t in doubles.tasks("test")]
     for run in (root / "runs").iterdir():
-        games = [e.task.id for e in read_episodes(run / "fresh/bc.jsonl")]
+        games = [e.task.id for e in read_episodes(run / "confirmation/bc.jsonl")]
         assert games == every[8:14]  # beyond the cell that plays most
         assert len(read_episodes(run / "test/bc.jsonl")) in (5, 8)
-    assert (root / "study-fresh.png").is_file()
+    assert (root / "study-confirmation.png").is_file()
     played.clear()
-    assert cli.main([*command, "--fresh", "6"]) == 0
+    assert cli.main([*command, "--confirm", "6"]) == 0
     assert played == []  # what was played stands
-    assert cli.main([*command, "--fresh", "60"]) == 0
+    assert cli.main([*command, "--confirm", "60"]) == 0
     assert len(played) == 3  # as many as there are
-    assert len(read_episodes(run / "fresh/bc.jsonl")) == 11
+    assert len(read_episodes(run / "confirmation/bc.jsonl")) == 11
     capsys.readouterr()
-    assert cli.main([*command, "--fresh", "60", "--table"]) == 0
+    assert cli.main([*command, "--confirm", "60", "--table"]) == 0
     assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
-    assert cli.main([*command, "--fresh", "6", "--table"]) == 0
+    assert cli.main([*command, "--confirm", "6", "--table"]) == 0
     assert "| long | 0 of 2 |  |" in capsys.readouterr().out  # other games are others
     assert cli.main([*command, "--table"]) == 0
     assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out  # apart
@@ -408,11 +421,11 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "given", "told"),
     [
-        ("[columns]", "[columns]", "0", "--fresh: expected at least 1 game, got 0"),
+        ("[columns]", "[columns]", "0", "--confirm: expected at least 1 task, got 0"),
         ('bc = "test/bc"\n', "", "3", "no column names a policy's test games"),
         (
             "[columns]",
-            '[variants.all]\n"evaluate.games" = 40\n[columns]',
+            '[variants.all]\n"evaluate.tasks" = 40\n[columns]',
             "3",
             "has 19 test games, and none to play after the first 40",
         ),
@@ -423,7 +436,7 @@ def test_fresh_games_that_cannot_be_are_refused(
 ):
     path, root, played = confirmed
     path.write_text(CONFIRMED.replace(old, new))
-    assert cli.main(["study", str(path), "--root", str(root), "--fresh", given]) == 2
+    assert cli.main(["study", str(path), "--root", str(root), "--confirm", given]) == 2
     assert told in capsys.readouterr().err
     assert played == []
 
@@ -432,12 +445,12 @@ def test_a_cell_computed_again_has_not_played_fresh_games(confirmed, capsys):
     path, root, played = confirmed
     grid = study.read_study(path)
     first = next(study.cells(grid))
-    command = ["study", str(path), "--root", str(root), "--fresh", "3"]
+    command = ["study", str(path), "--root", str(root), "--confirm", "3"]
     assert cli.main(command) == 0
     run = root / "runs" / study.config_of(grid, first).digest()
     (run / "stages/collect.json").unlink()
     study.compute(grid, first, root)
-    assert not (run / "fresh").exists()
+    assert not (run / "confirmation").exists()
     capsys.readouterr()
     assert cli.main([*command, "--table"]) == 0
     assert "| short | 1 of 2 |" in capsys.readouterr().out
@@ -450,38 +463,38 @@ def test_games_of_an_environment_that_was_down_are_played_again(
     confirmed, capsys, monkeypatch
 ):
     path, root, played = confirmed
-    command = ["study", str(path), "--root", str(root), "--fresh", "3"]
+    command = ["study", str(path), "--root", str(root), "--confirm", "3"]
     with monkeypatch.context() as down:
         down.setattr(doubles.Corridor, "reset", lambda *_, **__: 1 / 0)
         with pytest.raises(ConnectionError, match="began none of 3 tasks: ZeroDiv"):
-            study.play_fresh(grid := study.read_study(path), next(study.cells(grid)),
+            study.confirm(grid := study.read_study(path), next(study.cells(grid)),
                              root, 3)  # fmt: skip
     with monkeypatch.context() as broken:
         broken.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
-        assert cli.main(command) == 0
-    assert "| short | 2 of 2 |  |" in capsys.readouterr().out
+        assert cli.main(command) == 2
+    assert "broke all of its 3 games" in capsys.readouterr().err
     played.clear()
     assert cli.main(command) == 0
     assert len(played) == 3
     assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
 
 
-def test_a_run_that_was_deleted_cannot_play_fresh_games(confirmed, capsys):
+def test_a_run_that_was_deleted_cannot_confirm_games(confirmed, capsys):
     path, root, _ = confirmed
     gone = next((root / "runs").iterdir())
     shutil.rmtree(gone)
-    assert cli.main(["study", str(path), "--root", str(root), "--fresh", "3"]) == 2
+    assert cli.main(["study", str(path), "--root", str(root), "--confirm", "3"]) == 2
     assert f"{gone}" in capsys.readouterr().err
 
 
 ONE_STAGE = """
 preset = "tiny"
-until = "collect"
+last_stage = "collect"
 [variants.all]
 [variants.gate]
-"trust.gate" = 0.1
+"uncertainty.false_abort_rate" = 0.1
 [variants.pessimism]
-"trust.pessimism" = 0.1
+"uncertainty.penalty" = 0.1
 """
 
 

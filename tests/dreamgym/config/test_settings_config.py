@@ -4,13 +4,14 @@ import ast
 import dataclasses
 import importlib
 import json
+import typing
 from pathlib import Path
 
 import pytest
 
 import dreamgym
-from dreamgym.agent.behavior import CollectConfig
-from dreamgym.config import overrides, presets, settings, shapes, stages
+from dreamgym.agent.config import CollectConfig
+from dreamgym.config import describe, overrides, presets, settings, shapes, stages
 
 ROOT = Path(__file__).parents[3]
 SOURCES = {
@@ -68,7 +69,7 @@ def test_settings_are_frozen_keyword_only_and_few(cls):
     assert cls.__dataclass_params__.frozen
     assert all(f.kw_only for f in dataclasses.fields(cls))
     parts = cls is settings.RunConfig  # the root: one part a stage, and what all share
-    assert len(dataclasses.fields(cls)) <= (25 if parts else 20)
+    assert len(dataclasses.fields(cls)) <= (22 if parts else 20)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -92,8 +93,8 @@ def test_an_unknown_preset_names_the_known():
 
 
 def test_presets_take_changes():
-    built = presets.preset("tiny", seed=5, env="m:E")
-    assert (built.seed, built.env, built.preset) == (5, "m:E", "tiny")
+    built = presets.preset("tiny", {"env.id": "m:E"}, seed=5)
+    assert (built.seed, built.env.id, built.preset) == (5, "m:E", "tiny")
     with pytest.raises(TypeError, match="sead"):
         presets.preset("tiny", sead=5)
 
@@ -104,8 +105,8 @@ def test_each_setting_changes_the_digest():
     others = [presets.preset(n) for n in presets.PRESETS if n != "tiny"]
     others += [
         presets.preset("tiny", seed=1),
-        presets.preset("tiny", shuffled=True),
-        dataclasses.replace(base, dream=dataclasses.replace(base.dream, updates=9)),
+        presets.preset("tiny", {"pretrain.permute_outcomes": True}),
+        dataclasses.replace(base, train=dataclasses.replace(base.train, updates=9)),
     ]
     digests = {c.digest() for c in [base, *others]}
     assert len(digests) == 1 + len(others)
@@ -114,7 +115,7 @@ def test_each_setting_changes_the_digest():
 def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_text("one")
-    built = presets.preset("tiny", episodes=str(path))
+    built = presets.preset("tiny", {"data.episodes": str(path)})
     first = built.digest()
     path.write_text("two")
     assert built.digest() != first
@@ -125,9 +126,13 @@ def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
 @pytest.mark.parametrize(
     ("cls", "settings", "told"),
     [
-        (CollectConfig, {"games": 0}, "games"),
-        (CollectConfig, {"expert": 0.0, "noisy": 0.0, "random": 0.0}, "expert"),
-        (stages.EvaluateConfig, {"games": 0}, "games"),
+        (CollectConfig, {"train_tasks": 0}, "train_tasks"),
+        (
+            CollectConfig,
+            {"expert_weight": 0.0, "noisy_weight": 0.0, "random_weight": 0.0},
+            "expert_weight",
+        ),
+        (stages.EvaluateConfig, {"tasks": 0}, "tasks"),
         (stages.EvaluateConfig, {"temperature": -1.0}, "temperature"),
     ],
 )
@@ -136,10 +141,16 @@ def test_bad_settings_are_refused_by_name(cls, settings, told):
         cls(**settings)
 
 
-@pytest.mark.parametrize("name", [
-    "trust.pessimism", "experience.temperature", "pretrain.optimizer.learning_rate",
-    "dream.update.temperature", "evaluate.temperature",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "uncertainty.penalty",
+        "experience.temperature",
+        "pretrain.fit.optimizer.learning_rate",
+        "train.update.temperature",
+        "evaluate.temperature",
+    ],
+)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_setting_is_a_finite_number(name, value):
     built = presets.preset("tiny")
@@ -149,11 +160,16 @@ def test_a_setting_is_a_finite_number(name, value):
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("max_steps", 0), ("seed", -1), ("enrich", -5), ("transfer_budget", -1)],
+    [
+        ("env.max_episode_steps", -1),
+        ("seed", -1),
+        ("memory.additions_per_update", -5),
+        ("transfer.real_transitions", -1),
+    ],
 )
 def test_bad_run_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
-        presets.preset("tiny", **{setting: value})
+        presets.preset("tiny", {setting: value})
 
 
 def test_the_public_names_are_there():
@@ -168,17 +184,43 @@ def test_the_public_names_are_there():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"dream.curriculum.horizon.first": 99}, "dream.curriculum.horizon.first must"),
-        ({"env": "", "episodes": "e", "dream.watch.probe": 1}, "give --env"),
         (
-            {"warmstart.method": "iwm", "warmstart.fit.steps": 1},
-            "warmstart.fit.steps must be >= 2",
+            {"train.curriculum.step_limit.initial": 99, "env.max_episode_steps": 8},
+            "train.curriculum.step_limit.initial must",
         ),
-        ({"dream.reward.invalid": -1}, "^dream.reward.invalid = -1: invalid must be"),
+        (
+            {"warmstart.method": "iwm", "bc.fit.steps": 1},
+            "bc.fit.steps must be >= 2",
+        ),
+        (
+            {"train.reward.invalid_penalty": -1},
+            "^train.reward.invalid_penalty = -1: invalid_penalty must be",
+        ),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, said):
     with pytest.raises(ValueError, match=said):
         overrides.changed_by(presets.preset("tiny"), settings)
-    one = {"warmstart.fit.steps": 1, "warmstart.method": "sr"}
-    assert overrides.changed_by(presets.preset("tiny"), one).warmstart.fit.steps == 1
+    one = {"bc.fit.steps": 1, "warmstart.method": "sr"}
+    assert overrides.changed_by(presets.preset("tiny"), one).bc.fit.steps == 1
+
+
+@pytest.mark.parametrize("cls", configs(), ids=lambda c: c.__name__)
+def test_every_setting_has_a_docstring(cls):
+    """Under each field but groups, whose class says what they are."""
+    hints = typing.get_type_hints(cls)
+    texts = describe.field_docstrings(cls)
+    if cls.__name__ in NOT_OF_A_RUN:
+        return
+    missing = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if not texts.get(f.name) and not dataclasses.is_dataclass(hints[f.name])
+        and not any(map(dataclasses.is_dataclass, typing.get_args(hints[f.name])))
+    ]  # fmt: skip
+    assert missing == []
+    assert cls.__doc__.splitlines()[0].endswith((".", ":"))
+
+
+NOT_OF_A_RUN = {"ModelConfig", "ModelShape", "MeshConfig"}
+"""Not settings of a run: the words of Hugging Face, shapes, the mesh of an option."""

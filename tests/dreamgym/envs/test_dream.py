@@ -171,7 +171,7 @@ def test_an_answer_below_the_threshold_cuts_its_trajectory_unscored():
     kept, cut = envs.step(["go right", "go left"])
     assert kept.error is None
     assert kept.state[0] == "at 1"
-    assert cut.error == "untrusted: 0.2 is below 0.3"
+    assert cut.error == "low_confidence: 0.2 is below 0.3"
     assert (cut.terminated, cut.truncated, cut.success) == (False, True, False)
     assert (cut.state, cut.rewards) == (TASKS[1].initial_state, {})
     assert envs.step(["go right", "go right"])[1] is None  # it has ended

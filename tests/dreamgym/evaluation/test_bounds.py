@@ -142,7 +142,8 @@ def test_by_hand():
     # 0.02 / 0.1; 3.6 / 0.01 * 10 * 0.001; 2 (0.01 / 0.1 + 1.8 / 0.01 * 0.005)
     np.testing.assert_allclose(got, (0.2, 3.6, 2.0, 10.0), rtol=1e-12)
     np.testing.assert_allclose(got.total, -5.4)
-    # reference/papers.md: at 0.99 the coefficient of eps_p is 39,600 of a span of 100.
+    # Eq. 9 at 0.99: the coefficient of eps_p is 4 gamma rmax / (1 - gamma)^2 = 39,600,
+    # for returns that span 100.
     one = bounds.lemma1(eps_r=0.0, eps_p=1.0, discount=0.99, r_max=1.0)
     np.testing.assert_allclose(2 * one, 39_600, rtol=1e-9)
     small = bounds.max_eps_p(gain=1.0, discount=0.99, r_max=1.0)
@@ -181,8 +182,8 @@ def test_what_cannot_be_is_refused(wrong):
 def test_the_best_update_of_a_curve_is_told():
     errors = {"eps_r": 0.0, "eps_p": 0.0, "r_max": 1.0, "measured": 10}
     curve = [
-        {"update": 1, "gain": 0.01, "moved_turn": 0.5},
-        {"update": 2, "gain": 0.02, "moved_turn": 1e-6},
+        {"update": 1, "surrogate_gain": 0.01, "update_kl_max_turn": 0.5},
+        {"update": 2, "surrogate_gain": 0.02, "update_kl_max_turn": 1e-6},
         {"update": 3},  # nothing was learned
     ]
     found = bounds.best_bound(curve, discount=0.9, **errors)
@@ -192,7 +193,7 @@ def test_the_best_update_of_a_curve_is_told():
     assert found["sentence"].startswith("Best of 2 updates: Theorem 1 at discount 0.9")
     assert "the new policy is better" in found["sentence"]
     # A mean advantage of 3 takes a reward of 0.3 at least, where 0.1 was seen.
-    rich = [{"update": 4, "gain": 3.0, "moved_turn": 0.0}]
+    rich = [{"update": 4, "surrogate_gain": 3.0, "update_kl_max_turn": 0.0}]
     small = errors | {"r_max": 0.1, "eps_p": 1.0}
     assert bounds.best_bound(rich, discount=0.9, **small)["r_max"] == pytest.approx(0.3)
     none = bounds.best_bound(rich, discount=0.9, **(small | {"r_max": 0.0}))
@@ -200,3 +201,11 @@ def test_the_best_update_of_a_curve_is_told():
     assert "it says nothing" in none["sentence"]  # 30 gained, less 108 for eps_p
     assert bounds.best_bound(curve[2:], discount=0.9, **errors) is None
     assert bounds.best_bound(curve, discount=1.0, **errors) is None
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["gain", "delta", "eps_r", "eps_p", "r_max"])
+def test_numbers_that_are_not_finite_are_refused(name, bad):
+    numbers = {"gain": 1.0, "delta": 0.1, "eps_r": 0.1, "eps_p": 0.1, "r_max": 1.0}
+    with pytest.raises(ValueError, match=name):
+        bounds.theorem1(**(numbers | {name: bad}), discount=0.9)

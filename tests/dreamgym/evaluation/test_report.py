@@ -1,10 +1,12 @@
 """The table and the plots of a run's results."""
 
+import io
 import json
 
 import matplotlib.image
 import numpy as np
 import pytest
+from rich.console import Console
 
 from dreamgym.evaluation import report
 
@@ -116,3 +118,21 @@ def test_no_pair_is_no_difference():
     none = {"mean": None, "low": None, "high": None, "episodes": 0}
     found["paired"] = {"dream_minus_bc": none}
     assert "dream minus bc: none (no game" in report.table(found)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_table_is_drawn_on_a_terminal_and_markdown_elsewhere(is_terminal):
+    found, file = results(), io.StringIO()
+    found["policies"] = {"[bold]x\x1b[2J": row(0.5, note="learned nothing")}
+    found |= {"paired": {}, "verdict": ["A verdict."]}
+    console = Console(
+        file=file, width=120, force_terminal=is_terminal, markup=False, highlight=False,
+        color_system=None,
+    )  # fmt: skip
+    report.print_table(found, console)
+    text = file.getvalue()
+    assert ("| policy | success |" in text) == (not is_terminal)
+    assert "[bold]x" in text  # no markup of rich's
+    for words in ("37.5 % to 62.5 %", "12,345", "learned nothing", "A verdict."):
+        assert words in text
+    assert "\x1b[2J" not in text

@@ -4,6 +4,7 @@ import matplotlib.image
 import numpy as np
 
 from dreamgym.evaluation import scorecard_page
+from dreamgym.evaluation.leading_numbers import rate_text, verdict
 from tests import helpers
 from worldmodel import fidelity
 from worldmodel.experience.base import Prediction
@@ -38,9 +39,10 @@ def card(**more):
 def test_the_table_says_rates_with_intervals_and_cases():
     told = scorecard_page.table(card())
     assert "3 held-out transitions" in told
-    row = next(x for x in told.splitlines() if x.startswith("next state exact"))
+    row = next(x for x in told.splitlines() if x.strip().startswith("next state exact"))
     assert "33.3% [6.1%, 79.2%] n=3" in row  # Wilson, one of three
     assert "changed lines: precision" in told
+    assert told.index("Do not trust this dream yet") < told.index("Next states:")
     assert "of its tasks were in the training data" not in told
     assert "2 of its tasks were in the training data" in scorecard_page.table(
         card(seen_tasks=2)
@@ -54,15 +56,19 @@ def test_what_decides_stands_first_and_is_told_of_policies_before_all():
     found = card()
     found["on_policy"] = {"dream": {k: v for k, v in found.items() if k != "families"}}
     first, *_ = scorecard_page.summary(found).splitlines()
-    assert first.startswith("predictable next states right, episodes of dream")
-    told = scorecard_page.summary(found)
-    for what in ("unusual rewards found", "ends found", "success as in reality"):
-        assert told.count(what) == 2
+    assert first.startswith("right next states, episodes of dream")
+    lines = scorecard_page.summary(found).splitlines()
+    for what in ("rewards found", "ends found", "agreement on success"):
+        assert sum(line.startswith(what) for line in lines) == 2
+    assert lines[-1] == verdict(found)
+    text = scorecard_page.table(found)
+    assert "identifiers and numbers copied" in text
+    assert "... that no training episode held" in text
 
 
 def test_the_interval_is_of_the_effective_number_of_cases():
     rate = {"mean": 0.5, "count": 100, "effective": 4.0}
-    assert scorecard_page._rate(rate) == " 50.0% [15.0%, 85.0%] n=100"
+    assert rate_text(rate) == " 50.0% [15.0%, 85.0%] n=100"
 
 
 def test_the_page_holds_every_number_and_quotes_names(tmp_path):
@@ -71,11 +77,13 @@ def test_the_page_holds_every_number_and_quotes_names(tmp_path):
     page = (tmp_path / "deep/card.html").read_text()
     for _, value in scorecard_page.rows(found):
         assert value.strip() in page
+    assert verdict(found) in page.replace("&#39;", "'")
     assert "&lt;b&gt;lamps" in page
     assert "&lt;i&gt;mine" in page
     assert "<b>lamps" not in page
-    assert page.count("data:image/png;base64,") == 2
-    assert "http" not in page  # it needs nothing else
+    assert page.count('src="data:image/svg+xml;base64,') == 3
+    assert "http:" not in page  # it needs nothing else
+    assert "https:" not in page
 
 
 def test_bars_stand_beside_the_baseline(tmp_path):

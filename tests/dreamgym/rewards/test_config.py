@@ -8,26 +8,33 @@ import pytest
 from dreamgym.config.overrides import changed, restored
 from dreamgym.rewards.config import (
     JudgeConfig,
-    LearnedConfig,
     MilestoneConfig,
     RewardConfig,
+    RewardModelSourceConfig,
     ToolConfig,
     ToolWeightsConfig,
 )
 
 FULL = RewardConfig(
-    alpha=0.5, success=10.0, failure=-0.5, gated=True, environment=0.0, invalid=0.1,
-    kept=("doubt", "cost"),
+    outcome_weight=0.5,
+    success_reward=10.0,
+    failure_reward=-0.5,
+    process_requires_success=True,
+    environment_weight=0.0,
+    invalid_penalty=0.1,
+    unscaled_components=("doubt", "cost"),
     milestones=(
         MilestoneConfig(name="lit", pattern="^lamp on$", weight=0.25),
-        MilestoneConfig(name="press", pattern="press", weight=1.0, over="action"),
+        MilestoneConfig(name="press", pattern="press", weight=1.0, search_in="action"),
     ),
     tools=ToolConfig(
         enabled=True, tool=(2.0, -0.3), weights=ToolWeightsConfig(when=2.0)
     ),
-    tiers=("rule", "learned", "judge"), blend=(0.5, 0.25, 0.25),
-    learned=LearnedConfig(model="runs/a/reward"), judge=JudgeConfig(good=3.0),
-)  # fmt: skip
+    sources=("rule", "reward_model", "judge"),
+    source_weights=(0.5, 0.25, 0.25),
+    reward_model=RewardModelSourceConfig(model="runs/a/reward"),
+    judge=JudgeConfig(max_reward=3.0),
+)
 
 
 @pytest.mark.parametrize("config", [RewardConfig(), FULL])
@@ -39,17 +46,26 @@ def test_settings_come_back_from_json(config):
 def test_every_setting_can_be_set_from_the_command_line():
     rows = [
         {"name": "lit", "pattern": "^lamp on$", "weight": 0.25},
-        {"name": "press", "pattern": "press", "weight": 1, "over": "action"},
+        {"name": "press", "pattern": "press", "weight": 1, "search_in": "action"},
     ]
     c = RewardConfig()
     for name, value in (
-        ("alpha", 0.5), ("success", 10), ("failure", -0.5), ("gated", True),
-        ("environment", 0), ("invalid", 0.1), ("kept", ["doubt", "cost"]),
-        ("milestones", rows), ("tools.enabled", True), ("tools.tool", [2.0, -0.3]),
-        ("tools.weights.when", 2), ("tiers", ["rule", "learned", "judge"]),
-        ("blend", [0.5, 0.25, 0.25]), ("learned.model", "runs/a/reward"),
-        ("judge.good", 3),
-    ):  # fmt: skip
+        ("outcome_weight", 0.5),
+        ("success_reward", 10),
+        ("failure_reward", -0.5),
+        ("process_requires_success", True),
+        ("environment_weight", 0),
+        ("invalid_penalty", 0.1),
+        ("unscaled_components", ["doubt", "cost"]),
+        ("milestones", rows),
+        ("tools.enabled", True),
+        ("tools.tool", [2.0, -0.3]),
+        ("tools.weights.when", 2),
+        ("sources", ["rule", "reward_model", "judge"]),
+        ("source_weights", [0.5, 0.25, 0.25]),
+        ("reward_model.model", "runs/a/reward"),
+        ("judge.max_reward", 3),
+    ):
         c = changed(c, name, value)
     assert c == FULL
 
@@ -61,7 +77,7 @@ def test_every_setting_can_be_set_from_the_command_line():
         ("milestones", [{"name": "a", "pattern": "(", "weight": 1}], "pattern"),
         ("milestones", [{"nam": "a"}], "nam"),
         ("milestones", ["a"], "MilestoneConfig.*'a'"),
-        ("alpha", 2.0, "alpha"),
+        ("outcome_weight", 2.0, "outcome_weight"),
         ("tools.call", [1.0], "call"),
     ],
 )

@@ -12,7 +12,8 @@ from dreamgym.rewards.reward_function import RewardFunction, StepJudge
 from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.protocol import ChatConfig, ChatRefused, ChatUnavailable
+from worldmodel.chat.config import ChatConfig
+from worldmodel.chat.protocol import ChatRefused, ChatUnavailable
 
 
 def said(*scores, why="it opened the door", **more) -> str:
@@ -24,7 +25,7 @@ def judge(url: str, cache=None, **changes) -> Judge:
         base_url=url, model="m", connect_timeout=2.0, read_timeout=5.0, deadline=8.0,
         retries=1, backoff=0.01, concurrency=1, price_in=1e6,
     )  # fmt: skip
-    config = JudgeConfig(**({"good": 1.0, "bad": -0.5} | changes))
+    config = JudgeConfig(**({"max_reward": 1.0, "min_reward": -0.5} | changes))
     return Judge(ChatClient(chat, cache), config)
 
 
@@ -117,7 +118,7 @@ def test_nonsense_is_asked_again_then_left_unscored_with_a_reason():
         return "Sure!" if instruction(body) == "never" else said(5, 5, 5)
 
     seeds: dict[str, list[int]] = {}
-    c = RewardConfig(environment=0.0, tiers=("judge",))
+    c = RewardConfig(environment_weight=0.0, sources=("judge",))
     with serving(answering(rule)) as server:
         made = judge(server.url, retries=2)
         found = RewardFunction(c, judge=made).score(
@@ -202,18 +203,9 @@ def test_reading_scores_raises_nothing_else():
     assert min(read.values()) > 100
 
 
-def test_the_settings_name_a_server():
-    c = JudgeConfig(base_url="http://127.0.0.1:1/v1", model="m", price_in=2.0)
-    chat = c.chat()
-    assert (chat.base_url, chat.model, chat.api_key_env) == (c.base_url, "m", None)
-    assert (chat.temperature, chat.price_in) == (c.temperature, 2.0)
-    assert dataclasses.replace(c, api_key_env="KEY").chat().api_key_env == "KEY"
-    with pytest.raises(ValueError, match=r"judge\.base_url"):
-        JudgeConfig().chat()
-
-
 @pytest.mark.parametrize(
-    ("name", "value"), [("state_chars", 0), ("retries", -1), ("good", float("nan"))]
+    ("name", "value"),
+    [("state_chars", 0), ("retries", -1), ("max_reward", float("nan"))],
 )
 def test_bad_settings_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=name):

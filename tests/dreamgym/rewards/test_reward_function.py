@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dreamgym.envs.dream import DreamVectorEnv, Trust
 from dreamgym.rewards.config import (
-    LearnedConfig,
     MilestoneConfig,
     RewardConfig,
+    RewardModelSourceConfig,
     ToolConfig,
 )
 from dreamgym.rewards.reward_function import (
@@ -76,25 +76,27 @@ def test_the_default_leaves_rewards_as_they_are():
 
 def test_the_mixture_by_hand():
     # alpha 0.25: outcome 2 or -1 at the end, and 0.75 of what the environment paid.
-    c = RewardConfig(alpha=0.25, success=2.0, failure=-1.0)
+    c = RewardConfig(outcome_weight=0.25, success_reward=2.0, failure_reward=-1.0)
     assert one(c, WON).rewards == (
         {"reward": 0.375}, {"reward": 0.0}, {"reward": 0.75, "outcome": 0.5},
     )  # fmt: skip
     assert one(c, LOST).rewards[-1] == {"reward": 0.75, "outcome": -0.25}
-    pure = one(RewardConfig(alpha=1.0), WON)
+    pure = one(RewardConfig(outcome_weight=1.0), WON)
     assert [sum(r.values()) for r in pure.rewards] == [0.0, 0.0, 1.0]
 
 
 def test_an_outcome_that_nobody_knows_is_a_problem_where_it_is_needed():
-    found = one(RewardConfig(alpha=0.5), UNKNOWN)
+    found = one(RewardConfig(outcome_weight=0.5), UNKNOWN)
     assert found.problem == "outcome: nobody scored the episode"
     assert found.rewards[-1] == {"reward": 0.5}  # no outcome, but no zero either
-    assert one(RewardConfig(gated=True), UNKNOWN).problem is not None
-    assert one(RewardConfig(invalid=1.0), UNKNOWN).problem is None
+    assert one(RewardConfig(process_requires_success=True), UNKNOWN).problem is not None
+    assert one(RewardConfig(invalid_penalty=1.0), UNKNOWN).problem is None
 
 
 def test_process_is_paid_past_the_gate_only():
-    c = RewardConfig(gated=True, alpha=0.5, invalid=0.2)
+    c = RewardConfig(
+        process_requires_success=True, outcome_weight=0.5, invalid_penalty=0.2
+    )
     slip = dataclasses.replace(WON.transitions[1], invalid=True)
     steps = (WON.transitions[0], slip, WON.transitions[2])
     won = dataclasses.replace(WON, transitions=steps)
@@ -107,7 +109,7 @@ def test_process_is_paid_past_the_gate_only():
     assert one(c, lost).sources == ("none",) * 3
     # Nobody is asked of what is not paid.
     judge = Judging()
-    c = dataclasses.replace(c, tiers=("judge",))
+    c = dataclasses.replace(c, sources=("judge",))
     RewardFunction(c, judge=judge).score([won, lost])
     assert judge.asked == [(won.id, (0, 1, 2)), (lost.id, ())]
 
@@ -119,25 +121,30 @@ def test_doubt_of_the_dream_is_neither_scaled_nor_gated():
     env.reset(options={"tasks": [doubles.task(0, 1, 3)]})
     (step,) = env.step(["go right"])
     assert step is not None
-    assert set(step.rewards) == {"dream", *RewardConfig().kept}
+    assert set(step.rewards) == {"dream", *RewardConfig().unscaled_components}
     t = dataclasses.replace(
         WON.transitions[0], rewards={"dream": 1.0, "doubt": -0.5}, terminated=True
     )
     lost = dataclasses.replace(LOST, transitions=(t,))
-    assert one(RewardConfig(gated=True), lost).rewards == ({"doubt": -0.5},)
-    assert one(RewardConfig(alpha=0.5), lost).rewards == (
+    assert one(RewardConfig(process_requires_success=True), lost).rewards == (
+        {"doubt": -0.5},
+    )
+    assert one(RewardConfig(outcome_weight=0.5), lost).rewards == (
         {"dream": 0.5, "doubt": -0.5, "outcome": 0.0},
     )
 
 
 @pytest.mark.parametrize(
     ("score", "who", "paid", "asked"),
-    [(2.0, "learned", 2 / (1 + math.exp(-2.0)) - 1, ()), (0.1, "judge", 0.2, (1,))],
+    [
+        (2.0, "reward_model", 2 / (1 + math.exp(-2.0)) - 1, ()),
+        (0.1, "judge", 0.2, (1,)),
+    ],
 )
 def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
     # The rule knows steps 0 and 2 (they pay); R = 2 is sure of step 1, 0.1 is not.
     judge = Judging()
-    c = RewardConfig(tiers=("rule", "learned", "judge"))
+    c = RewardConfig(sources=("rule", "reward_model", "judge"))
     found = one(c, WON, learned=Learned(9.0, score, 9.0), judge=judge)
     assert found.rewards[0] == {"reward": 0.5}
     assert found.rewards[1] == pytest.approx({"reward": 0.0, who: paid})
@@ -147,45 +154,48 @@ def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
 
 
 def test_what_nobody_knows_is_said_to_be_nobodys():
-    unsure = one(RewardConfig(tiers=("learned",)), WON, learned=Learned(0.0, 1.0, -1.0))
-    assert unsure.sources == ("none", "learned", "learned")
+    unsure = one(
+        RewardConfig(sources=("reward_model",)), WON, learned=Learned(0.0, 1.0, -1.0)
+    )
+    assert unsure.sources == ("none", "reward_model", "reward_model")
     assert unsure.rewards[0] == {}
-    assert unsure.rewards[1]["learned"] == -unsure.rewards[2]["learned"] > 0
+    assert unsure.rewards[1]["reward_model"] == -unsure.rewards[2]["reward_model"] > 0
 
 
 def test_the_threshold_is_that_of_the_chance():
     # sigmoid(0.4) - 0.5 = 0.0987
-    for threshold, tier in ((0.0986, "learned"), (0.0988, "none")):
+    for threshold, tier in ((0.0986, "reward_model"), (0.0988, "none")):
         c = RewardConfig(
-            tiers=("learned",), learned=LearnedConfig(confidence=threshold)
+            sources=("reward_model",),
+            reward_model=RewardModelSourceConfig(confidence=threshold),
         )
         assert one(c, WON, learned=Learned(0.4, 0.4, 0.4)).sources == (tier,) * 3
 
 
 def test_a_blend_is_the_weighted_sum_of_all():
     c = RewardConfig(
-        tiers=("rule", "learned", "judge"), blend=(0.5, 0.3, 0.2),
-        learned=LearnedConfig(scale=2.0),
+        sources=("rule", "reward_model", "judge"), source_weights=(0.5, 0.3, 0.2),
+        reward_model=RewardModelSourceConfig(scale=2.0),
     )  # fmt: skip
     found = one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=Judging())
     p = 1 / (1 + math.exp(-1.0))
     expected = [
-        {"reward": 0.25, "learned": 0.0, "judge": 0.2 * 0.1},
-        {"reward": 0.0, "learned": 0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.2},
-        {"reward": 0.5, "learned": -0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.3},
+        {"reward": 0.25, "reward_model": 0.0, "judge": 0.2 * 0.1},
+        {"reward": 0.0, "reward_model": 0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.2},
+        {"reward": 0.5, "reward_model": -0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.3},
     ]
     for got, want in zip(found.rewards, expected, strict=True):
         assert got == pytest.approx(want)
-    assert found.sources == ("rule+learned+judge",) * 3
+    assert found.sources == ("rule+reward_model+judge",) * 3
     judge = Judging()
-    c = dataclasses.replace(c, blend=(0.5, 0.5, 0.0))
+    c = dataclasses.replace(c, source_weights=(0.5, 0.5, 0.0))
     one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=judge)
     assert judge.asked == []  # what counts nothing costs nothing
 
 
 def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
     judge = Judging(bad="lost")
-    c = RewardConfig(tiers=("rule", "judge"), alpha=0.5)
+    c = RewardConfig(sources=("rule", "judge"), outcome_weight=0.5)
     won, lost = RewardFunction(c, judge=judge).score([WON, LOST])
     assert won.problem is None
     assert lost.problem == "judge: timeout: late"
@@ -195,8 +205,8 @@ def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
 
 def test_every_tier_is_told_what_was_done_before_a_fork():
     c = RewardConfig(
-        environment=0.0, tools=ToolConfig(enabled=True),
-        tiers=("rule", "learned", "judge"), blend=(0.5, 0.3, 0.2),
+        environment_weight=0.0, tools=ToolConfig(enabled=True),
+        sources=("rule", "reward_model", "judge"), source_weights=(0.5, 0.3, 0.2),
     )  # fmt: skip
     calls = [{"tool": "search"}, {"tool": "book", "arguments": {"n": 1}}]
     task = Task(id="trip", instruction="", options={"calls": calls})
@@ -215,14 +225,15 @@ def test_every_tier_is_told_what_was_done_before_a_fork():
 
 
 def test_tiers_that_are_not_given_are_asked_for():
-    for tier in ("learned", "judge"):
+    for tier in ("reward_model", "judge"):
         with pytest.raises(ValueError, match=tier):
-            RewardFunction(RewardConfig(tiers=("rule", tier)))
+            RewardFunction(RewardConfig(sources=("rule", tier)))
 
 
 def test_everything_at_once_does_not_depend_on_any_order():
     c = RewardConfig(
-        alpha=0.3, invalid=0.1, tiers=("rule", "learned", "judge"),
+        outcome_weight=0.3, invalid_penalty=0.1,
+        sources=("rule", "reward_model", "judge"),
         milestones=(
             MilestoneConfig(name="lit", pattern="lamp is on", weight=0.5),
             MilestoneConfig(name="out", pattern="open", weight=0.5),
@@ -257,27 +268,40 @@ def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
         for t, x in zip(WON.transitions, paid, strict=True)
     )
     e = dataclasses.replace(WON, transitions=steps, success=success)
-    found = one(RewardConfig(alpha=alpha, gated=gated, failure=-1.0), e)
+    found = one(
+        RewardConfig(
+            outcome_weight=alpha, process_requires_success=gated, failure_reward=-1.0
+        ),
+        e,
+    )
     process = 0.0 if gated and not success else sum(paid)
     expected = alpha * (1.0 if success else -1.0) + (1 - alpha) * process
     np.testing.assert_allclose(
-        with_rewards(e, found).total_reward, expected, rtol=0, atol=1e-12
+        with_rewards(e, found).episode_return, expected, rtol=0, atol=1e-12
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"alpha": 1.5}, "alpha"), ({"invalid": -0.1}, "invalid"),
-        ({"success": float("inf")}, "success"), ({"tiers": ()}, "tiers"),
-        ({"tiers": ("rule", "oracle")}, "oracle"),
-        ({"tiers": ("rule", "rule")}, "once"),
-        ({"blend": (0.5, 0.5)}, "blend"), ({"blend": (0.9,)}, "blend"),
-        ({"tiers": ("rule", "judge"), "blend": (1.5, -0.5)}, "blend"),
-        ({"milestones": (MilestoneConfig(name="a", pattern="a", weight=1.0),) * 2},
-         "different names"),
+        ({"outcome_weight": 1.5}, "outcome_weight"),
+        ({"invalid_penalty": -0.1}, "invalid_penalty"),
+        ({"success_reward": float("inf")}, "success_reward"),
+        ({"sources": ()}, "sources"),
+        ({"sources": ("rule", "oracle")}, "oracle"),
+        ({"sources": ("rule", "rule")}, "once"),
+        ({"source_weights": (0.5, 0.5)}, "source_weights"),
+        ({"source_weights": (0.9,)}, "source_weights"),
+        (
+            {"sources": ("rule", "judge"), "source_weights": (1.5, -0.5)},
+            "source_weights",
+        ),
+        (
+            {"milestones": (MilestoneConfig(name="a", pattern="a", weight=1.0),) * 2},
+            "different names",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_settings_are_refused_by_name(changes, told):
     with pytest.raises(ValueError, match=told):
         RewardConfig(**changes)
@@ -286,7 +310,7 @@ def test_bad_settings_are_refused_by_name(changes, told):
 @pytest.mark.parametrize("confidence", [-0.1, 0.5])
 def test_bad_thresholds_are_refused(confidence):
     with pytest.raises(ValueError, match="confidence"):
-        LearnedConfig(confidence=confidence)
+        RewardModelSourceConfig(confidence=confidence)
 
 
 @pytest.mark.parametrize("pair", [(1.0,), (1.0, float("nan")), (1.0, 0.0, 0.0)])

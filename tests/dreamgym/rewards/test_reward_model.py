@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 
 from dreamgym.rewards import reward_model
+from dreamgym.rewards.config import RewardModelConfig
 from dreamgym.rewards.preferences import Preference
 from dreamgym.rewards.reward_function import StepScorer
-from dreamgym.rewards.reward_model import (
-    PreferenceFitConfig,
-    RewardModel,
-    bradley_terry,
-)
+from dreamgym.rewards.reward_model import RewardModel, bradley_terry
 from tests import doubles
 from worldmodel.backbone.scalar_head import with_scalar_head
 
-CONFIG = PreferenceFitConfig(
-    steps=40, pairs=4, width=64, history=2, learning_rate=1e-2, save_every=20
+CONFIG = RewardModelConfig(
+    steps=40, batch_pairs=4, row_tokens=64, history=2, learning_rate=1e-2, save_every=20
 )
 
 
@@ -232,8 +229,8 @@ def test_without_pairs_there_is_nothing_to_fit(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("steps", 0), ("history", -1), ("learning_rate", 0.0), ("held", 1.0)],
+    [("steps", 0), ("history", -1), ("learning_rate", 0.0), ("held_out_share", 1.0)],
 )
 def test_bad_settings_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=name):
-        PreferenceFitConfig(**{name: value})
+        RewardModelConfig(**{name: value})

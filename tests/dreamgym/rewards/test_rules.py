@@ -13,7 +13,7 @@ from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tool_calls import Call
 
 GOLD = {"tool": "weather_api", "arguments": {"city": "Paris", "date": "tomorrow"}}
-ON = RewardConfig(environment=0.0, tools=ToolConfig(enabled=True))
+ON = RewardConfig(environment_weight=0.0, tools=ToolConfig(enabled=True))
 
 
 def asked(actions, *, calls=(GOLD,), success=True, invalid=False) -> Episode:
@@ -145,7 +145,9 @@ def test_the_defaults_pay_more_than_they_punish(part):
 
 LIT = MilestoneConfig(name="lit", pattern=r"^the lamp is on$", weight=0.25)
 OUT = MilestoneConfig(name="out", pattern="door is open", weight=0.5)
-PRESS = MilestoneConfig(name="press", pattern="press|pull", weight=2.0, over="action")
+PRESS = MilestoneConfig(
+    name="press", pattern="press|pull", weight=2.0, search_in="action"
+)
 
 
 def test_each_milestone_is_paid_once_at_the_step_that_reaches_it():
@@ -216,7 +218,7 @@ def test_what_is_kept_is_not_the_environments_to_scale():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [({"name": ""}, "name"), ({"pattern": "("}, "pattern.*'m'"),
-     ({"over": "x"}, "over"), ({"weight": float("nan")}, "weight")],
+     ({"search_in": "x"}, "search_in"), ({"weight": float("nan")}, "weight")],
 )  # fmt: skip
 def test_bad_milestones_are_refused(changes, told):
     with pytest.raises(ValueError, match=told):

@@ -21,14 +21,17 @@ def once(returns):
 
 
 def advantages(
-    rewards, counted=None, *, discount=1.0, divide_by_std=False, baseline="group"
+    rewards, counted=None, *, discount=1.0, divide_by_std=False, baseline="group_mean"
 ):
     if counted is None:
         counted = np.ones(rewards.shape, bool)
     return turn_advantages(
-        rewards, counted, discount=discount, divide_by_std=divide_by_std,
+        rewards,
+        counted,
+        discount=discount,
+        divide_by_std=divide_by_std,
         baseline=baseline,
-    )  # fmt: skip
+    )
 
 
 def test_returns_to_go_by_hand():
@@ -95,8 +98,11 @@ def test_groups_that_cannot_be_compared_are_left_out():
     got = advantages(returns, counted)
     np.testing.assert_array_equal(got[..., 0], [[0, 0], [0, 0], [0, 0], [-0.5, 0.5]])
     assert has_signal(counted, got)[..., 0].tolist() == [
-        [False, False], [False, False], [False, False], [True, True],
-    ]  # fmt: skip
+        [False, False],
+        [False, False],
+        [False, False],
+        [True, True],
+    ]
 
 
 def test_a_member_at_the_mean_of_a_differing_group_is_usable():
@@ -127,22 +133,22 @@ def test_the_others_by_hand():
     # 1 - 3/3, 0 - 4/3, 0 - 4/3, 3 - 1/3
     expected = once([[0.0, -4 / 3, -4 / 3, 8 / 3]])
     np.testing.assert_allclose(
-        advantages(returns, baseline="others"), expected, atol=1e-6
+        advantages(returns, baseline="leave_one_out"), expected, atol=1e-6
     )
 
 
 def test_the_batch_by_hand():
     returns = once([[1.0, 1.0], [0.0, 4.0]])
     expected = once([[-0.5, -0.5], [-1.5, 2.5]])
-    got = advantages(returns, baseline="batch")
+    got = advantages(returns, baseline="batch_mean")
     np.testing.assert_allclose(got, expected, atol=1e-6)
     # A group where all are equal teaches beside another one.
     assert has_signal(np.ones(returns.shape, bool), got).all()
-    scaled = advantages(returns, baseline="batch", divide_by_std=True)
+    scaled = advantages(returns, baseline="batch_mean", divide_by_std=True)
     np.testing.assert_allclose(scaled.std(), 1.0, rtol=1e-3)
 
 
-@pytest.mark.parametrize("baseline", ["group", "others", "batch"])
+@pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out", "batch_mean"])
 def test_no_baseline_needs_more_than_what_counts(baseline):
     rng = np.random.default_rng(3)
     rewards = rng.normal(size=(3, 4, 5))
@@ -233,9 +239,13 @@ def test_gae_is_that_of_rlax():
         rewards, np.full(8, 0.95, np.float32), 0.9, np.append(values, end)
     )
     got, _ = gae(
-        rewards[None], values[None], np.array([end]), np.ones((1, 8), bool),
-        discount=0.95, gae_lambda=0.9,
-    )  # fmt: skip
+        rewards[None],
+        values[None],
+        np.array([end]),
+        np.ones((1, 8), bool),
+        discount=0.95,
+        gae_lambda=0.9,
+    )
     np.testing.assert_allclose(got[0], want, rtol=1e-5, atol=1e-6)
 
 
@@ -254,9 +264,14 @@ def credited(rewards, states=None, counted=None, *, credit, discount=1.0, **sett
     counted = np.ones(rewards.shape, bool) if counted is None else counted
     states = np.zeros(rewards.shape, int) if states is None else np.asarray(states)
     return group_advantages(
-        rewards, counted, states, discount=discount, credit=credit,
-        divide_by_std=settings.pop("divide_by_std", False), **settings,
-    )  # fmt: skip
+        rewards,
+        counted,
+        states,
+        discount=discount,
+        credit=credit,
+        divide_by_std=settings.pop("divide_by_std", False),
+        **settings,
+    )
 
 
 def test_the_whole_return_is_credited_to_each_turn_by_hand():

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from dreamgym.rl.config import SurrogateConfig, UpdateConfig
+from dreamgym.rl.config import CriticConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.credit import TurnGrid
-from dreamgym.rl.critic import CriticConfig
 
 
 def grid(length, scored=None, cut=None):
@@ -41,7 +40,9 @@ def test_what_is_not_scored_teaches_nobody():
 
 
 CRITIC = UpdateConfig(
-    baseline="critic", critic=CriticConfig(decay=1.0), normalize_advantages="none"
+    advantage_estimator="gae",
+    critic=CriticConfig(gae_lambda=1.0),
+    normalize_advantages="none",
 )
 
 
@@ -73,9 +74,10 @@ def test_an_episode_that_was_cut_goes_to_its_last_trusted_state():
 
 def test_without_its_group_a_turn_may_be_whitened():
     config = UpdateConfig(
-        discount=1.0, baseline="critic",
-        critic=CriticConfig(decay=1.0),
-    )  # fmt: skip
+        discount=1.0,
+        advantage_estimator="gae",
+        critic=CriticConfig(gae_lambda=1.0),
+    )
     adv, _, _ = grid([1, 1]).gae_advantages(
         [1.0, 3.0], np.zeros(2, np.float32), 1.0, config
     )
@@ -105,9 +107,10 @@ def test_filtered_imitation_keeps_what_was_won_and_scored():
 def test_a_pair_prefers_the_won_episode_by_how_wrong_the_policy_still_is():
     # Margins 1 + 1 and 0: already preferred, so the pair weighs beta sigmoid(-2 beta).
     config = UpdateConfig(
-        baseline="pairs", beta=0.5,
-        surrogate=SurrogateConfig(ratio="none", average="episode"),
-    )  # fmt: skip
+        advantage_estimator="preference_pairs",
+        dpo_beta=0.5,
+        surrogate=SurrogateConfig(importance_level="none", loss_aggregation="episode"),
+    )
     won, written = np.array([True, False]), np.array([4, 3])
     adv, use = grid([2, 1]).dpo_weights([1.0, 1.0, 0.0], won, written, config, 2)
     weight = 0.5 / (1 + np.exp(1.0)) * 2  # two episodes in one pair

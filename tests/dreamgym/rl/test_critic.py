@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dreamgym.rl.critic import Critic, CriticConfig
+from dreamgym.rl.config import CriticConfig
+from dreamgym.rl.critic import Critic
 from tests import doubles, helpers
 from worldmodel.backbone.model import apply_decoder
 from worldmodel.backbone.scalar_head import with_scalar_head
@@ -26,7 +27,7 @@ def turns(some=TASKS):
 
 
 def critic(trunk="shared", **settings):
-    config = CriticConfig(trunk=trunk, **settings)
+    config = CriticConfig(network=trunk, **settings)
     return Critic(doubles.model(), config, **ROWS)
 
 
@@ -39,7 +40,7 @@ def with_head(state, seed=0):
     return state._replace(params=nnx.from_flat_state(flat)), np.asarray(drawn)[0]
 
 
-@pytest.mark.parametrize("trunk", ["shared", "own"])
+@pytest.mark.parametrize("trunk", ["shared", "separate"])
 def test_a_value_is_read_where_the_turn_begins(trunk):
     judge, given, policy = critic(trunk), turns(), doubles.model().params
     state = judge.init()
@@ -52,15 +53,18 @@ def test_a_value_is_read_where_the_turn_begins(trunk):
         before = list(e.ids[: list(e.mask).index(True)])
         ids = np.array([before])
         hidden = apply_decoder(
-            m.definition, m.params, ids, np.arange(len(before))[None],
+            m.definition,
+            m.params,
+            ids,
+            np.arange(len(before))[None],
             np.ones_like(ids),
-        ).hidden[0, -1]  # fmt: skip
+        ).hidden[0, -1]
         np.testing.assert_allclose(
             value, np.asarray(hidden) @ head, rtol=2e-4, atol=1e-4
         )
     assert np.ptp(found) > 0.1
     # However turns are packed.
-    other = Critic(doubles.model(), CriticConfig(trunk=trunk), rows=2, width=30)
+    other = Critic(doubles.model(), CriticConfig(network=trunk), rows=2, width=30)
     np.testing.assert_allclose(
         other.values(state, policy, given[::-1])[::-1], found, rtol=1e-4, atol=1e-5
     )
@@ -77,7 +81,7 @@ def test_a_shared_trunk_is_the_policys_of_now():
         np.abs(found - judge.values(state, doubles.model().params, given)).max() > 0.01
     )
     # A critic with a network of its own does not look at the policy.
-    alone = critic("own")
+    alone = critic("separate")
     state, _ = with_head(alone.init())
     np.testing.assert_array_equal(
         alone.values(state, other, given),
@@ -88,7 +92,7 @@ def test_a_shared_trunk_is_the_policys_of_now():
 def test_what_is_fitted_leaves_the_policy_alone():
     policy = doubles.model().params
     before = jax.tree.map(np.asarray, policy)
-    judge, given = critic(clip=0.0), turns()
+    judge, given = critic(value_clip=0.0), turns()
     returns = np.ones(len(given), np.float32)
     state, told = judge.fit(
         judge.init(), policy, given, returns, np.zeros_like(returns), seed=0
@@ -97,24 +101,32 @@ def test_what_is_fitted_leaves_the_policy_alone():
     assert (after > 0.005).all()
     helpers.assert_trees_equal(before, jax.tree.map(np.asarray, policy))
     flat = dict(nnx.to_flat_state(state.params))
-    moved = {p[0] for p, x in nnx.to_flat_state(judge.init().params)
-             if helpers.distance(x[...], flat[p][...]) > 0}  # fmt: skip
+    moved = {
+        p[0]
+        for p, x in nnx.to_flat_state(judge.init().params)
+        if helpers.distance(x[...], flat[p][...]) > 0
+    }
     assert moved == {"head"}
-    own = critic("own", clip=0.0)
+    own = critic("separate", value_clip=0.0)
     state, _ = own.fit(
         own.init(), policy, given, returns, np.zeros_like(returns), seed=0
     )
     flat = dict(nnx.to_flat_state(state.params))
-    assert "layers" in {p[0] for p, x in nnx.to_flat_state(own.init().params)
-                        if helpers.distance(x[...], flat[p][...]) > 0}  # fmt: skip
-    np.testing.assert_allclose(told["explained"], 1.0, atol=1e-6)  # nothing varies
+    assert "layers" in {
+        p[0]
+        for p, x in nnx.to_flat_state(own.init().params)
+        if helpers.distance(x[...], flat[p][...]) > 0
+    }
+    np.testing.assert_allclose(
+        told["explained_variance"], 1.0, atol=1e-6
+    )  # nothing varies
 
 
-def explained(seed, returns_of, *, trunk="own"):
+def explained(seed, returns_of, *, trunk="separate"):
     """Share of the variance of unseen turns' returns that a fitted critic tells."""
     judge = Critic(
         doubles.model(),
-        CriticConfig(trunk=trunk, clip=0.0, learning_rate=1e-2, passes=5),
+        CriticConfig(network=trunk, value_clip=0.0, learning_rate=1e-2, epochs=5),
         **ROWS,
     )
     policy, state = doubles.model().params, judge.init()
@@ -124,7 +136,7 @@ def explained(seed, returns_of, *, trunk="own"):
         values = judge.values(state, policy, train)
         state, told = judge.fit(state, policy, train, returns, values, seed=n)
     left = unseen - judge.values(state, policy, test)
-    return 1.0 - left.var() / unseen.var(), told["explained"]
+    return 1.0 - left.var() / unseen.var(), told["explained_variance"]
 
 
 def place(examples, seed):
@@ -150,9 +162,14 @@ def test_a_critic_learns_what_states_are_worth_and_nothing_from_luck():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("trunk", "none"), ("decay", 1.1), ("clip", -1.0), ("learning_rate", 0.0),
-     ("passes", 0)],
-)  # fmt: skip
+    [
+        ("network", "none"),
+        ("gae_lambda", 1.1),
+        ("value_clip", -1.0),
+        ("learning_rate", 0.0),
+        ("epochs", 0),
+    ],
+)
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
         dataclasses.replace(CriticConfig(), **{setting: value})

@@ -149,9 +149,7 @@ def test_the_whole_is_the_sum_of_its_parts():
 
 def test_eager_is_jitted():
     logp, old, _, adv, mask = arrays(2)
-    jitted = jax.jit(
-        lambda *x: surrogate(*x, **CLIP).value()
-    )(logp, old, adv, mask)  # fmt: skip
+    jitted = jax.jit(lambda *x: surrogate(*x, **CLIP).value())(logp, old, adv, mask)
     eager = surrogate(logp, old, adv, mask, **CLIP).value()
     np.testing.assert_allclose(jitted, eager, rtol=1e-6)
 
@@ -189,8 +187,9 @@ def test_the_ratio_of_a_turn_is_the_mean_of_its_tokens_by_a_loop():
     wider = np.pad(segment + 4, ((0, 0), (0, 3)))
     again = losses.turn_log_ratio(
         jnp.pad(ratio, ((0, 0), (0, 3)), constant_values=9.0),
-        np.pad(mask, ((0, 0), (0, 3))), wider % 7,
-    )  # fmt: skip
+        np.pad(mask, ((0, 0), (0, 3))),
+        wider % 7,
+    )
     np.testing.assert_allclose(again[:, :6], got, rtol=1e-5)
 
 
@@ -227,11 +226,13 @@ def test_the_estimators_agree_with_the_exact_kl_on_average(kind):
     exact = (p * np.log(p / q)).sum()
     each = [
         losses.sampled_kl(
-            jnp.log(p[None, i : i + 1]), np.log(q[None, i : i + 1]),
-            np.ones((1, 1), bool), kind=kind,
+            jnp.log(p[None, i : i + 1]),
+            np.log(q[None, i : i + 1]),
+            np.ones((1, 1), bool),
+            kind=kind,
         ).total
         for i in range(3)
-    ]  # fmt: skip
+    ]
     np.testing.assert_allclose(p @ np.array(each), exact, rtol=1e-5)
     assert bool(min(each) < 0) is (kind == "k1")
 

@@ -14,7 +14,11 @@ from tests.dreamgym.rl import test_update as base
 from worldmodel.backbone.model import forward
 from worldmodel.fitting.batches import pack
 
-NONE = {"ratio": "none", "average": "episode", "temperature": base.HOT}
+NONE = {
+    "importance_level": "none",
+    "loss_aggregation": "episode",
+    "temperature": base.HOT,
+}
 
 
 def sums(params, tokens, masks, weight):
@@ -101,7 +105,7 @@ def test_preferences_are_those_of_a_loop_over_pairs():
 
 
 def test_what_is_imitated_beside_has_a_mean_of_its_own():
-    learner = base.updater(reference=1, minibatches=1, learning_rate=1e-2)
+    learner = base.updater(reference=1, num_minibatches=1, learning_rate=1e-2)
     given = base.examples()
     other = [e._replace(columns={}) for e in base.examples((0.0,))[:3]]
 
@@ -110,15 +114,15 @@ def test_what_is_imitated_beside_has_a_mean_of_its_own():
         return state.params, told
 
     plain, told = step()
-    assert "beside" not in told
+    assert "auxiliary_loss" not in told
     none, told = step(auxiliary=other, weights=LossWeights(kl=0.02))
     assert helpers.distance(plain, none) == 0.0
     weights = LossWeights(kl=0.02, auxiliary=0.5)
     joined, told = step(auxiliary=other, weights=weights)
     assert helpers.distance(plain, joined) > 1e-4
-    assert told["beside"] > 0
+    assert told["auxiliary_loss"] > 0
     twice, again = step(auxiliary=other * 2, weights=weights)
-    assert again["beside"] == pytest.approx(told["beside"], rel=1e-5)
+    assert again["auxiliary_loss"] == pytest.approx(told["auxiliary_loss"], rel=1e-5)
     assert helpers.distance(joined, twice) < 1e-5
 
 
@@ -143,13 +147,13 @@ def test_every_name_is_a_setting_that_stands(name):
 
 
 def test_pairs_are_of_whole_episodes():
-    with pytest.raises(ValueError, match=r"surrogate\.ratio = none"):
-        UpdateConfig(baseline="pairs")
+    with pytest.raises(ValueError, match=r"surrogate\.importance_level = none"):
+        UpdateConfig(advantage_estimator="preference_pairs")
     with pytest.raises(ValueError, match="beta must be > 0"):
-        UpdateConfig(beta=0.0)
+        UpdateConfig(dpo_beta=0.0)
 
 
-@pytest.mark.parametrize("settings", [{}, {"truncate": 2.0}])
+@pytest.mark.parametrize("settings", [{}, {"importance_cap": 2.0}])
 def test_a_batch_in_small_pieces_makes_the_same_update(settings):
     def moved(most):
         learner = base.updater(reference=1, learning_rate=1e-2, **settings)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
+from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.policy_loss import distribution, policy_loss
 from dreamgym.rl.trust_region import interpolate
 from dreamgym.rl.update import Updater, merge_equal_turns
@@ -36,7 +36,7 @@ def turns(thought_tokens=0):
 def grouped(settings):
     """Settings of the parts of an UpdateConfig, by their own names."""
     out = dict(settings)
-    for name, part in (("surrogate", SurrogateConfig), ("penalty", PenaltyConfig)):
+    for name, part in (("surrogate", SurrogateConfig), ("kl_penalty", KLPenaltyConfig)):
         known = {f.name for f in dataclasses.fields(part)} & set(out)
         if known:
             out[name] = part(**{k: out.pop(k) for k in known})
@@ -46,7 +46,12 @@ def grouped(settings):
 @functools.cache
 def updater(*, reference=0, thought_tokens=0, **settings):
     policy = doubles.policy(action_tokens=5, thought_tokens=thought_tokens)
-    settings = {"rows": 4, "width": 80, "minibatches": 1, "warmup": 1} | settings
+    settings = {
+        "batch_rows": 4,
+        "row_tokens": 80,
+        "num_minibatches": 1,
+        "warmup_steps": 1,
+    } | settings
     settings = {"temperature": HOT} | grouped(settings)
     config = UpdateConfig(**settings)
     grammar = policy.grammar(config.temperature)
@@ -119,7 +124,7 @@ def test_before_any_update_the_ratio_is_one():
     np.testing.assert_allclose(metrics["policy_loss"], -mean, atol=1e-4)
     np.testing.assert_allclose(metrics["kl"], 0.0, atol=1e-6)
     np.testing.assert_allclose(metrics["loss"], -mean, atol=1e-4)
-    assert metrics["clipped"] == 0.0
+    assert metrics["clip_fraction"] == 0.0
 
 
 def test_logp_and_entropy_are_those_of_a_loop():
@@ -169,9 +174,14 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
     assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
     ref = distribution(logits, tokens, masks, 1.0)
     _, told = policy_loss(
-        logits, tokens, ref_logp=ref, masks=masks, kl_weight=0.02, entropy_weight=0.0,
+        logits,
+        tokens,
+        ref_logp=ref,
+        masks=masks,
+        kl_weight=0.02,
+        entropy_weight=0.0,
         config=UpdateConfig(),
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(told["entropy"].total, 0.0, atol=1e-6)
 
 
@@ -201,9 +211,9 @@ def test_padding_and_context_may_hold_anything(bad):
     masks, config = masks_of(policy), UpdateConfig()
 
     def gradient(tokens, ref):
-        return jax.value_and_grad(
-            lambda x: loss_of(tokens, x, ref, masks, config)
-        )(logits)  # fmt: skip
+        return jax.value_and_grad(lambda x: loss_of(tokens, x, ref, masks, config))(
+            logits
+        )
 
     value, clean = gradient(tokens, ref)
     dirty = tokens._replace(
@@ -229,15 +239,22 @@ def test_the_count_is_the_number_of_sampled_tokens():
     logits = jnp.zeros((*tokens.ids.shape, doubles.tokenizer().vocab_size))
     masks = masks_of(doubles.policy())
     ratio, found = policy_loss(
-        logits, tokens, ref_logp=distribution(logits, tokens, masks, 1.0), masks=masks,
-        kl_weight=0.02, entropy_weight=0.0,
+        logits,
+        tokens,
+        ref_logp=distribution(logits, tokens, masks, 1.0),
+        masks=masks,
+        kl_weight=0.02,
+        entropy_weight=0.0,
         config=UpdateConfig(),
-    )  # fmt: skip
+    )
     sampled = sum(sum(t.sampled) for t in turns())
     np.testing.assert_allclose(ratio.count, sampled, rtol=1e-6)
     assert {k for k, v in found.items() if float(v.count) == sampled} == {
-        "policy_loss", "kl", "entropy", "clipped",
-    }  # fmt: skip
+        "policy_loss",
+        "kl",
+        "entropy",
+        "clip_fraction",
+    }
 
 
 def distance(a, b):
@@ -250,7 +267,7 @@ def test_microbatches_change_nothing():
     # turns are of different lengths.
     results = []
     for rows in (2, 8):
-        learner = updater(rows=rows)
+        learner = updater(batch_rows=rows)
         state = learner.learner.init()
         for seed in range(2):
             state, metrics = learner.update(state, examples(), seed=seed)
@@ -272,7 +289,7 @@ def test_minibatches_are_as_many_updates():
     rows = len(pack(merge_equal_turns(examples()), 50).ids)
     assert rows > 4
     for count, steps in ((1, 1), (2, 2), (99, rows)):
-        learner = updater(minibatches=count, width=50)
+        learner = updater(num_minibatches=count, row_tokens=50)
         state, _ = learner.update(learner.learner.init(), examples(), seed=0)
         assert int(state.step) == steps
 
@@ -280,7 +297,7 @@ def test_minibatches_are_as_many_updates():
 def test_the_same_seed_gives_the_same_update_bit_for_bit():
     found = []
     for seed in (0, 0, 5):
-        learner = updater(minibatches=4, rows=1, learning_rate=0.05)
+        learner = updater(num_minibatches=4, batch_rows=1, learning_rate=0.05)
         found.append(
             learner.update(learner.learner.init(), examples(), seed=seed)[0].params
         )
@@ -316,7 +333,7 @@ def test_good_turns_become_likelier_and_bad_ones_less_likely(sign):
 
 
 def test_without_advantage_the_kl_term_pulls_to_the_reference():
-    learner = updater(reference=5, learning_rate=3e-3, kl=1.0)
+    learner = updater(reference=5, learning_rate=3e-3, coefficient=1.0)
     state = learner.learner.init()
     seen = []
     for n in range(6):
@@ -324,7 +341,7 @@ def test_without_advantage_the_kl_term_pulls_to_the_reference():
         seen.append(metrics["kl"])
     assert seen[0] > 0
     assert seen[-1] < 0.9 * seen[0]
-    free = updater(reference=5, learning_rate=3e-3, kl=0.0)
+    free = updater(reference=5, learning_rate=3e-3, coefficient=0.0)
     start, state = free.learner.init(), free.learner.init()
     for n in range(2):
         state, _ = free.update(state, examples((0.0,)), seed=n)
@@ -334,11 +351,9 @@ def test_without_advantage_the_kl_term_pulls_to_the_reference():
 def test_a_turn_longer_than_a_row_is_not_trained_in_a_cut_context():
     # Under another context the ratio is not one: such a turn must have its whole
     # context, or be refused by name.
-    learner = updater(width=24, learning_rate=1e-9)
+    learner = updater(row_tokens=24, learning_rate=1e-9)
     with contextlib.suppress(ValueError):
-        _, metrics = learner.update(
-            learner.learner.init(), examples((1.0,)), seed=0
-        )  # fmt: skip
+        _, metrics = learner.update(learner.learner.init(), examples((1.0,)), seed=0)
         np.testing.assert_allclose(metrics["policy_loss"], -1.0, atol=1e-4)
 
 
@@ -351,22 +366,39 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("clip_low", 0.0), ("clip_low", 1.0), ("clip_high", 0.0), ("kl", -0.1),
-        ("temperature", 0.0), ("minibatches", 0), ("rows", 0), ("width", 0),
-        ("warmup", 0), ("discount", -0.1), ("discount", 1.1), ("dual_clip", 1.0),
-        ("truncate", -1.0), ("entropy", -0.1), ("radius", -0.1), ("target", -0.1),
-        ("ratio", "word"), ("average", "word"), ("baseline", "luck"),
-        ("kind", "k2"), ("place", "both"),
+        ("clip_low", 0.0),
+        ("clip_low", 1.0),
+        ("clip_high", 0.0),
+        ("coefficient", -0.1),
+        ("temperature", 0.0),
+        ("num_minibatches", 0),
+        ("batch_rows", 0),
+        ("row_tokens", 0),
+        ("warmup_steps", 0),
+        ("discount", -0.1),
+        ("discount", 1.1),
+        ("dual_clip", 1.0),
+        ("importance_cap", -1.0),
+        ("entropy_coefficient", -0.1),
+        ("max_update_kl", -0.1),
+        ("target", -0.1),
+        ("importance_level", "word"),
+        ("loss_aggregation", "word"),
+        ("advantage_estimator", "luck"),
+        ("estimator", "k2"),
+        ("placement", "both"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=setting):
         UpdateConfig(**grouped({setting: value}))
 
 
 def test_a_reward_is_not_paid_for_a_reference_that_moves():
-    with pytest.raises(ValueError, match=r"reference_decay must be 0, got 0\.5"):
-        PenaltyConfig(place="reward", reference_decay=0.5)
+    with pytest.raises(ValueError, match=r"reference_ema_decay must be 0, got 0\.5"):
+        KLPenaltyConfig(placement="reward", reference_ema_decay=0.5)
+    with pytest.raises(ValueError, match="must be > 0 to begin with, got 0"):
+        KLPenaltyConfig(coefficient=0.0, target=0.1)
 
 
 def test_the_step_grows_over_the_warm_up():
@@ -374,7 +406,7 @@ def test_the_step_grows_over_the_warm_up():
     # minibatch warms up, 1/21 where 20 do.
     moved = []
     for warmup in (1, 20, 3000):
-        learner = updater(warmup=warmup, learning_rate=1e-2, kl=0.0)
+        learner = updater(warmup_steps=warmup, learning_rate=1e-2, coefficient=0.0)
         start, given = learner.learner.init(), learner.learner.init()
         state, _ = learner.update(given, examples((1.0, -1.0)), seed=0)
         moved.append(distance(state.params, start.params))
@@ -383,7 +415,7 @@ def test_the_step_grows_over_the_warm_up():
 
 def test_equal_turns_once_have_the_gradient_of_all_of_them():
     # Twice the same turns, with advantages of either sign: half as many examples.
-    learner = updater(kl=0.3, reference=1)
+    learner = updater(coefficient=0.3, reference=1)
     state = learner.learner.init()
     given = [*examples((1.0, -0.5)), *examples((0.2, -2.0)), *examples((-1.0, 0.0))]
     few = merge_equal_turns(given)
@@ -413,9 +445,10 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
 def test_the_reference_may_follow_the_policy():
     # From a far reference the first minibatch has a large KL; one that begins at the
     # policy and follows it stays near.
-    fixed = updater(reference=5, learning_rate=3e-3, kl=0.1)
-    follows = PenaltyConfig(reference_decay=0.5)
-    near = updater(reference=5, learning_rate=3e-3, kl=0.1, penalty=follows)
+    fixed = updater(reference=5, learning_rate=3e-3, coefficient=0.1)
+    near = updater(
+        reference=5, learning_rate=3e-3, coefficient=0.1, reference_ema_decay=0.5
+    )
     found = []
     for one in (fixed, near):
         state = one.learner.init()
@@ -437,9 +470,12 @@ def test_what_was_moved_is_the_kl_of_new_and_old():
     whole = []
     for params in (state.params, old):
         logits = forward(
-            doubles.model().definition, params, tokens.ids, tokens.position,
+            doubles.model().definition,
+            params,
+            tokens.ids,
+            tokens.position,
             tokens.segment,
-        )  # fmt: skip
+        )
         whole.append(np.asarray(distribution(logits, tokens, masks, HOT), np.float64))
     new, was = whole
     for b, t in zip(*np.nonzero(tokens.mask), strict=True):
@@ -448,10 +484,10 @@ def test_what_was_moved_is_the_kl_of_new_and_old():
         found = (np.exp(p) * (p - q)).sum()
         total += found * tokens.weight[b, t]
         most = max(most, found)
-    assert metrics["step"] == 1.0
+    assert metrics["step_fraction"] == 1.0
     count = tokens.weight[tokens.mask].sum()
-    np.testing.assert_allclose(metrics["moved"], total / count, rtol=1e-3)
-    np.testing.assert_allclose(metrics["moved_most"], most, rtol=1e-3)
+    np.testing.assert_allclose(metrics["update_kl"], total / count, rtol=1e-3)
+    np.testing.assert_allclose(metrics["update_kl_max"], most, rtol=1e-3)
 
 
 def test_what_a_step_gained_and_how_far_its_turns_went_by_a_loop():
@@ -483,33 +519,38 @@ def test_what_a_step_gained_and_how_far_its_turns_went_by_a_loop():
         gain += np.exp(ratio) * e.columns["advantage"]
         weights += 1.0
         furthest = max(furthest, far)
-    np.testing.assert_allclose(metrics["gain"], gain / weights, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(metrics["moved_turn"], furthest, rtol=1e-2)
+    np.testing.assert_allclose(
+        metrics["surrogate_gain"], gain / weights, rtol=1e-3, atol=1e-4
+    )
+    np.testing.assert_allclose(metrics["update_kl_max_turn"], furthest, rtol=1e-2)
     # A step along the gradient gains, on the batch it was made from.
     np.testing.assert_allclose(
         0.25, np.mean([e.columns["advantage"] for e in given]), atol=1e-6
     )
-    assert metrics["gain"] > 0.25
+    assert metrics["surrogate_gain"] > 0.25
 
 
 def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
     free = updater(learning_rate=3e-2)
     far, told = free.update(free.learner.init(), examples(), seed=0)
-    radius = told["moved"] / 10
-    held = updater(learning_rate=3e-2, radius=radius)
+    radius = told["update_kl"] / 10
+    held = updater(learning_rate=3e-2, max_update_kl=radius)
     near, metrics = held.update(held.learner.init(), examples(), seed=0)
-    assert metrics["moved"] <= radius
-    assert metrics["step"] in {2.0**-k for k in range(1, 8)}
+    assert metrics["update_kl"] <= radius
+    assert metrics["step_fraction"] in {2.0**-k for k in range(1, 8)}
     # Half of it would have been too far, or the step were longer.
     start = held.learner.init().params
-    longer = interpolate(start, far.params, min(2 * metrics["step"], 1.0))
+    longer = interpolate(start, far.params, min(2 * metrics["step_fraction"], 1.0))
     tokens = pack(merge_equal_turns(examples()), 80)
     assert held.update_size(longer, start, tokens).mean_kl > radius
-    assert distance(near.params, interpolate(start, far.params, metrics["step"])) < 1e-6
+    assert (
+        distance(near.params, interpolate(start, far.params, metrics["step_fraction"]))
+        < 1e-6
+    )
     # Where the radius is wide nothing changes.
-    wide = updater(learning_rate=3e-2, radius=100.0)
+    wide = updater(learning_rate=3e-2, max_update_kl=100.0)
     same, metrics = wide.update(wide.learner.init(), examples(), seed=0)
-    assert metrics["step"] == 1.0
+    assert metrics["step_fraction"] == 1.0
     assert distance(same.params, far.params) == 0.0
 
 
@@ -536,7 +577,7 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
     ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
     more = (
         {"learner_logp": tokens.columns["sampler_logp"] + 1.0}
-        if learner.config.surrogate.truncate
+        if learner.config.surrogate.importance_cap
         else {}
     )
     return learner.learner.gradient(
@@ -545,7 +586,7 @@ def gradient(tokens=None, kl=0.0, given=None, **settings):
         ref_logp=ref,
         masks=masks,
         kl_weight=np.float32(kl),
-        entropy_weight=np.float32(settings.get("entropy", 0.0)),
+        entropy_weight=np.float32(settings.get("entropy_coefficient", 0.0)),
         **more,
     )
 
@@ -558,16 +599,20 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
     plain, told = gradient(given=given)
     size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
     for settings in (
-        {"ratio": "turn"}, {"entropy": 1.0}, {"truncate": 2.0}, {"kl": 0.5},
-        {"kl": 0.5, "kind": "k1"}, {"kl": 0.5, "kind": "k3"},
-    ):  # fmt: skip
+        {"importance_level": "turn"},
+        {"entropy_coefficient": 1.0},
+        {"importance_cap": 2.0},
+        {"kl": 0.5},
+        {"kl": 0.5, "estimator": "k1"},
+        {"kl": 0.5, "estimator": "k3"},
+    ):
         kl = settings.pop("kl", 0.0)
         grads, found = gradient(kl=kl, given=given, **settings)
         assert distance(grads, plain) > 1e-3 * size, settings
         for name in ("kl", "entropy"):
             assert float(found[name].total) == pytest.approx(float(told[name].total))
     same, _ = gradient(
-        kl=0.5, place="reward", given=given
+        kl=0.5, placement="reward", given=given
     )  # it is in the reward already
     assert distance(same, plain) == 0.0
 
@@ -575,11 +620,9 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
 def test_tokens_the_learner_finds_likelier_than_the_sampler_weigh_more():
     # e^1 times likelier: the weight is cut at 2; the clip stands where the learner was.
     once, _ = gradient()
-    _, told = gradient(truncate=2.0)
+    _, told = gradient(importance_cap=2.0)
     learner = updater(reference=1)
-    moved = [
-        with_shift(e, np.array(e.mask, float)) for e in examples()
-    ]  # fmt: skip
+    moved = [with_shift(e, np.array(e.mask, float)) for e in examples()]
     shifted, expected = gradient(given=moved)
     np.testing.assert_allclose(
         told["policy_loss"].total, 2.0 * expected["policy_loss"].total, rtol=1e-4
@@ -587,7 +630,7 @@ def test_tokens_the_learner_finds_likelier_than_the_sampler_weigh_more():
     assert distance(once, shifted) > 0
     assert float(told["policy_loss"].count) == float(expected["policy_loss"].count)
     # In a whole update sampler and learner agree: every weight is one.
-    exact = updater(learning_rate=1e-9, truncate=2.0)
+    exact = updater(learning_rate=1e-9, importance_cap=2.0)
     _, metrics = exact.update(exact.learner.init(), examples((1.0, -0.5)), seed=0)
     _, plain = learner.update(learner.learner.init(), examples((1.0, -0.5)), seed=0)
     np.testing.assert_allclose(metrics["policy_loss"], plain["policy_loss"], atol=1e-4)
@@ -596,7 +639,9 @@ def test_tokens_the_learner_finds_likelier_than_the_sampler_weigh_more():
 def test_the_entropy_bonus_spreads_the_policy():
     kept = {}
     for bonus in (0.0, 1.0):
-        learner = updater(learning_rate=3e-3, entropy=bonus, kl=0.0)
+        learner = updater(
+            learning_rate=3e-3, entropy_coefficient=bonus, coefficient=0.0
+        )
         state = learner.learner.init()
         for n in range(3):
             state, metrics = learner.update(state, examples((0.0,)), seed=n)
@@ -609,12 +654,14 @@ def test_the_entropy_bonus_spreads_the_policy():
     [
         ({"learning_rate": 0.0}, "learning_rate must be > 0"),
         (
-            {"baseline": "success", "penalty": PenaltyConfig(place="reward")},
-            "baseline = success reads no rewards",
+            {
+                "advantage_estimator": "success_filter",
+                "kl_penalty": KLPenaltyConfig(placement="reward"),
+            },
+            "advantage_estimator = success_filter reads no rewards",
         ),
-        ({"kl": 0.0, "penalty": PenaltyConfig(target=0.1)}, "must be > 0 to begin"),
         (
-            {"surrogate": SurrogateConfig(ratio="none", dual_clip=2.0)},
+            {"surrogate": SurrogateConfig(importance_level="none", dual_clip=2.0)},
             "surrogate.dual_clip bounds a ratio",
         ),
     ],
@@ -628,13 +675,18 @@ def test_only_differences_of_returns_are_what_theorem_1_asks_for():
     assert UpdateConfig().in_returns
     assert UpdateConfig(normalize_advantages="none").in_returns
     assert not UpdateConfig(credit="episode").in_returns
-    assert not UpdateConfig(baseline="critic").in_returns  # whitened
-    assert UpdateConfig(baseline="critic", normalize_advantages="none").in_returns
+    assert not UpdateConfig(advantage_estimator="gae").in_returns  # whitened
+    assert UpdateConfig(
+        advantage_estimator="gae", normalize_advantages="none"
+    ).in_returns
     assert not UpdateConfig(normalize_advantages="group").in_returns
     assert not UpdateConfig(
-        baseline="success", surrogate=SurrogateConfig(ratio="none")
+        advantage_estimator="success_filter",
+        surrogate=SurrogateConfig(importance_level="none"),
     ).in_returns
-    assert not UpdateConfig(surrogate=SurrogateConfig(average="turn")).in_returns
+    assert not UpdateConfig(
+        surrogate=SurrogateConfig(loss_aggregation="turn")
+    ).in_returns
 
 
 def test_a_turn_of_an_earlier_policy_keeps_its_probabilities():

@@ -1,14 +1,16 @@
 """A run directory: manifest, refusals, stage markers, nothing overwritten."""
 
 import json
+import types
 
 import pytest
 
 from dreamgym.config.overrides import digest_of
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import TrustConfig
+from dreamgym.config.stages import UncertaintyConfig
+from dreamgym.run import directory
 from dreamgym.run.directory import SCHEMA, Run, RunError
-from dreamgym.run.display import bar
+from dreamgym.run.display import progress_bar
 from dreamgym.run.tracking import FILE, read_metrics
 
 TINY = preset("tiny")
@@ -28,14 +30,14 @@ def test_the_manifest_says_what_the_run_is(tmp_path):
     assert told["schema"] == SCHEMA
     assert (told["preset"], told["seed"]) == ("tiny", 3)
     assert told["settings"] == run.config.digest()
-    assert told["config"]["collect"]["games"] == run.config.collect.games
+    assert told["config"]["collect"]["train_tasks"] == run.config.collect.train_tasks
     assert {"python", "jax", "dreamgym"} <= told["versions"].keys()
 
 
 def test_the_same_settings_open_the_run_again(tmp_path):
-    Run(tmp_path, TINY).write_json("a.json", [1])
+    Run(tmp_path, TINY).write_json("a.json", {"a": 1})
     before = everything(tmp_path)
-    assert Run(tmp_path, TINY).read_json("a.json") == [1]
+    assert Run(tmp_path, TINY).read_json("a.json") == {"a": 1}
     assert everything(tmp_path) == before
 
 
@@ -44,7 +46,7 @@ def test_other_settings_are_refused_and_named(tmp_path):
     before = everything(tmp_path)
     with pytest.raises(RunError, match=r"other settings.*seed: 0 there, 4 here"):
         Run(tmp_path, preset("tiny", seed=4))
-    with pytest.raises(RunError, match=r"collect\.games: 24 there"):
+    with pytest.raises(RunError, match=r"collect\.train_tasks: 24 there"):
         Run(tmp_path, preset("default"))
     assert everything(tmp_path) == before
 
@@ -52,7 +54,7 @@ def test_other_settings_are_refused_and_named(tmp_path):
 def test_a_changed_episodes_file_is_refused(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_text("one")
-    config = preset("tiny", episodes=str(path), env="")
+    config = preset("tiny", {"env.id": "", "data.episodes": str(path)})
     Run(tmp_path / "run", config)
     path.write_text("two")
     with pytest.raises(RunError, match="the episodes file has changed"):
@@ -109,7 +111,8 @@ def test_a_stage_runs_once_and_leaves_its_numbers(tmp_path, capsys):
 def test_a_stage_that_fails_has_no_marker_and_its_seconds_add_up(tmp_path, monkeypatch):
     run = Run(tmp_path, TINY)
     clock = iter([0.0, 5.0, 100.0, 103.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    fake = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(directory, "time", fake)
 
     def fail():
         raise OSError("disk full")
@@ -143,7 +146,7 @@ def test_drop_removes_a_folder_and_only_that(tmp_path):
 
 
 def test_the_bar_takes_positions_notes_and_too_much():
-    with bar(3, "x") as show:
+    with progress_bar(3, "x") as show:
         for done in (1, 3, 9):
             show(done, {"loss": 0.5, "step": done})
 
@@ -154,7 +157,8 @@ def test_what_is_followed_is_told_with_its_speed_and_gaps_are_filled(
     clock = iter([100.0, 102.0, 107.0, 107.5])
     run = Run(tmp_path, TINY)
     with monkeypatch.context() as patched:
-        patched.setattr("time.monotonic", lambda: next(clock, 110.0))
+        fake = types.SimpleNamespace(monotonic=lambda: next(clock, 110.0))
+        patched.setattr(directory, "time", fake)
         with run.following("bc", 30) as told:
             told(10, {"loss": 2.0, "tokens": 100})  # in 2 s
             told(10, {})
@@ -174,7 +178,9 @@ def test_what_is_followed_is_told_with_its_speed_and_gaps_are_filled(
 
 
 def test_a_run_is_opened_with_the_settings_it_was_made_with(tmp_path):
-    config = preset("tiny", seed=3, env="a:B", shuffled=True)
+    config = preset(
+        "tiny", {"env.id": "a:B", "pretrain.permute_outcomes": True}, seed=3
+    )
     made = Run(tmp_path / "r", config)
     opened = Run.open(tmp_path / "r")
     assert opened.config == config
@@ -189,10 +195,12 @@ def test_what_is_no_run_is_not_opened(tmp_path):
     told = json.loads(path.read_text())
     told["config"]["pretrain"]["speed"] = 9
     path.write_text(json.dumps(told))
-    with pytest.raises(RunError, match=r"FitConfig has no \['speed'\]"):
+    with pytest.raises(
+        RunError, match=r"made by dreamgym .*PretrainConfig has no \['speed'\]"
+    ):
         Run.open(tmp_path / "r")
     path.write_text("[]")
-    with pytest.raises(RunError, match="not the settings of a run"):
+    with pytest.raises(RunError, match="expected a JSON object"):
         Run.open(tmp_path / "r")
 
 
@@ -200,23 +208,24 @@ def test_a_run_of_before_a_setting_did_what_its_default_does(tmp_path):
     Run(tmp_path / "r", TINY)
     path = tmp_path / "r/manifest.json"
     told = json.loads(path.read_text())
-    del told["config"]["trust"]  # as a version before would have written it
-    path.write_text(json.dumps(told | {"settings": "another"}))
+    del told["config"]["uncertainty"]  # as a version before would have written it
+    digest = digest_of(told["config"], "")
+    path.write_text(json.dumps(told | {"settings": digest}))
     assert Run.open(tmp_path / "r").config == TINY
     Run(tmp_path / "r", TINY)
-    doubting = preset("tiny", trust=TrustConfig(gate=0.1))
-    with pytest.raises(RunError, match="trust"):
+    doubting = preset("tiny", uncertainty=UncertaintyConfig(false_abort_rate=0.1))
+    with pytest.raises(RunError, match="uncertainty"):
         Run(tmp_path / "r", doubting)
 
 
 def test_a_run_of_before_a_setting_is_opened_with_its_episodes_and_no_others(tmp_path):
     file = tmp_path / "e.jsonl"
     file.write_text("one")
-    config = preset("tiny", episodes=str(file), env="")
+    config = preset("tiny", {"env.id": "", "data.episodes": str(file)})
     made = Run(tmp_path / "r", config)
     told = made.read_json("manifest.json")
     del told["config"]["server"]  # as a version before would have written it
-    before = digest_of(told["config"], config.episodes)
+    before = digest_of(told["config"], config.data.episodes)
     assert before != told["settings"]
     made.write_json("manifest.json", told | {"settings": before})
     assert Run.open(tmp_path / "r").config == config
@@ -242,3 +251,50 @@ def test_what_a_kill_left_of_a_dropped_folder_is_no_checkpoint(tmp_path):
     run.drop("checkpoints/dream")
     assert list(run.path("checkpoints").iterdir()) == []
     run.drop("checkpoints/dream")  # nothing is there
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"numbers": []}'])
+def test_a_damaged_marker_is_an_error_with_its_name(tmp_path, text):
+    run = Run(tmp_path, TINY)
+    run.mark("collect", {"episodes": 1})
+    (tmp_path / "stages/collect.json").write_text(text)
+    with pytest.raises(RunError, match=r"collect\.json.*runs again"):
+        run.done("collect")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nan", "x", "-3", "1e999"])
+def test_damaged_seconds_are_none(tmp_path, text, capsys):
+    run = Run(tmp_path, TINY)
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/collect.seconds").write_text(text)
+    run.stage("collect", lambda: {})
+    assert 0 <= run.read_json("stages/collect.json")["seconds"] < 10
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("edit", ["seed", "preset", "config.seed"])
+def test_an_edited_manifest_is_refused(tmp_path, edit):
+    Run(tmp_path, TINY)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    *group, name = edit.split(".")
+    (manifest[group[0]] if group else manifest)[name] = 5 if name == "seed" else "small"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match=r"manifest\.json: edited"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "{}", '{"config": 3}'])
+def test_a_damaged_manifest_is_an_error_with_its_name(tmp_path, text):
+    Run(tmp_path, TINY)
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{"])
+def test_a_damaged_file_of_a_run_is_an_error_with_its_name(tmp_path, text):
+    run = Run(tmp_path, TINY)
+    (tmp_path / "fidelity.json").write_text(text)
+    with pytest.raises(ValueError, match=r"fidelity\.json: expected"):
+        run.read_json("fidelity.json")

@@ -1,23 +1,34 @@
-"""What a person who waits sees: its lines by hand, and on a terminal's screen."""
+"""What a person who waits sees: lines by hand, a terminal's screen, a file."""
 
 import io
-import itertools
-import os
 import re
+import sys
+import time
 import types
 
 import pytest
 
 from dreamgym.run import display
-from dreamgym.run.display import duration, lines, number, seconds_left, sparkline
+from dreamgym.run.display import (
+    Status,
+    duration,
+    make_console,
+    metric_text,
+    seconds_left,
+    sparkline,
+)
 
 ROWS = [
     {"success": 0.1, "return": 0.0, "kl": 0.5},
     {
-        "success": 0.52, "return": 0.5, "kl": 0.0123, "moved": 0.00345, "entropy": 1.25,
-        "invalid": 0.081, "gate": 0.0, "tokens/s": 5234.4, "unchanged": 0.3,
+        "success": 0.52,
+        "return": 0.5,
+        "kl": 0.0123,
+        "entropy": 1.25,
+        "tokens/s": 5234.4,
+        "what nobody shows": 0.3,
     },
-]  # fmt: skip
+]
 
 
 def test_a_spark_for_each_value_least_to_most():
@@ -25,52 +36,16 @@ def test_a_spark_for_each_value_least_to_most():
     assert sparkline([9, 0.0, 3.5, 7.0], 3) == "▁▅█"  # the last three: 0, 1/2, 1
     assert sparkline([2, 2], 5) == "▁▁"
     assert sparkline([], 5) == ""
-    assert sparkline([0, 7], 5, display.PLAIN_BARS) == "_#"
+    assert sparkline([0, 7], 5, display.ASCII_BARS) == "_#"
 
 
 def test_times_and_numbers_are_short():
     assert [duration(s) for s in (0, 9.6, 61, 3600, 36065)] == [
         "0:00", "0:10", "1:01", "1:00:00", "10:01:05"
     ]  # fmt: skip
-    assert number("invalid", 0.0812) == "8.1 %"
-    assert number("kl", 0.012345) == "0.0123"
-    assert number("tokens/s", 52344.4) == "52,344"
-
-
-def test_the_block_by_hand():
-    got = lines("dream", "update", 12, 30, ROWS, spent=130, left=195.4, width=60)
-    assert got == [
-        "dream  12/30 updates  2:10, 3:15 left  ████████▁▁▁▁▁▁▁▁▁▁▁▁▁",
-        "success 0.52 ▁█   return 0.5 ▁█   KL 0.0123   moved 0.00345",
-        "entropy 1.25   invalid 8.1 %   gate 0.0 %   tokens/s 5,234",
-    ]
-    # The first line: 37 + 2 characters leave 21 of 60, of which 12/30 are full: 8.
-
-
-@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width):
-    rows = ROWS * 40
-    got = lines("real_only_total", "step", 1, 10**6, rows, spent=9, left=None,
-                width=width)  # fmt: skip
-    assert max(map(len, got)) <= width
-    if width >= 40:
-        text = " ".join(got)
-        assert all(f"{called} " in text for _, called in display.SHOWN if called in (
-            "success", "return", "KL", "moved", "entropy", "invalid", "gate", "tokens/s"
-        ))  # fmt: skip
-        assert "held out" not in text
-
-
-def test_a_fit_shows_its_losses_and_nothing_of_an_agent():
-    rows = [{"loss": 2.0}, {"loss": 1.0, "held_out/loss": 1.5}, {"loss": 0.5}]
-    got = lines("bc", "update", 30, 200, rows, spent=1, left=5, width=60)[1:]
-    assert got == ["loss 0.5 █▃▁   held out 1.5"]  # 1.5 / 2 down: mark 7 / 3 is 2
-
-
-def test_what_is_no_number_is_not_drawn():
-    rows = [{"loss": 2.0, "kl": float("nan")}, {"loss": float("nan")}, {"loss": 1.0}]
-    got = lines("bc", "update", 3, 9, rows, spent=1, left=None, width=60)[1:]
-    assert got == ["loss 1 █▁"]
+    assert metric_text("success", 0.0812) == "8.1 %"
+    assert metric_text("kl", 0.012345) == "0.0123"
+    assert metric_text("tokens/s", 52344.4) == "52,344"
 
 
 def test_time_left_forgets_what_the_compiler_took():
@@ -82,106 +57,182 @@ def test_time_left_forgets_what_the_compiler_took():
     assert seconds_left([(0, 0.0), (1, 1.0), (12, 2.0)], 10) == 0.0
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_status_is_one_line(clock):
+    status = Status(30, "dream", "update")
+    clock[0] += 10
+    status.update(2, ROWS[0])
+    clock[0] += 40
+    status.update(12, ROWS[1])
+    # 10 updates in 40 s, 18 to go: 72 s; 2 s have gone by since.
+    clock[0] += 2
+    assert status.line() == (
+        "dream  12/30 updates  0:52, 1:10 left  success 52.0 %  return 0.5  "
+        "KL to the start 0.0123  entropy 1.25  tokens/s 5,234"
+    )
+    status.update(30)
+    assert status.head() == "dream  30/30 updates  0:52"  # what follows is not known
+
+
+def test_a_status_of_unknown_length_and_one_of_bytes(clock):
+    status = Status(0, "pretrain", "it")
+    clock[0] += 61
+    assert status.line() == "pretrain  1:01"
+    status = Status(2_000_000, "read x.jsonl", "B")
+    status.update(500_000)
+    assert status.line() == "read x.jsonl  500.0 kB/2.0 MB  0:00"
+
+
+def test_what_was_done_before_the_start_does_not_count_as_speed(clock):
+    status = Status(100, "bc", "update")
+    status.update(50)  # a resumed run
+    clock[0] += 10
+    status.update(55)
+    assert "1:30 left" in status.line()  # 5 in 10 s, 45 to go
+
+
+def test_what_is_no_number_is_not_shown(clock):
+    status = Status(9, "bc", "update")
+    for row in ({"loss": 2.0, "kl": float("nan")}, {"loss": float("nan")}, {"loss": 1}):
+        clock[0] += 1
+        status.update(3, row)
+    assert status.line().endswith("left  loss 1")
+    assert [(label, values) for label, _, values in status.metrics()] == [
+        ("loss", [2.0, 1])
+    ]
+
+
 class Terminal(io.StringIO):
-    """A screen that knows what we write: text, returns, clearing, going up."""
-
     encoding = "utf-8"
-
-    def __init__(self):
-        super().__init__()
-        self.screen, self.row, self.column, self.raw = [""], 0, 0, ""
 
     def isatty(self):
         return True
 
-    def write(self, text):
-        self.raw += text
-        for mark in re.findall(r"\x1b\[\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
-            self.one(mark)
-
-    def one(self, mark):
-        line = self.screen[self.row]
-        if mark == "\n":
-            self.row, self.column = self.row + 1, 0
-            self.screen += [""] * (self.row + 1 - len(self.screen))
-        elif mark == "\r":
-            self.column = 0
-        elif mark == "\x1b[K":
-            self.screen[self.row] = line[: self.column]
-        elif mark == "\x1b[J":
-            self.screen[self.row :] = [line[: self.column]]
-        elif mark.startswith("\x1b"):
-            assert mark.endswith("F"), f"unknown code {mark!r}"
-            self.row, self.column = self.row - int(mark[2:-1]), 0
-            assert self.row >= 0
-        else:
-            end = self.column + len(mark)
-            self.screen[self.row] = line[: self.column].ljust(self.column) + (
-                mark + line[end:]
-            )
-            self.column = end
-
 
 @pytest.fixture
 def terminal(monkeypatch):
-    made, clock = Terminal(), itertools.count()
+    made = Terminal()
     monkeypatch.setattr(display, "sys", types.SimpleNamespace(stderr=made))
-    monkeypatch.setattr(display.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(
-        display.shutil, "get_terminal_size", lambda: os.terminal_size((60, 24))
-    )
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (("TERM", "xterm-256color"), ("COLUMNS", "70"), ("LINES", "24")):
+        monkeypatch.setenv(name, value)
     return made
 
 
-def test_the_block_is_redrawn_where_it_stands_and_leaves_nothing(terminal):
-    with display.bar(30, "dream", "update") as show:
-        show(1, ROWS[0])
-        first = list(terminal.screen)
-        show(2, ROWS[1])
-        second = list(terminal.screen)
-        show(2)
-        assert len(terminal.screen) == 4
-    assert first[0] == ""
-    assert first[1].startswith("dream  1/30 updates  0:01")
-    assert first[2] == "success 0.1   return 0   KL 0.5"
-    assert second[1].startswith("dream  2/30 updates  0:02, 0:28 left  ")
-    assert second[2].startswith("success 0.52 ▁█   return 0.5 ▁█   KL 0.0123")
-    assert terminal.screen == [""]
-    assert not re.search(r"\x1b\[[\d;]*m", terminal.raw)  # no colour, ever
+def shown(text):
+    """What was written, without codes."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
-def test_what_others_write_stays(terminal):
-    with display.bar(30, "bc", "update") as show:
-        show(1, {"loss": 2.0})
-        terminal.write("out of memory: going on\n")
-        show(2, {"loss": 1.0})
-        assert terminal.screen[0] == "out of memory: going on"
-        assert terminal.screen[1] == ""
-        assert terminal.screen[2].startswith("bc  2/30")
-    assert terminal.screen == ["out of memory: going on", ""]
+def test_a_terminal_shows_a_live_table_and_is_left_clean(terminal):
+    with display.progress_bar(30, "dream", "update") as update:
+        update(1, ROWS[0])
+        update(12, ROWS[1])
+        time.sleep(0.6)  # it is drawn four times a second
+        told = shown(terminal.getvalue())
+    assert "dream  12/30 updates" in told
+    assert re.search(r"success +52\.0 % +▁█", told)
+    assert re.search(r"KL to the start +0\.0123 +█▁", told)
+    assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
+    assert not display._DISPLAY._open
 
 
-def test_where_no_cursor_moves_there_is_a_line_without_codes(terminal, monkeypatch):
+def test_what_is_printed_meanwhile_stays(terminal, capsys):
+    with display.progress_bar(30, "bc", "update") as update:
+        update(1)
+        print("out of memory: going on", file=sys.stderr)
+        time.sleep(0.3)
+    assert "out of memory: going on" in shown(terminal.getvalue())
+    capsys.readouterr()
+
+
+def test_blocks_nest_and_the_innermost_is_shown(terminal):
+    with display.progress_bar(0, "pretrain"):
+        with display.progress_bar(30, "fit", "update") as update:
+            update(7)
+            time.sleep(0.6)
+        assert "fit  7/30 updates" in shown(terminal.getvalue())
+        assert len(display._DISPLAY._open) == 1
+        before = len(terminal.getvalue())
+        time.sleep(0.6)
+        assert "pretrain  0:0" in shown(terminal.getvalue()[before:])
+
+
+@pytest.fixture
+def file(monkeypatch):
+    made = io.StringIO()
+    monkeypatch.setattr(display, "sys", types.SimpleNamespace(stderr=made))
+    monkeypatch.setattr(display, "INTERVAL", 0.05)
+    return made
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_file_gets_a_plain_line_at_times_also_when_nothing_moves(file, broken):
+    try:
+        with display.progress_bar(30, "dream", "update") as update:
+            update(12, ROWS[1])
+            time.sleep(0.4)
+            if broken:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    lines = file.getvalue().splitlines()
+    assert len(lines) >= 3
+    assert all(x.startswith("dream  12/30 updates  0:0") for x in lines)
+    assert "success 52.0 %" in lines[0]
+    assert "\x1b" not in file.getvalue()
+    written = file.getvalue()
+    time.sleep(0.2)
+    assert file.getvalue() == written  # nothing is left behind
+
+
+def test_short_work_writes_nothing(file, monkeypatch):
+    monkeypatch.setattr(display, "INTERVAL", 60.0)
+    with display.progress_bar(30, "dream", "update") as update:
+        update(30, ROWS[1])
+    assert file.getvalue() == ""
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    with display.bar(30, "dream", "update") as show:
-        show(12, ROWS[1])
-    assert "12/30" in terminal.raw
-    assert "success=0.52" in terminal.raw.replace(" ", "")
-    assert not re.search(r"\x1b\[[\d;]*m", terminal.raw)
+    monkeypatch.setattr(display, "INTERVAL", 0.05)
+    with display.progress_bar(30, "dream", "update") as update:
+        update(12, ROWS[1])
+        time.sleep(0.2)
+    assert "dream  12/30 updates" in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
 
 
-def test_where_nobody_looks_nothing_is_written(terminal, monkeypatch):
-    monkeypatch.setattr(terminal, "isatty", lambda: False)
-    with display.bar(30, "dream", "update") as show:
-        show(12, ROWS[1])
-    assert terminal.raw == ""
+def test_colours_are_for_terminals_alone(terminal):
+    make_console(terminal).print("x", style="bold red")
+    assert "\x1b[" in terminal.getvalue()
+    plain = io.StringIO()
+    make_console(plain).print("[red]x[/red] :smile: 12", style="bold red")
+    assert plain.getvalue() == "[red]x[/red] :smile: 12\n"  # no markup of rich's
 
 
-def test_a_terminal_of_plain_letters_gets_them(terminal, monkeypatch):
-    monkeypatch.setattr(terminal, "encoding", "ascii")
-    with display.bar(30, "dream", "update") as show:
-        show(15, ROWS[0])
-        show(16, ROWS[1])
-    terminal.raw.encode("ascii")
+def test_a_screen_of_plain_letters_gets_them():
+    class Ascii(io.StringIO):
+        encoding = "ascii"
+
+    file = Ascii()
+    status = Status(30, "dream", "update")
+    for row in ROWS:
+        status.update(15, row)
+    make_console(file).print(status)
+    file.getvalue().encode("ascii")
+    assert "_#" in file.getvalue()
+
+
+def test_a_finished_stage_is_one_line_in_a_file(capsys):
+    numbers = {"loss": 0.12345, "games": 8, "note": "learned nothing " * 20}
+    display.print_stage("bc", 12.4, numbers)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("bc: 12 s  loss 0.123  games 8  note learned nothing")

@@ -9,7 +9,8 @@ from dreamgym.config.presets import preset
 from dreamgym.run import stage as stage_module
 from dreamgym.run.directory import Run
 from dreamgym.run.runner import run_stages
-from dreamgym.run.stage import Stage, StageTable, StageView, UndeclaredError, summary
+from dreamgym.run.stage import Stage, StageTable
+from dreamgym.run.view import StageView, UndeclaredError
 from dreamgym.stages.table import POLICIES, STAGES
 
 
@@ -24,7 +25,7 @@ def chain():
     return StageTable(
         [
             Stage("a", nothing, reads=("seed",), writes=("one.json",)),
-            Stage("b", nothing, needs=("a",), reads=("warmstart.fit.steps",)),
+            Stage("b", nothing, needs=("a",), reads=("bc.fit.steps",)),
             Stage("d", nothing, needs=("a",), writes=("four",), command="b"),
             Stage("c", nothing, needs=("b",), reads=("warmstart",), policies=("p",)),
         ]
@@ -41,7 +42,6 @@ def test_a_table_knows_order_commands_and_policies():
     assert table.policies() == {"p": "c"}
     with pytest.raises(ValueError, match="unknown stage 'tea'; have"):
         table.closure(["tea"])
-    assert summary(table["a"]) == "Do nothing"
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_a_key_changes_with_what_is_read_and_with_what_that_needs():
     assert [n for n in table if table.key(n, other) != keys[n]] == ["c"]
     other = dataclasses.replace(config, seed=5)  # of a, and so of all
     assert [n for n in table if table.key(n, other) != keys[n]] == list(table)
-    other = dataclasses.replace(config, share=0.5)  # nobody reads it
+    other = changed(config, "pretrain.data_share", 0.5)  # nobody reads it
     assert [n for n in table if table.key(n, other) != keys[n]] == []
 
 
 def test_a_key_holds_what_an_episodes_file_says_and_the_version(tmp_path, monkeypatch):
-    table = StageTable([Stage("a", nothing, reads=("episodes",))])
+    table = StageTable([Stage("a", nothing, reads=("data",))])
     keys = []
     for name, text in (("x", "one"), ("y", "one"), ("y", "two")):
         (tmp_path / name).write_text(text)
-        config = dataclasses.replace(preset("tiny"), episodes=str(tmp_path / name))
+        config = preset("tiny", {"data.episodes": str(tmp_path / name)})
         keys.append(table.key("a", config))
     assert keys[0] == keys[1] != keys[2]
     monkeypatch.setattr(stage_module, "VERSION", "9.9")
@@ -83,12 +83,12 @@ def test_a_key_holds_what_an_episodes_file_says_and_the_version(tmp_path, monkey
 def test_a_body_reads_what_it_declares_and_nothing_else(tmp_path):
     run = Run(tmp_path / "r", preset("tiny"))
     view = StageView(run, chain()["b"], chain())
-    assert view.config.warmstart.fit.steps == run.config.warmstart.fit.steps
+    assert view.config.bc.fit.steps == run.config.bc.fit.steps
     assert isinstance(view.config, type(run.config))
     for read in (
         lambda c: c.seed,  # what a needed stage reads is not its own
         lambda c: c.warmstart.method,
-        lambda c: c.warmstart.fit.batch if False else c.warmstart.fit.rows,
+        lambda c: c.bc.fit.batch_rows,
         lambda c: c.json(),
     ):
         with pytest.raises(UndeclaredError, match=r"stage 'b' reads the setting"):
@@ -126,7 +126,7 @@ def test_stages_run_once_with_what_they_need_and_are_taken_from_others(
     table = StageTable(
         [
             Stage("a", body, reads=("seed",), writes=("one.json",)),
-            Stage("b", nothing, needs=("a",), reads=("share",)),
+            Stage("b", nothing, needs=("a",), reads=("pretrain.data_share",)),
         ]
     )
     first = Run(tmp_path / "first", preset("tiny"))
@@ -134,7 +134,7 @@ def test_stages_run_once_with_what_they_need_and_are_taken_from_others(
     run_stages(first, table, ["b"])
     assert ran == ["first"]
     assert capsys.readouterr().err.count("done before") == 2
-    second = Run(tmp_path / "second", preset("tiny", share=0.5))
+    second = Run(tmp_path / "second", preset("tiny", {"pretrain.data_share": 0.5}))
     run_stages(second, table, ["b"], others=[first])
     assert ran == ["first"]
     assert second.read_json("one.json") == {"by": "first"}

@@ -6,12 +6,12 @@ import pytest
 
 from dreamgym.build import experience as run_experience
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import TrustConfig
+from dreamgym.config.stages import UncertaintyConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import collect, ensemble, pretrain
 from tests import doubles
 from worldmodel.experience.base import Query
-from worldmodel.experience.ensemble import EnsembleConfig
+from worldmodel.experience.config import EnsembleConfig
 
 
 def test_without_members_there_is_nothing_to_fit(tmp_path):
@@ -23,9 +23,11 @@ def test_without_members_there_is_nothing_to_fit(tmp_path):
 @pytest.mark.slow
 def test_a_run_trusts_its_members_once_they_are_fitted(tmp_path):
     config = preset(
-        "tiny", env="tests.doubles:Corridor", trust=TrustConfig(signal="ensemble"),
+        "tiny",
+        {"env.id": "tests.doubles:Corridor"},
+        uncertainty=UncertaintyConfig(signal="ensemble"),
         ensemble=EnsembleConfig(members=2, rank=2, steps=5),
-    )  # fmt: skip
+    )
     shape = dataclasses.replace(config.experience, reasoning_tokens=1, state_tokens=1)
     run = Run(tmp_path / "run", dataclasses.replace(config, experience=shape))
     run.stage("collect", lambda: collect.body(run))

@@ -19,7 +19,7 @@ from worldmodel.experience.base import Query
 
 @pytest.fixture
 def run(tmp_path) -> Run:
-    made = Run(tmp_path / "r", preset("tiny", env="tests.doubles:Corridor"))
+    made = Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
     made.stage("collect", lambda: collect.body(made))
     return made
 
@@ -127,7 +127,7 @@ def after(env, task, actions):
 def test_a_server_is_scored_on_the_same_page(run, capsys):
     state = list(read_episodes(run.path("dev.jsonl"))[0].task.initial_state)
     with chat_server.serving(saying(state)) as server:
-        command = ["fidelity", str(run.root), "--limit", "12", "--server", server.url]
+        command = ["scorecard", str(run.root), "--limit", "12", "--server", server.url]
         assert cli.main([*command, "--json"]) == 0
         card = json.loads(capsys.readouterr().out)
         asked = len(server.posts)
@@ -149,7 +149,7 @@ def test_a_server_is_scored_on_the_same_page(run, capsys):
 def test_a_server_that_is_not_there_is_an_error_and_no_card(run, capsys):
     with chat_server.serving(saying([])) as server:
         url = server.url
-    assert cli.main(["fidelity", str(run.root), "--server", url]) == 2
+    assert cli.main(["scorecard", str(run.root), "--server", url]) == 2
     assert "fidelity:" in capsys.readouterr().err
     assert not (run.root / "scorecard/dev-server.json").exists()
 

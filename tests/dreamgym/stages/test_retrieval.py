@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def test_a_run_finds_by_the_model_it_starts_from(folder, tmp_path):
-    config = preset("tiny", model=str(folder), retrieval="hidden")
+    config = preset("tiny", {"memory.encoder": "hidden_state"}, model=str(folder))
     run = Run(tmp_path / "run", config)
     memory = run_experience.replay_memory(run, TOLD)
     model = Hidden(doubles.model(), doubles.tokenizer())
@@ -48,6 +48,6 @@ def test_a_run_finds_by_the_model_it_starts_from(folder, tmp_path):
 
 
 def test_a_model_that_has_read_nothing_finds_nothing():
-    for wrong, told in (("hidden", "has read something"), ("luck", "one of")):
+    for wrong, told in (("hidden_state", "has read something"), ("luck", "one of")):
         with pytest.raises(ValueError, match=told):
-            preset("tiny", retrieval=wrong)
+            preset("tiny", {"memory.encoder": wrong})

@@ -4,9 +4,7 @@ import dataclasses
 
 import pytest
 
-from curriculum.feasibility import FeasibilityConfig
-from curriculum.step_limit import StepLimitConfig
-from curriculum.value import ValueConfig
+from curriculum.config import FeasibilityConfig, StepLimitConfig, ValueConfig
 from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import loop as run_loop
@@ -14,13 +12,13 @@ from dreamgym.build import loop_checkpoint
 from dreamgym.build.models import save_policy
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset, with_algorithm
-from dreamgym.config.stages import TrustConfig
+from dreamgym.config.stages import UncertaintyConfig
 from dreamgym.rewards.config import JudgeConfig, RewardConfig
-from dreamgym.rl.config import ALGORITHMS, PenaltyConfig
+from dreamgym.rl.config import ALGORITHMS, KLPenaltyConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import train
-from dreamgym.training import BesideConfig, ReplayConfig, TrainingState
-from dreamgym.training.monitor import WatchConfig
+from dreamgym.training import TrainingState
+from dreamgym.training.config import AuxiliaryConfig, MonitorConfig, ReplayConfig
 from tests import doubles
 from tests.dreamgym.stages.test_train import (
     LOOP,
@@ -30,44 +28,55 @@ from tests.dreamgym.stages.test_train import (
     stop_after,
 )
 from tests.dreamgym.training.common import fresh
+from worldmodel.chat.config import ChatConfig
 from worldmodel.data.records import write_episodes
 from worldmodel.memory import ReplayMemory
 
 WORLD = "tests.doubles:Corridor"
 ALL = dataclasses.replace(
-    LOOP, updates=2, resample=1, forks=2, replay=ReplayConfig(share=0.5),
-    watch=WatchConfig(
-        length=0.1, answer="back", remedies=("entropy", "kl"), probe=1, keep=True
+    LOOP,
+    updates=2,
+    max_resample_rounds=1,
+    forks_per_update=2,
+    replay=ReplayConfig(ratio=0.5),
+    monitor=MonitorConfig(
+        max_length_ratio=0.1,
+        response="revert",
+        remedies=("entropy", "kl"),
+        real_eval_every=1,
+        keep_best=True,
     ),
     curriculum=dataclasses.replace(
-        LOOP.curriculum, value=ValueConfig(estimate="posterior", decay=0.9),
-        feasibility=FeasibilityConfig(rollouts=2), stages="games",
-        horizon=StepLimitConfig(first=2, updates=2),
+        LOOP.curriculum,
+        value=ValueConfig(estimator="posterior", decay=0.9),
+        feasibility=FeasibilityConfig(rollouts=2),
+        lessons="games",
+        step_limit=StepLimitConfig(initial=2, updates=2),
     ),
-)  # fmt: skip
+)
 
 
 def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     tmp_path, monkeypatch, capsys
 ):
-    run, _, go = start(tmp_path / "whole", ALL, probe=lambda _: {"probe": 0.5})
+    run, _, go = start(tmp_path / "whole", ALL, probe=lambda _: {"real_success": 0.5})
     episodes(run)
     policy, whole = go()
-    assert "alarm, update 2: length, undone" in capsys.readouterr().err
+    assert "alarm, update 2: length, reverted" in capsys.readouterr().err
     assert whole.replay
     told = train._numbers(whole)
     assert 0.0 <= told["accepted_model"] <= 1.0
     assert whole.curve[1]["entropy_weight"] == 1e-3
     assert sum(row.get("forks", 0) for row in whole.curve) > 0
-    run, _, go = start(tmp_path / "two", ALL, probe=lambda _: {"probe": 0.5})
+    run, _, go = start(tmp_path / "two", ALL, probe=lambda _: {"real_success": 0.5})
     episodes(run)
     stop_after(1, go, monkeypatch)
-    *_, again = start(tmp_path / "two", ALL, probe=lambda _: {"probe": 0.5})
+    *_, again = start(tmp_path / "two", ALL, probe=lambda _: {"real_success": 0.5})
     other, progress = again()
     assert same(progress.best, whole.best)
     assert same(other.model.params, policy.model.params)
     assert same(policy.model.params, whole.result.params)
-    assert told["kept_update"] == 1
+    assert told["best_update"] == 1
     assert same(progress.policy, whole.policy)
     assert progress.curve == whole.curve
     assert progress.pool.state() == whole.pool.state()
@@ -77,8 +86,8 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
 
 
 def test_a_halted_loop_says_why_and_keeps_the_policy_before(tmp_path, capsys):
-    watch = WatchConfig(entropy=99.0, answer="stop")
-    config = dataclasses.replace(ALL, watch=watch)
+    watch = MonitorConfig(min_entropy=99.0, response="stop")
+    config = dataclasses.replace(ALL, monitor=watch)
     run, _, go = start(tmp_path, config)
     episodes(run)
     policy, progress = go()
@@ -96,9 +105,9 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
     def numbers(*rows):
         return train._numbers(start._replace(update=len(rows), curve=list(rows)))
 
-    lost = {"unscored": 8.0, "rollouts": 8.0}
-    good = {"unscored": 2.0, "rollouts": 8.0, "success": 0.25, "kl": 0.1}
-    found = numbers(lost, good, good | {"success": 0.5, "unscored": 7.0}, lost)
+    lost = {"unscored_rollouts": 8.0, "rollouts": 8.0}
+    good = {"unscored_rollouts": 2.0, "rollouts": 8.0, "success": 0.25, "kl": 0.1}
+    found = numbers(lost, good, good | {"success": 0.5, "unscored_rollouts": 7.0}, lost)
     assert (found["success_first"], found["success_last"]) == (0.25, 0.5)
     assert (found["success_first_of"], found["success_last_of"]) == (6, 1)
     assert "kl" not in found  # the last update was none
@@ -106,21 +115,23 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
 
 
 def corridor(tmp_path, **loop):
-    config = preset("tiny", env=WORLD)
+    config = preset("tiny", {"env.id": WORLD})
     loop = dataclasses.replace(LOOP, updates=1, **loop)
-    return Run(tmp_path, dataclasses.replace(config, dream=loop))
+    return Run(tmp_path, dataclasses.replace(config, train=loop))
 
 
 def test_a_probe_plays_real_dev_games(tmp_path):
-    run = corridor(tmp_path, watch=WatchConfig(probe=1, games=5))
+    run = corridor(
+        tmp_path, monitor=MonitorConfig(real_eval_every=1, real_eval_tasks=5)
+    )
     with run_loop.real_evaluation(run) as probe:
         assert probe is not None
         told = probe(doubles.Scripted(doubles.expert_rule))
         lost = probe(doubles.Scripted(lambda *_: "go left"))
-    assert told["probe"] == 1.0
+    assert told["real_success"] == 1.0
     steps = sum(len(doubles.plan(t.initial_state)) for t in doubles.tasks("dev")[:5])
-    assert told["probed"] == steps
-    assert lost["probe"] < 0.5
+    assert told["real_eval_transitions"] == steps
+    assert lost["real_success"] < 0.5
     with run_loop.real_evaluation(corridor(tmp_path / "none")) as probe:
         assert probe is None
 
@@ -132,22 +143,23 @@ class OnlyTrain(doubles.Corridor):
         return [] if split == "dev" else super().tasks(split)
 
 
-def test_a_probe_without_an_environment_is_refused(tmp_path):
-    config = preset("tiny", env="", episodes="e.jsonl")
-    loop = dataclasses.replace(LOOP, watch=WatchConfig(probe=1))
-    with pytest.raises(ValueError, match="--env"):
-        dataclasses.replace(config, dream=loop)
-    run = corridor(tmp_path, watch=WatchConfig(probe=1))
-    run.config = dataclasses.replace(run.config, env=f"{__name__}:OnlyTrain")
+def test_a_probe_without_an_environment_or_a_dev_game_plays_nothing(tmp_path):
+    alone = Run(tmp_path / "alone", preset("tiny", {"env.id": ""}))
+    with run_loop.real_evaluation(alone) as probe:
+        assert probe is None
+    run = corridor(tmp_path / "no dev", monitor=MonitorConfig(real_eval_every=1))
+    run.config = changed(run.config, "env.id", f"{__name__}:OnlyTrain")
     with (
-        pytest.raises(RunError, match="no dev task to play"),
+        pytest.raises(RunError, match="has no dev task"),
         run_loop.real_evaluation(run),
     ):
         pass
 
 
 def test_a_probe_that_nobody_scored_tells_no_success(tmp_path):
-    run = corridor(tmp_path, watch=WatchConfig(probe=1, games=2))
+    run = corridor(
+        tmp_path, monitor=MonitorConfig(real_eval_every=1, real_eval_tasks=2)
+    )
     with run_loop.real_evaluation(run) as probe:
         assert probe is not None
 
@@ -158,8 +170,8 @@ def test_a_probe_that_nobody_scored_tells_no_success(tmp_path):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(doubles.Corridor, "step", broken)
             none = probe(doubles.Scripted(doubles.expert_rule))
-    assert told.keys() == {"probe", "probed"}
-    assert none.keys() == {"probed"}
+    assert {"real_success", "real_eval_transitions", "real_return"} < told.keys()
+    assert none.keys() == {"real_eval_transitions"}
 
 
 def episodes(run):
@@ -176,7 +188,7 @@ def test_the_same_loop_runs_in_the_real_environment(tmp_path):
     warm = doubles.cloned(doubles.ACTIONS, [e.task for e in some])
     run.config = dataclasses.replace(run.config, policy=warm.config)
     save_policy(run, "warmstart", warm)
-    told = train._played(run)
+    told = run.stage("train", lambda: train._train_in_environment(run))["numbers"]
     assert told["updates"] == 1
     assert told["real_transitions"] >= 16
     assert run.path("policies/dream/config.json").is_file()
@@ -184,10 +196,10 @@ def test_the_same_loop_runs_in_the_real_environment(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bc", "iwm"])
 def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
-    run = corridor(tmp_path, beside=BesideConfig(kind=kind, weight=0.1))
+    run = corridor(tmp_path, auxiliary=AuxiliaryConfig(objective=kind, coefficient=0.1))
     some = episodes(run)
     policy = doubles.policy()
-    found = run_loop.supervised(run, policy, run.config.dream)
+    found = run_loop.supervised(run, policy, run.config.train)
     steps = sum(len(e.transitions) for e in some)
     assert len(found) == steps
     texts = [policy.tokenizer.decode(list(e.ids)) for e in found]
@@ -199,12 +211,12 @@ def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
 def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
     tmp_path, kind
 ):
-    run = corridor(tmp_path, beside=BesideConfig(kind=kind, weight=0.1))
+    run = corridor(tmp_path, auxiliary=AuxiliaryConfig(objective=kind, coefficient=0.1))
     some = episodes(run)
-    run.config = changed(run.config, "warmstart.share", 0.25)
+    run.config = changed(run.config, "bc.demonstration_share", 0.25)
     shown, _ = run_episodes.demonstrations(run)
     assert 0 < len(shown) < len(some)
-    found = run_loop.supervised(run, doubles.policy(), run.config.dream)
+    found = run_loop.supervised(run, doubles.policy(), run.config.train)
     assert len(found) == sum(len(e.transitions) for e in shown)
 
 
@@ -214,25 +226,30 @@ def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, a
     run = corridor(tmp_path, curriculum=c)
     progress = TrainingState(0, None, run_loop.pool_of(TASKS, c), 0, [])
     model = doubles.Known(ReplayMemory(capacity=1))
-    parts = run_loop._parts(run, doubles.policy(), progress, run.config.dream, model)
+    parts = run_loop._parts(run, doubles.policy(), progress, run.config.train, model)
     assert (parts.propose is not None) == asked
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_an_algorithm_is_of_both_loops(name):
     config = with_algorithm(preset("tiny"), name)
-    for loop in (config.dream, config.transfer):
-        assert loop.update.baseline == ALGORITHMS[name].get("baseline", "group")
+    for loop in (config.train, config.transfer):
+        assert loop.update.advantage_estimator == ALGORITHMS[name].get(
+            "advantage_estimator", "group_mean"
+        )
         assert loop.update.learning_rate == 1e-3
-    assert config.dream.updates == preset("tiny").dream.updates
+    assert config.train.updates == preset("tiny").train.updates
 
 
 def test_who_has_no_ratio_and_takes_from_the_lost_moves_once_a_batch():
     for name in ALGORITHMS:
-        u = with_algorithm(preset("tiny"), name).dream.update
-        free = u.surrogate.ratio == "none" and u.baseline != "success"
-        assert u.minibatches == (1 if free else 4), name
-        assert u.warmup == (5 if free else 20), name  # as many updates
+        u = with_algorithm(preset("tiny"), name).train.update
+        free = (
+            u.surrogate.importance_level == "none"
+            and u.advantage_estimator != "success_filter"
+        )
+        assert u.num_minibatches == (1 if free else 4), name
+        assert u.warmup_steps == (5 if free else 20), name  # as many updates
 
 
 def test_an_unknown_algorithm_names_the_known_ones():
@@ -241,28 +258,32 @@ def test_an_unknown_algorithm_names_the_known_ones():
 
 
 def test_the_real_control_needs_an_environment_and_cannot_go_back():
-    with pytest.raises(ValueError, match="real = true needs an environment"):
-        preset("tiny", env="", real=True)
-    with pytest.raises(ValueError, match=r"no dream\.forks"):
-        preset("tiny", real=True, dream=dataclasses.replace(LOOP, forks=1))
+    with pytest.raises(ValueError, match=r"train\.environment = real needs"):
+        preset("tiny", {"env.id": "", "train.environment": "real"})
+    with pytest.raises(ValueError, match="forks_per_update must be 0"):
+        preset(
+            "tiny",
+            {"train.environment": "real"},
+            train=dataclasses.replace(LOOP, forks_per_update=1),
+        )
     for loop in (
-        dataclasses.replace(LOOP, forks=1),
-        dataclasses.replace(LOOP, watch=WatchConfig(probe=1)),
-        dataclasses.replace(LOOP, limit=5),
+        {"forks_per_update": 1},
+        {"monitor.real_eval_every": 1},
+        {"max_transitions": 5},
     ):
-        with pytest.raises(ValueError, match=r"transfer\.forks and .* must be 0"):
-            preset("tiny", transfer=loop)
+        with pytest.raises(ValueError, match=r"forks_per_update and .* must be 0"):
+            preset("tiny", {f"transfer.{k}": v for k, v in loop.items()})
 
 
 def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    judge = {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "NO_SUCH_KEY"}
+    judge = ChatConfig(base_url="http://127.0.0.1:1/v1", api_key_env="NO_SUCH_KEY")
     for settings, said in (
-        ({}, r"judge\.base_url must be set"),
+        (ChatConfig(), r"train\.reward\.judge\.chat\.base_url must be set"),
         (judge, "NO_SUCH_KEY"),
     ):
-        reward = RewardConfig(tiers=("judge",), judge=JudgeConfig(**settings))
-        config = preset("tiny", dream=dataclasses.replace(LOOP, reward=reward))
+        reward = RewardConfig(sources=("judge",), judge=JudgeConfig(chat=settings))
+        config = preset("tiny", train=dataclasses.replace(LOOP, reward=reward))
         with pytest.raises(ValueError, match=said):
             run_chat.check_server(config)
 
@@ -270,7 +291,7 @@ def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatc
 def test_red_flags_of_skills_are_said_too(capsys):
     pool = run_loop.pool_of(TASKS, LOOP.curriculum)
     row = {"flags/call_rate": 1.0, "alarm/jump": 1.0, "success": 0.5}
-    loop_checkpoint._said(TrainingState(4, None, pool, 0, [row]))
+    loop_checkpoint._print_alarms(TrainingState(4, None, pool, 0, [row]))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "red flag, update 4: call_rate"
     assert said[1].startswith("alarm, update 4: jump (see watch")
@@ -285,22 +306,24 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
     known = doubles.Known(ReplayMemory(capacity=10))
     scaled = dataclasses.replace(LOOP.update, normalize_advantages="group")
     withheld = dataclasses.replace(
-        LOOP.update, kl=0.1, penalty=PenaltyConfig(place="reward")
+        LOOP.update, kl_penalty=KLPenaltyConfig(coefficient=0.1, placement="reward")
     )
     for number, (loop, said) in enumerate((
         ({"update": scaled}, train.UNPROMISED),
-        ({"replay": ReplayConfig(share=0.5)}, train.UNPROMISED),
-        ({"reward": RewardConfig(alpha=0.5)}, train.UNMEASURED),
+        ({"replay": ReplayConfig(ratio=0.5)}, train.UNPROMISED),
+        ({"reward": RewardConfig(outcome_weight=0.5)}, train.UNMEASURED),
         ({"update": withheld}, train.UNMEASURED),
         ({}, None),
     )):  # fmt: skip
         run = corridor(tmp_path / str(number), **loop)
-        told = train._promised(run, known, [], [])
+        told = train._lower_bound(run, known, [], [])
         assert told == (None if said is None else {"sentence": said})
         assert len(asked) == (said is None)
     assert not train._paid_otherwise(preset("tiny"))
-    unused = dataclasses.replace(withheld, kl=0.0)  # no KL, so none in the reward
-    plain = dataclasses.replace(preset("tiny").dream, update=unused)
-    assert not train._paid_otherwise(preset("tiny", dream=plain))
-    wary = preset("tiny", trust=TrustConfig(pessimism=0.5))
+    unused = dataclasses.replace(
+        withheld, kl_penalty=KLPenaltyConfig(coefficient=0.0, placement="reward")
+    )  # no KL, so none in the reward
+    plain = dataclasses.replace(preset("tiny").train, update=unused)
+    assert not train._paid_otherwise(preset("tiny", train=plain))
+    wary = preset("tiny", uncertainty=UncertaintyConfig(penalty=0.5))
     assert train._paid_otherwise(wary)

@@ -6,28 +6,30 @@ import json
 import pytest
 
 from dreamgym.build import chat as run_chat
+from dreamgym.build import environments, models
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build import models
 from dreamgym.build.chat import ServerLost
 from dreamgym.config.overrides import changed, changed_by
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import TeacherServerConfig, WarmstartConfig
+from dreamgym.config.stages import WarmstartConfig
+from dreamgym.envs import registry
 from dreamgym.run.directory import Run
 from dreamgym.stages import bc, branch, warmstart
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.data.records import write_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 
 CORRIDOR = "tests.doubles:Corridor"
-FIT = {"warmstart.fit.steps": 4, "warmstart.fit.eval_every": 2,
-       "warmstart.fit.rows": 2, "warmstart.branched": 2}  # fmt: skip
+FIT = {"bc.fit.steps": 4, "bc.fit.eval_every": 2,
+       "bc.fit.batch_rows": 2, "branch.episodes": 2}  # fmt: skip
 
 
 def made(tmp_path, name="r", experts=4, **settings) -> Run:
     """A run that is ready for its warm start, with a model that knows nothing."""
-    config = preset("tiny", env=CORRIDOR)
-    mine = {f"warmstart.{k}": v for k, v in settings.items()}
+    config = preset("tiny", {"env.id": CORRIDOR})
+    mine = {k if k.startswith(("bc.", "branch.")) else f"warmstart.{k}": v
+            for k, v in settings.items()}  # fmt: skip
     config = changed_by(config, FIT | mine)
     run = Run(tmp_path / name, config)
     # Tasks of some length, a task each.
@@ -62,14 +64,17 @@ def lengths(run: Run) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("start", ["experience", "model"])
+@pytest.mark.parametrize("start", ["experience_model", "base_model"])
 def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, start):
-    run = made(tmp_path, start=start, method="bc")
+    run = made(tmp_path, **{"bc.init": start}, method="bc")
     doubles.tokenizer().save(run.path("tokenizer"))
     assert run.config.model == "nano"  # a shape: blank, of the run's seed
     blank, _ = models.initial_model(run)
     save_model(tmp_path / "blank", blank, doubles.tokenizer())
-    places = {"experience": run.path("experience"), "model": tmp_path / "blank"}
+    places = {
+        "experience_model": run.path("experience"),
+        "base_model": tmp_path / "blank",
+    }
     numbers(run)
     begun = weights(run, "untrained")
     same = {k: (p / "model.safetensors").read_bytes() for k, p in places.items()}
@@ -107,7 +112,10 @@ def test_the_control_is_the_same_whatever_the_method(tmp_path):
 
 
 def test_a_share_of_the_experts_is_learned_from_control_and_all(tmp_path):
-    half, whole = made(tmp_path, "a", share=0.5), made(tmp_path, "b")
+    half, whole = (
+        made(tmp_path, "a", **{"bc.demonstration_share": 0.5}),
+        made(tmp_path, "b"),
+    )
     few, all_ = numbers(half), numbers(whole)
     assert (few["experts"], all_["experts"]) == (2, 4)
     assert few["bc_examples"] < all_["bc_examples"]
@@ -138,11 +146,11 @@ def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
         return {(e.id, 0): ["go left", "dance"] for e in episodes}
 
     monkeypatch.setattr(branch, "policy_proposals", proposals)
-    run = made(tmp_path, source="policy", temperature=0.7)
+    run = made(tmp_path, **{"branch.proposer": "policy", "branch.temperature": 0.7})
     told = numbers(run)
     assert asked == [(2, 8, 0.7, 0)]  # two tries for each of K = 4
     assert told["branches"] == 4
-    assert told["replaced"] == 2  # by what the corridor would take
+    assert told["invalid_proposals"] == 2  # by what the corridor would take
 
 
 def test_the_control_is_cloned_once(tmp_path, monkeypatch):
@@ -161,7 +169,9 @@ def test_branches_are_made_once(tmp_path, monkeypatch):
     run = made(tmp_path)
     told = numbers(run)
     run.path("stages/warmstart.json").unlink()
-    monkeypatch.setattr(branch.registry, "make", None)
+    tasks = [e.task for e in read_episodes(run.path("dev_games/bc.jsonl"))]
+    monkeypatch.setattr(registry, "make", None)
+    monkeypatch.setattr(environments, "dev_tasks", lambda _: tasks)
     assert numbers(run) == told
 
 
@@ -178,9 +188,10 @@ def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
 
     monkeypatch.setattr(doubles, "Fragile", Fragile, raising=False)
     run = made(tmp_path, method="iwm")
-    run.config = dataclasses.replace(run.config, env="tests.doubles:Fragile")
+    fragile = dataclasses.replace(run.config.env, id="tests.doubles:Fragile")
+    run.config = dataclasses.replace(run.config, env=fragile)
     told = numbers(run)
-    assert told["broken"] > 0
+    assert told["crashed"] > 0
     assert told["branches"] > 0
     assert "'take coin': OSError: no answer" in capsys.readouterr().err
 
@@ -188,7 +199,7 @@ def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
 def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):
     says = json.dumps({"thought": "towards the coin"})
     with serving(ok(says)) as server:
-        address = {"teacher.url": server.url, "teacher.price_in": 1e6}
+        address = {"teacher.base_url": server.url, "teacher.price_in": 1e6}
         run = made(tmp_path, **address, writer="teacher")
         told = numbers(run)
         count = len(server.posts)
@@ -206,7 +217,7 @@ def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):
 
 def test_a_teacher_that_is_gone_ends_the_stage_in_one_line(tmp_path):
     with serving(status(401, b"no key")) as server:
-        run = made(tmp_path, **{"teacher.url": server.url}, writer="teacher")
+        run = made(tmp_path, **{"teacher.base_url": server.url}, writer="teacher")
         with pytest.raises(ServerLost, match="the same command goes on"):
             numbers(run)
     assert run.done("warmstart") is None
@@ -216,8 +227,8 @@ def test_the_key_of_a_teacher_is_looked_for_before_anything_runs(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     config = preset("tiny")
     for name, value in {
-        "warmstart.teacher.url": "http://127.0.0.1:1/v1",
-        "warmstart.teacher.key_env": "NO_SUCH_KEY", "warmstart.writer": "teacher",
+        "warmstart.teacher.base_url": "http://127.0.0.1:1/v1",
+        "warmstart.teacher.api_key_env": "NO_SUCH_KEY", "warmstart.writer": "teacher",
     }.items():  # fmt: skip
         config = changed(config, name, value)
     with pytest.raises(ValueError, match="NO_SUCH_KEY holds no API key"):
@@ -227,11 +238,18 @@ def test_the_key_of_a_teacher_is_looked_for_before_anything_runs(monkeypatch):
 
 @pytest.mark.parametrize(("primer", "steps"), [(0.0, None), (0.5, 2)])
 def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
-    run = made(tmp_path, writer="own", samples=2, primer=primer, reflections=1)
+    run = made(
+        tmp_path,
+        writer="policy",
+        max_samples=2,
+        bootstrap_share=primer,
+        reflections_per_state=1,
+    )
     told = numbers(run)
     # A model that knows nothing concludes nothing: all are the rule's.
     assert told["written"] + told["rewritten"] == told["sr_examples"]
-    assert told["sr_examples"] < told["samples"] <= 2 * told["sr_examples"]
+    cases = told["sr_examples"] + told["unexplained"]
+    assert cases < told["samples"] <= 2 * cases
     assert lengths(run).get("writer") == steps
     assert not list(run.path("checkpoints").glob("*"))
 
@@ -240,28 +258,33 @@ def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
     ("settings", "told"),
     [
         ({"method": "dagger"}, "method must be one of"),
-        ({"source": "oracle"}, "source must be one of"),
         ({"writer": "poet"}, "writer must be one of"),
-        ({"writer": "teacher"}, r"needs teacher\.url"),
-        ({"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
-        ({"share": 1.5}, r"share must be in \(0, 1\], got 1.5"),
-        ({"errors": -0.1}, "errors and primer must be in"),
-        ({"primer": 2.0}, "errors and primer must be in"),
-        ({"samples": 0}, "experts and samples must be >= 1"),
-        ({"alternatives": -1}, "must be >= 0"),
+        ({"writer": "teacher"}, r"needs teacher\.base_url"),
+        ({"bootstrap_share": 2.0}, "bootstrap_share must be in"),
+        ({"max_samples": 0}, "max_samples must be >= 1"),
         ({"temperature": -1.0}, "must be >= 0"),
         ({"iwm_share": 1.0}, r"iwm_share must be in \[0, 1\), got 1.0"),
     ],
 )
 def test_a_bad_setting_says_what_it_must_be(settings, told):
-    fit = preset("tiny").warmstart.fit
     with pytest.raises(ValueError, match=told):
-        WarmstartConfig(fit=fit, **settings)
+        WarmstartConfig(**settings)
 
 
-def test_a_teachers_address_is_checked():
-    with pytest.raises(ValueError, match="base_url must be http"):
-        TeacherServerConfig(url="localhost:8080")
-    chat = TeacherServerConfig(url="http://a/v1", key_env="K", price_out=2.0).chat()
-    assert (chat.base_url, chat.api_key_env, chat.price_out) == ("http://a/v1", "K", 2)
-    assert TeacherServerConfig(url="http://a/v1").chat().api_key_env is None
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bc.init": "luck"}, "init must be one of"),
+        ({"bc.demonstration_share": 0.0}, r"must be in \(0, 1\], got 0.0"),
+        ({"bc.demonstration_share": 1.5}, r"must be in \(0, 1\], got 1.5"),
+        ({"bc.max_demonstrations": 0}, "max_demonstrations must be >= 1"),
+        ({"branch.proposer": "oracle"}, "proposer must be one of"),
+        ({"branch.max_error_share": -0.1}, "max_error_share must be in"),
+        ({"branch.alternatives": -1}, "must be >= 0"),
+        ({"branch.temperature": -1.0}, "must be >= 0"),
+        ({"warmstart.teacher.base_url": "localhost:8080"}, "base_url must be http"),
+    ],
+)
+def test_a_bad_setting_of_demonstrations_says_what_it_must_be(settings, message):
+    with pytest.raises(ValueError, match=message):
+        preset("tiny", settings)

@@ -3,27 +3,34 @@
 import dataclasses
 import functools
 
-from curriculum.sampler import CurriculumConfig, pool_of
+from curriculum.config import CurriculumConfig
+from curriculum.sampler import pool_of
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.rl.update import Updater
-from dreamgym.training import (
-    LoopConfig,
-    TrainingState,
-)
+from dreamgym.training import TrainingState
+from dreamgym.training import learn as learning
+from dreamgym.training.config import LoopConfig
 from dreamgym.training.rollouts import Rollouts
 from tests import doubles
 
 UPDATE = UpdateConfig(
-    rows=8, width=80, minibatches=1, warmup=1, normalize_advantages="none"
+    batch_rows=8,
+    row_tokens=80,
+    num_minibatches=1,
+    warmup_steps=1,
+    normalize_advantages="none",
 )
 
 
 CONFIG = LoopConfig(
-    updates=3, tasks=2, group_size=2, update=UPDATE,
-    curriculum=CurriculumConfig(proposals=0, generated_share=0.0),
-)  # fmt: skip
+    updates=3,
+    tasks_per_update=2,
+    group_size=2,
+    update=UPDATE,
+    curriculum=CurriculumConfig(proposals_per_update=0, generated_share=0.0),
+)
 
 
 WIN, LOSE = ["go right", "take coin"], ["go left"]
@@ -60,7 +67,7 @@ class UpdateCalls:
 def learn(rows, config, *, forked=(), **more):
     tasks = list({t.episode.task.id: t.episode.task for t in rows}.values())
     progress = more.pop("progress", None) or fresh(tasks, config)
-    return training.learn(
+    return learning.learn(
         updater(), progress, Rollouts(list(rows), list(forked)), config, seed=0, **more
     )
 

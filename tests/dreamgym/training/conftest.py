@@ -31,7 +31,7 @@ def update_calls(monkeypatch):
         if not np.isfinite(found.loss):
             raise FloatingPointError("loss is nan")
         params = jax.tree.map(lambda x: x + 1.0, state.params)
-        row = {"loss": found.loss, "kl": 0.1, "moved": 0.01, "entropy": 1.0}
+        row = {"loss": found.loss, "kl": 0.1, "update_kl": 0.01, "entropy": 1.0}
         return state._replace(params=params, step=state.step + 1), row
 
     monkeypatch.setattr(Updater, "update", update)

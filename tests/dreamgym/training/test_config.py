@@ -4,31 +4,37 @@ import pytest
 
 from dreamgym.config.presets import preset
 from dreamgym.config.settings import RunConfig
+from dreamgym.config.stages import TrainConfig
 from dreamgym.rewards.config import RewardConfig
-from dreamgym.rl.config import SurrogateConfig, UpdateConfig
+from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.run.directory import Run
-from dreamgym.training import (
-    LoopConfig,
-    ReplayConfig,
-)
-from dreamgym.training.monitor import WatchConfig
+from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"group_size": 1}, "group_size must be >= 2 for a baseline of 'group', got 1"),
-        ({"resample": -1}, "resample, forks and limit must be >= 0"),
+        (
+            {"group_size": 1},
+            "group_size must be >= 2 for advantage_estimator 'group_mean', got 1",
+        ),
+        ({"max_resample_rounds": -1}, "max_transitions must be >= 0"),
         (
             {
-                "replay": ReplayConfig(share=0.5),
-                "update": UpdateConfig(surrogate=SurrogateConfig(ratio="none")),
+                "replay": ReplayConfig(ratio=0.5),
+                "update": UpdateConfig(
+                    surrogate=SurrogateConfig(importance_level="none")
+                ),
             },
-            "replay.share learns from turns of earlier policies",
+            "replay.ratio learns from turns of earlier policies",
         ),
         (
-            {"tasks": 1, "group_size": 1, "update": UpdateConfig(baseline="batch")},
-            "baseline = batch compares",
+            {
+                "tasks_per_update": 1,
+                "group_size": 1,
+                "update": UpdateConfig(advantage_estimator="batch_mean"),
+            },
+            "advantage_estimator = batch_mean compares",
         ),
     ],
 )
@@ -36,36 +42,38 @@ def test_bad_settings_are_refused_by_name(settings, said):
     with pytest.raises(ValueError, match=said):
         LoopConfig(**settings)
     with pytest.raises(ValueError, match="group_size must be >= 2, got 1"):
-        LoopConfig(group_size=1, forks=1, update=UpdateConfig(baseline="critic"))
-    assert LoopConfig(group_size=1, update=UpdateConfig(baseline="critic"))
+        LoopConfig(
+            group_size=1,
+            forks_per_update=1,
+            update=UpdateConfig(advantage_estimator="gae"),
+        )
+    assert LoopConfig(group_size=1, update=UpdateConfig(advantage_estimator="gae"))
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (
-            {"watch": WatchConfig(answer="back", remedies=("rewards",))},
-            'dream.watch.remedies: "rewards" turns down',
+            {"monitor": MonitorConfig(response="revert", remedies=("rewards",))},
+            'train.monitor.remedies: "rewards" scales',
         ),
         (
             {
-                "watch": WatchConfig(answer="back", remedies=("rewards",)),
-                "reward": RewardConfig(alpha=0.5),  # an outcome's, all of it
+                "monitor": MonitorConfig(response="revert", remedies=("rewards",)),
+                "reward": RewardConfig(outcome_weight=0.5),  # an outcome's, all of it
             },
-            'dream.watch.remedies: "rewards" turns down',
+            'train.monitor.remedies: "rewards" scales',
         ),
         (
             {
-                "reward": RewardConfig(alpha=0.5),
+                "reward": RewardConfig(outcome_weight=0.5),
                 "update": UpdateConfig(
-                    baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none")
+                    advantage_estimator="success_filter",
+                    kl_penalty=KLPenaltyConfig(coefficient=0.0),
+                    surrogate=SurrogateConfig(importance_level="none"),
                 ),
             },
-            "dream.reward .* learns from who won alone",
-        ),
-        (
-            {"updates": 4, "watch": WatchConfig(probe=5, keep=True)},
-            "dream.watch.probe .*at most updates = 4, got 5",
+            "train.reward .* learns from success alone",
         ),
     ],
 )
@@ -73,7 +81,7 @@ def test_dead_settings_are_refused_of_a_new_run_and_an_old_one_goes_on(
     settings, said, tmp_path, monkeypatch
 ):
     """A version before may have begun with them, and its runs must open."""
-    config = preset("tiny", dream=LoopConfig(**settings))
+    config = preset("tiny", train=TrainConfig(**settings))
     with pytest.raises(ValueError, match=said):
         Run(tmp_path / "new", config)
     assert not (tmp_path / "new").exists()

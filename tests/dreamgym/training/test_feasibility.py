@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from curriculum import generator
-from curriculum.feasibility import FeasibilityConfig
+from curriculum.config import CurriculumConfig, FeasibilityConfig
 from curriculum.generator import FunctionProposer
 from curriculum.pool import TaskPool
-from curriculum.sampler import CurriculumConfig
 from dreamgym.training.feasibility import FeasibilityFilter, feasibility_filter_for
 from tests import doubles
 from worldmodel.experience.base import Prediction
@@ -37,9 +36,13 @@ class Sampled(doubles.RuleModel):
 
 def trial(model, rule=doubles.expert_rule, *, max_steps=4, **settings):
     return FeasibilityFilter(
-        model, doubles.Scripted(rule), FeasibilityConfig(**settings),
-        max_steps=max_steps, temperature=1.0, seed=0,
-    )  # fmt: skip
+        model,
+        doubles.Scripted(rule),
+        FeasibilityConfig(**settings),
+        max_steps=max_steps,
+        temperature=1.0,
+        seed=0,
+    )
 
 
 def test_a_plan_within_the_limit_is_found_and_one_beyond_it_is_not():
@@ -120,9 +123,13 @@ def test_the_settings_ask_for_a_trial_or_not():
     def made(**settings):
         config = CurriculumConfig(feasibility=FeasibilityConfig(**settings))
         return feasibility_filter_for(
-            config, doubles.RuleModel(), doubles.Scripted(doubles.expert_rule),
-            max_steps=4, temperature=1.0, seed=0,
-        )  # fmt: skip
+            config,
+            doubles.RuleModel(),
+            doubles.Scripted(doubles.expert_rule),
+            max_steps=4,
+            temperature=1.0,
+            seed=0,
+        )
 
     assert made() is None
     asked = made(rollouts=1)
@@ -132,8 +139,10 @@ def test_the_settings_ask_for_a_trial_or_not():
 
 def test_the_generator_takes_in_what_a_trial_lets_through():
     pool = TaskPool([NEAR, doubles.task(0, 5, 6)])
-    made = {t.id: dataclasses.replace(t, id=f"new-{t.id}", split="generated")
-            for t in (doubles.task(1, 2, 6), FAR)}  # fmt: skip
+    made = {
+        t.id: dataclasses.replace(t, id=f"new-{t.id}", split="generated")
+        for t in (doubles.task(1, 2, 6), FAR)
+    }
 
     @FunctionProposer
     def propose(seeds):
@@ -141,9 +150,12 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
         return list(made.values())
 
     got = generator.extend(
-        pool, propose, 2, np.random.default_rng(0),
+        pool,
+        propose,
+        2,
+        np.random.default_rng(0),
         feasible=trial(doubles.RuleModel(), rollouts=2),
-    )  # fmt: skip
+    )
     assert got == {"accepted": 1, "no plan": 1}
     (entry,) = pool.active(generated=True)
     assert entry.task.id == f"new-{doubles.task(1, 2, 6).id}"
@@ -152,9 +164,13 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
 def test_a_neural_policy_tries_with_its_own_turns():
     actor = doubles.cloned(doubles.ACTIONS, [doubles.task(1, 1, 6)])
     asked = FeasibilityFilter(
-        Sampled(), actor, FeasibilityConfig(rollouts=8, samples=2), max_steps=3,
-        temperature=1.0, seed=0,
-    )  # fmt: skip
+        Sampled(),
+        actor,
+        FeasibilityConfig(rollouts=8, samples=2),
+        max_steps=3,
+        temperature=1.0,
+        seed=0,
+    )
     first = asked([doubles.task(1, 1, 6), FAR])
     assert first == [None, "no plan"]  # a third of its words take the coin at once
     assert asked([doubles.task(1, 1, 6), FAR]) == first

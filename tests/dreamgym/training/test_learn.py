@@ -6,22 +6,30 @@ import functools
 import numpy as np
 import pytest
 
-from curriculum.sampler import CurriculumConfig, pool_of
-from dreamgym import training
-from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
+from curriculum.config import CurriculumConfig
+from curriculum.sampler import pool_of
+from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.update import Updater
-from dreamgym.training import LoopConfig, TrainingState
+from dreamgym.training import TrainingState
+from dreamgym.training.config import LoopConfig
+from dreamgym.training.learn import learn
 from dreamgym.training.rollouts import Rollouts
 from tests import doubles
 from worldmodel.fitting.batches import pack
 
 CONFIG = LoopConfig(
-    updates=3, tasks=2, group_size=2,
+    updates=3,
+    tasks_per_update=2,
+    group_size=2,
     update=UpdateConfig(
-        rows=8, width=80, minibatches=1, warmup=1, normalize_advantages="none",
+        batch_rows=8,
+        row_tokens=80,
+        num_minibatches=1,
+        warmup_steps=1,
+        normalize_advantages="none",
     ),
-    curriculum=CurriculumConfig(proposals=1),
-)  # fmt: skip
+    curriculum=CurriculumConfig(proposals_per_update=1),
+)
 
 
 class Given:
@@ -82,18 +90,19 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(given):
     a, b, c = (doubles.task(0, 1, e) for e in (2, 3, 4))
     win, lose = ["go right", "take coin"], ["go left"]
     rows = [
-        doubles.trajectory(a, win), doubles.trajectory(a, lose),
+        doubles.trajectory(a, win),
+        doubles.trajectory(a, lose),
         doubles.trajectory(a, ["fly", "go left"]),
-        doubles.trajectory(b, win), doubles.trajectory(b, win),
         doubles.trajectory(b, win),
-        doubles.trajectory(c, win), doubles.trajectory(c, lose, error="broke"),
+        doubles.trajectory(b, win),
+        doubles.trajectory(b, win),
+        doubles.trajectory(c, win),
         doubles.trajectory(c, lose, error="broke"),
-    ]  # fmt: skip
+        doubles.trajectory(c, lose, error="broke"),
+    ]
     config = dataclasses.replace(CONFIG, group_size=3)
     progress = fresh([a, b, c])._replace(update=4)
-    state, row, *_ = training.learn(
-        updater(), progress, Rollouts(rows, []), config, seed=100
-    )
+    state, row, *_ = learn(updater(), progress, Rollouts(rows, []), config, seed=100)
     (examples,) = given.examples
     # Group a: to go 0.9 and 1, 0, 0 and 0. At the first turn their mean is 0.3, at
     # the second two act. Group b agrees; group c has one scored member only.
@@ -106,9 +115,9 @@ def test_learn_takes_groups_and_leaves_out_what_carries_no_signal(given):
     assert int(state.step) == 1
     assert row["success"] == pytest.approx(5 / 7)
     assert row["return"] == pytest.approx(5 / 7)
-    assert row["unscored"] == 2.0
-    assert row["used_turns"] == pytest.approx(5 / 15)
-    assert row["steps"] == pytest.approx((2 + 1 + 2 + 2 * 3 + 2 + 1 + 1) / 9)
+    assert row["unscored_rollouts"] == 2.0
+    assert row["informative_turn_share"] == pytest.approx(5 / 15)
+    assert row["episode_length"] == pytest.approx((2 + 1 + 2 + 2 * 3 + 2 + 1 + 1) / 9)
     assert (row["loss"], row["kl"]) == (0.5, 0.25)
 
 
@@ -116,42 +125,47 @@ def groups_of_two():
     a, b = doubles.task(0, 1, 2), doubles.task(0, 1, 3)
     win, lose = ["go right", "take coin"], ["go left"]
     rows = [
-        doubles.trajectory(a, win), doubles.trajectory(a, lose),
-        doubles.trajectory(b, win), doubles.trajectory(b, lose),
-    ]  # fmt: skip
+        doubles.trajectory(a, win),
+        doubles.trajectory(a, lose),
+        doubles.trajectory(b, win),
+        doubles.trajectory(b, lose),
+    ]
     return [a, b], rows
 
 
 @pytest.mark.parametrize("average", ["token", "turn", "episode"])
 def test_what_is_averaged_weighs_the_same(given, average):
     tasks, rows = groups_of_two()
-    surrogate = SurrogateConfig(average=average)
+    surrogate = SurrogateConfig(loss_aggregation=average)
     update = dataclasses.replace(CONFIG.update, surrogate=surrogate)
     config = dataclasses.replace(CONFIG, update=update)
-    training.learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
+    learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
     (examples,) = given.examples
     tokens = [sum(e.mask) * e.weight for e in examples]
     assert len(examples) == 4  # the first turns; at the second one member is left
     written = [sum(sum(t.sampled) for t in r.turns) for r in rows]
     first = [sum(r.turns[0].sampled) for r in rows]
     expected = {
-        "token": first, "turn": [1.0] * 4,
+        "token": first,
+        "turn": [1.0] * 4,
         "episode": [a / b for a, b in zip(first, written, strict=True)],
-    }  # fmt: skip
+    }
     np.testing.assert_allclose(tokens, expected[average])
 
 
 def test_the_distance_to_the_reference_may_be_taken_off_the_reward(given, monkeypatch):
     tasks, rows = groups_of_two()
     update = dataclasses.replace(
-        CONFIG.update, kl=0.5, penalty=PenaltyConfig(place="reward"), discount=1.0
+        CONFIG.update,
+        kl_penalty=KLPenaltyConfig(coefficient=0.5, placement="reward"),
+        discount=1.0,
     )
     config = dataclasses.replace(CONFIG, update=update)
     far = [0.2, 0.4, 0.6, 0.0, 0.0, 0.0]  # of the six turns, in order
     monkeypatch.setattr(
         Updater, "reference_log_ratio", lambda _, e: np.array(far[: len(e)])
     )
-    training.learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
+    learn(updater(), fresh(tasks), Rollouts(rows, []), config, seed=0)
     (examples,) = given.examples
     # To go: 1 - (0.2 + 0.4) / 2 and 0 - 0.6 / 2; then 1 and 0.
     np.testing.assert_allclose(
@@ -162,14 +176,12 @@ def test_the_distance_to_the_reference_may_be_taken_off_the_reward(given, monkey
 def test_the_weight_of_the_kl_follows_its_target_and_is_kept(given):
     tasks, rows = groups_of_two()
     update = dataclasses.replace(
-        CONFIG.update, kl=0.1, penalty=PenaltyConfig(target=0.1)
+        CONFIG.update, kl_penalty=KLPenaltyConfig(coefficient=0.1, target=0.1)
     )
     config = dataclasses.replace(CONFIG, update=update)
     progress, weight = fresh(tasks), 0.1
     for number in range(3):
-        state, row, *_ = training.learn(
-            updater(), progress, Rollouts(rows, []), config, seed=0
-        )
+        state, row, *_ = learn(updater(), progress, Rollouts(rows, []), config, seed=0)
         assert given.weights[-1] == pytest.approx(weight)
         weight *= 1.1  # measured 0.25: more than 20 % above the target
         assert row["kl_weight"] == pytest.approx(weight)
@@ -182,13 +194,11 @@ def test_without_a_signal_the_parameters_stay(given):
     task = doubles.task(0, 1, 2)
     rows = [doubles.trajectory(task, ["go left"], error="broke") for _ in range(2)]
     progress = fresh([task])
-    config = dataclasses.replace(CONFIG, tasks=1)
-    state, row, *_ = training.learn(
-        updater(), progress, Rollouts(rows, []), config, seed=0
-    )
+    config = dataclasses.replace(CONFIG, tasks_per_update=1)
+    state, row, *_ = learn(updater(), progress, Rollouts(rows, []), config, seed=0)
     assert given.examples == []
     assert state is progress.policy
-    assert row["unscored"] == 2.0
+    assert row["unscored_rollouts"] == 2.0
     assert not {"success", "return"} & row.keys()  # nobody knows
 
 
@@ -200,7 +210,7 @@ def test_the_advantage_may_be_divided_by_the_std(given):
     config = dataclasses.replace(
         CONFIG, update=dataclasses.replace(CONFIG.update, normalize_advantages="group")
     )
-    training.learn(updater(), fresh([task]), Rollouts(rows, []), config, seed=0)
+    learn(updater(), fresh([task]), Rollouts(rows, []), config, seed=0)
     got = [e.columns["advantage"] for e in given.examples[0]]
     # At the second turn one is left, and nothing to compare it with.
     np.testing.assert_allclose(got, [1.0, -1.0], rtol=1e-3)

@@ -12,10 +12,16 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.rl.config import PenaltyConfig, SurrogateConfig, UpdateConfig
-from dreamgym.rl.critic import Critic, CriticConfig
+from dreamgym.rl.config import (
+    CriticConfig,
+    KLPenaltyConfig,
+    SurrogateConfig,
+    UpdateConfig,
+)
+from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.training import LoopConfig, LoopParts, ReplayConfig, TrainingState
+from dreamgym.training import LoopParts, TrainingState
+from dreamgym.training.config import LoopConfig, ReplayConfig
 from tests import doubles
 from tests.dreamgym.training.common import Recorder
 from worldmodel.data.records import Task
@@ -51,8 +57,9 @@ class Bandit(VectorEnv):
         return out
 
 
-ARM = Task(id="arm", instruction="take the coin", family="arm",
-           initial_state=("said ok",))  # fmt: skip
+ARM = Task(
+    id="arm", instruction="take the coin", family="arm", initial_state=("said ok",)
+)
 
 
 def undecided() -> Policy:
@@ -69,21 +76,29 @@ def share_of_good(policy, seed):
 
 def learned(seed, pay, *, loop=None, **settings):
     update = {
-        "learning_rate": 6e-3, "kl": 0.0, "rows": 8, "width": 64, "minibatches": 1,
-        "warmup": 1,
-    }  # fmt: skip
-    size = {"updates": 20, "tasks": 2, "group_size": 16} | (loop or {})
+        "learning_rate": 6e-3,
+        "kl_penalty": KLPenaltyConfig(coefficient=0.0),
+        "batch_rows": 8,
+        "row_tokens": 64,
+        "num_minibatches": 1,
+        "warmup_steps": 1,
+    }
+    size = {"updates": 20, "tasks_per_update": 2, "group_size": 16} | (loop or {})
     config = LoopConfig(**size, update=UpdateConfig(**(update | settings)))
     start, c = undecided(), config.update
     tasks = [ARM, dataclasses.replace(ARM, id="arm2")]
     learner = Updater(start.model, start.model.params, start.grammar(1.0), c)
     critic = None
-    if c.baseline == "critic":
-        critic = Critic(start.model, c.critic, rows=c.rows, width=c.width)
+    if c.advantage_estimator == "gae":
+        critic = Critic(start.model, c.critic, rows=c.batch_rows, width=c.row_tokens)
     progress = TrainingState(
-        0, learner.learner.init(), pool_of(tasks, config.curriculum), 0, [],
+        0,
+        learner.learner.init(),
+        pool_of(tasks, config.curriculum),
+        0,
+        [],
         None if critic is None else critic.init(),
-    )  # fmt: skip
+    )
     end = training.train(
         start,
         Bandit(32, pay),
@@ -120,31 +135,59 @@ def test_grpo_finds_what_pays_and_only_where_it_is_told():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"baseline": "critic"},
-        {"baseline": "critic",
-         "critic": CriticConfig(trunk="own")},
-        {"baseline": "others"}, {"baseline": "batch"},
-        {"surrogate": SurrogateConfig(ratio="turn", average="turn")},
-        {"normalize_advantages": "group", "credit": "episode",
-         "surrogate": SurrogateConfig(average="episode")},
+        {"advantage_estimator": "gae"},
+        {"advantage_estimator": "gae", "critic": CriticConfig(network="separate")},
+        {"advantage_estimator": "leave_one_out"},
+        {"advantage_estimator": "batch_mean"},
+        {
+            "surrogate": SurrogateConfig(
+                importance_level="turn", loss_aggregation="turn"
+            )
+        },
+        {
+            "normalize_advantages": "group",
+            "credit": "episode",
+            "surrogate": SurrogateConfig(loss_aggregation="episode"),
+        },
         {"credit": "state"},
-        {"surrogate": SurrogateConfig(dual_clip=3.0, truncate=2.0),
-         "minibatches": 4, "entropy": 0.001},
-        {"kl": 0.01, "penalty": PenaltyConfig(kind="k3")},
-        {"kl": 0.01, "penalty": PenaltyConfig(place="reward", target=0.5)},
-        {"radius": 0.05},
-        {"baseline": "others", "surrogate": SurrogateConfig(ratio="none")},
-        {"baseline": "critic",
-         "critic": CriticConfig(over="token"),
-         "loop": {"tasks": 32, "group_size": 1}},
-        {"baseline": "success", "surrogate": SurrogateConfig(ratio="none"),
-         "loop": {"replay": ReplayConfig(share=0.5)}},
-        {"baseline": "pairs", "beta": 0.5, "learning_rate": 1e-2,
-         "surrogate": SurrogateConfig(ratio="none", average="episode")},
-        {"loop": {"replay": ReplayConfig(share=1.0), "resample": 1}},
+        {
+            "surrogate": SurrogateConfig(dual_clip=3.0, importance_cap=2.0),
+            "num_minibatches": 4,
+            "entropy_coefficient": 0.001,
+        },
+        {"kl_penalty": KLPenaltyConfig(coefficient=0.01, estimator="k3")},
+        {
+            "kl_penalty": KLPenaltyConfig(
+                coefficient=0.01, placement="reward", target=0.5
+            )
+        },
+        {"max_update_kl": 0.05},
+        {
+            "advantage_estimator": "leave_one_out",
+            "surrogate": SurrogateConfig(importance_level="none"),
+        },
+        {
+            "advantage_estimator": "gae",
+            "critic": CriticConfig(value_level="token"),
+            "loop": {"tasks_per_update": 32, "group_size": 1},
+        },
+        {
+            "advantage_estimator": "success_filter",
+            "surrogate": SurrogateConfig(importance_level="none"),
+            "loop": {"replay": ReplayConfig(ratio=0.5)},
+        },
+        {
+            "advantage_estimator": "preference_pairs",
+            "dpo_beta": 0.5,
+            "learning_rate": 1e-2,
+            "surrogate": SurrogateConfig(
+                importance_level="none", loss_aggregation="episode"
+            ),
+        },
+        {"loop": {"replay": ReplayConfig(ratio=1.0), "max_resample_rounds": 1}},
     ],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items())[:60],
-)  # fmt: skip
+)
 def test_its_relatives_find_it_too(settings):
     found, control = finds(0, **settings)
     assert found > 0.85
@@ -154,11 +197,11 @@ def test_its_relatives_find_it_too(settings):
 def test_no_update_leaves_the_trust_region():
     def moves(**settings):
         _, end = learned(0, lambda action: action == GOOD, **settings)
-        return [row for row in end.curve if "moved" in row]  # else nothing to learn
+        return [row for row in end.curve if "update_kl" in row]  # else nothing to learn
 
-    free = moves(radius=0.0, max_turn_kl=0.0)
-    radius = max(row["moved"] for row in free) / 4
-    held = moves(radius=radius)
-    assert max(row["moved"] for row in held) <= radius
-    assert min(row["step"] for row in held) < 1.0
-    assert all(row["moved"] <= row["moved_most"] for row in free)
+    free = moves(max_update_kl=0.0, max_turn_kl=0.0)
+    radius = max(row["update_kl"] for row in free) / 4
+    held = moves(max_update_kl=radius)
+    assert max(row["update_kl"] for row in held) <= radius
+    assert min(row["step_fraction"] for row in held) < 1.0
+    assert all(row["update_kl"] <= row["update_kl_max"] for row in free)

@@ -6,24 +6,31 @@ import jax
 import numpy as np
 import pytest
 
+from curriculum.config import CurriculumConfig, StepLimitConfig
 from curriculum.generator import FunctionProposer
-from curriculum.sampler import CurriculumConfig, pool_of
-from curriculum.step_limit import StepLimitConfig
+from curriculum.sampler import pool_of
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
-from dreamgym.training import LoopConfig, LoopParts
+from dreamgym.training import LoopParts
+from dreamgym.training.config import LoopConfig
 from tests import doubles
 from tests.dreamgym.training import common
 from tests.dreamgym.training.common import Recorder, fresh, updater
 
 CONFIG = LoopConfig(
-    updates=3, tasks=2, group_size=2,
+    updates=3,
+    tasks_per_update=2,
+    group_size=2,
     update=UpdateConfig(
-        rows=8, width=80, minibatches=1, warmup=1, normalize_advantages="none",
+        batch_rows=8,
+        row_tokens=80,
+        num_minibatches=1,
+        warmup_steps=1,
+        normalize_advantages="none",
     ),
-    curriculum=CurriculumConfig(proposals=1),
-)  # fmt: skip
+    curriculum=CurriculumConfig(proposals_per_update=1),
+)
 
 
 def mixed(task, past, state):
@@ -38,9 +45,15 @@ def loop(progress=None, *, config=CONFIG, recorder=None, **settings):
     envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
     progress = fresh(tasks, config) if progress is None else progress
     return training.train(
-        doubles.Scripted(mixed), envs, updater(), progress, config, seed=3,
-        recorder=Recorder() if recorder is None else recorder, **settings,
-    )  # fmt: skip
+        doubles.Scripted(mixed),
+        envs,
+        updater(),
+        progress,
+        config,
+        seed=3,
+        recorder=Recorder() if recorder is None else recorder,
+        **settings,
+    )
 
 
 def test_the_loop_rolls_out_groups_and_tells_its_recorder(update_calls):
@@ -87,9 +100,12 @@ def test_invented_tasks_enter_the_pool_and_then_the_batch():
         return model.vary(seeds, key=jax.random.key(0))
 
     config = LoopConfig(
-        updates=3, tasks=4, group_size=2, update=CONFIG.update,
-        curriculum=CurriculumConfig(proposals=3, generated_share=0.5),
-    )  # fmt: skip
+        updates=3,
+        tasks_per_update=4,
+        group_size=2,
+        update=CONFIG.update,
+        curriculum=CurriculumConfig(proposals_per_update=3, generated_share=0.5),
+    )
     recorder = Recorder()
     parts = LoopParts(propose=FunctionProposer(propose))
     end = loop(config=config, recorder=recorder, parts=parts)
@@ -115,7 +131,7 @@ def test_progress_is_shown_with_the_number_of_the_update():
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("group_size", 1), ("updates", 0), ("tasks", 0)]
+    ("setting", "value"), [("group_size", 1), ("updates", 0), ("tasks_per_update", 0)]
 )
 def test_bad_settings_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=f"{setting}.*{value}"):
@@ -126,9 +142,16 @@ def test_bad_settings_are_refused_by_name(setting, value):
 def test_training_ends_at_its_limit():
     whole = common.loop(common.CONFIG)
     first = whole.curve[0]["transitions"]
-    end = common.loop(dataclasses.replace(common.CONFIG, limit=int(first) + 1))
+    end = common.loop(
+        dataclasses.replace(common.CONFIG, max_transitions=int(first) + 1)
+    )
     assert end.update == 2
-    assert common.loop(dataclasses.replace(common.CONFIG, limit=int(first))).update == 1
+    assert (
+        common.loop(
+            dataclasses.replace(common.CONFIG, max_transitions=int(first))
+        ).update
+        == 1
+    )
 
 
 def test_an_error_leaves_the_environments_with_their_own_step_limit():
@@ -136,8 +159,8 @@ def test_an_error_leaves_the_environments_with_their_own_step_limit():
         raise RuntimeError("no action")
 
     envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
-    horizon = StepLimitConfig(first=3, updates=2)
-    curriculum = dataclasses.replace(common.CONFIG.curriculum, horizon=horizon)
+    horizon = StepLimitConfig(initial=3, updates=2)
+    curriculum = dataclasses.replace(common.CONFIG.curriculum, step_limit=horizon)
     config = dataclasses.replace(common.CONFIG, curriculum=curriculum)
     with pytest.raises(RuntimeError, match="no action"):
         training.train(

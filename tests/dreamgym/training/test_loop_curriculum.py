@@ -4,17 +4,22 @@ import dataclasses
 
 import pytest
 
+from curriculum.config import (
+    CurriculumConfig,
+    LessonConfig,
+    StepLimitConfig,
+    ValueConfig,
+)
 from curriculum.generator import FunctionProposer
 from curriculum.lesson_presets import tool_lessons
 from curriculum.lesson_tracker import LessonTracker, lesson_tracker_for
-from curriculum.lessons import LessonConfig
-from curriculum.sampler import CurriculumConfig, pool_of
-from curriculum.step_limit import StepLimitConfig
-from curriculum.value import ValueConfig
+from curriculum.sampler import pool_of
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
-from dreamgym.training import LoopConfig, LoopParts
+from dreamgym.training import LoopParts
+from dreamgym.training.config import LoopConfig
+from dreamgym.training.learn import learn
 from dreamgym.training.rollouts import Rollouts
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, Recorder, fresh, updater, with_
@@ -31,20 +36,26 @@ def loop(config, *, tasks=None, policy=SLOW, stages=None, limit=9, **parts):
         pool=pool_of(tasks, config.curriculum),
     )
     end = training.train(
-        policy, envs, updater(), start, config, seed=3, recorder=recorder,
+        policy,
+        envs,
+        updater(),
+        start,
+        config,
+        seed=3,
+        recorder=recorder,
         parts=LoopParts(**parts),
-    )  # fmt: skip
+    )
     return end, recorder, envs
 
 
 def curriculum(**settings):
-    settings = {"proposals": 0, "generated_share": 0.0} | settings
+    settings = {"proposals_per_update": 0, "generated_share": 0.0} | settings
     return dataclasses.replace(CONFIG, curriculum=CurriculumConfig(**settings))
 
 
 @pytest.mark.usefixtures("update_calls")
 def test_episodes_grow_longer_by_the_schedule():
-    config = curriculum(horizon=StepLimitConfig(first=3, updates=2))
+    config = curriculum(step_limit=StepLimitConfig(initial=3, updates=2))
     _, recorder, envs = loop(config)
     lengths = [{len(t.turns) for t in found} for _, found in recorder.seen]
     assert lengths == [{3}, {6}, {9}]  # 3 + (9 - 3) / 2 a update
@@ -57,25 +68,28 @@ def test_episodes_grow_longer_by_the_schedule():
 def test_what_was_lost_under_a_shorter_limit_is_tried_again():
     """All is lost: what is retired in the end is what the last limit has seen."""
     for horizon, updates in (
-        (StepLimitConfig(first=3, updates=2), 1),
+        (StepLimitConfig(initial=3, updates=2), 1),
         (StepLimitConfig(), 3),
     ):
-        end, _, _ = loop(curriculum(horizon=horizon, patience=1))
+        end, _, _ = loop(curriculum(step_limit=horizon, retire_after=1))
         gone = [e for e in end.pool.entries.values() if e.retired]
-        assert len(gone) == updates * CONFIG.tasks
+        assert len(gone) == updates * CONFIG.tasks_per_update
 
 
 @pytest.mark.usefixtures("update_calls")
 def test_a_stage_chooses_tasks_limits_and_promotes():
     tasks = doubles.tasks("train")[:30]
     plans = {t.id: len(doubles.plan(t.initial_state)) for t in tasks}
-    config = curriculum(stages="games", stage=LessonConfig(checks=1, force=False))
-    config = dataclasses.replace(config, updates=40, tasks=4)
+    config = curriculum(
+        lessons="games",
+        lesson=LessonConfig(consecutive_checks=1, advance_on_budget=False),
+    )
+    config = dataclasses.replace(config, updates=40, tasks_per_update=4)
     expert = doubles.Scripted(doubles.expert_rule)
     end, recorder, _ = loop(
         config, tasks=tasks, policy=expert, plan_lengths=plans, limit=14
     )
-    stage = [row["stage"] for row in end.curve]
+    stage = [row["lesson"] for row in end.curve]
     assert stage[:2] == [1.0, 2.0]  # always won: on after every check, and never back
     assert stage == sorted(stage)
     assert [row["step_limit"] for row in end.curve[:3]] == [12.0, 14.0, 14.0]
@@ -89,7 +103,7 @@ def test_a_stage_chooses_tasks_limits_and_promotes():
         policy=doubles.Scripted(lambda *_: "go left"),
         plan_lengths=plans,
     )
-    assert {row["stage"] for row in lost.curve} == {0.0}
+    assert {row["lesson"] for row in lost.curve} == {0.0}
 
 
 def test_a_stage_weighs_the_parts_of_rewards(update_calls):
@@ -109,7 +123,7 @@ def test_a_stage_weighs_the_parts_of_rewards(update_calls):
     rows[0] = rows[0]._replace(episode=episode)
     progress = fresh([task])._replace(lessons=stages)
     config = with_(discount=1.0)
-    training.learn(updater(), progress, Rollouts(rows, []), config, seed=0)
+    learn(updater(), progress, Rollouts(rows, []), config, seed=0)
     assert update_calls.examples[-1][0].columns["advantage"] == pytest.approx(
         (0.5 * 2 + 1.0 + 1.0) / 2
     )
@@ -136,7 +150,7 @@ def test_proposals_are_tried_with_the_policy_of_now_and_counted():
         return [model._moved(t) for t in seeds]
 
     acting = doubles.Scripted(doubles.expert_rule)
-    config = curriculum(proposals=4, generated_share=0.5)
+    config = curriculum(proposals_per_update=4, generated_share=0.5)
     end, recorder, envs = loop(
         config, policy=acting, propose=propose, feasibility=trial
     )
@@ -157,19 +171,26 @@ def test_one_rollout_a_task_tells_of_its_cluster():
         return doubles.expert_rule(task, past, state) if even else "go left"
 
     config = LoopConfig(
-        updates=4, tasks=6, group_size=1,
-        update=UpdateConfig(baseline="batch", rows=8, width=80, minibatches=1),
-        curriculum=CurriculumConfig(
-            proposals=0, value=ValueConfig(cluster="family")
+        updates=4,
+        tasks_per_update=6,
+        group_size=1,
+        update=UpdateConfig(
+            advantage_estimator="batch_mean",
+            batch_rows=8,
+            row_tokens=80,
+            num_minibatches=1,
         ),
-    )  # fmt: skip
+        curriculum=CurriculumConfig(
+            proposals_per_update=0, value=ValueConfig(pooling="family")
+        ),
+    )
     tasks = doubles.tasks("train")[:30]
     end, _, _ = loop(config, tasks=tasks, policy=doubles.Scripted(rule))
     values = [e.value for e in end.pool.entries.values() if e.value is not None]
     assert len(values) == len(tasks)  # of a family, played or not
     assert max(values) > 0
     alone = dataclasses.replace(
-        config, curriculum=CurriculumConfig(proposals=0, generated_share=0.0)
+        config, curriculum=CurriculumConfig(proposals_per_update=0, generated_share=0.0)
     )
     end, _, _ = loop(alone, tasks=tasks, policy=doubles.Scripted(rule))
     assert not any(e.retired for e in end.pool.entries.values())

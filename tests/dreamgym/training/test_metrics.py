@@ -2,17 +2,17 @@
 
 import pytest
 
-from dreamgym.training import LoopConfig
+from dreamgym.training.config import LoopConfig
 from dreamgym.training.metrics import rollout_metrics, training_note
 from dreamgym.training.rollouts import Rollouts
 from tests import doubles
 
 
 def row(rollouts=16.0, unscored=0.0, **more):
-    return {"rollouts": rollouts, "unscored": unscored, **more}
+    return {"rollouts": rollouts, "unscored_rollouts": unscored, **more}
 
 
-GOOD = row(success=0.5, kl=0.01, used_turns=0.4)
+GOOD = row(success=0.5, kl=0.01, informative_turn_share=0.4)
 
 
 def test_a_loop_that_learns_from_most_of_its_rollouts_needs_no_note():
@@ -55,10 +55,11 @@ SHORT, LONG = doubles.task(0, 1, 2), doubles.task(0, 3, 6)
 def test_rollouts_are_counted_by_family_and_by_how_far_they_came():
     assert SHORT.family != LONG.family
     rows = [
-        doubles.trajectory(SHORT, WIN), doubles.trajectory(SHORT, LOSE),
+        doubles.trajectory(SHORT, WIN),
+        doubles.trajectory(SHORT, LOSE),
         doubles.trajectory(LONG, LOSE),
         doubles.trajectory(LONG, ["go right"] * 2, error="dream: garbled"),
-    ]  # fmt: skip
+    ]
     got = rollout_metrics(Rollouts(rows, []), LoopConfig(group_size=2))
     assert got[f"success/{SHORT.family}"] == 0.5
     assert got[f"scored/{SHORT.family}"] == 2.0
@@ -67,8 +68,8 @@ def test_rollouts_are_counted_by_family_and_by_how_far_they_came():
     assert got[f"unscored_share/{SHORT.family}"] == 0.0
     assert got[f"unscored_share/{LONG.family}"] == 0.5
     assert got["informative_groups"] == 0.5  # the second one has one scored member
-    assert got["unscored_steps"] == 2.0
-    assert got["unscored_return"] == rows[3].episode.total_reward
+    assert got["unscored_episode_length"] == 2.0
+    assert got["unscored_return"] == rows[3].episode.episode_return
     assert got["success"] == 1 / 3
 
 

@@ -9,13 +9,13 @@ import pytest
 from dreamgym import training
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.training import LoopParts, monitor
-from dreamgym.training.monitor import WatchConfig
+from dreamgym.training.config import MonitorConfig
 from tests import doubles
 from tests.dreamgym.training.common import CONFIG, fresh, loop, updater
 
 
 def watching(**settings):
-    return dataclasses.replace(CONFIG, watch=WatchConfig(**settings))
+    return dataclasses.replace(CONFIG, monitor=MonitorConfig(**settings))
 
 
 def weight_of(state):
@@ -24,18 +24,18 @@ def weight_of(state):
 
 @pytest.mark.usefixtures("update_calls")
 def test_an_alarm_is_said_and_training_goes_on():
-    end = loop(watching(entropy=2.0))
+    end = loop(watching(min_entropy=2.0))
     assert end.update == 3
     assert all(row["alarm/entropy"] == 1.0 for row in end.curve)
     start = weight_of(updater().learner.init())
     assert weight_of(end.policy) == pytest.approx(start + 3.0)
-    assert "undone" not in end.curve[0]
+    assert "reverted" not in end.curve[0]
     assert not any(k.startswith("alarm") for k in loop(CONFIG).curve[0])
 
 
 @pytest.mark.usefixtures("update_calls")
 def test_an_alarm_stops_training_before_its_update():
-    end = loop(watching(entropy=2.0, answer="stop"))
+    end = loop(watching(min_entropy=2.0, response="stop"))
     assert end.update == 1
     assert "update 1: entropy" in end.stop_reason
     assert weight_of(end.policy) == weight_of(updater().learner.init())
@@ -61,14 +61,19 @@ def refused(dream, updates, progress=None):
     config = dataclasses.replace(CONFIG, updates=updates)
     tasks = doubles.tasks("train")[:8]
     return training.train(
-        doubles.Scripted(doubles.expert_rule), DreamVectorEnv(dream, 4, max_steps=9),
-        updater(), progress or fresh(tasks, config), config, seed=3, recorder=dream,
-    )  # fmt: skip
+        doubles.Scripted(doubles.expert_rule),
+        DreamVectorEnv(dream, 4, max_steps=9),
+        updater(),
+        progress or fresh(tasks, config),
+        config,
+        seed=3,
+        recorder=dream,
+    )
 
 
 def test_where_no_rollout_is_scored_nobody_says_how_many_were_won():
     end = refused(Refusing(sound=[1]), 2)
-    assert [row["unscored"] for row in end.curve] == [4.0, 0.0]
+    assert [row["unscored_rollouts"] for row in end.curve] == [4.0, 0.0]
     assert [{"success", "return"} <= row.keys() for row in end.curve] == [False, True]
     assert not {"success", "return"} & end.curve[0].keys()
 
@@ -88,13 +93,13 @@ def test_three_updates_without_a_scored_rollout_end_training():
 
 
 def test_an_undone_update_leaves_the_policy_and_turns_the_weights(update_calls):
-    end = loop(watching(entropy=2.0, answer="back", patience=3))
+    end = loop(watching(min_entropy=2.0, response="revert", patience=3))
     assert weight_of(end.policy) == weight_of(updater().learner.init())
     assert int(end.policy.step) == 0
     assert [w.kl for w in update_calls.weights] == pytest.approx([0.02, 0.04, 0.08])
     assert [w.entropy for w in update_calls.weights] == pytest.approx([0.0, 1e-3, 2e-3])
-    assert "3 updates in a row were undone" in end.stop_reason
-    longer = loop(watching(entropy=2.0, answer="back", patience=4))
+    assert "3 updates in a row were reverted" in end.stop_reason
+    longer = loop(watching(min_entropy=2.0, response="revert", patience=4))
     assert not longer.stop_reason
 
 
@@ -102,7 +107,7 @@ def test_a_loss_that_is_not_finite_is_undone_where_that_is_the_answer(update_cal
     update_calls.loss = float("nan")
     with pytest.raises(FloatingPointError):
         loop(CONFIG)
-    end = loop(watching(answer="back", patience=2))
+    end = loop(watching(response="revert", patience=2))
     assert end.update == 2
     assert "not finite" in end.stop_reason
     assert weight_of(end.policy) == weight_of(updater().learner.init())
@@ -115,18 +120,22 @@ def test_real_dev_games_are_played_at_their_time_and_told():
     def probe(policy):
         del policy
         played.append(1)
-        return {"probe": 0.5 - 0.2 * len(played), "probed": 7.0}
+        return {"real_success": 0.5 - 0.2 * len(played), "real_eval_transitions": 7.0}
 
-    end = loop(watching(gap=0.1, probe=2), parts=LoopParts(real_eval=probe))
-    assert ["probe" in row for row in end.curve] == [False, True, False]
-    assert end.curve[1]["probe"] == pytest.approx(0.3)
-    assert len(played) == 1
+    end = loop(
+        watching(max_real_drop=0.1, real_eval_every=2), parts=LoopParts(real_eval=probe)
+    )
+    assert ["real_success" in row for row in end.curve] == [False, True, True]
+    assert end.curve[1]["real_success"] == pytest.approx(0.3)
+    assert len(played) == 2
 
 
 def probing(*found):
     """Real dev games as they come out, one after the other."""
     rest = iter(found)
-    return LoopParts(real_eval=lambda _: {"probe": next(rest), "probed": 7.0})
+    return LoopParts(
+        real_eval=lambda _: {"real_success": next(rest), "real_eval_transitions": 7.0}
+    )
 
 
 def kept(config):
@@ -142,13 +151,13 @@ def kept(config):
 )
 def test_training_ends_with_what_did_best_on_real_games(found, best):
     """An update adds 1 to the weights, so that they tell which one it is."""
-    config = watching(probe=1, keep=True)
+    config = watching(real_eval_every=1, keep_best=True)
     end = loop(config, progress=kept(config), parts=probing(*found))
     start = weight_of(updater().learner.init())
     assert weight_of(end.result) == pytest.approx(start + best)
     assert weight_of(end.policy) == pytest.approx(start + 3)
     assert monitor.best_row(end.curve) == best - 1
-    last = loop(watching(probe=1), parts=probing(*found))
+    last = loop(watching(real_eval_every=1), parts=probing(*found))
     assert weight_of(last.result) == pytest.approx(start + 3)
 
 
@@ -158,19 +167,19 @@ def test_an_undone_gap_goes_back_to_what_did_best(monkeypatch):
     monkeypatch.setattr(
         monitor,
         "_dream_and_reality_diverge",
-        lambda rows, _: rows[-1].get("probe") == 0.1,
+        lambda rows, _: rows[-1].get("real_success") == 0.1,
     )
-    settings = {"probe": 1, "gap": 0.1, "answer": "back"}
+    settings = {"real_eval_every": 1, "max_real_drop": 0.1, "response": "revert"}
     start = weight_of(updater().learner.init())
     ends = {}
     for keep in (True, False):
-        config = watching(keep=keep, **settings)
+        config = watching(keep_best=keep, **settings)
         progress = kept(config) if keep else fresh(doubles.tasks("train")[:8], config)
         ends[keep] = loop(config, progress=progress, parts=probing(0.5, 0.4, 0.1))
     assert weight_of(ends[True].policy) == pytest.approx(start + 1)
     assert weight_of(ends[False].policy) == pytest.approx(start + 2)
-    assert ends[True].curve[-1]["undone"] == 1.0
-    config = watching(keep=True, **settings)
+    assert ends[True].curve[-1]["reverted"] == 1.0
+    config = watching(keep_best=True, **settings)
     longer = dataclasses.replace(config, updates=4)
     on = loop(longer, progress=kept(config), parts=probing(0.5, 0.4, 0.1, 0.6))
     assert weight_of(on.policy) == weight_of(on.result) == pytest.approx(start + 2)

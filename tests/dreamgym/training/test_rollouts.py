@@ -13,6 +13,7 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import Snapshot, VectorEnv
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
 from dreamgym.rewards.reward_function import NO_OUTCOME, RewardFunction
+from dreamgym.training import learn as learning
 from dreamgym.training.rollouts import Rollouts, collect_rollouts, fork_points, rescore
 from tests import doubles
 from tests.dreamgym.training.common import (
@@ -38,9 +39,16 @@ def gathered(policy, tasks, config, rng=0, **more):
     envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=9)
     pool = pool_of(doubles.tasks("train")[:8], config.curriculum)
     return collect_rollouts(
-        policy, envs, pool, tasks, config, key=jax.random.key(0),
-        rng=np.random.default_rng(rng), source="update0", **more,
-    ), envs  # fmt: skip
+        policy,
+        envs,
+        pool,
+        tasks,
+        config,
+        key=jax.random.key(0),
+        rng=np.random.default_rng(rng),
+        source="update0",
+        **more,
+    ), envs
 
 
 def test_where_groups_agree_other_tasks_are_rolled_out():
@@ -50,7 +58,9 @@ def test_where_groups_agree_other_tasks_are_rolled_out():
     assert [t.episode.task.id for t in plain.started] == [
         t.id for t in tasks for _ in range(2)
     ]
-    more, envs = gathered(policy, tasks, dataclasses.replace(CONFIG, resample=2))
+    more, envs = gathered(
+        policy, tasks, dataclasses.replace(CONFIG, max_resample_rounds=2)
+    )
     assert len(more.started) == 12  # two waves of as many again
     assert envs.transitions == sum(len(t.turns) for t in more.started)
     assert more.started[:4] == plain.started
@@ -61,7 +71,7 @@ def test_where_groups_agree_other_tasks_are_rolled_out():
     # What comes beyond is of the same mix.
     mix = [(1.0, lambda entry: entry.task.id == doubles.tasks("train")[5].id)]
     same, _ = gathered(
-        policy, tasks, dataclasses.replace(CONFIG, resample=1), mixture=mix
+        policy, tasks, dataclasses.replace(CONFIG, max_resample_rounds=1), mixture=mix
     )
     assert {t.episode.task.id for t in same.started[4:]} == {
         doubles.tasks("train")[5].id
@@ -73,8 +83,11 @@ def test_where_groups_agree_other_tasks_are_rolled_out():
             doubles.expert_rule(task, past, state) if past or next(coin) else "go left"
         )
     )
-    found, _ = gathered(fickle, [doubles.task(0, 1, 2)] * 2,
-                        dataclasses.replace(CONFIG, resample=2))  # fmt: skip
+    found, _ = gathered(
+        fickle,
+        [doubles.task(0, 1, 2)] * 2,
+        dataclasses.replace(CONFIG, max_resample_rounds=2),
+    )
     assert len(found.started) == 4
 
 
@@ -82,17 +95,26 @@ def test_forks_go_on_from_states_on_the_way_of_groups_that_differ():
     task = doubles.task(0, 2, 4)
     long = ["go right", "go right", "take coin"]
     rows = [
-        doubles.trajectory(task, long), doubles.trajectory(task, LOSE),
+        doubles.trajectory(task, long),
+        doubles.trajectory(task, LOSE),
         *[doubles.trajectory(doubles.task(0, 1, 3), WIN)] * 2,
-    ]  # fmt: skip
-    config = dataclasses.replace(CONFIG, forks=5)
+    ]
+    config = dataclasses.replace(CONFIG, forks_per_update=5)
     points = fork_points(rows, config, np.random.default_rng(0))
     assert {p.past for p in points} == {("go right",), ("go right", "go right")}
     for p in points:
         assert p.task == task
         assert p.state == rows[0].episode.transitions[len(p.past)].state
-    assert len(fork_points(rows, dataclasses.replace(config, forks=1),
-                           np.random.default_rng(0))) == 1  # fmt: skip
+    assert (
+        len(
+            fork_points(
+                rows,
+                dataclasses.replace(config, forks_per_update=1),
+                np.random.default_rng(0),
+            )
+        )
+        == 1
+    )
     assert not fork_points(rows, CONFIG, np.random.default_rng(0))
 
 
@@ -107,9 +129,12 @@ def test_a_fork_is_gone_on_from_with_its_past():
     envs = DreamVectorEnv(doubles.RuleModel(), 2, max_steps=9)
     start = Snapshot(task, ("go right",), doubles.start_state(1, 2, 4))
     forked, whole = rollout(
-        doubles.Scripted(rule), envs, [start, task], key=jax.random.key(0),
+        doubles.Scripted(rule),
+        envs,
+        [start, task],
+        key=jax.random.key(0),
         temperature=1.0,
-    )  # fmt: skip
+    )
     assert seen[0] == (("go right",), start.state)
     assert forked.past == ("go right",)
     assert [x.action for x in forked.episode.transitions] == ["go right", "take coin"]
@@ -135,21 +160,29 @@ def test_only_a_dream_can_be_forked():
         def step(self, actions):
             raise AssertionError(actions)
 
-    config = dataclasses.replace(CONFIG, forks=2)
+    config = dataclasses.replace(CONFIG, forks_per_update=2)
     with pytest.raises(ValueError, match="only the dream can"):
         training.train(
-            doubles.Scripted(sometimes), Plain(), updater(),
-            fresh(doubles.tasks("train")[:2]), config, seed=0, recorder=Recorder(),
-        )  # fmt: skip
+            doubles.Scripted(sometimes),
+            Plain(),
+            updater(),
+            fresh(doubles.tasks("train")[:2]),
+            config,
+            seed=0,
+            recorder=Recorder(),
+        )
 
 
 def test_a_step_is_paid_what_the_settings_say(update_calls):
     task = doubles.task(0, 1, 2)
-    rows = [doubles.trajectory(task, WIN), doubles.trajectory(task, LOSE),
-            doubles.trajectory(task, LOSE, error="broke"),
-            doubles.trajectory(task, ["go right"], error="untrusted: 0.1")]  # fmt: skip
+    rows = [
+        doubles.trajectory(task, WIN),
+        doubles.trajectory(task, LOSE),
+        doubles.trajectory(task, LOSE, error="broke"),
+        doubles.trajectory(task, ["go right"], error="low_confidence: 0.1"),
+    ]
     there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
-    scorer = RewardFunction(RewardConfig(alpha=0.5, milestones=(there,)))
+    scorer = RewardFunction(RewardConfig(outcome_weight=0.5, milestones=(there,)))
     paid = rescore(Rollouts(rows, []), scorer.score)
     names = [[x.rewards for x in t.episode.transitions] for t in paid.started]
     # Half of 1 from the environment and of 0.5 from the milestone, half the outcome.
@@ -172,9 +205,10 @@ def test_what_a_fork_has_done_before_is_not_paid_again():
     assert {t.action for t in rows[:-1]} == {"go right"}
     fork = whole._replace(
         episode=dataclasses.replace(whole.episode, transitions=rows[1:]),
-        turns=whole.turns[1:], past=(rows[0].action,),
-    )  # fmt: skip
-    moved = MilestoneConfig(name="moved", pattern="go", weight=0.5, over="action")
+        turns=whole.turns[1:],
+        past=(rows[0].action,),
+    )
+    moved = MilestoneConfig(name="moved", pattern="go", weight=0.5, search_in="action")
     scorer = RewardFunction(RewardConfig(milestones=(moved,)))
     broke = doubles.trajectory(doubles.task(0, 2, 4), way, error="broke")
     paid = rescore(Rollouts([broke, whole], [fork]), scorer.score)
@@ -202,19 +236,20 @@ def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(update
 
 def test_a_cut_episode_that_the_judge_could_not_score_is_no_zero():
     rows = [
-        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="untrusted: 0.1"),
-        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="untrusted: 0.1"),
+        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="low_confidence: 0.1"),
+        doubles.trajectory(doubles.task(0, 1, 2), WIN, error="low_confidence: 0.1"),
     ]
 
     def score(episodes, pasts):
-        known = RewardFunction(RewardConfig(alpha=0.5)).score(episodes, pasts)
+        known = RewardFunction(RewardConfig(outcome_weight=0.5)).score(episodes, pasts)
         assert [x.problem for x in known] == [NO_OUTCOME] * 2  # and no reason to go
         return [known[0], known[1]._replace(problem="judge: no answer")]
 
     paid = rescore(Rollouts(rows, []), score)
     assert [t.error for t in paid.started] == [
-        "untrusted: 0.1", "reward: judge: no answer",
-    ]  # fmt: skip
+        "low_confidence: 0.1",
+        "reward: judge: no answer",
+    ]
 
 
 @pytest.mark.usefixtures("update_calls")
@@ -222,12 +257,12 @@ def test_who_paid_what_is_in_the_row_of_the_update():
     there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
     scorer = RewardFunction(RewardConfig(milestones=(there,)))
     paid = rescore(Rollouts(pair(), []), scorer.score)
-    found = training.learn(
+    found = learning.learn(
         updater(), fresh([doubles.task(0, 1, 2)]), paid, CONFIG, seed=0
     )
     # Two steps won, one lost: the milestone and the coin are the rule's, a move left
     # into the wall is nobody's.
-    assert found.metrics["tiers/rule"] == pytest.approx(2 / 3)
-    assert found.metrics["tiers/none"] == pytest.approx(1 / 3)
-    assert found.metrics["paid/milestone/there"] == 0.25
-    assert found.metrics["paid/coin"] == 0.5
+    assert found.metrics["reward_source/rule"] == pytest.approx(2 / 3)
+    assert found.metrics["reward_source/none"] == pytest.approx(1 / 3)
+    assert found.metrics["reward/milestone/there"] == 0.25
+    assert found.metrics["reward/coin"] == 0.5

@@ -7,13 +7,10 @@ import pytest
 
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig
 from dreamgym.rewards.reward_function import RewardFunction
-from dreamgym.rl.config import SurrogateConfig
-from dreamgym.rl.critic import Critic, CriticConfig
+from dreamgym.rl.config import CriticConfig, KLPenaltyConfig, SurrogateConfig
+from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.training import (
-    BesideConfig,
-    ReplayConfig,
-)
+from dreamgym.training.config import AuxiliaryConfig, ReplayConfig
 from dreamgym.training.rollouts import Rollouts, rescore
 from tests import doubles
 from tests.dreamgym.training.common import (
@@ -31,21 +28,26 @@ from worldmodel.fitting.batches import Example
 
 def test_filtered_imitation_takes_the_won_episodes_of_any_group(update_calls):
     rows = [*pair(), *[doubles.trajectory(doubles.task(0, 1, 3), WIN)] * 2]
-    config = with_(baseline="success", kl=0.0, surrogate=SurrogateConfig(ratio="none"))
+    config = with_(
+        advantage_estimator="success_filter",
+        kl_penalty=KLPenaltyConfig(coefficient=0.0),
+        surrogate=SurrogateConfig(importance_level="none"),
+    )
     found = learn(rows, config)
     (examples,) = update_calls.examples
     assert [e.columns["advantage"] for e in examples] == [
         1.0
     ] * 6  # 2 turns of 3 episodes
-    assert found.metrics["used_turns"] == pytest.approx(6 / 7)
+    assert found.metrics["informative_turn_share"] == pytest.approx(6 / 7)
 
 
 def test_preferences_weigh_the_episodes_of_a_pair_alike(update_calls, monkeypatch):
     monkeypatch.setattr(Updater, "reference_log_ratio", lambda _, e: np.zeros(len(e)))
     config = with_(
-        baseline="pairs", beta=0.2,
-        surrogate=SurrogateConfig(ratio="none", average="episode"),
-    )  # fmt: skip
+        advantage_estimator="preference_pairs",
+        dpo_beta=0.2,
+        surrogate=SurrogateConfig(importance_level="none", loss_aggregation="episode"),
+    )
     learn(pair(), config)
     (examples,) = update_calls.examples
     # Whatever its length, an episode's log-probability weighs beta sigmoid(0), times
@@ -62,10 +64,10 @@ def test_an_episode_with_a_void_turn_leaves_the_update_and_the_baseline(update_c
     config = dataclasses.replace(CONFIG, group_size=3)
     learn(rows, config)
     assert len(update_calls.examples[-1]) == 3  # of 5: at the second turn all agree
-    found = learn(rows, dataclasses.replace(config, drop_void=True))
+    found = learn(rows, dataclasses.replace(config, drop_void_turns=True))
     adv = [e.columns["advantage"] for e in update_calls.examples[-1]]
     np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)  # 0.9 and 0
-    assert found.metrics["void"] == pytest.approx(1 / 3)
+    assert found.metrics["void_turn_share"] == pytest.approx(1 / 3)
     assert found.metrics["success"] == pytest.approx(2 / 3)  # as it was played
 
 
@@ -77,7 +79,7 @@ def test_a_turn_is_void_that_says_nothing_or_was_cut_off():
 
 
 def test_won_turns_come_back_with_the_probabilities_of_then(update_calls):
-    config = dataclasses.replace(CONFIG, replay=ReplayConfig(share=1.0, size=3))
+    config = dataclasses.replace(CONFIG, replay=ReplayConfig(ratio=1.0, capacity=3))
     first = learn(pair(), config)
     assert [e.columns["advantage"] > 0 for e in first.replay] == [
         True
@@ -98,7 +100,9 @@ def test_won_turns_come_back_with_the_probabilities_of_then(update_calls):
 
 
 def test_what_is_imitated_beside_is_drawn_anew_each_update(update_calls):
-    config = dataclasses.replace(CONFIG, beside=BesideConfig(weight=0.5, turns=2))
+    config = dataclasses.replace(
+        CONFIG, auxiliary=AuxiliaryConfig(coefficient=0.5, examples_per_update=2)
+    )
     known = [Example([i, i], [False, True], [0, 0]) for i in range(20)]
     learn(pair(), config, auxiliary=known)
     later = fresh([doubles.task(0, 1, 2)])._replace(update=1)
@@ -113,7 +117,11 @@ def test_what_is_imitated_beside_is_drawn_anew_each_update(update_calls):
 
 def test_the_rollouts_themselves_may_be_modelled_beside(update_calls):
     config = dataclasses.replace(
-        CONFIG, updates=1, beside=BesideConfig(kind="own", weight=0.5, turns=3)
+        CONFIG,
+        updates=1,
+        auxiliary=AuxiliaryConfig(
+            objective="rollout_iwm", coefficient=0.5, examples_per_update=3
+        ),
     )
     loop(config)
     (beside,) = update_calls.auxiliary
@@ -127,9 +135,10 @@ def test_the_rollouts_themselves_may_be_modelled_beside(update_calls):
 
 def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
     config = with_(
-        baseline="critic", discount=0.5,
-        critic=CriticConfig(over="token", decay=1.0, passes=1),
-    )  # fmt: skip
+        advantage_estimator="gae",
+        discount=0.5,
+        critic=CriticConfig(value_level="token", gae_lambda=1.0, epochs=1),
+    )
     critic = Critic(doubles.model(), config.update.critic, rows=4, width=80)
     progress = fresh([doubles.task(0, 1, 2)])._replace(critic=critic.init())
     found = learn(pair(), config, critic=critic, progress=progress)
@@ -140,8 +149,8 @@ def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
             np.asarray(e.columns["advantage"])[list(e.mask)], want
         )
         assert not np.asarray(e.columns["advantage"])[~np.asarray(e.mask)].any()
-    assert found.metrics["critic_loss"] > 0
-    assert found.metrics["used_turns"] == 1.0
+    assert found.metrics["value_loss"] > 0
+    assert found.metrics["informative_turn_share"] == 1.0
 
 
 def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):

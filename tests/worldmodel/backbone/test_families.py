@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from tests import helpers
 from worldmodel.backbone import families, lora, weights
-from worldmodel.backbone.model import LoraConfig
+from worldmodel.backbone.config import LoraConfig
 from worldmodel.text.tokenizer import Vocabulary
 
 SHAPE = {

@@ -2,10 +2,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests import helpers
 from worldmodel.backbone import generate as gen
-from worldmodel.backbone.generate import Grammar, Streams, shaped_logits
+from worldmodel.backbone import streams as token_streams
+from worldmodel.backbone.grammar import Grammar
+from worldmodel.backbone.layers import Placement
+from worldmodel.backbone.model import empty_cache
+from worldmodel.backbone.sampling import shaped_logits
+from worldmodel.backbone.streams import Streams
 
 V, CAPACITY, MOST, WIDTH = 13, 32, 8, 6
 RAGGED = [[1, 2, 3, 4, 5], [6], [7, 8, 9]]
@@ -266,7 +272,7 @@ def test_shaped_logits_by_hand():
 
 
 def test_bucket_by_hand():
-    assert [gen.bucket(n, 8) for n in (0, 1, 8, 9, 17)] == [8, 8, 8, 16, 24]
+    assert [token_streams.bucket(n, 8) for n in (0, 1, 8, 9, 17)] == [8, 8, 8, 16, 24]
 
 
 def test_errors_say_what_does_not_fit(family_model):
@@ -377,18 +383,102 @@ def test_long_caches_are_read_in_blocks(small_model):
 
 def test_a_long_run_compiles_a_handful_of_times(small_model):
     def compiled():
-        return gen._append._cache_size() + gen._sample._cache_size()
+        return token_streams._append._cache_size() + token_streams._sample._cache_size()
 
     grammar, rng = anything(1.0), np.random.default_rng(0)
     sizes = [(int(n), int(m)) for n, m in rng.integers(1, 60, (40, 2))]
     start, seen = compiled(), []
     for n, m in sizes:
         prompts = [[1 + i % 9] * n for i in range(int(rng.integers(1, 16)))]
-        most = gen.bucket(m, 32)
+        most = token_streams.bucket(m, 32)
         gen.generate(
             small_model, prompts, grammar, keys(batch=len(prompts)), max_tokens=most
         )
         seen.append(compiled() - start)
     # One prompt bucket, two lengths of reply: two programs each, whatever the prompts.
     assert seen[-1] <= 4
-    assert len({gen.bucket(n) for n, _ in sizes}) == 1
+    assert len({token_streams.bucket(n) for n, _ in sizes}) == 1
+
+
+def test_a_stream_that_ends_gives_its_place_to_the_next_prompt(
+    small_model, monkeypatch
+):
+    # 11 prompts through 4 streams, on one and on two threads: each text is that of its
+    # prompt alone, also where a forced end or the token limit cuts it.
+    prompts = [[1 + i % 9] * (1 + i % 7) for i in range(11)]
+    noise, g = keys(4, len(prompts)), grammar(limits=(9, 5))
+    banned = np.zeros((len(prompts), V), bool)
+    banned[np.arange(len(prompts)), np.arange(len(prompts)) % 8] = True
+    texts = {}
+    for plan in ((4, 1), (4, 2), (16, 1)):
+        monkeypatch.setattr(gen, "_plan", lambda *_, plan=plan: plan)
+        texts[plan] = gen.generate(
+            small_model, prompts, g, noise, max_tokens=12, banned=banned
+        )
+        assert len(texts[plan]) == len(prompts)
+    lengths = [int(s.length[0]) for s in texts[16, 1]]
+    assert len(set(lengths)) > 1
+    for plan in ((4, 1), (4, 2)):
+        for a, b, n in zip(texts[plan], texts[16, 1], lengths, strict=True):
+            assert int(a.length[0]) == n
+            for name in ("ids", "sampled", "phase", "first"):
+                np.testing.assert_array_equal(
+                    getattr(a, name)[0, :n], getattr(b, name)[0, :n]
+                )
+            np.testing.assert_allclose(a.logp[0, :n], b.logp[0, :n], atol=1e-5)
+
+
+def test_streams_without_an_end_stop_at_the_limit_when_places_are_refilled(
+    small_model, monkeypatch
+):
+    monkeypatch.setattr(gen, "_plan", lambda *_: (2, 1))
+    out = gen.generate(
+        small_model, [[1], [2], [3], [4], [5]], anything(), keys(0, 5), max_tokens=7
+    )
+    assert [int(s.length[0]) for s in out] == [7] * 5
+
+
+def test_replaced_streams_are_those_of_the_source(small_model):
+    target, source = streams(small_model), streams(small_model, [[9, 8], [7], [5, 6]])
+    target.sample(anything(), keys(1), max_tokens=2)
+    target.replace([2, 0], source, [0, 1])
+    assert target.lengths.tolist() == [1, 3, 2]
+    expected = greedy(streams(small_model, [[7], [6], [9, 8]]))
+    active = np.array([True, False, True])
+    got = target.sample(anything(0.0), keys(), max_tokens=MOST, active=active)
+    for row in (0, 2):
+        np.testing.assert_array_equal(got.ids[row], expected.ids[row])
+    with pytest.raises(
+        ValueError, match="expected 3 streams of 32 tokens, got 2 of 32"
+    ):
+        target.replace([0], Streams(small_model, 2, CAPACITY), [0])
+
+
+def test_sampling_pauses_when_enough_streams_have_ended(small_model):
+    one, whole = (streams(small_model) for _ in range(2))
+    limit = np.array([1, 3, 6])
+    first = one.sample(anything(), keys(), max_tokens=6, limit=limit, enough=1)
+    assert first.length.tolist() == [1, 3, 3]
+    rest = one.sample(anything(), keys(), max_tokens=3, limit=limit - 3, resume=True)
+    assert rest.length.tolist() == [0, 0, 3]
+    text = whole.sample(anything(), keys(), max_tokens=6, limit=limit)
+    both = np.concatenate([first.ids[2, :3], rest.ids[2, :3]])
+    np.testing.assert_array_equal(both, text.ids[2])
+
+
+def test_one_token_of_a_run_is_that_of_all_of_them(family_model):
+    model = family_model
+    decoder = nnx.merge(model.definition, model.params)
+    ids = jnp.asarray([[1, 2, 3, 4], [5, 6, 0, 0]])
+    place = Placement(
+        jnp.broadcast_to(jnp.arange(4)[None], (2, 4)), count=jnp.array([4, 2])
+    )
+    cache = empty_cache(model.config, 2, 8, "float32")
+    every, whole_cache = decoder(ids, place, cache)
+    last, last_cache = decoder(ids, place, cache, read=jnp.array([3, 1]))
+    expected = jnp.stack([every[0, 3], every[1, 1]])[:, None]
+    np.testing.assert_allclose(last, expected, atol=1e-5)
+    for a, b in zip(
+        jax.tree.leaves(last_cache), jax.tree.leaves(whole_cache), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-6)

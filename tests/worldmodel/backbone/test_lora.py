@@ -7,7 +7,7 @@ from flax import nnx
 
 from tests import helpers
 from worldmodel.backbone import lora
-from worldmodel.backbone.model import LoraConfig
+from worldmodel.backbone.config import LoraConfig
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]
 

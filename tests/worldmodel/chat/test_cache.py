@@ -19,8 +19,8 @@ from tests.worldmodel.chat.test_client import (
 )
 from worldmodel.chat.cache import CacheError
 from worldmodel.chat.client import ChatClient
+from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import (
-    ChatConfig,
     ChatMalformed,
     ChatRefused,
     ChatReply,
@@ -125,7 +125,8 @@ CHILD = """
     import sys
     from pathlib import Path
     from worldmodel.chat.client import ChatClient
-    from worldmodel.chat.protocol import ChatConfig, ChatRequest
+    from worldmodel.chat.protocol import ChatRequest
+    from worldmodel.chat.config import ChatConfig
     from worldmodel.text.conversation import Message
     config = ChatConfig(base_url=sys.argv[1], model="m", concurrency=1)
     requests = [ChatRequest((Message("user", str(i)),)) for i in range(6)]

@@ -8,8 +8,8 @@ import pytest
 from tests import chat_server
 from tests.chat_server import at_most, ok, serving, status
 from worldmodel.chat.client import ChatClient
+from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import (
-    ChatConfig,
     ChatError,
     ChatMalformed,
     ChatRefused,

@@ -594,7 +594,8 @@ def test_no_file_and_no_such_format(tmp_path):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_documented_before_becomes_the_documented_after(tmp_path, format):
-    text = (Path(__file__).parents[3] / "docs/EPISODES.md").read_text(encoding="utf-8")
+    path = Path(__file__).parents[3] / "docs/reference/episodes.md"
+    text = path.read_text(encoding="utf-8")
     part = text.split(f"### {format}\n")[1]
     before, after = re.findall(r"```json\n(.*?)\n```", part, re.DOTALL)[:2]
     (tmp_path / "example.jsonl").write_text(before, encoding="utf-8")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import helpers
-from worldmodel.data import records
+from worldmodel.data import json_reading, records
 from worldmodel.data.records import Branch, Episode, RecordError
 
 
@@ -53,7 +53,7 @@ def test_a_short_row_gets_its_defaults(tmp_path):
     assert (episode.task.split, episode.source, episode.success) == (
         "train", "unknown", None,
     )  # fmt: skip
-    assert episode.total_reward == 2.0
+    assert episode.episode_return == 2.0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_end_that_contradicts_its_episode_is_refused(tmp_path, won):
     steps = [step("a", "b"), step("b", "c", terminated=True, success=not won)]
     path = write(tmp_path, row(transitions=steps, success=won))
     told = rf"transitions\[1\].success'.*the episode's success, {won}, at its end"
-    with pytest.raises(records.RecordError, match=told):
+    with pytest.raises(RecordError, match=told):
         records.read_episodes(path)
 
 
@@ -117,7 +117,7 @@ STATES = st.lists(st.lists(TEXT, max_size=3).map("\n".join), min_size=2, max_siz
 
 @given(
     texts=STATES, action=TEXT, thought=TEXT,
-    reward=st.floats(allow_nan=False, allow_infinity=False),
+    reward=st.floats(min_value=-1e300, max_value=1e300),
 )  # fmt: skip
 def test_any_text_is_read_back(scratch, texts, action, thought, reward):
     states = [records.lines(text) for text in texts]
@@ -367,12 +367,14 @@ def test_an_endless_integer_and_a_deep_nest_are_refused(tmp_path):
             records.read_episodes(path)
 
 
-# --- what docs/EPISODES.md says ----------------------------------------------
+# --- what docs/reference/episodes.md says ------------------------------------
+
+EPISODES = Path(__file__).parents[3] / "docs/reference/episodes.md"
 
 
 def documented(title: str) -> list[str]:
-    """The JSON blocks under a heading of docs/EPISODES.md."""
-    text = (Path(__file__).parents[3] / "docs/EPISODES.md").read_text(encoding="utf-8")
+    """The JSON blocks under a heading of docs/reference/episodes.md."""
+    text = EPISODES.read_text(encoding="utf-8")
     part = re.split(rf"^#+ {title}$", text, flags=re.MULTILINE)[1]
     part = re.split(r"^#+ ", part, flags=re.MULTILINE)[0]
     return re.findall(r"```json\n(.*?)\n```", part, re.DOTALL)
@@ -383,12 +385,65 @@ def test_the_documented_line_is_read(tmp_path):
     (tmp_path / "e.jsonl").write_text(line + "\n", encoding="utf-8")
     (episode,) = records.read_episodes(tmp_path / "e.jsonl")
     assert episode.task.initial_state == episode.transitions[0].state
-    assert episode.total_reward == 1.1
+    assert episode.episode_return == 1.1
     assert (episode.success, episode.transitions[-1].terminated) == (True, True)
 
 
 def test_every_field_is_documented():
-    text = (Path(__file__).parents[3] / "docs/EPISODES.md").read_text(encoding="utf-8")
+    text = EPISODES.read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     for kind in (Episode, records.Task, records.Transition):
         assert set(kind.__dataclass_fields__) - told == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ('{"a": NaN}', "finite numbers"),
+        ('{"a": [1e999]}', "finite numbers"),
+        ('{"a": ' + "[" * 600 + "]" * 600 + "}", "at most 64 nested"),
+    ],
+)
+def test_options_that_cannot_be_written_again_are_refused(tmp_path, options, expected):
+    task = {"id": "t1", "instruction": "do", "options": "OPTIONS"}
+    path = tmp_path / "e.jsonl"
+    path.write_text(json.dumps(row(task=task)).replace('"OPTIONS"', options))
+    with pytest.raises(RecordError, match=rf"e\.jsonl:1:.*options.*{expected}"):
+        records.read_episodes(path)
+
+
+def test_rewards_whose_sum_is_infinite_are_refused(tmp_path):
+    one = write(tmp_path, row(transitions=[step(rewards={"a": 1e308, "b": 1e308})]))
+    with pytest.raises(RecordError, match=r"jsonl:1:.*rewards.*finite sum"):
+        records.read_episodes(one)
+    path = write(
+        tmp_path,
+        row(transitions=[step(reward=1e308), step("b", "c", reward=1e308)]),
+    )
+    with pytest.raises(RecordError, match=r"jsonl:1:.*rewards with a finite sum"):
+        records.read_episodes(path)
+
+
+def test_lines_and_files_have_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_reading, "MAX_LINE_BYTES", 1000)
+    bomb = tmp_path / "bomb.jsonl.gz"
+    bomb.write_bytes(gzip.compress(b" " * 100_000))
+    with pytest.raises(RecordError, match=r"bomb\.jsonl\.gz:1:.*1,000 bytes"):
+        records.read_episodes(bomb)
+    monkeypatch.setattr(json_reading, "MAX_BLANK_LINES", 10)
+    blank = tmp_path / "blank.jsonl"
+    blank.write_bytes(b"\n" * 100)
+    with pytest.raises(RecordError, match=r"blank\.jsonl:11:.*blank lines"):
+        records.read_episodes(blank)
+    monkeypatch.setattr(json_reading, "MAX_FILE_BYTES", 5)
+    blank.write_bytes(b"\n" * 7)
+    with pytest.raises(RecordError, match=r"blank\.jsonl:6:.*5 bytes"):
+        records.read_episodes(blank)
+
+
+@pytest.mark.parametrize("line", ["null", "[]", '{"a":', "\x00"])
+def test_rows_that_are_no_objects_are_named_by_file_and_line(tmp_path, line):
+    path = tmp_path / "curve.jsonl"
+    path.write_text(f'{{"a": 1}}\n{line}\n')
+    with pytest.raises(RecordError, match=r"curve\.jsonl:2:"):
+        json_reading.read_json_rows(path)

@@ -6,13 +6,14 @@ import pytest
 from tests import helpers
 from worldmodel import completion
 from worldmodel.backbone.model import create
-from worldmodel.experience.ensemble import EnsembleConfig, members
+from worldmodel.experience.config import EnsembleConfig
+from worldmodel.experience.ensemble import members
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.optimizer import OptimizerConfig
-from worldmodel.fitting.supervised import FitConfig, fit
+from worldmodel.fitting.config import FitConfig, OptimizerConfig
+from worldmodel.fitting.supervised import fit
 
 BASE = FitConfig(
-    steps=60, rows=4, width=32, eval_every=60,
+    steps=60, batch_rows=4, row_tokens=32, eval_every=60,
     optimizer=OptimizerConfig(learning_rate=1e-2),
 )  # fmt: skip
 SHAPE = EnsembleConfig(members=3, rank=2, steps=40, learning_rate=2e-2)

@@ -7,6 +7,7 @@ from tests import helpers
 from worldmodel import fidelity, reasoning
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Task
+from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import (
     mean_tokens,
     permute_outcomes,
@@ -15,17 +16,18 @@ from worldmodel.experience.examples import (
     transition_examples,
     variation_examples,
 )
-from worldmodel.experience.grammar import ExperienceConfig
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.config import OptimizerConfig
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.prompts import PARTS
 from worldmodel.text.tokenizer import TextTokenizer
 
-SHAPE = ExperienceConfig(demos=1, history=2, reasoning_tokens=20, state_tokens=16)
+SHAPE = ExperienceConfig(
+    demonstrations=1, history=2, reasoning_tokens=20, state_tokens=16
+)
 EPISODES = [helpers.lamp_and_door(f"room-{i}") for i in range(3)]
 
 
@@ -84,7 +86,7 @@ def test_the_history_shown_decides_what_is_a_repeat(tok):
     )
 
     def count(history):
-        config = dataclasses.replace(SHAPE, history=history, demos=0)
+        config = dataclasses.replace(SHAPE, history=history, demonstrations=0)
         memory = ReplayMemory()
         return len(transition_examples(tok, [repeated], memory, config))
 
@@ -243,7 +245,7 @@ def rooms() -> list:
 
 
 def exact_after_fit(episodes, truth, directory) -> dict:
-    config = ExperienceConfig(demos=0, temperature=0.0)
+    config = ExperienceConfig(demonstrations=0, temperature=0.0)
     episodes = [reasoning.annotate(e) for e in episodes]
     tok = TextTokenizer.train(texts_of(episodes) * 5, 400)
     memory = ReplayMemory()
@@ -254,7 +256,7 @@ def exact_after_fit(episodes, truth, directory) -> dict:
     model, _ = supervised.fit(
         create(shape, seed=0), examples,
         supervised.FitConfig(
-            steps=150, rows=9, width=48, eval_every=150,
+            steps=150, batch_rows=9, row_tokens=48, eval_every=150,
             optimizer=OptimizerConfig(learning_rate=0.01),
         ),
         seed=0, directory=directory,

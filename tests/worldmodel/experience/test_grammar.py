@@ -6,15 +6,15 @@ import pytest
 
 from worldmodel.backbone.generate import generate
 from worldmodel.data.records import Task
+from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.grammar import (
     REWARD_TOKENS,
-    ExperienceConfig,
     reply_grammar,
     variation_grammar,
 )
 from worldmodel.text import prompts
 
-SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=1)
+SHAPE = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demonstrations=1)
 HERE = ("the lamp is off", "the door is shut")
 
 
@@ -23,7 +23,9 @@ def task(name="t1") -> Task:
 
 
 def test_each_part_is_cut_as_its_setting_says_and_numbers_are_greedy(tok):
-    config = dataclasses.replace(SHAPE, min_p=0.2, state_min_p=0.4, temperature=0.7)
+    config = dataclasses.replace(
+        SHAPE, reasoning_min_p=0.2, state_min_p=0.4, temperature=0.7
+    )
     grammar = reply_grammar(tok, config)
     np.testing.assert_allclose(grammar.min_p, [0.2, 0.4, 0.0, 0.0])
     np.testing.assert_allclose(grammar.temperature, [0.7, 0.7, 0.0, 0.0])
@@ -104,11 +106,11 @@ def test_variations_keep_to_the_grammar(tok, text_model):
     ("change", "message"),
     [
         ({"history": -1}, "must be >= 0, got -1, 1, 160 and 3"),
-        ({"demos": -2}, "got 2, -2, 160 and 3"),
+        ({"demonstrations": -2}, "got 2, -2, 160 and 3"),
         ({"retries": -1}, "got 2, 1, 160 and -1"),
         ({"state_tokens": 0}, "must be >= 1"),
         ({"temperature": -0.1}, "got -0.1, 0.1 and 0.03"),
-        ({"min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.03"),
+        ({"reasoning_min_p": 1.5}, r"state_min_p in \[0, 1\], got 1.0, 1.5 and 0.03"),
         ({"state_min_p": -0.5}, "got 1.0, 0.1 and -0.5"),
     ],
 )

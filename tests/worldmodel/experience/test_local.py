@@ -6,16 +6,15 @@ import pytest
 
 from tests import helpers
 from tests.worldmodel.experience.test_grammar import HERE, SHAPE, phases_of, task
-from worldmodel.backbone.generate import SampledTokens
 from worldmodel.backbone.model import create, forward
+from worldmodel.backbone.streams import SampledTokens
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
-from worldmodel.experience import base, local
+from worldmodel.experience import local
 from worldmodel.experience.base import Query
 from worldmodel.experience.calibration import Calibration, Platt
-from worldmodel.experience.grammar import (
-    ExperienceConfig,
-    reply_grammar,
-)
+from worldmodel.experience.config import SIGNALS, ExperienceConfig
+from worldmodel.experience.grammar import reply_grammar
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
@@ -110,7 +109,9 @@ def test_equal_questions_are_computed_once(tok, text_model):
 
 
 def test_without_history_all_pasts_are_one(tok, text_model):
-    bare = ExperienceConfig(reasoning_tokens=6, state_tokens=10, demos=0, history=0)
+    bare = ExperienceConfig(
+        reasoning_tokens=6, state_tokens=10, demonstrations=0, history=0
+    )
     model = others(tok, text_model, bare)
     model.predict([ask(), ask(past=("nothing",))])
     assert (model.queried, model.computed) == (2, 1)
@@ -198,67 +199,144 @@ def test_chances_to_earn_and_to_end_by_hand(
 def test_an_empty_next_state_is_a_problem(tok, text_model, monkeypatch):
     ids = prompts.reply_ids(tok, helpers.transition(("a",), "x", ()))
     monkeypatch.setattr(local, "generate", scripted((ids, [1] * len(ids))))
-    (p,) = others(tok, text_model).predict([ask(state=("a",))])
+    once = dataclasses.replace(SHAPE, retries=0)
+    (p,) = others(tok, text_model, once).predict([ask(state=("a",))])
     assert (p.next_state, p.error) == ((), "the next state is empty")
 
 
-@pytest.mark.parametrize(("retries", "left"), [(0, 3), (1, 2), (2, 0), (5, 0)])
-def test_a_reply_without_sense_is_sampled_again(
-    tok, text_model, monkeypatch, retries, left
-):
-    # Of three questions one makes sense at the second attempt, two at the third.
-    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
-    end += [tok.control("go")]
-    move = [tok.control("next"), tok.line(0), tok.control("same")]
-    bad, good = ([*move, *tok.encode(name), *end] for name in ("gone", HERE[1]))
-    scripts = [[bad] * 3, [good, bad, bad], [good, good]]
-    asked, may_move = [], []
+def end_of_reply(tok):
+    """A reply's reward of 0 and outcome, as ids."""
+    reward = [tok.control("reward"), *tok.encode("0")]
+    return [*reward, tok.control("outcome"), tok.control("go")]
 
-    def generate(model, contexts, grammar, keys, **settings):
-        asked.append(keys)
-        may_move.append(not settings["banned"][:, tok.control("same")].any())
-        texts = [(ids, [1] * len(ids)) for ids in scripts[len(asked) - 1]]
-        made = scripted(*texts)
+
+def replies_by_attempt(tok, monkeypatch, queries, reply):
+    """Let `reply(query index, attempt, may move lines)` give the ids; record passes."""
+    numbers = {
+        content_seed(0, a, q.task.id, q.state, q.action): (i, a)
+        for i, q in enumerate(queries)
+        for a in range(9)
+    }
+    passes = []
+
+    def generate(model, contexts, grammar, keys, *, banned, **settings):
+        seeds = jax.random.key_data(keys)[:, -1].tolist()
+        moves = (~banned[:, tok.control("same")]).tolist()
+        rows = [(*numbers[s], m) for s, m in zip(seeds, moves, strict=True)]
+        passes.append(rows)
+        texts = [reply(*row) for row in rows]
+        made = scripted(*[(ids, [1] * len(ids)) for ids in texts])
         return made(model, contexts, grammar, keys, **settings)
 
     monkeypatch.setattr(local, "generate", generate)
-    config = dataclasses.replace(SHAPE, retries=retries)
+    return passes
+
+
+def test_attempts_of_a_pass_by_hand():
+    # 16 rows. One query: attempts 1, 2 and 3 with and without moves take 4 rows.
+    assert local.last_attempt_of_pass(1, 1, 3) == 3
+    assert local.last_attempt_of_pass(4, 1, 3) == 3
+    assert local.last_attempt_of_pass(5, 1, 3) == 2  # 3 rows a query, 4 are needed
+    assert local.last_attempt_of_pass(8, 1, 3) == 2
+    assert local.last_attempt_of_pass(9, 1, 3) == 1
+    assert local.last_attempt_of_pass(9, 3, 3) == 3
+    assert local.last_attempt_of_pass(99, 1, 3) == 1
+    assert local.last_attempt_of_pass(6, 2, 3) == 2  # the last one takes two rows
+    assert local.last_attempt_of_pass(5, 2, 3) == 3
+    assert local.last_attempt_of_pass(2, 1, 9) == 8
+
+
+@pytest.mark.parametrize(("retries", "left"), [(0, 3), (1, 2), (2, 0), (5, 0)])
+def test_a_malformed_reply_is_sampled_again(
+    tok, text_model, monkeypatch, retries, left
+):
+    # Of three questions one makes sense at the second attempt, two at the third.
+    move = [tok.control("next"), tok.line(0), tok.control("same")]
+    bad, good = (
+        [*move, *tok.encode(name), *end_of_reply(tok)] for name in ("gone", HERE[1])
+    )
     queries = [ask(a) for a in ("press lamp", "pull door", "wait")]
-    found = others(tok, text_model, config).predict(queries)
-    assert sum(p.error == "no line begins with 'gone'" for p in found) == left
-    assert len(asked) == min(retries, 2) + 1
-    noise = [jax.random.key_data(k)[-1].tolist() for k in asked]
-    assert len({tuple(n) for n in noise}) == len(noise)  # the last one's, each time
-    # The last attempt that is left may move no line; the first one always may.
-    assert may_move == [n == 0 or n < retries for n in range(len(asked))]
+    passes = replies_by_attempt(
+        tok, monkeypatch, queries, lambda i, a, _: good if a >= 1 + (i > 0) else bad
+    )
+    config = dataclasses.replace(SHAPE, retries=retries)
+    answers = others(tok, text_model, config).predict(queries)
+    assert sum(p.error == "no line begins with 'gone'" for p in answers) == left
+    assert passes[0] == [(i, 0, True) for i in range(3)]
+    # Only the last attempt may be without moved lines, and it has to be, since the
+    # error before it was of a line that is not there.
+    rows = [row for rows in passes[1:] for row in rows]
+    assert {a for _, a, moves in rows if not moves} <= {retries}
+    assert len(set(rows)) == len(rows)
 
 
-def test_a_state_that_breaks_the_form_is_sampled_again(tok, text_model, monkeypatch):
-    end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
-    end += [tok.control("go")]
+def test_a_state_that_breaks_the_format_is_sampled_again(tok, text_model, monkeypatch):
     edit = [tok.control("next"), tok.line(0)]
-    bad, good = ([*edit, *tok.encode(x), *end] for x in ("dark", HERE[0] + " now"))
-    asked, moves = [], []
-
-    def generate(model, contexts, grammar, keys, **settings):
-        asked.append(len(contexts))
-        moves.append(not settings["banned"][:, tok.control("same")].any())
-        ids = good if len(asked) == 3 else bad
-        return scripted((ids, [1] * len(ids)))(model, contexts, grammar, keys)
-
-    monkeypatch.setattr(local, "generate", generate)
+    bad, good = (
+        [*edit, *tok.encode(x), *end_of_reply(tok)] for x in ("dark", HERE[0] + " now")
+    )
+    # Families whose format is not known are not checked.
+    hall = ask()._replace(task=dataclasses.replace(task("t2"), family="hall"))
+    passes = replies_by_attempt(
+        tok,
+        monkeypatch,
+        [ask(), hall],
+        # It was no line that is not there, so the last attempt may move lines.
+        lambda _, a, moves: good if a == 2 and moves else bad,
+    )
     model = LocalExperienceModel(
-        text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=2),
+        text_model,
+        tok,
+        ReplayMemory(),
+        dataclasses.replace(SHAPE, retries=2),
         state_formats={"room": state_format([HERE])},
-    )  # fmt: skip
-    (answer,) = model.predict([ask()])
+    )
+    answer, other = model.predict([ask(), hall])
     assert (answer.error, answer.next_state[0]) == (None, f"{HERE[0]} now")
-    assert asked == [1, 1, 1]
-    assert all(moves)  # it was not a line that is not there
-    # Families whose form is not known are not checked.
-    hall = dataclasses.replace(task("t2"), family="hall")
-    (other,) = model.predict([ask()._replace(task=hall)])
-    assert (other.next_state[0], other.error, len(asked)) == ("dark", None, 4)
+    assert (other.next_state[0], other.error) == ("dark", None)
+    assert [len(rows) for rows in passes] == [2, 3]
+
+
+@pytest.mark.parametrize("queries", [1, 3, 5, 9, 17])
+def test_passes_of_several_attempts_give_what_one_at_a_time_gives(
+    tok, text_model, monkeypatch, queries
+):
+    # Errors drawn at random, of both kinds; the oracle asks one attempt after another.
+    rng, last = np.random.default_rng(queries), 3
+    kinds = {
+        (i, a, moves): rng.choice(["good", "missing line", "format"])
+        for i in range(queries)
+        for a in range(last + 1)
+        for moves in (True, False)
+    }
+    edit = [tok.control("next"), tok.line(0)]
+    missing = [*edit, tok.control("same"), *tok.encode("gone"), *end_of_reply(tok)]
+
+    def reply(i, attempt, moves):
+        kind = kinds[i, attempt, moves]
+        if kind == "missing line":
+            return missing
+        text = f"{HERE[0] if kind == 'good' else 'dark'} {attempt} {moves}"
+        return [*edit, *tok.encode(text), *end_of_reply(tok)]
+
+    asked = [ask(f"press {i}") for i in range(queries)]
+    replies_by_attempt(tok, monkeypatch, asked, reply)
+    model = LocalExperienceModel(
+        text_model,
+        tok,
+        ReplayMemory(),
+        dataclasses.replace(SHAPE, retries=last),
+        state_formats={"room": state_format([HERE])},
+    )
+    for i, answer in enumerate(model.predict(asked)):
+        attempt, moves = 0, True
+        while kinds[i, attempt, moves] != "good" and attempt < last:
+            error, attempt = kinds[i, attempt, moves], attempt + 1
+            moves = attempt < last or error != "missing line"
+        kind = kinds[i, attempt, moves]
+        assert (answer.error is None) == (kind == "good")
+        if kind != "missing line":
+            assert answer.next_state[0].endswith(f" {attempt} {moves}")
 
 
 def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
@@ -345,13 +423,19 @@ def test_signals_leave_answers_as_they_are(tok, text_model):
     model, plain = others(tok, text_model), others(tok, text_model)
     found = model.signals(QUERIES[:3])
     assert model.predict(QUERIES[:3]) == plain.predict(QUERIES[:3])
-    assert found["token"] == [p.confidence for p in plain.predict(QUERIES[:3])]
-    assert {round(3 * x) / 3 for x in found["agreement"]} == set(found["agreement"])
+    assert found["token_probability"] == [
+        p.confidence for p in plain.predict(QUERIES[:3])
+    ]
+    assert {round(3 * x) / 3 for x in found["self_consistency"]} == set(
+        found["self_consistency"]
+    )
     assert "ensemble" not in found
-    assert found["nearest"][0] == pytest.approx(1.0)  # the same state and action
-    assert found["nearest"][3 - 1] < 0.9
+    assert found["nearest_neighbor"][0] == pytest.approx(
+        1.0
+    )  # the same state and action
+    assert found["nearest_neighbor"][3 - 1] < 0.9
     empty = LocalExperienceModel(text_model, tok, ReplayMemory(), SHAPE)
-    assert empty.signals(QUERIES[:1])["nearest"] == [0.0]
+    assert empty.signals(QUERIES[:1])["nearest_neighbor"] == [0.0]
 
 
 def test_a_sample_is_the_same_in_any_batch_and_another_for_another_number(
@@ -384,11 +468,11 @@ def test_signals_count_the_samples_that_agree(
         return [said for _ in queries]
 
     monkeypatch.setattr(model, "sample", sample)
-    assert model.signals(QUERIES[:1])["agreement"] == [share]
+    assert model.signals(QUERIES[:1])["self_consistency"] == [share]
     assert asked == [0, 1, 2]
 
 
-def trusting(tok, model, trust="token", **settings):
+def trusting(tok, model, trust="token_probability", **settings):
     memory = others(tok, model).memory
     return LocalExperienceModel(model, tok, memory, SHAPE, trust=trust, **settings)
 
@@ -423,7 +507,7 @@ def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
             p._replace(confidence=0.0) for p in answers
         ]
         assert model.signals(QUERIES)[name] == values
-    assert len(set(signals)) == len(base.SIGNALS)
+    assert len(set(signals)) == len(SIGNALS)
     for wrong in ("ensemble", "hope"):
         with pytest.raises(ValueError, match=f"got '{wrong}' and 0 members"):
             trusting(tok, text_model, wrong)
@@ -431,7 +515,7 @@ def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
 
 def test_chances_are_scaled_last(tok, text_model):
     scale = Calibration(confidence=Platt(0.5, -1.0), p_terminal=Platt(1.0, 2.0))
-    for trust in ("token", "agreement"):
+    for trust in ("token_probability", "self_consistency"):
         raw = trusting(tok, text_model, trust).predict(QUERIES)
         got = trusting(tok, text_model, trust, calibration=scale).predict(QUERIES)
         assert got == [scale(p) for p in raw]
@@ -446,7 +530,7 @@ def test_without_noise_every_sample_is_the_answer(tok, text_model):
         samples = model.sample(QUERIES[:3], number)
         assert [s[:3] for s in samples] == [a[:3] for a in answers]
     assert all(a.error for a in answers)  # it is not trained
-    assert model.signals(QUERIES[:3])["agreement"] == [0.0] * 3
+    assert model.signals(QUERIES[:3])["self_consistency"] == [0.0] * 3
 
 
 def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
@@ -483,7 +567,7 @@ def test_without_reasoning_none_is_written(tok, text_model):
 
 
 def test_full_text_is_written_and_read_as_a_whole_state(tok, text_model):
-    whole = dataclasses.replace(SHAPE, full_text=True, state_tokens=30)
+    whole = dataclasses.replace(SHAPE, full_state=True, state_tokens=30)
     for p in others(tok, text_model, whole).predict(QUERIES):
         # Nothing of the state before is kept by itself.
         assert p.error is None or "in a state of" not in p.error
@@ -517,10 +601,12 @@ def test_a_reply_that_is_cut_is_a_problem(tok, text_model):
     """Its rest is nowhere: what stands there is no state of the model's."""
     model = others(tok, text_model)
     t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))
-    assert model._read(ask(), said(tok, t)).error is None
-    assert model._read(ask(), said(tok, t, [("next", 0)])).error is None  # thoughts
+    assert model._read(ask(), tok, said(tok, t)).error is None
+    assert (
+        model._read(ask(), tok, said(tok, t, [("next", 0)])).error is None
+    )  # thoughts
     for name, phase in (("reward", 1), ("outcome", 2)):
-        found = model._read(ask(), said(tok, t, [(name, phase)]))
+        found = model._read(ask(), tok, said(tok, t, [(name, phase)]))
         assert found.error == "the reply was cut: it is longer than there is room for"
 
 
@@ -550,4 +636,4 @@ def test_an_empty_state_is_an_answer_where_real_ones_are_empty(tok, text_model):
         model = LocalExperienceModel(
             text_model, tok, ReplayMemory(), SHAPE, state_formats=forms
         )
-        assert model._read(query, said(tok, t)).error == problem
+        assert model._read(query, tok, said(tok, t)).error == problem

@@ -20,8 +20,8 @@ from dreamgym.envs.dream import DreamVectorEnv
 from tests import chat_server, helpers
 from tests.chat_server import answering, at_most, ok, serving
 from worldmodel.chat.client import ChatClient
+from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import (
-    ChatConfig,
     ChatRefused,
     ChatReply,
     ChatTimeout,
@@ -31,7 +31,8 @@ from worldmodel.chat.protocol import (
 from worldmodel.data.records import Task
 from worldmodel.experience import prompting
 from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.experience.prompted import PromptedConfig, PromptedExperienceModel
+from worldmodel.experience.config import PromptedConfig
+from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.prompts import OUTCOMES
 from worldmodel.text.state_format import state_format
@@ -99,7 +100,7 @@ def test_a_prediction_is_what_the_server_says():
 
 def test_the_prompt_holds_what_the_model_conditions_on():
     with serving(ok(SAID)) as server:
-        model = dreaming(server, "t1", "t8", "t9", history=2, demos=5)
+        model = dreaming(server, "t1", "t8", "t9", history=2, demonstrations=5)
         model.predict([ask(past=("first", "second", "third"))])
         shown = chat_server.user_text(server.posts[0])
     assert '1 "the lamp is off"\n2 "the door is shut"' in shown
@@ -382,7 +383,9 @@ def _action(body) -> str:
     return chat_server.user_text(body).rpartition("ACTION\n")[2]
 
 
-@pytest.mark.parametrize("name", ["history", "demos", "demo_chars", "retries"])
+@pytest.mark.parametrize(
+    "name", ["history", "demonstrations", "state_chars", "retries"]
+)
 def test_a_config_of_no_sense_is_refused(name):
     with pytest.raises(ValueError, match=name):
         PromptedConfig(**{name: -1})
@@ -620,7 +623,7 @@ def test_smollm2_dreams_or_says_why_not(llama, tmp_path):
             f"{address}/v1", tmp_path / "cache.db", max_tokens=160, concurrency=2,
             read_timeout=240.0, deadline=300.0, temperature=0.5,
         ),
-        ReplayMemory(), PromptedConfig(retries=0, demos=1),
+        ReplayMemory(), PromptedConfig(retries=0, demonstrations=1),
     )  # fmt: skip
     model.add_to_memory(
         ["other"], [helpers.transition(KITCHEN, "open fridge", after, 0.5)]

@@ -10,7 +10,8 @@ from tests.chat_server import Server, answering, ok, serving, status
 from tests.worldmodel.experience.test_prompted import GOOD, SAID, ask, chat, memory
 from worldmodel.chat.protocol import ChatUnavailable
 from worldmodel.experience.base import SAMPLES, Sampling
-from worldmodel.experience.prompted import PromptedConfig, PromptedExperienceModel
+from worldmodel.experience.config import PromptedConfig
+from worldmodel.experience.prompted import PromptedExperienceModel
 
 
 def trusting(
@@ -49,7 +50,7 @@ THOUGHT = json.dumps(GOOD | {"reasoning": "another way to say it"})
 )
 def test_agreement_is_the_share_of_more_samples_that_say_the_same(replies, share):
     with serving(once(*replies)) as server:
-        model = trusting(server, "agreement")
+        model = trusting(server, "self_consistency")
         (found,) = model.predict([ask()])
         assert len(server.posts) == 1 + SAMPLES  # a malformed sample stands
         model.predict([ask()])
@@ -63,16 +64,16 @@ def test_a_sample_that_is_none_does_not_agree_that_nothing_happens(lost):
     """What stands in its place is: the same state, no reward, go on."""
     same = json.dumps(GOOD | {"next_state": list(ask().state), "reward": 0})
     with serving(once(same, same, lost)) as server:
-        (found,) = trusting(server, "agreement").predict([ask()])
+        (found,) = trusting(server, "self_consistency").predict([ask()])
     assert found.error is None
     assert found.confidence == pytest.approx(1 / 3)
 
 
 def test_nearest_is_how_near_the_memory_is_without_the_own_task():
     with serving(ok(SAID)) as server:
-        near = trusting(server, "nearest", "t8")
+        near = trusting(server, "nearest_neighbor", "t8")
         same, far = near.predict([ask(), ask("sing a long song", state=("a field",))])
-        own = trusting(server, "nearest", "t1").predict([ask()])[0]
+        own = trusting(server, "nearest_neighbor", "t1").predict([ask()])[0]
         assert len(server.posts) == 3
     assert same.confidence == pytest.approx(1.0, abs=1e-5)
     assert far.confidence < 0.5
@@ -82,7 +83,7 @@ def test_nearest_is_how_near_the_memory_is_without_the_own_task():
 def test_the_chances_are_scaled_after_the_signal_is_taken():
     with serving(ok(SAID)) as server:
         model = PromptedExperienceModel(
-            chat(server.url), memory(), PromptedConfig(), trust="agreement",
+            chat(server.url), memory(), PromptedConfig(), trust="self_consistency",
             scale=lambda a: a._replace(confidence=a.confidence / 2),
         )  # fmt: skip
         (found,) = model.predict([ask()])
@@ -91,7 +92,7 @@ def test_the_chances_are_scaled_after_the_signal_is_taken():
 
 def test_what_has_no_answer_has_no_confidence():
     with serving(ok("nonsense")) as server:
-        (found,) = trusting(server, "agreement").predict([ask()])
+        (found,) = trusting(server, "self_consistency").predict([ask()])
         assert len(server.posts) == 2  # asked again, and never for agreement
     assert found.error is not None
     assert math.isnan(found.confidence)
@@ -99,7 +100,7 @@ def test_what_has_no_answer_has_no_confidence():
 
 def test_samples_have_noise_of_their_own_and_are_no_answers():
     with serving(once(SAID, OTHER, THOUGHT)) as server:
-        model = trusting(server, "token")
+        model = trusting(server, "token_probability")
         assert isinstance(model, Sampling)
         first = model.predict([ask()])
         samples = [model.sample([ask()], n)[0] for n in range(2)]
@@ -110,14 +111,17 @@ def test_samples_have_noise_of_their_own_and_are_no_answers():
 
 def test_a_server_that_dies_while_it_is_sampled_is_an_error():
     with serving(ok(SAID), status(500)) as server:
-        model = trusting(server, "agreement")
+        model = trusting(server, "self_consistency")
         with pytest.raises(ChatUnavailable):
             model.predict([ask()])
 
 
 @pytest.mark.parametrize(
     ("trust", "temperature", "told"),
-    [("ensemble", 0.7, "trust must be one of"), ("agreement", 0.0, "must be > 0")],
+    [
+        ("ensemble", 0.7, "trust must be one of"),
+        ("self_consistency", 0.0, "must be > 0"),
+    ],
 )
 def test_a_signal_that_a_server_cannot_give_is_refused(trust, temperature, told):
     client = chat("http://127.0.0.1:9/v1", temperature=temperature)

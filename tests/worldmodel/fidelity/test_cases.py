@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 
 import pytest
 
@@ -24,22 +23,8 @@ def test_lines_that_change_are_counted():
     assert kind((A,), (A, "five birds")) == "reveal"
 
 
-def won(*steps, task="t", name="e"):
-    """An episode of (state, action); the last step wins."""
-    made = [
-        helpers.transition((here,), action, (there,), reward=0.0)
-        for (here, action), (there, _) in itertools.pairwise(steps)
-    ]
-    last = dataclasses.replace(
-        helpers.transition((steps[-1][0],), steps[-1][1], ("done",), reward=1.0),
-        terminated=True, success=True,
-    )  # fmt: skip
-    base = helpers.lamp_and_door()
-    return helpers.episode(name, dataclasses.replace(base.task, id=task), [*made, last])
-
-
 def test_a_near_miss_is_the_winning_action_one_step_early():
-    e = won(("start", "walk"), ("room", "take coin"))
+    e = helpers.won_episode(("start", "walk"), ("room", "take coin"))
     (case,) = cases.near_misses([e], 9)
     assert case.query.state == ("start",)
     assert case.query.action == "take coin"
@@ -48,19 +33,19 @@ def test_a_near_miss_is_the_winning_action_one_step_early():
 
 
 def test_what_the_records_say_of_a_near_miss_counts():
-    e = won(("start", "walk"), ("room", "take coin"))
+    e = helpers.won_episode(("start", "walk"), ("room", "take coin"))
     fails = helpers.transition(("start",), "take coin", ("start",), reward=0.0)
     known = helpers.episode("k", e.task, [fails])
     (case,) = cases.near_misses([e, known], 9)
     assert case.known_failure
     # It wins there as well: no near miss.
-    wins = won(("start", "take coin"), name="w")
+    wins = helpers.won_episode(("start", "take coin"), name="w")
     assert cases.near_misses([e, wins], 9) == []
 
 
 def test_no_near_miss_without_a_step_that_matters():
-    assert cases.near_misses([won(("room", "take coin"))], 9) == []
-    idle = won(("room", "wait"), ("room", "take coin"))
+    assert cases.near_misses([helpers.won_episode(("room", "take coin"))], 9) == []
+    idle = helpers.won_episode(("room", "wait"), ("room", "take coin"))
     assert cases.near_misses([idle], 9) == []
     assert cases.near_misses([helpers.lamp_and_door()], 0) == []
 
@@ -69,7 +54,7 @@ def test_no_near_miss_without_a_step_that_matters():
     ("real", "kept"), [(True, []), (False, [True]), (None, [False])]
 )
 def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
-    e, asked = won(("start", "walk"), ("room", "take coin")), []
+    e, asked = helpers.won_episode(("start", "walk"), ("room", "take coin")), []
 
     def replay(query):
         asked.append(query)

@@ -33,6 +33,9 @@ def test_auroc_by_hand():
     assert metrics.auroc(np.array([0.9, 0.3, 0.6, 0.1]), right) == 0.75
     assert metrics.auroc(np.array([0.9]), np.array([True])) is None
     assert metrics.auroc(np.array([]), np.array([], bool)) is None
+    # A score that is unknown is no case.
+    unknown = np.array([np.nan, 0.3, 0.6, np.nan])
+    assert metrics.auroc(unknown, right) == 0.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=30))

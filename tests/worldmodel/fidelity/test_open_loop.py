@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 
 from tests import helpers
 from worldmodel.experience.base import Prediction
@@ -9,20 +8,6 @@ from worldmodel.text.prompts import outcome_of
 
 def brief(rate):
     return {k: rate[k] for k in ("mean", "count")}
-
-
-def won(*steps, task="t", name="e"):
-    """An episode of (state, action); the last step wins."""
-    made = [
-        helpers.transition((here,), action, (there,), reward=0.0)
-        for (here, action), (there, _) in itertools.pairwise(steps)
-    ]
-    last = dataclasses.replace(
-        helpers.transition((steps[-1][0],), steps[-1][1], ("done",), reward=1.0),
-        terminated=True, success=True,
-    )  # fmt: skip
-    base = helpers.lamp_and_door()
-    return helpers.episode(name, dataclasses.replace(base.task, id=task), [*made, last])
 
 
 class Scripted:
@@ -49,7 +34,7 @@ class Scripted:
         return [None] * len(tasks)
 
 
-LONG = won(("start", "walk"), ("room", "turn"), ("wall", "take coin"))
+LONG = helpers.won_episode(("start", "walk"), ("room", "turn"), ("wall", "take coin"))
 LOST = dataclasses.replace(
     helpers.episode("lost", LONG.task, LONG.transitions[:2]), success=False
 )

@@ -277,7 +277,7 @@ class Doubt(Truth):
     """Knows itself: its signals are its hits, its mass is half."""
 
     def signals(self, queries):
-        return {"oracle": [float(q.past == ()) for q in queries], "agreement": [
+        return {"oracle": [float(q.past == ()) for q in queries], "self_consistency": [
             0.5 for _ in queries]}  # fmt: skip
 
     def next_state_probability(self, queries, transitions):
@@ -292,7 +292,7 @@ def test_signals_are_compared_as_detectors():
 
     model = Doubt([TOLD], wrong_later)
     card = fidelity.score(model, [TOLD], limit=9, full=True)
-    assert card["error_detection_auroc"] == {"oracle": 1.0, "agreement": 0.5}
+    assert card["error_detection_auroc"] == {"oracle": 1.0, "self_consistency": 0.5}
     assert card["consistency"] == 0.5
     assert brief(card["missing_probability"]["all"]) == {
         "mean": pytest.approx(0.5),

@@ -81,3 +81,22 @@ def test_a_full_disk_is_found_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.undo()
     checkpoint.save(tmp_path, 2, arrays(2), {})
     assert checkpoint.steps(tmp_path) == [2]
+
+
+def test_a_flipped_byte_of_the_arrays_is_an_error_with_the_name_of_the_file(tmp_path):
+    path = checkpoint.save(tmp_path, 3, {"w": jnp.arange(4096.0)}, {"a": 1})
+    files = [p for p in (path / "arrays").rglob("*") if p.is_file()]
+    largest = max(files, key=lambda p: p.stat().st_size)
+    raw = bytearray(largest.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    largest.write_bytes(raw)
+    with pytest.raises(ValueError, match=f"{largest.name}.*damaged.*remove {tmp_path}"):
+        checkpoint.restore(tmp_path, {"w": jnp.zeros(4096)})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"a":'])
+def test_a_damaged_host_state_is_an_error_with_the_name_of_the_file(tmp_path, text):
+    path = checkpoint.save(tmp_path, 3, arrays(3), {"a": 1})
+    (path / "host.json").write_text(text)
+    with pytest.raises(ValueError, match=r"host\.json.*remove"):
+        checkpoint.restore(tmp_path, arrays(0))

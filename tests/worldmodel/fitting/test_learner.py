@@ -8,13 +8,14 @@ from flax import nnx
 
 from tests import helpers
 from worldmodel.backbone import lora
-from worldmodel.backbone.model import LoraConfig, apply_decoder, create
+from worldmodel.backbone.config import LoraConfig
+from worldmodel.backbone.model import apply_decoder, create
 from worldmodel.fitting import batches, learner
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.learner import ComputeConfig, Learner
+from worldmodel.fitting.config import ComputeConfig, OptimizerConfig
+from worldmodel.fitting.learner import Learner
 from worldmodel.fitting.losses import cross_entropy, read_logp
-from worldmodel.fitting.optimizer import OptimizerConfig
 
 WIDTH = 12
 
@@ -44,7 +45,7 @@ def packed() -> batches.Tokens:
 
 @pytest.fixture(scope="module")
 def subject(small_model) -> Learner:
-    return Learner(small_model, OptimizerConfig(warmup=0, steps=50), loss)
+    return Learner(small_model, OptimizerConfig(warmup_steps=0), loss, steps=50)
 
 
 def halves(tokens):
@@ -134,8 +135,8 @@ def test_a_number_that_is_not_finite_stops_the_run(value):
 
 
 def learner_of(model, **compute) -> Learner:
-    config = OptimizerConfig(warmup=0, steps=50, learning_rate=1e-2)
-    return Learner(model, config, loss, ComputeConfig(**compute))
+    config = OptimizerConfig(warmup_steps=0, learning_rate=1e-2)
+    return Learner(model, config, loss, ComputeConfig(**compute), steps=50)
 
 
 def changed(before, after) -> set[str]:
@@ -183,8 +184,8 @@ def test_bfloat16_passes_keep_float32_masters(small_model, packed):
     assert cosine > 0.98
     # A step far below the eight bits of bfloat16 still arrives.
     small = Learner(
-        small_model, OptimizerConfig(warmup=0, steps=50, learning_rate=1e-5), loss,
-        ComputeConfig(dtype="bfloat16"),
+        small_model, OptimizerConfig(warmup_steps=0, learning_rate=1e-5), loss,
+        ComputeConfig(dtype="bfloat16"), steps=50,
     )  # fmt: skip
     state, _ = small.update(small.init(), [packed])
     assert helpers.distance(state.params, start.params) > 5e-6
@@ -266,7 +267,7 @@ def test_an_update_takes_over_its_state(subject, packed):
 
 
 def test_a_state_keeps_an_average(small_model, packed):
-    subject = learner_of(small_model, ema=0.75)
+    subject = learner_of(small_model, ema_decay=0.75)
     state, start = subject.init(), subject.init().params
     helpers.assert_trees_equal(state.average, start)
     state, _ = subject.update(state, [packed])
@@ -275,8 +276,8 @@ def test_a_state_keeps_an_average(small_model, packed):
         np.testing.assert_allclose(a, b, atol=1e-6)
     assert helpers.distance(state.average, start) > 1e-3
     assert learner_of(small_model).init().average is None
-    with pytest.raises(ValueError, match=r"ema must be in \[0, 1\), got 1.0"):
-        ComputeConfig(ema=1.0)
+    with pytest.raises(ValueError, match=r"ema_decay must be in \[0, 1\), got 1.0"):
+        ComputeConfig(ema_decay=1.0)
 
 
 def test_ema_by_hand():
@@ -288,7 +289,7 @@ def test_ema_by_hand():
 
 def test_beside_the_additions_what_is_named_trains(small_model, packed):
     model = lora.attach(small_model, LoraConfig(rank=2), seed=0)
-    subject = learner_of(model, beside=("embed",))
+    subject = learner_of(model, extra_trainable=("embed",))
     state = subject.init()
     before = learner.copy_params(state.params)
     state, _ = subject.update(state, [packed])
@@ -296,5 +297,5 @@ def test_beside_the_additions_what_is_named_trains(small_model, packed):
     assert "embed" in names
     assert any(n.endswith("lora_b") for n in names)
     assert not any(n.endswith("kernel") or n.endswith("scale") for n in names)
-    with pytest.raises(ValueError, match="beside: no parameter begins with 'hat'"):
-        learner_of(model, beside=("hat",)).init()
+    with pytest.raises(ValueError, match="no parameter begins with 'hat'"):
+        learner_of(model, extra_trainable=("hat",)).init()

@@ -8,10 +8,9 @@ import pytest
 from tests import helpers
 from worldmodel.fitting import batches, supervised
 from worldmodel.fitting.batches import Example
+from worldmodel.fitting.config import FitConfig, OptimizerConfig
 from worldmodel.fitting.learner import Learner
 from worldmodel.fitting.microbatches import MicroBatches, out_of_memory
-from worldmodel.fitting.optimizer import OptimizerConfig
-from worldmodel.fitting.supervised import FitConfig
 
 WIDTH = 12
 FULL = jax.errors.JaxRuntimeError(
@@ -44,7 +43,8 @@ def tokens(rows):
 
 
 def learner_of(model):
-    return Learner(model, OptimizerConfig(warmup=0), supervised.supervised_loss)
+    config = OptimizerConfig(warmup_steps=0)
+    return Learner(model, config, supervised.supervised_loss, steps=9)
 
 
 def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
@@ -60,8 +60,8 @@ def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
     helpers.assert_trees_equal(got.params, want.params)  # the same sums in their order
     assert float(found["loss"].value()) == float(told["loss"].value())
     assert capsys.readouterr().err == (
-        "out of memory with 8 rows of 12 tokens: going on with micro-batches of 4\n"
-        "out of memory with 4 rows of 12 tokens: going on with micro-batches of 2\n"
+        "out of memory with 8 rows of 12 tokens: continuing with microbatches of 4\n"
+        "out of memory with 4 rows of 12 tokens: continuing with microbatches of 2\n"
     )
     poor.update(got, [batch])  # remembered, and said no more
     assert tried[6:] == [2, 2, 2, 2]
@@ -163,7 +163,7 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
                 [0] * WIDTH)
         for _ in range(24)
     ]  # fmt: skip
-    config = FitConfig(steps=4, rows=8, width=WIDTH, eval_every=2)
+    config = FitConfig(steps=4, batch_rows=8, row_tokens=WIDTH, eval_every=2)
 
     def fit(name):
         return supervised.fit(
@@ -174,8 +174,8 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
     want, curve = fit("free")
 
     class Poor(Learner):
-        def __init__(self, *args):
-            super().__init__(*args)
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
             scarce(self, monkeypatch, rows=4)
             value = self._value
 
@@ -188,7 +188,7 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
 
     monkeypatch.setattr(supervised, "Learner", Poor)
     got, found = fit("poor")
-    assert capsys.readouterr().err.count("going on with micro-batches of 4") == 1
+    assert capsys.readouterr().err.count("continuing with microbatches of 4") == 1
     assert helpers.distance(got.params, want.params) < 1e-4
     for a, b in zip(found, curve, strict=True):
         np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from worldmodel.fitting import optimizer
-from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.config import OptimizerConfig
 
 
 def adamw_by_loop(c: OptimizerConfig, x, grads, rate):
     """AdamW (arXiv:1711.05101) with clipping by norm, in plain NumPy."""
     m, v = np.zeros_like(x), np.zeros_like(x)
     for t, raw in enumerate(grads):
-        g = raw * min(1.0, c.clip / np.linalg.norm(raw))
+        g = raw * min(1.0, c.max_grad_norm / np.linalg.norm(raw))
         m, v = 0.9 * m + 0.1 * g, c.beta2 * v + (1 - c.beta2) * g * g
         step = m / (1 - 0.9 ** (t + 1)) / (np.sqrt(v / (1 - c.beta2 ** (t + 1))) + 1e-8)
         x = x - rate(t) * (step + c.weight_decay * x)
@@ -21,7 +21,11 @@ def adamw_by_loop(c: OptimizerConfig, x, grads, rate):
 @pytest.mark.parametrize("decay", [True, False])
 def test_the_optimizer_matches_a_loop(decay):
     c = OptimizerConfig(
-        learning_rate=0.1, warmup=3, steps=8, decay=decay, weight_decay=0.1, clip=1.5
+        learning_rate=0.1,
+        warmup_steps=3,
+        cosine_decay=decay,
+        weight_decay=0.1,
+        max_grad_norm=1.5,
     )
 
     def rate(t):
@@ -32,7 +36,7 @@ def test_the_optimizer_matches_a_loop(decay):
 
     x = np.array([1.0, -2.0])
     grads = np.random.default_rng(0).normal(scale=2.0, size=(8, 2))
-    tx = optimizer.optimizer(c)
+    tx = optimizer.optimizer(c, 8)
     params = jnp.asarray(x, jnp.float32)
     state = tx.init(params)
     for g in grads:
@@ -44,8 +48,8 @@ def test_the_optimizer_matches_a_loop(decay):
 @pytest.mark.parametrize("decay", [True, False])
 def test_without_warmup_the_first_step_is_a_whole_one(decay):
     # Adam's first step is lr * sign(g); weight decay adds lr * 0.01 * 2 = 0.002.
-    c = OptimizerConfig(learning_rate=0.1, warmup=0, steps=10, decay=decay)
-    tx = optimizer.optimizer(c)
+    c = OptimizerConfig(learning_rate=0.1, warmup_steps=0, cosine_decay=decay)
+    tx = optimizer.optimizer(c, 10)
     x = jnp.array([2.0, 2.0])
     change, _ = tx.update(jnp.array([0.3, -0.4]), tx.init(x), x)
     np.testing.assert_allclose(change, [-0.102, 0.098], rtol=1e-4)
@@ -63,8 +67,10 @@ def test_muon_turns_matrices_and_leaves_vectors_to_adam():
     params = jax.tree.map(jnp.zeros_like, grads)
     step = {}
     for kind in ("muon", "adamw"):
-        c = OptimizerConfig(kind=kind, learning_rate=0.1, warmup=0, steps=10, clip=9.0)
-        tx = optimizer.optimizer(c)
+        c = OptimizerConfig(
+            name=kind, learning_rate=0.1, warmup_steps=0, max_grad_norm=9.0
+        )
+        tx = optimizer.optimizer(c, 10)
         step[kind], _ = tx.update(grads, tx.init(params), params)
     # Adam's first step is lr * sign(g). Muon's Adam looks ahead by Nesterov, with
     # m = 0.1 g: 0.9 m / (1 - 0.9^2) + g = 1.4737 g.
@@ -82,11 +88,13 @@ def test_muon_turns_matrices_and_leaves_vectors_to_adam():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "sgd"}, "kind must be 'adamw' or 'muon', got 'sgd'"),
-        ({"learning_rate": 0.0}, "learning_rate and clip must be > 0, got 0.0 and 1.0"),
-        ({"clip": -1.0}, "must be > 0"),
-        ({"steps": 0}, "steps must be >= 1"),
-        ({"warmup": -1}, "warmup >= 0, got 1000, -1"),
+        ({"name": "sgd"}, "name must be 'adamw' or 'muon', got 'sgd'"),
+        (
+            {"learning_rate": 0.0},
+            "learning_rate and max_grad_norm must be > 0, got 0.0 and 1.0",
+        ),
+        ({"max_grad_norm": -1.0}, "must be > 0"),
+        ({"warmup_steps": -1}, "warmup_steps must be >= 0, got -1"),
     ],
 )
 def test_a_wrong_optimizer_is_an_error(change, message):

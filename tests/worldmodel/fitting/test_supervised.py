@@ -6,7 +6,7 @@ import pytest
 from tests import helpers
 from worldmodel.fitting import checkpoint, supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.fitting.optimizer import OptimizerConfig
+from worldmodel.fitting.config import OptimizerConfig
 
 
 def test_a_curve_is_written_as_lines_of_json(tmp_path):
@@ -32,8 +32,8 @@ def counting(n=12) -> list[Example]:
 
 def fit_config(**changes) -> supervised.FitConfig:
     base = {
-        "steps": 9, "rows": 4, "width": WIDTH, "eval_every": 3,
-        "optimizer": OptimizerConfig(learning_rate=0.02, warmup=2),
+        "steps": 9, "batch_rows": 4, "row_tokens": WIDTH, "eval_every": 3,
+        "optimizer": OptimizerConfig(learning_rate=0.02, warmup_steps=2),
     }  # fmt: skip
     return supervised.FitConfig(**(base | changes))
 
@@ -63,7 +63,7 @@ def test_a_fit_lowers_its_loss(uninterrupted, small_model):
 def test_a_killed_fit_goes_on_bit_for_bit(
     uninterrupted, small_model, tmp_path, at, kind
 ):
-    optimizer = OptimizerConfig(kind=kind, learning_rate=0.02, warmup=2)
+    optimizer = OptimizerConfig(name=kind, learning_rate=0.02, warmup_steps=2)
 
     def go(directory, progress=None):
         return supervised.fit(
@@ -98,8 +98,8 @@ def test_the_context_is_trained_on_at_its_own_weight():
     row = supervised.pack([got], WIDTH)
     np.testing.assert_array_equal(row.mask[0, :4], [False, True, True, True])
     np.testing.assert_array_equal(row.weight[0, :4], [0.25, 0.25, 1.0, 1.0])
-    with pytest.raises(ValueError, match="context_weight must be >= 0, got -1"):
-        fit_config(context_weight=-1.0)
+    with pytest.raises(ValueError, match="context_loss_weight must be >= 0, got -1"):
+        fit_config(context_loss_weight=-1.0)
 
 
 def of_length(*lengths):
@@ -137,7 +137,7 @@ def test_a_fit_reads_long_examples_whole(small_model, tmp_path):
         return Example([first] + [9] * (n - 2) + [first], [False] * (n - 1) + [True],
                        [0] * n)  # fmt: skip
 
-    config = fit_config(steps=60, eval_every=60, rows=2)
+    config = fit_config(steps=60, eval_every=60, batch_rows=2)
     _, curve = supervised.fit(
         small_model, [told(1), told(2)], config, seed=0, directory=tmp_path,
         held_out=[told(1), told(2)],
@@ -154,7 +154,7 @@ def test_a_fit_with_context_learns_the_context(small_model, tmp_path):
     loss = {}
     for weight in (0.0, 1.0):
         _, curve = supervised.fit(
-            small_model, examples, fit_config(context_weight=weight), seed=0,
+            small_model, examples, fit_config(context_loss_weight=weight), seed=0,
             directory=tmp_path / str(weight), held_out=held,
         )  # fmt: skip
         loss[weight] = curve[-1]["held_out/loss"]
@@ -184,7 +184,7 @@ def test_the_best_parameters_are_kept(small_model, tmp_path):
         del row
         if step == 3:
             shape = supervised.Learner(
-                small_model, OptimizerConfig(), supervised.supervised_loss
+                small_model, OptimizerConfig(), supervised.supervised_loss, steps=9
             ).init()
             (_, (state, _), _) = checkpoint.restore(tmp_path, (shape, shape.params))
             first.append(supervised.TrainState(*state).params)
@@ -204,7 +204,7 @@ def test_the_best_parameters_are_kept(small_model, tmp_path):
 def test_held_out_losses_do_not_depend_on_the_rows(small_model):
     tokens = supervised.pack(counting(16), WIDTH)
     learner = supervised.Learner(
-        small_model, OptimizerConfig(), supervised.supervised_loss
+        small_model, OptimizerConfig(), supervised.supervised_loss, steps=9
     )
     params = learner.init().params
     one = supervised.evaluate(learner, params, tokens, 4)
@@ -227,6 +227,6 @@ def test_a_loss_that_is_not_finite_stops_the_fit(small_model, tmp_path):
 def test_nothing_to_fit_is_an_error(small_model, tmp_path):
     with pytest.raises(ValueError, match="nothing to fit"):
         supervised.fit(small_model, [], fit_config(), seed=0, directory=tmp_path)
-    for name in ("steps", "rows", "width", "eval_every"):
+    for name in ("steps", "batch_rows", "row_tokens", "eval_every"):
         with pytest.raises(ValueError, match="must be >= 1"):
             fit_config(**{name: 0})

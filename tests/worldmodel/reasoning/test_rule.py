@@ -4,6 +4,8 @@ import pytest
 
 from tests import helpers
 from worldmodel import reasoning
+from worldmodel.data.records import Task
+from worldmodel.reasoning import rule
 
 DARK = ("lamp is off", "door is shut")
 
@@ -82,9 +84,22 @@ def test_a_long_line_and_action_are_said_in_part():
 )
 def test_lines_that_the_action_names_are_said_again(action, want):
     state = ("craft 1 stick using 2 bamboo", "bamboo 4", "oak logs 2", "stick 0")
-    told = reasoning.explain(helpers.transition(state, action, state))
-    said = " ".join([state[-1], *action.split()[:6]])
-    assert told == " ".join([said, *want, "nothing changes"])
+    trace = reasoning.explain(helpers.transition(state, action, state))
+    start = " ".join([state[-1], *action.split()[:6]])
+    assert trace == " ".join([start, *want, "nothing changes"])
+
+
+def test_json_is_not_cut_in_the_middle():
+    state = ("flight T25 free", 'result {"price": 42, "from": "Ulm", "to": "Bonn"}')
+    action = '{"tool": "book", "args": {"id": "T25", "amount": 27, "deep": [1, 2]}}'
+    after = ("flight T25 sold", *state[1:])
+    got = reasoning.explain(helpers.transition(state, action, after))
+    # The call's name and plain values, the line it names, what changes; no half brace.
+    assert got == "book T25 27 sold as flight change"
+    got = reasoning.explain(
+        helpers.transition(("T25 3", "ok"), action, ("T25 4", "ok"))
+    )
+    assert got == "ok book T25 27 T25 3 4 as T25 change"
 
 
 def test_a_lamp_and_a_door_are_explained():
@@ -102,5 +117,39 @@ def test_annotate_fills_only_what_is_missing():
     given = dataclasses.replace(first, reasoning="because I say so")
     e = dataclasses.replace(helpers.lamp_and_door(), transitions=(given, *rest))
     got = [t.reasoning for t in reasoning.annotate(e).transitions]
-    rule = [reasoning.explain(t) for t in rest]
-    assert got == ["because I say so", *rule]
+    by_rule = [reasoning.explain(t) for t in rest]
+    assert got == ["because I say so", *by_rule]
+
+
+def booking(*steps):
+    """Steps (action, next state) from a list of two trains."""
+    state, out = ("T25 to Lyon costs 42", "T68 to Lyon costs 17"), []
+    task = Task(id="t", instruction="go", initial_state=state)
+    for action, after in steps:
+        out.append(helpers.transition(state, action, after))
+        state = after
+    return helpers.episode("e", task, out)
+
+
+TRAINS = ("T25 to Lyon costs 42", "T68 to Lyon costs 17")
+
+
+def test_the_last_item_of_a_list_is_no_status():
+    e = booking(("book T25", (*TRAINS, "held T25 due 42")), ("wait", TRAINS))
+    assert not rule.has_status_line(e)
+    traces = [t.reasoning for t in reasoning.annotate(e).transitions]
+    # The line from which the price is copied is quoted, and nothing of T68.
+    assert traces == [
+        "book T25 T25 to Lyon costs 42 42 due as new change",
+        "wait nothing as held change",
+    ]
+
+
+def test_a_last_line_that_says_where_the_agent_is_is_a_status():
+    there = (*TRAINS[:1], "at Lyon")
+    e = booking(("go", there), ("go", (*TRAINS[:1], "at Rome")))
+    assert not rule.has_status_line(e)  # the first state ends with a train
+    steps = e.transitions[1:]
+    assert rule.has_status_line(dataclasses.replace(e, transitions=steps))
+    same = helpers.transition(there, "wait", there)
+    assert not rule.has_status_line(dataclasses.replace(e, transitions=(same,)))

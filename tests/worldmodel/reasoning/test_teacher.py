@@ -8,7 +8,8 @@ from tests import chat_server, helpers
 from tests.chat_server import answering, ok, serving, status
 from worldmodel import reasoning
 from worldmodel.chat.client import ChatClient
-from worldmodel.chat.protocol import ChatConfig, ChatRefused, ChatUnavailable
+from worldmodel.chat.config import ChatConfig
+from worldmodel.chat.protocol import ChatRefused, ChatUnavailable
 from worldmodel.reasoning import Annotator, RuleAnnotator
 from worldmodel.reasoning.teacher import (
     TeacherAnnotator,

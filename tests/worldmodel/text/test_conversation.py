@@ -136,3 +136,33 @@ def test_turns_alternate(vocabulary):
     talk.answer([1], [0.0])
     with pytest.raises(ValueError, match="the model has answered"):
         talk.answer([1], [0.0])
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+            "{% endfor %}",
+            "iterations",
+        ),
+        ("{{ messages + 1 }}", "TypeError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{% include 'x' %}", "TypeError"),
+        ("{{ 9**9**9**9 }}", "not bounded"),
+        ("{{ 'a' * 99999999999 }}", "not bounded"),
+        ("{{ 'a' | indent(9999999999) }}", "width"),
+        (
+            "{% set n = namespace(s='aaaaaaaa') %}{% for i in range(100) %}"
+            "{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "characters",
+        ),
+    ],
+)
+def test_a_template_that_never_ends_or_breaks_is_a_typed_error(
+    tmp_path, template, reason
+):
+    with pytest.raises(TemplateError, match=reason):
+        Conversation(
+            ChatTemplate(directory(tmp_path, template)), [Message("user", "hi")]
+        )

@@ -14,6 +14,7 @@ from worldmodel.text.tool_calls import (
     expected_call,
     gold_calls,
     read_call,
+    write_call,
 )
 
 PARIS = Call("weather", {"city": "Paris", "days": 2})
@@ -26,6 +27,11 @@ PARIS = Call("weather", {"city": "Paris", "days": 2})
         ' {"arguments":{"days":2,"city":"Paris"},"tool":"weather"}\n',
         '<action>\n{"type": "call", "when": true, "which": "weather", '
         '"how": {"city": "Paris", "days": 2}}\n</action>',
+        '{"tool": "weather", "args": {"city": "Paris", "days": 2}}',
+        '{"name": "weather", "arguments": {"city": "Paris", "days": 2}}',
+        '{"name": "weather", "parameters": {"city": "Paris", "days": 2}}',
+        '{"type": "function", "id": "1", "function": {"name": "weather", '
+        '"arguments": "{\\"city\\": \\"Paris\\", \\"days\\": 2}"}}',
         'weather(city="Paris", days=2)',
         "weather( city = 'Paris' , days=2 )",
         "weather(city=Paris, days=2)",
@@ -42,7 +48,8 @@ def test_every_notation_tells_the_same_call(action):
         "", "  ", "go north", "take lamp (the small one)", "It will rain in Paris.",
         '{"answer": 3}', "{not a call", "{}", '["tool"]', "3 (three)",
         '{"type": "answer", "when": false, "content": "It will rain."}',
-        '{"which": "weather", "when": false, "how": {}}',
+        '{"which": "weather", "when": false, "how": {}}', '{"name": "Paris"}',
+        '{"function": "sin"}',
     ],
 )  # fmt: skip
 def test_what_is_no_call(action):
@@ -59,6 +66,9 @@ def test_what_is_no_call(action):
         ('{"tool": "weather", "arguments": ["Paris"]}', "weather"),
         ('{"tool": "weather", "arguments": {"x": NaN}}', "weather"),
         ('{"tool": "weather", "arguments": ' + '{"a":' * 10_000, "weather"),
+        ('{"name": "weather", "arguments": {"city": "Par', "weather"),
+        ('{"name": "weather", "arguments": "{broken"}', "weather"),
+        ('{"tool": "weather", "args": [1]}', "weather"),
         ('{"tool": "w", "arguments": {"x": ' + "9" * 5000 + "}}", "w"),
         ("weather(", "weather"),
         ("weather(city=Paris", "weather"),
@@ -83,6 +93,12 @@ def test_values_are_json_or_words():
     )  # fmt: skip
     assert read_call("f()") == Call("f", {})
     assert read_call("news.search(q=x)") == Call("news.search", {"q": "x"})
+
+
+def test_a_written_call_is_read_again():
+    assert write_call(*PARIS[:2]) == 'weather {"city": "Paris", "days": 2}'
+    arguments = {"é": "a\nb", "n": [1, {"x": None}], "t": 'say "hi" {'}
+    assert read_call(write_call("f", arguments)) == Call("f", arguments)
 
 
 @settings(max_examples=200, deadline=None)

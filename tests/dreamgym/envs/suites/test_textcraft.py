@@ -278,8 +278,10 @@ def test_no_game_changes_another_and_nothing_is_printed(capsys):
 
 
 def test_it_keeps_the_contract():
+    report = contract.check(registry.make("textcraft"), name="textcraft", limit=30)
+    assert report.faults == ()
     assert {"expert", "splits apart", "deterministic", "truncated"} <= set(
-        contract.check(registry.make("textcraft"), name="textcraft", limit=30)
+        report.checks
     )
 
 
@@ -353,3 +355,30 @@ def test_only_goals_of_train_are_varied():
         env.variations(env.tasks("test")[0], rng)
     with pytest.raises(ValueError, match="got 'None'"):
         env.variations(Task(id="x", instruction=""), rng)
+
+
+def test_people_read_a_state_in_sentences():
+    env = ours.TextCraft()
+    state = (
+        "craft 1 oak sign using 6 oak planks 1 stick", "said not enough",
+        "oak log 0", "oak planks 6", "<b>what is this</b>",
+    )  # fmt: skip
+    assert env.render_state(state).splitlines() == [
+        "You hold 0 oak log, 6 oak planks.",
+        "The game says: not enough.",
+        "<b>what is this</b>",
+        "Recipe: 1 oak sign from 6 oak planks and 1 stick.",
+    ]
+
+
+def test_every_line_of_a_real_state_is_read():
+    env = ours.TextCraft()
+    text, _ = env.reset(seed=3)
+    for action in env.expert():
+        text, *_ = env.step(action)
+        shown = env.render_state(tuple(text.splitlines()))
+        for line in shown.splitlines():
+            assert line.startswith(("You hold ", "The game says: ", "Recipe: ")), line
+        assert shown.count("Recipe: ") == sum(
+            line.startswith("craft ") for line in text.splitlines()
+        )

@@ -1,12 +1,17 @@
 """TextWorldExpress: real games, the mapping to lines, splits, determinism, experts."""
 
+import os
 import random
 import re
+import signal
 
 import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
 
-from dreamgym.envs import base
+from dreamgym.envs import base, restarting
 from dreamgym.envs.suites import textworld_express as textworld
+from dreamgym.envs.suites import textworld_java
 from worldmodel.data.records import Task, lines
 
 
@@ -307,3 +312,31 @@ def test_a_seed_alone_chooses_a_train_game():
     assert first == again
     others = {env.reset(seed=s)[0] for s in range(4, 9)}
     assert others - {first}
+
+
+def test_a_java_machine_that_is_killed_is_replaced_in_the_same_place():
+    task = game("coin", 3)
+    plain = textworld.TextWorldExpress()
+    base.begin(plain, task)
+    plan = plain.expert()
+    expected = [base.take(plain, a) for a in plan]
+    env = restarting.RestartingEnv(textworld.TextWorldExpress)
+    base.begin(env, task)
+    steps = []
+    for action in plan:
+        os.kill(textworld_java.current_machine()._process.pid, signal.SIGKILL)
+        steps.append(base.take(env, action))
+    assert steps == expected
+    base.begin(plain, task)
+    os.kill(textworld_java.current_machine()._process.pid, signal.SIGKILL)
+    with pytest.raises(ConnectionError, match="Java machine"):
+        base.take(plain, "look around")  # without a restart it says what happened
+
+
+def test_java_is_a_session_of_its_own_and_asks_for_a_token():
+    machine = textworld_java.current_machine()
+    assert os.getsid(machine._process.pid) != os.getsid(0)
+    port = machine._gateway.gateway_parameters.port
+    stranger = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+    with pytest.raises(Py4JError):
+        stranger.jvm.java.lang.System.currentTimeMillis()

@@ -1,0 +1,181 @@
+"""Settings of the curriculum: values, samplers, filters, lessons."""
+
+import dataclasses
+import math
+
+ESTIMATORS = ("group", "posterior")
+
+
+POOLINGS = ("task", "family", "lexical")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValueConfig:
+    """How the value of a task is estimated, and from which outcomes."""
+
+    estimator: str = "group"
+    """"group" is the variance of the last group (DreamGym, Eq. 7); "posterior" is the
+    expected variance under Beta(`beta_prior` + won, `beta_prior` + lost), plus
+    `optimism` times its standard deviation, at most 1/4."""
+    beta_prior: float = 1.0
+    """Both parameters of the Beta prior of a task's success."""
+    optimism: float = 1.0
+    """Standard deviations of the variance that are added to its mean."""
+    decay: float = 1.0
+    """Outcomes of k updates ago have the weight `decay`**k, so that an old value drifts
+    back to that of an untried task, in (0, 1]; 1 forgets nothing."""
+    pooling: str = "task"
+    """Tasks that share their outcomes: each "task" alone, all of a "family", or
+    "lexical" clusters by their wording. PPO's single rollout a task has no variance;
+    the DreamGym paper pools over such clusters."""
+    clusters: int = 8
+    """Lexical clusters."""
+
+    def __post_init__(self):
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(
+                f"estimator must be one of {ESTIMATORS}, got {self.estimator!r}"
+            )
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {POOLINGS}, got {self.pooling!r}")
+        if not 0 < self.beta_prior < math.inf or not 0 <= self.optimism < math.inf:
+            raise ValueError(
+                "beta_prior must be > 0 and optimism >= 0, both finite, got "
+                f"{self.beta_prior} and {self.optimism}"
+            )
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be in (0, 1], got {self.decay}")
+        if self.clusters < 1:
+            raise ValueError(f"clusters must be >= 1, got {self.clusters}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeasibilityConfig:
+    """How proposals are tested before they enter the pool."""
+
+    rollouts: int = 0
+    """Rollouts of the current policy that look for a plan: one of them must win; 0
+    disables the test."""
+    samples: int = 0
+    """Answers to the first actions of which at least `agreement` must agree; 0 disables
+    the test."""
+    actions: int = 3
+    """First actions that are asked about."""
+    agreement: float = 0.5
+    """Smallest share of all pairs of samples that agree, in [0, 1]."""
+
+    def __post_init__(self):
+        if self.rollouts < 0 or self.samples < 0 or self.samples == 1:
+            raise ValueError(
+                "rollouts must be >= 0 and samples 0 or >= 2 (one agrees with "
+                f"itself), got {self.rollouts} and {self.samples}"
+            )
+        if self.actions < 1 or not 0.0 <= self.agreement <= 1.0:
+            raise ValueError(
+                "actions must be >= 1 and agreement in [0, 1], got "
+                f"{self.actions} and {self.agreement}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepLimitConfig:
+    """How many steps an episode may take while training goes on."""
+
+    initial: int = 0
+    """The step limit of the first update, which rises to the run's; 0 takes the run's
+    limit from the start."""
+    updates: int = 10
+    """Updates after which the run's limit is reached."""
+    increments: int = 0
+    """Equal steps in which the limit rises; 0 lets it rise at every update."""
+
+    def __post_init__(self):
+        if min(self.initial, self.increments) < 0 or self.updates < 1:
+            raise ValueError(
+                "initial and increments must be >= 0 and updates >= 1, got "
+                f"{self.initial}, {self.increments} and {self.updates}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LessonConfig:
+    """How lessons follow each other."""
+
+    consecutive_checks: int = 2
+    """Checks in a row after which a lesson is left, in either direction."""
+    regression_margin: float = 0.1
+    """How far a measure that a lesson was passed with must fall for a return to it."""
+    advance_on_budget: bool = True
+    """Whether a lesson is passed at the end of its budget, whatever was reached."""
+    weakness_boost: float = 0.0
+    """How far the mixture shifts towards weak skills (`mixture_shares`); 0 does not
+    shift it."""
+    collapse_drop: float = 0.2
+    """How far a skill must fall from its best to count as collapsed
+    (skill_collapse.reasons), in (0, 1]."""
+
+    def __post_init__(self):
+        if self.consecutive_checks < 1:
+            raise ValueError(
+                f"consecutive_checks must be >= 1, got {self.consecutive_checks}"
+            )
+        margins = (self.regression_margin, self.weakness_boost)
+        if min(margins) < 0 or not 0 < self.collapse_drop <= 1:
+            raise ValueError(
+                "regression_margin and weakness_boost must be >= 0 and collapse_drop "
+                f"in (0, 1], got {margins} and {self.collapse_drop}"
+            )
+
+
+GENERATORS = ("model", "rule", "none")
+
+
+LESSONS = ("none", "tools", "games")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CurriculumConfig:
+    """How tasks are sampled and generated."""
+
+    generated_share: float = 0.125
+    """lambda (DreamGym): share of a batch that may be generated tasks, in [0, 1]."""
+    uniform_share: float = 0.2
+    """Share of the probability that is spread evenly over tasks, so that none is
+    forgotten, in [0, 1]."""
+    proposals_per_update: int = 4
+    """Variations of tasks that are proposed at each update; 0 proposes none."""
+    retire_after: int = 2
+    """Uninformative groups in a row after which a generated task is retired."""
+    target_success: float = 0.0
+    """Success in [0, 1) by the proximity to which tasks are weighted, in place of their
+    value; 0 weights by value."""
+    target_width: float = 0.2
+    """The distance from `target_success` that has weight exp(-1/2)."""
+    generator: str = "model"
+    """Who writes variations: "model", the experience model; "rule", the environment or
+    a renaming of words in the texts; "none", nobody."""
+    value: ValueConfig = ValueConfig()
+    feasibility: FeasibilityConfig = FeasibilityConfig()
+    step_limit: StepLimitConfig = StepLimitConfig()
+    lessons: str = "none"
+    """A preset of lessons (lesson_presets.py): "tools", "games" or "none"."""
+    lesson: LessonConfig = LessonConfig()
+
+    def __post_init__(self):
+        for name in ("generated_share", "uniform_share"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1], got {value}")
+        if self.proposals_per_update < 0 or self.retire_after < 1:
+            raise ValueError(
+                "proposals_per_update must be >= 0 and retire_after >= 1, got "
+                f"{self.proposals_per_update} and {self.retire_after}"
+            )
+        if not 0.0 <= self.target_success < 1.0 or not self.target_width > 0.0:
+            raise ValueError(
+                "target_success must be in [0, 1) and target_width > 0, got "
+                f"{self.target_success} and {self.target_width}"
+            )
+        for name, choices in (("generator", GENERATORS), ("lessons", LESSONS)):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")

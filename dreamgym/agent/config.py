@@ -1,0 +1,68 @@
+"""Settings of policies: those that are trained, and those that collect."""
+
+import dataclasses
+
+FLOORS = ("random", "expert")
+"""Actors that nobody trained, by the names of their rows (floors.py)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """What the policy reads, and how much it may write."""
+
+    history: int = 6
+    """Past actions that it reads."""
+    action_tokens: int = 12
+    """Tokens of an action, at most; more where won episodes have longer ones."""
+    thought_tokens: int = 0
+    """Tokens of thought before the action, at most; 0 writes no thought."""
+
+    def __post_init__(self):
+        if self.history < 0 or self.thought_tokens < 0:
+            raise ValueError(
+                "history and thought_tokens must be >= 0, got "
+                f"{self.history} and {self.thought_tokens}"
+            )
+        if self.action_tokens < 1:
+            raise ValueError(f"action_tokens must be >= 1, got {self.action_tokens}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectConfig:
+    """How many real episodes are collected, and by which behavior policies.
+
+    Weights need not sum to one. Few episodes are an expert's by default: demonstrations
+    are expensive, and an expert knows more than the state says, so that a model fitted
+    to its episodes expects luck everywhere.
+    """
+
+    train_tasks: int = 600
+    """Train tasks that are played in turn, at most."""
+    episodes: int = 1300
+    """Episodes that are played on train tasks."""
+    dev_tasks: int = 100
+    """Dev tasks, at most; each is played twice."""
+    expert_weight: float = 0.035
+    """Weight of the expert in the draw of the behavior policy of an episode."""
+    noisy_weight: float = 0.1
+    """Weight of the expert with noise."""
+    random_weight: float = 0.865
+    """Weight of random actions."""
+    expert_noise: float = 0.35
+    """Probability that the noisy expert takes a random action."""
+    other_task_action_prob: float = 0.3
+    """Probability that a random action is an action of another task."""
+    rewarded_action_prob: float = 0.2
+    """Probability that a random action is one that earned a reward in another task. In
+    the present task some condition of it is mostly missing, which is what an experience
+    model learns last."""
+    scrambled_action_prob: float = 0.05
+    """Probability that a random action is made of scrambled words of two actions."""
+
+    def __post_init__(self):
+        if min(self.train_tasks, self.episodes, self.dev_tasks) < 1:
+            raise ValueError("train_tasks, episodes and dev_tasks must be >= 1")
+        if self.expert_weight + self.noisy_weight + self.random_weight <= 0:
+            raise ValueError(
+                "expert_weight, noisy_weight and random_weight must not all be 0"
+            )

@@ -1,0 +1,54 @@
+"""Commands for environments: check."""
+
+import argparse
+import json
+from typing import Any
+
+from dreamgym.cli.options import ENV_HELP
+
+_CHECK = """\
+Play a few tasks of an environment with nonsense, with random valid actions and with
+the expert's plan, each twice, and tell everything that is wrong (faults) or will hurt
+(warnings), with what to do. docs/how-to/environments.md describes the contract. The
+exit status is 1 where there are faults, else 0."""
+
+_EXAMPLES = """\
+examples:
+  dreamgym check --env my_module:MyEnv
+  dreamgym check --env gymnasium:Taxi-v4
+  python -m dreamgym check --env my_module:MyEnv --json
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the subcommands, each with what it runs."""
+    check = commands.add_parser(
+        "check", help="Check that an environment keeps its contract",
+        description=_CHECK, epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    option = check.add_argument
+    option("--env", default="textworld", help=ENV_HELP)
+    option("--tasks", type=int, default=3, metavar="N",
+           help="train tasks that are played (3)")  # fmt: skip
+    option("--max-episode-steps", type=int, default=0, metavar="N",
+           help="the step limit of your run (default: the environment's)")  # fmt: skip
+    option("--json", action="store_true", help="the findings as one JSON object")
+    check.set_defaults(body=_check)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from dreamgym.envs import contract, registry
+
+    if args.tasks < 1 or args.max_episode_steps < 0:
+        raise ValueError("--tasks must be >= 1 and --max-episode-steps >= 0")
+    env = registry.make(args.env)
+    try:
+        report = contract.check(
+            env, name=args.env, tasks=args.tasks, max_steps=args.max_episode_steps,
+            make=lambda: registry.make(args.env),
+        )  # fmt: skip
+    finally:
+        env.close()
+    print(json.dumps(report.json()) if args.json else report.text(args.env))
+    return 1 if report.faults else 0

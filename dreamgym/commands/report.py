@@ -1,0 +1,221 @@
+"""The page of a run from what it holds: report.html, with three episodes dreamed."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dreamgym.build import chat as run_chat
+from dreamgym.build.experience import load_experience
+from dreamgym.commands.show import recall_from, run_readable_states
+from dreamgym.config import presets
+from dreamgym.config.settings import RunConfig
+from dreamgym.config.stages import ServerConfig
+from dreamgym.evaluation import run_page
+from dreamgym.evaluation.curves import read_curves
+from dreamgym.evaluation.episode_comparison import compare_episode, episode_view
+from dreamgym.run.directory import VERSION, Run, RunError
+from dreamgym.stages.table import STAGES
+from worldmodel.chat.cache import CacheError
+from worldmodel.chat.config import ChatConfig
+from worldmodel.data.records import Episode, read_episodes
+
+PAGE = "report.html"
+VIEWS = "report/episodes.json"
+"""The compared episodes, so that the page can be written again without a model."""
+COUNT = 3
+OPTIONS = {
+    "seed": "--seed",
+    "env.id": "--env",
+    "model": "--model",
+    "data.episodes": "--episodes",
+    "server.chat.base_url": "--server",
+    "server.chat.model": "--server-model",
+    "server.chat.api_key_env": "--server-key-env",
+}
+"""Settings that have options of their own."""
+
+
+def write_report(run: Run, results: Mapping[str, Any]) -> Path:
+    """Write report.html of a finished run; return its path."""
+    views, text = episode_views(run)
+    facts = run_page.RunFacts(
+        title=f"Run {run.root.resolve().name}",
+        asked=list(_request(run)),
+        settings=run_page.settings_lines(run.config.json(), results["versions"]),
+        stages=list(_stages(run)),
+        episodes=views,
+        episodes_text=text,
+        next_steps=list(_next_steps(run)),
+        scorecard_command=f"dreamgym scorecard {_quoted(run.root)}",
+        version=results["versions"].get("dreamgym", VERSION),
+    )
+    path = run.path(PAGE)
+    run_page.write_page(path, results, read_curves(run.path("curves")), facts)
+    return path
+
+
+# --- episodes ----------------------------------------------------------------
+
+
+def episode_views(run: Run) -> tuple[list[dict[str, Any]], str]:
+    """Return views of three episodes, and a sentence on which they are.
+
+    They are dreamed once and kept in the run. Without an answer of the run's chat
+    server there are none, and the sentence says so.
+    """
+    path = run.path("test/dream.jsonl")
+    if path.is_file():
+        episodes = read_episodes(path)
+        text = "Test games that the policy dream played in the real environment."
+    else:
+        episodes = read_episodes(run.path("dev.jsonl"))
+        text = "Held-out dev episodes."
+    chosen = choose_episodes([e for e in episodes if e.transitions], COUNT)
+    ids = [e.id for e in chosen]
+    if run.path(VIEWS).is_file():
+        saved = run.read_json(VIEWS)
+        if saved["ids"] == ids:
+            return saved["views"], text
+    try:
+        views = _dream_views(run, chosen)
+    except (RunError, CacheError) as error:
+        return [], f"None: the experience model gave no answer ({error})."
+    run.write_json(VIEWS, {"ids": ids, "views": views})
+    return views, text
+
+
+def _dream_views(run: Run, episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    experience = load_experience(run, scaled=True)
+    recall = recall_from(experience.memory, experience.config.demonstrations)
+    read = run_readable_states(run)
+    with run_chat.experience_session(experience):
+        return [
+            episode_view(e, compare_episode(experience, recall, e), read)
+            for e in episodes
+        ]
+
+
+def choose_episodes(episodes: Sequence[Episode], count: int) -> list[Episode]:
+    """Return a won episode, a lost one and so on, of different families if there are.
+
+    Among equals the first is chosen.
+    """
+    left, chosen = list(episodes), list[Episode]()
+    while left and len(chosen) < count:
+        won = len(chosen) % 2 == 0
+        families = [e.task.family for e in chosen]
+
+        def rank(e: Episode, won=won, families=families) -> tuple[bool, int]:
+            return bool(e.success) != won, families.count(e.task.family)
+
+        chosen.append(min(left, key=rank))
+        left.remove(chosen[-1])
+    return chosen
+
+
+# --- what was asked, what to do next -----------------------------------------
+
+
+def _quoted(path: Any) -> str:
+    return shlex.quote(str(path))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    if not isinstance(value, Mapping):
+        return {prefix: value}
+    out: dict[str, Any] = {}
+    for name, part in value.items():
+        out |= _flat(part, f"{prefix}.{name}" if prefix else name)
+    return out
+
+
+def repeat_command(config: RunConfig) -> str:
+    """Return a command that runs with these settings."""
+    default = _flat(presets.preset(config.preset).json())
+    settings = _flat(config.json())
+    if config.server is not None:
+        default |= _server_defaults(config.server)
+    changed = {k: v for k, v in settings.items() if v != default.get(k)}
+    words = ["dreamgym", "quickstart"]
+    if changed.pop("pretrain.permute_outcomes", False):
+        words = ["dreamgym", "control", "shuffled"]
+    words += ["--preset", config.preset]
+    for name, option in OPTIONS.items():
+        if changed.pop(name, None) or name == "seed":
+            words += [option, str(settings[name])]
+    for name, value in changed.items():
+        words += ["--set", f"{name}={json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def _server_defaults(server: ServerConfig) -> dict[str, Any]:
+    """Return the settings, by name, of a --server of which only the URL is given."""
+    chat = ChatConfig(base_url=server.chat.base_url, read_timeout=600.0)
+    settings = _flat(dataclasses.asdict(ServerConfig(chat=chat)), "server")
+    return {k: v for k, v in settings.items() if k != "server.chat.base_url"}
+
+
+def _request(run: Run) -> Iterator[tuple[str, str]]:
+    c = run.config
+    yield "command", repeat_command(c)
+    yield "preset", c.preset
+    yield "environment", c.env.id or "none: episodes alone"
+    if c.data.episodes:
+        yield "episodes", c.data.episodes
+    yield "model", c.model
+    if c.server is not None:
+        yield "dream", f"{c.server.chat.model} at {c.server.chat.base_url}"
+    yield "seed", str(c.seed)
+    yield "version", f"dreamgym {VERSION}"
+    yield "folder", str(run.root.resolve())
+
+
+def _stages(run: Run) -> Iterator[dict[str, str]]:
+    for name in STAGES:
+        marker = run.done(name)
+        if marker is not None:
+            real = int(marker["numbers"].get("real_transitions", 0))
+            yield {
+                "name": name,
+                "seconds": f"{marker['seconds']:,.0f}",
+                "real": f"{real:,}" if real else "–",  # noqa: RUF001
+            }
+
+
+def _next_steps(run: Run) -> Iterator[tuple[str, Sequence[str]]]:
+    root = _quoted(run.root)
+    yield (
+        "One dreamed step next to the real one, with reasoning and what was recalled:",
+        [f"dreamgym show {root}"],
+    )
+    yield "The full scorecard of the dream:", [f"dreamgym scorecard {root}"]
+    if run.config.env.id and run.done("s2r") is None:
+        yield (
+            "Fine-tune in the real environment, with controls at the same cost:",
+            [f"dreamgym transfer --run-dir {root}"],
+        )
+    if run.config.server is None and not run.config.pretrain.permute_outcomes:
+        yield (
+            "The control that must not gain, a dream fitted to permuted outcomes:",
+            [
+                f"dreamgym control shuffled --preset {run.config.preset} "
+                f"--seed {run.config.seed}"
+            ],
+        )
+    if run.config.preset == "tiny":
+        yield (
+            "A run that learns something (tiny only proves the machinery):",
+            ["dreamgym quickstart"],
+        )
+    yield (
+        "The same on another environment, or from your own episodes:",
+        [
+            "dreamgym quickstart --env my_module:MyEnv",
+            "dreamgym quickstart --episodes mine.jsonl",
+        ],
+    )
+    yield "Compare with another run:", [f"dreamgym compare {root} OTHER"]

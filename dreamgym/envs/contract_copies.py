@@ -1,0 +1,49 @@
+"""The part of the checker that steps two copies of an environment in turn."""
+
+from collections.abc import Callable
+
+import gymnasium
+
+from dreamgym.envs import base
+from dreamgym.envs.base import EnvironmentFailure, guarded
+from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract_player import Player, Trace
+
+COMPARED = 20
+"""Steps of an episode that are compared, at most."""
+
+
+def check_copies(
+    player: Player, make: Callable[[], gymnasium.Env], sample: Trace
+) -> None:
+    """Step two copies in turn: neither may change what the other answers."""
+    if not base.is_deterministic(player.env):
+        return
+    other = guarded(player.env, make)
+    if isinstance(other, EnvironmentFailure):
+        player.findings.fault(
+            f"a second copy cannot be made: {other.reason} ({other.place})", "__init__",
+            "a run makes several copies, without arguments, in one process",
+        )  # fmt: skip
+        return
+    second = Player(other, Findings())
+    expected = sample.steps[: COMPARED + 1]
+    planned = [step.action for step in expected[1:]]
+    half = len(planned) // 2
+
+    def interrupt() -> str:
+        second.play(sample.task, planned, half + 1)
+        return planned[half]
+
+    actions = [*planned[:half], interrupt, *planned[half + 1 :]] if planned else []
+    again = player.play(sample.task, actions, COMPARED)
+    if again is not None and again.steps != expected:
+        player.findings.fault(
+            "two copies of the environment disturb each other",
+            f"task {sample.task.id!r}, step {half + 1}",
+            "keep the state of an episode in the instance, not in the class or module",
+        )  # fmt: skip
+    player.steps, player.resets = (
+        player.steps + second.steps, player.resets + second.resets
+    )  # fmt: skip
+    other.close()

@@ -1,0 +1,104 @@
+"""What a check finds: faults and warnings, each with its place and its cure."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong, or will hurt: what, where, and what to do."""
+
+    what: str
+    where: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n    where: {self.where}\n    do: {self.cure}"
+
+
+@dataclasses.dataclass
+class Findings:
+    """All findings of a check; the same thing is listed once, with how often it was."""
+
+    faults: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    warnings: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def fault(self, what: str, where: str, cure: str) -> None:
+        """Add something that breaks the contract."""
+        self._add(self.faults, Finding(what, where, cure))
+
+    def warn(self, what: str, where: str, cure: str) -> None:
+        """Add something that keeps the contract and will hurt all the same."""
+        self._add(self.warnings, Finding(what, where, cure))
+
+    def _add(self, kind: dict[str, Finding], finding: Finding) -> None:
+        key = finding.what
+        kind.setdefault(key, finding)
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """The result of a check: what was checked, what is wrong, what will hurt.
+
+    `steps` counts the real steps that the check took, `resets` the real resets.
+    """
+
+    checks: tuple[str, ...]
+    faults: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    steps: int
+    resets: int
+
+    def text(self, name: str) -> str:
+        """Return the report as a person reads it."""
+        count = f"{_number(self.faults, 'fault')}, {_number(self.warnings, 'warning')}"
+        real = f"{self.steps} real steps, {self.resets} resets"
+        verdict = "breaks" if self.faults else "keeps"
+        head = f"{name} {verdict} the contract: {count} ({real})"
+        body = [f"fault: {finding}" for finding in self.faults]
+        body += [f"warning: {finding}" for finding in self.warnings]
+        return "\n".join([head, f"checked: {', '.join(self.checks)}", *body])
+
+    def json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "checks": list(self.checks), "steps": self.steps, "resets": self.resets,
+            "faults": [f._asdict() for f in self.faults],
+            "warnings": [f._asdict() for f in self.warnings],
+        }  # fmt: skip
+
+
+def _number(findings: tuple[Finding, ...], word: str) -> str:
+    return f"{len(findings) or 'no'} {word}{'s' * (len(findings) != 1)}"
+
+
+def report(findings: Findings, checks: set[str], steps: int, resets: int) -> Report:
+    """Return the report of a check; a finding says how often it occurred."""
+
+    def listed(kind: dict[str, Finding]) -> tuple[Finding, ...]:
+        return tuple(
+            f._replace(where=f"{f.where} ({findings.counts[f.what]} times)")
+            if findings.counts[f.what] > 1
+            else f
+            for f in kind.values()
+        )
+
+    return Report(
+        checks=tuple(sorted(checks)),
+        faults=listed(findings.faults),
+        warnings=listed(findings.warnings),
+        steps=steps,
+        resets=resets,
+    )
+
+
+def difference(first: str, second: str, width: int = 160) -> str:
+    """Return two texts around the first character at which they differ."""
+    at = next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
+    )
+    begin = max(0, at - width // 4)
+    parts = (repr(text[begin : begin + width]) for text in (first, second))
+    return " and then ".join(parts)

@@ -1,0 +1,222 @@
+"""Plays an environment for its check: every call guarded, every result looked at.
+
+A call that raises, or a result of the wrong type, becomes a finding with the call, the
+line that raised and what was expected; the episode ends there, and the check goes on.
+"""
+
+import dataclasses
+import json
+import math
+import numbers
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from dreamgym.envs import base
+from dreamgym.envs.base import EnvironmentFailure, guarded
+from dreamgym.envs.contract_findings import Findings
+from worldmodel.data.records import Task
+
+
+class Played(NamedTuple):
+    """One step: the action and what came of it. Step 0 is the reset, without action."""
+
+    action: str
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool | None = None
+    invalid: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """The steps of one episode; `broken` where it ended with a fault."""
+
+    task: Task
+    steps: tuple[Played, ...]
+    broken: bool = False
+
+    @property
+    def length(self) -> int:
+        """The number of actions taken."""
+        return len(self.steps) - 1
+
+    @property
+    def last(self) -> Played:
+        """The last step."""
+        return self.steps[-1]
+
+    @property
+    def actions(self) -> list[str]:
+        """The actions taken."""
+        return [step.action for step in self.steps[1:]]
+
+    @property
+    def won(self) -> bool:
+        """Whether it succeeded: as `info` says, else terminated with return > 0."""
+        if self.last.success is not None:
+            return self.last.success
+        return self.last.terminated and sum(s.reward for s in self.steps) > 0
+
+
+class Player:
+    """Plays one environment and adds to the findings of its check."""
+
+    def __init__(self, env: gymnasium.Env, findings: Findings):
+        self.env, self.findings = env, findings
+        self.steps = self.resets = 0
+
+    def call(self, name: str, where: str, method: Callable[[], Any]) -> Any:
+        """Return what a method returns, or None with a fault where it raises."""
+        result = guarded(self.env, method)
+        if not isinstance(result, EnvironmentFailure):
+            return result
+        self.findings.fault(
+            f"{name} raised {result.reason} ({result.place})",
+            where,
+            "mend the line; an action that cannot be taken is told in the next state",
+        )
+        return None
+
+    def reset(self, task: Task) -> tuple[str, dict[str, Any]] | None:
+        """Reset to a task as a run does; None with a fault where that is no start."""
+        where, fault = f"task {task.id!r}", self.findings.fault
+        if not _is_json(task.options):
+            fault(
+                "a task's options are no JSON", f"{where}: {dict(task.options)!r:.100}",
+                "use numbers, texts, lists and dicts with text keys",
+            )  # fmt: skip
+        self.resets += 1
+        result = self.call(
+            "reset",
+            where,
+            lambda: self.env.reset(seed=base.seed_of(task), options={"task": task}),
+        )
+        if result is None:
+            return None
+        if not (isinstance(result, tuple) and len(result) == 2) or not isinstance(
+            result[1], dict
+        ):
+            fault(
+                "reset must return (obs, info)", where,
+                f"return a text and a dict; it returned {result!r:.100}",
+            )  # fmt: skip
+            return None
+        obs, info = result
+        if not self._is_text(obs, "reset", where):
+            return None
+        if not obs.strip():
+            fault(
+                "a task starts with an empty state", where,
+                "return at least one line of text",
+            )  # fmt: skip
+            return None
+        return obs, info
+
+    def _is_text(self, obs: Any, call: str, where: str) -> bool:
+        if not isinstance(obs, str):
+            self.findings.fault(
+                f"{call} must return text, got {type(obs).__name__}", where,
+                "return one str, lines separated by \\n",
+            )  # fmt: skip
+            return False
+        failure = guarded(self.env, obs.encode)
+        if isinstance(failure, EnvironmentFailure):
+            self.findings.fault(
+                f"{call} returned a text that UTF-8 cannot hold: {failure.reason}",
+                where, "decode with errors='replace'",
+            )  # fmt: skip
+        return not isinstance(failure, EnvironmentFailure)
+
+    def play(self, task: Task, actions: Iterable[Any], limit: int) -> Trace | None:
+        """Play actions from the start of a task, until they or the episode end.
+
+        An action may also be a function, which is called when it is its turn.
+        """
+        start = self.reset(task)
+        if start is None:
+            return None
+        steps, number = [Played("", start[0])], 0
+        for action in actions:
+            if number == limit:
+                break
+            number += 1
+            text: Any = action() if callable(action) else action
+            step = None if text is None else self.step(task, text, number)
+            if step is None:
+                return Trace(task, tuple(steps), broken=True)
+            steps.append(step)
+            if step.terminated or step.truncated:
+                break
+        return Trace(task, tuple(steps))
+
+    def step(self, task: Task, action: str, number: int) -> Played | None:
+        """Take one action; None with a fault where the answer is not one."""
+        where = f"task {task.id!r}, step {number}, action {action!r:.80}"
+        self.steps += 1
+        result = self.call("step", where, lambda: self.env.step(action))
+        if result is None:
+            return None
+        if not (isinstance(result, tuple) and len(result) == 5):
+            self.findings.fault(
+                "step must return (obs, reward, terminated, truncated, info)", where,
+                f"it returned {result!r:.100}",
+            )  # fmt: skip
+            return None
+        obs, reward, terminated, truncated, info = result
+        if not self._is_text(obs, "step", where):
+            return None
+        if not self._sound(where, reward, terminated, truncated, info):
+            return None
+        success, invalid = info.get("success"), info.get("invalid")
+        return Played(
+            action, obs, float(reward), bool(terminated), bool(truncated),
+            None if success is None else bool(success),
+            None if invalid is None else bool(invalid),
+        )  # fmt: skip
+
+    def _sound(
+        self, where: str, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> bool:
+        """Whether the other four values of a step can be read; faults what cannot."""
+        fault = self.findings.fault
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, bool):
+                fault(
+                    f"{name} must be a bool, got {type(flag).__name__}", where,
+                    f"return bool({name}): a numpy boolean is not Python's False",
+                )  # fmt: skip
+        if terminated and truncated:
+            fault(
+                "terminated and truncated must not merge", where,
+                "terminated: the task itself ended; truncated: only a limit was hit",
+            )  # fmt: skip
+        number = isinstance(reward, numbers.Real | np.number)
+        if not number or not math.isfinite(float(reward)):
+            fault(
+                f"a reward must be a finite number, got {reward!r:.40}", where,
+                "return a float",
+            )  # fmt: skip
+            return False
+        if not isinstance(info, dict):
+            fault("info must be a dict", where, f"it is {info!r:.60}")
+            return False
+        parts = info.get("rewards")
+        if parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
+            fault(
+                "info['rewards'] must sum to the reward", where,
+                f"it holds {parts}, and the reward is {float(reward)}",
+            )  # fmt: skip
+        return True
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

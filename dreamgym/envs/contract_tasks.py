@@ -1,0 +1,125 @@
+"""The part of the checker that is about tasks: their splits and their variations."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dreamgym.envs import base
+from dreamgym.envs.contract_player import Player
+from worldmodel.data.records import Task
+
+COMPARED = 30
+"""Tasks of a split whose first states are compared with those of other splits."""
+
+
+def check_splits(player: Player, lister: base.HasTasks) -> None:
+    """Fault splits that are empty, share tasks, or name another split; warn of twins.
+
+    Tasks of two splits are twins where instruction, first state and the expert's plan
+    are the same.
+    """
+    fault = player.findings.fault
+    splits: dict[str, Sequence[Task]] = {}
+    for split in base.SPLITS:
+        where = f"tasks({split!r})"
+        tasks = player.call("tasks", where, lambda split=split: lister.tasks(split))
+        if tasks is None:
+            return
+        splits[split] = list(tasks)
+        if not splits[split] and split != "train":
+            uses = {
+                "dev": "what is learnt is measured and chosen on them",
+                "test": "policies are compared on them",
+            }
+            fault(
+                f"{where} is empty", where,
+                f"keep some tasks apart for it: {uses[split]}",
+            )  # fmt: skip
+        if wrong := [t for t in splits[split] if t.split != split]:
+            fault(
+                f"{where} holds a task that says split {wrong[0].split!r}",
+                f"task {wrong[0].id!r}, {len(wrong)} of {len(splits[split])}",
+                f"make it with Task(..., split={split!r})",
+            )  # fmt: skip
+        if len({t.id for t in splits[split]}) < len(splits[split]):
+            fault(
+                f"{where} holds an id twice", where, "give every task an id of its own"
+            )
+    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        shared = {t.id for t in splits[one]} & {t.id for t in splits[other]}
+        if shared:
+            fault(
+                f"the splits {one} and {other} share tasks", f"{sorted(shared)[:3]}",
+                "a task belongs to one split: else the test is of what was trained on",
+            )  # fmt: skip
+    check_twins(player, splits)
+
+
+def check_twins(player: Player, splits: dict[str, Sequence[Task]]) -> None:
+    """Warn of dev and test tasks that begin as train tasks do, under other ids."""
+    starts = {s: _starts(player, tasks[:COMPARED]) for s, tasks in splits.items()}
+    for one, other in (("train", "dev"), ("train", "test")):
+        twins = [k for k in starts[other] if k in starts[one]]
+        if not twins:
+            continue
+        a, b = starts[one][twins[0]], starts[other][twins[0]]
+        if a == b:
+            continue  # the same id: said already
+        player.findings.warn(
+            f"tasks of {other} look like tasks of {one} under other ids",
+            f"{a!r} and {b!r} begin with the same text; {len(twins)} of the first "
+            f"{len(starts[other])} of {other}",
+            "split by what makes tasks differ (a hash of the start, not the number); "
+            "leave it where they differ in what cannot be seen at the start",
+        )  # fmt: skip
+
+
+def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple, str]:
+    """How each task begins, with the expert's plan where there is one -> its id."""
+    out: dict[tuple, str] = {}
+    expert = base.as_expert(player.env)
+    for task in tasks:
+        start = player.reset(task)
+        if start is None:
+            continue
+        where = f"task {task.id!r}"
+        plan = None if expert is None else player.call("expert", where, expert.expert)
+        instruction = task.instruction or str(start[1].get("instruction", ""))
+        key = (instruction, start[0], None if plan is None else tuple(plan))
+        out.setdefault(key, task.id)
+    return out
+
+
+def check_variations(player: Player, varied: base.HasVariations, task: Task) -> None:
+    """Fault variations of a task that differ by call, or do not say where from."""
+    fault, where = player.findings.fault, f"variations of task {task.id!r}"
+    draws = [
+        player.call(
+            "variations", where,
+            lambda: list(varied.variations(task, np.random.default_rng(0))),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    if None in draws:
+        return
+    if draws[0] != draws[1]:
+        fault(
+            "variations differ for the same generator", where,
+            "draw only from the generator that is given",
+        )  # fmt: skip
+    for variation in draws[0]:
+        if variation.id == task.id:
+            fault(
+                "variations hold the task itself", where, "give a variation its own id"
+            )
+        if variation.split != "generated":
+            fault(
+                "variations must be of split 'generated'", where,
+                f"make {variation.id!r} with split='generated'",
+            )  # fmt: skip
+        if task.id not in variation.lineage:
+            fault(
+                "variations must name their task in their lineage", where,
+                f"make {variation.id!r} with lineage=(*task.lineage, task.id)",
+            )  # fmt: skip
+        player.reset(variation)

@@ -1,0 +1,62 @@
+"""A count of real steps, taken where the environment is stepped.
+
+CountedEnv -> RealSteps -> the marker of a stage. Every real environment of a run is
+wrapped, forks included, so that steps count whoever asks for them, also those of a step
+that raises and of an attempt that is interrupted.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+
+class RealSteps:
+    """The number of real steps taken; copies of an environment share one."""
+
+    def __init__(self) -> None:
+        self.count, self._file = 0, -1
+        self._path: Path | None = None
+
+    def add(self) -> None:
+        """Count one step; where it is recorded, it is on disk before this returns."""
+        self.count += 1
+        if self._path is None:
+            return
+        if self._file < 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.pwrite(self._file, b"%d" % self.count, 0)
+
+    @contextlib.contextmanager
+    def recorded(self, path: Path) -> Iterator["RealSteps"]:
+        """Count from what a file says, and keep the count there: a kill loses none."""
+        text = path.read_text() if path.is_file() else ""
+        self.count, self._path = int(text) if text.isdigit() else 0, path
+        try:
+            yield self
+        finally:
+            self._path = None
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+
+    def __deepcopy__(self, memo: Any) -> "RealSteps":
+        del memo  # a fork of an environment counts here, too
+        return self
+
+
+class CountedEnv(gymnasium.Wrapper):
+    """An environment whose steps are counted."""
+
+    def __init__(self, env: gymnasium.Env, steps: RealSteps):
+        super().__init__(env)
+        self._real_steps = steps
+
+    def step(self, action: Any) -> Any:
+        """Count a step and take it; one that raises was asked for, too."""
+        self._real_steps.add()
+        return self.env.step(action)

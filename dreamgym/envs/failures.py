@@ -1,0 +1,122 @@
+"""The edge to foreign code: what an environment raises, how long it may take.
+
+call into an environment -> its value, or an EnvironmentFailure that says why there is
+none. `guarded` is the only place of the library that catches any exception of theirs.
+"""
+
+import signal
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import gymnasium
+
+from dreamgym.envs.interrupts import check_interrupt
+
+Value = TypeVar("Value")
+
+
+class EnvironmentDown(ConnectionError):
+    """An environment does not come back after a restart, or breaks all its games.
+
+    It is not counted as one bad game: the stage ends without a marker.
+    """
+
+
+class EnvironmentTimeout(TimeoutError):
+    """A call into an environment took longer than its deadline."""
+
+
+class EnvironmentFailure(NamedTuple):
+    """The reason why a call into an environment's code returned nothing.
+
+    `environment` is the name of its class, `place` the file and line in which its code
+    raised `error`.
+    """
+
+    environment: str
+    error: Exception
+    place: str
+
+    @property
+    def reason(self) -> str:
+        """The type and message of the error."""
+        return f"{type(self.error).__name__}: {self.error}"
+
+
+def guarded(
+    env: gymnasium.Env, call: Callable[[], Value], *, seconds: float = 0.0
+) -> Value | EnvironmentFailure:
+    """Return what a call into an environment's code returns, or why it failed.
+
+    An environment is foreign code: it may raise any exception, and the caller counts or
+    reports the failure. KeyboardInterrupt and SystemExit are not caught, and neither is
+    EnvironmentDown. A Ctrl-C that the environment swallowed is raised again.
+
+    Args:
+      seconds: the deadline of the call (see Deadline), 0 for none.
+    """
+    limit = Deadline(seconds)
+    try:
+        with limit:
+            value = call()
+    except EnvironmentDown:
+        raise
+    except Exception as error:
+        check_interrupt()
+        cause = limit.error() if limit.expired else error
+        return EnvironmentFailure(type(env.unwrapped).__name__, cause, _place(error))
+    check_interrupt()
+    return value
+
+
+class Deadline:
+    """A block that is interrupted after some seconds; 0 sets no deadline.
+
+    It is an alarm signal, which ends a sleep and waiting for a socket in the code that
+    hangs. Python delivers signals to the main thread alone: elsewhere, and where there
+    are no alarms (Windows), there is no deadline.
+    """
+
+    def __init__(self, seconds: float):
+        self.expired, self._seconds = False, seconds
+        self._previous: Any = None
+        main = threading.current_thread() is threading.main_thread()
+        self._active = seconds > 0 and main and hasattr(signal, "setitimer")
+
+    def error(self) -> EnvironmentTimeout:
+        """Return the error of a call that took longer."""
+        return EnvironmentTimeout(f"no answer within {self._seconds:g} s")
+
+    def _on_alarm(self, *_: Any) -> None:
+        self.expired = True
+        raise self.error()
+
+    def __enter__(self) -> "Deadline":
+        if self._active:
+            self._previous = signal.signal(signal.SIGALRM, self._on_alarm)
+            # Again each second: the code that hangs may catch what is raised in it.
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, 1.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._active:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, self._previous)
+
+
+def _place(error: Exception) -> str:
+    """File and line of the last frame that is not in Python's standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        inside = Path(frame.filename).is_relative_to(library)
+        ours = frame.filename == __file__
+        if "site-packages" in frame.filename or not (
+            inside or ours or frame.filename.startswith("<")
+        ):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"

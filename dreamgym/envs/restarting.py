@@ -1,0 +1,194 @@
+"""A real environment that is restarted where its machine or server is lost.
+
+call -> an instance of the environment; where that lost its connection, a fresh one, in
+which the episode is played again up to the same observations -> the answer. Whoever
+plays sees nothing of it. An environment that does not come back is EnvironmentDown.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from dreamgym.envs import base, registry
+from dreamgym.envs.failures import (
+    EnvironmentDown,
+    EnvironmentFailure,
+    EnvironmentTimeout,
+    guarded,
+)
+
+CAPABILITIES = (
+    "tasks", "expert", "valid_actions", "variations", "fork", "render_state"
+)  # fmt: skip
+"""Optional methods of an environment (base.py) that are passed on."""
+
+LOST = (ConnectionError, EOFError, TimeoutError)
+"""Errors that say that the instance is lost, and not that one game is faulty."""
+
+PATIENCE = 3
+"""Games in a row that end with a lost instance before the environment is down."""
+
+RESET_SECONDS, STEP_SECONDS = 120.0, 30.0
+"""Deadlines of reset and step where the environment declares none."""
+
+
+class RestartingEnv(gymnasium.Wrapper):
+    """An environment, and how to make it anew.
+
+    An environment declares other deadlines by `reset_seconds` and `step_seconds`; 0 is
+    none. Games that a deadline ends are not repeated: they would end there again.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env]):
+        super().__init__(make())
+        self._make = make
+        self._start: dict[str, Any] | None = None  # arguments of the last reset
+        self._actions: list[str] = []
+        self._observations: list[str] = []
+        self._lost_in_a_row = self._resets_failed = 0
+        declared = self.env.unwrapped
+        self._reset_seconds = float(getattr(declared, "reset_seconds", RESET_SECONDS))
+        self._step_seconds = float(getattr(declared, "step_seconds", STEP_SECONDS))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in CAPABILITIES or base.provider(self.env, name) is None:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        if name == "fork":
+            return self._fork
+        return lambda *args, **options: self._call(
+            lambda env: getattr(base.provider(env, name), name)(*args, **options)
+        )
+
+    def _fork(self) -> gymnasium.Env:
+        def fork(env: gymnasium.Env) -> gymnasium.Env:
+            forkable = base.as_forkable(env)
+            assert forkable is not None, "the instance could fork"
+            return forkable.fork()
+
+        return self._call(fork)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode, in a fresh instance if this one is lost."""
+        self._start = None
+        start = {"seed": seed, "options": options}
+        if self._resets_failed >= PATIENCE:  # whatever it raises, it may be broken
+            self._restart()
+        result = self._until_answered(
+            lambda env: env.reset(**start), self._reset_seconds
+        )
+        if isinstance(result, EnvironmentFailure):
+            self._resets_failed += 1
+            raise self._failed(result)
+        self._resets_failed, self._start = 0, start
+        self._actions, self._observations = [], [result[0]]
+        return result
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a step, in a fresh instance at the same place if this one is lost."""
+        result = self._call(
+            lambda env: env.step(action), seconds=self._step_seconds
+        )  # fmt: skip
+        self._actions.append(action)
+        self._observations.append(result[0])
+        self._lost_in_a_row = 0
+        return result
+
+    def _call(self, call: Callable[[gymnasium.Env], Any], seconds: float = 0.0) -> Any:
+        result = self._until_answered(call, seconds)
+        if isinstance(result, EnvironmentFailure):
+            raise self._failed(result)
+        return result
+
+    def _until_answered(
+        self, call: Callable[[gymnasium.Env], Any], seconds: float
+    ) -> Any:
+        """Return what a call returns, in the third instance at the latest."""
+        for _ in range(PATIENCE):
+            result = guarded(self.env, lambda: call(self.env), seconds=seconds)
+            if not (isinstance(result, EnvironmentFailure) and _is_lost(result)):
+                return result
+            self._restart()
+            if not self._at_same_place():
+                return result
+        return result
+
+    def _at_same_place(self) -> bool:
+        """Play the episode again; return whether every observation is the same."""
+        start = self._start
+        if start is None:
+            return True
+        same = guarded(
+            self.env, lambda: self._replay(start),
+            seconds=self._reset_seconds + self._step_seconds * len(self._actions),
+        )  # fmt: skip
+        return same is True
+
+    def _replay(self, start: dict[str, Any]) -> bool:
+        observation, _ = self.env.reset(**start)
+        for action, expected in itertools.zip_longest(
+            self._actions, self._observations
+        ):
+            if observation != expected:
+                return False
+            if action is not None:
+                observation = self.env.step(action)[0]
+        return True
+
+    def _restart(self) -> None:
+        """Replace the instance by a fresh one.
+
+        Raises:
+          EnvironmentDown: none can be made.
+        """
+        old = self.env
+        guarded(old, old.close, seconds=self._step_seconds)
+        for _ in range(2):
+            result = guarded(old, self._make, seconds=self._reset_seconds)
+            if not isinstance(result, EnvironmentFailure):
+                self.env, self._resets_failed = result, 0
+                return
+        name = type(old.unwrapped).__name__
+        raise EnvironmentDown(f"{name} cannot be started again: {result.reason}")
+
+    def _failed(self, failure: EnvironmentFailure) -> Exception:
+        """Return the error to raise; a restart helps whoever plays next."""
+        if not isinstance(failure.error, LOST):
+            return failure.error
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= PATIENCE:
+            return EnvironmentDown(
+                f"{failure.environment} is down: {PATIENCE} games in a row ended with "
+                f"{failure.reason} ({failure.place}), in fresh instances too"
+            )
+        if not _is_lost(failure):
+            self._restart()  # a call that hangs may still hold it
+        return failure.error
+
+    def close(self) -> None:
+        """Close the instance; one that cannot be closed is left."""
+        guarded(self.env, self.env.close, seconds=self._step_seconds)
+
+
+def _is_lost(failure: EnvironmentFailure) -> bool:
+    timed_out = isinstance(failure.error, EnvironmentTimeout)
+    return isinstance(failure.error, LOST) and not timed_out
+
+
+def open_env(
+    spec: str, wrap: Callable[[gymnasium.Env], gymnasium.Env] = lambda env: env
+) -> RestartingEnv:
+    """Return a real environment by its id, each instance of which is wrapped."""
+    return RestartingEnv(lambda: wrap(registry.make(spec)))
+
+
+def environment_down(name: str, games: str, reasons: Sequence[str]) -> EnvironmentDown:
+    """Return the error of an environment that broke all of its games."""
+    last = reasons[-1] if reasons else "no reason given"
+    return EnvironmentDown(
+        f"{name} broke all of its {games}: {last}. Nothing was written; mend it "
+        f"(`dreamgym check --env {name}`) and repeat the same command"
+    )

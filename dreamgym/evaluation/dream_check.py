@@ -1,0 +1,141 @@
+"""What a dream gets wrong about a policy: the same tasks, played in both.
+
+real and dreamed trajectories of one policy -> the difference in success with its
+interval -> what differs, in words -> whether a policy should be trained there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.envs.base import counts_as_invalid
+from dreamgym.evaluation.evaluate import paired, summary
+
+FEW = 8
+"""Cases of a scorecard's figure below which nothing is refused by it."""
+RARELY = 0.25
+"""The share of the real success that a dream must at least show."""
+CLEARLY = 0.15
+"""The difference between two shares from which on it is named."""
+
+
+def success_gap(
+    real: Sequence[Trajectory], dreamed: Sequence[Trajectory], *, seed: int
+) -> dict[str, float | None]:
+    """Return dreamed minus real success over tasks scored in both, and its interval."""
+    return paired(dreamed, real, seed=seed)
+
+
+def disagrees(
+    gap: Mapping[str, float | None], tolerance: float, real_success: float = 0.0
+) -> bool:
+    """Return whether success differs by more than chance and by more than a tolerance.
+
+    A dream in which less than RARELY of the real success is left disagrees by more than
+    any tolerance: there is nothing to learn from. So does one of which no task was
+    scored in both.
+    """
+    mean, low, high = gap["mean"], gap["low"], gap["high"]
+    if mean is None or low is None or high is None:
+        return True
+    too_rarely = real_success > 0 and real_success + mean < RARELY * real_success
+    return (abs(mean) > tolerance or too_rarely) and not low <= 0.0 <= high
+
+
+def dream_faults(
+    real: Sequence[Trajectory], dreamed: Sequence[Trajectory]
+) -> list[str]:
+    """Return what the dream gets wrong, in words, by comparing two sets of episodes."""
+    a, b = _shares(real), _shares(dreamed)
+    out = []
+    if b["broken"] > a["broken"] + CLEARLY:
+        out.append(f"{_percent(b['broken'])} of the dreamed episodes broke off")
+    if a["ended"] > b["ended"] + CLEARLY:
+        out.append(_both("episodes reach an end", a["ended"], b["ended"]))
+    elif b["ended"] > a["ended"] + CLEARLY:
+        out.append(_both("episodes end too early", a["ended"], b["ended"]))
+    if a["won"] > b["won"] + CLEARLY and a["ended"] <= b["ended"] + CLEARLY:
+        out.append(_both("episodes are won", a["won"], b["won"]))
+    if b["won"] > a["won"] + CLEARLY:
+        out.append(_both("episodes are won too easily", a["won"], b["won"]))
+    if a["rewarded"] > b["rewarded"] + CLEARLY:
+        out.append(
+            _both("episodes hold an unusual reward", a["rewarded"], b["rewarded"])
+        )
+    if a["invalid"] > b["invalid"] + CLEARLY:
+        out.append(_both("actions are refused as invalid", a["invalid"], b["invalid"]))
+    elif b["invalid"] > a["invalid"] + CLEARLY:
+        out.append(_both("actions have no effect", a["invalid"], b["invalid"]))
+    return out
+
+
+def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    scored = [t for t in trajectories if t.error is None]
+    steps = [x for t in scored for x in t.episode.transitions]
+    rewards = [round(x.reward, 6) for x in steps]
+    usual = max(set(rewards), key=rewards.count) if rewards else 0.0
+    rewarded = [
+        any(round(x.reward, 6) != usual for x in t.episode.transitions) for t in scored
+    ]
+    return {
+        "broken": 1 - len(scored) / max(len(trajectories), 1),
+        "ended": _mean([t.episode.transitions[-1].terminated for t in scored]),
+        "won": _mean([bool(t.episode.success) for t in scored]),
+        "rewarded": _mean(rewarded),
+        "invalid": _mean([counts_as_invalid(x) for x in steps]),
+    }
+
+
+def _mean(values: Sequence[bool]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _both(what: str, real: float, dreamed: float) -> str:
+    return f"{what}: {_percent(real)} really, {_percent(dreamed)} in the dream"
+
+
+def scorecard_refusals(
+    scorecard: Mapping[str, Any], *, min_predictable: float, min_ends: float
+) -> list[str]:
+    """Return why a dream with this scorecard is no place to train in; empty if it is.
+
+    Figures of fewer than FEW cases refuse nothing.
+    """
+    rows = (
+        (scorecard["exact"].get("predictable"), min_predictable,
+         "predictable next states are right"),
+        (scorecard["done"]["recall"], min_ends, "ends are found"),
+    )  # fmt: skip
+    return [
+        f"only {_percent(rate['mean'])} of {rate['count']} {what}"
+        for rate, threshold, what in rows
+        if rate and rate["mean"] is not None and rate["count"] >= FEW
+        and rate["mean"] < threshold
+    ]  # fmt: skip
+
+
+def dev_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the metrics of played dev games: success and return, by family too.
+
+    `real_success`, `real_return`, and for each family `real_success/NAME` and
+    `real_games/NAME`; what nobody scored has none.
+    """
+    row = summary(trajectories, real_transitions=0)
+    if row["success"]["mean"] is None:
+        return {}
+    out = {"real_success": row["success"]["mean"], "real_return": row["mean_return"]}
+    families: dict[str, list[bool]] = {}
+    for t in trajectories:
+        if t.error is None:
+            wins = families.setdefault(t.episode.task.family, [])
+            wins.append(bool(t.episode.success))
+    for name, wins in sorted(families.items()):
+        out[f"real_success/{name}"] = float(np.mean(wins))
+        out[f"real_games/{name}"] = float(len(wins))
+    return out

@@ -1,0 +1,160 @@
+"""The numbers of a scorecard that decide whether to trust a dream, and its verdict.
+
+scorecard (worldmodel/fidelity) -> leading numbers with their intervals -> a sentence.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from dreamgym.evaluation.statistics import wilson_of
+
+Rate = dict[str, Any]
+"""{mean, count, effective}, see worldmodel/data/rates.py."""
+REQUIRED = 0.9
+"""What a leading number should reach, by the lower end of its interval."""
+
+
+class Part(NamedTuple):
+    """A rate of a leading number: its name, the rate, and what its interval says.
+
+    `level` is "good" where the whole interval is at least REQUIRED, "bad" where it is
+    below, "open" where it holds REQUIRED, and "unknown" without a case.
+    """
+
+    label: str
+    rate: Rate | None
+    level: str
+
+    @property
+    def percent(self) -> str:
+        """The rate alone."""
+        if self.rate is None or self.rate["mean"] is None:
+            return "–"  # noqa: RUF001
+        return f"{100 * self.rate['mean']:.0f} %"
+
+    @property
+    def interval_text(self) -> str:
+        """The 95 % interval."""
+        if self.rate is None or self.rate["mean"] is None:
+            return ""
+        low, high = interval(self.rate)
+        return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+    @property
+    def cases_text(self) -> str:
+        """The number of cases."""
+        count = 0 if self.rate is None else self.rate["count"]
+        return f"{count} case{'s' * (count != 1)}"
+
+
+class Leading(NamedTuple):
+    """One of the three numbers that decide; the second one has two parts."""
+
+    title: str
+    meaning: str
+    parts: tuple[Part, ...]
+
+
+def interval(rate: Rate) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a rate by its effective number of cases."""
+    return wilson_of(rate["mean"], max(rate["effective"], 1.0))
+
+
+def rate_text(rate: Rate | None) -> str:
+    """Format a rate with its Wilson interval and number of cases.
+
+    The interval is that of the effective number of cases, where these weigh unequally.
+    """
+    if rate is None or rate["mean"] is None:
+        return "- (n=0)"
+    low, high = interval(rate)
+    return f"{rate['mean']:6.1%} [{low:.1%}, {high:.1%}] n={rate['count']}"
+
+
+def number_text(value: float | None) -> str:
+    """Return a number for people, a dash where it is unknown."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _part(label: str, rate: Rate | None) -> Part:
+    if rate is None or rate["mean"] is None:
+        return Part(label, rate, "unknown")
+    low, high = interval(rate)
+    level = "good" if low >= REQUIRED else "bad" if high < REQUIRED else "open"
+    return Part(label, rate, level)
+
+
+def leading(scorecard: dict[str, Any]) -> list[Leading]:
+    """Return the three numbers that decide whether a dream can be used."""
+    outcomes = scorecard.get("open_loop", {}).get("outcomes", {})
+    return [
+        Leading(
+            "Right next states",
+            "Share of the steps of whole episodes after which every line of the state "
+            "is right. Steps that reveal what nobody could know are left out.",
+            (_part("right next states", scorecard["exact"]["predictable"]),),
+        ),
+        Leading(
+            "Rewards and ends found",
+            "Share of the real unusual rewards, and of the real ends of episodes, that "
+            "the dream gives at the same step. Without them it has nothing to teach.",
+            (
+                _part("rewards found", scorecard["reward"]["recall"]),
+                _part("ends found", scorecard["done"]["recall"]),
+            ),
+        ),
+        Leading(
+            "Agreement on success",
+            "Share of whole episodes, dreamed from their first state by the actions "
+            "really taken, that are won in the dream if and only if they were really "
+            "won.",
+            (_part("agreement on success", outcomes.get("agree")),),
+        ),
+    ]
+
+
+def verdict(scorecard: dict[str, Any]) -> str:
+    """Return one sentence on whether policies can be trained in this dream."""
+    parts = [part for number in leading(scorecard) for part in number.parts]
+    required = f"{100 * REQUIRED:.0f} %"
+    low = [f"{p.label} ({p.percent})" for p in parts if p.level == "bad"]
+    few = [p.label for p in parts if p.level in ("open", "unknown")]
+    if not low and not few:
+        return (
+            "A policy can be trained in this dream: every leading number is at least "
+            f"{required}, by its 95 % interval."
+        )
+    undecided = f"too few cases decide about {_listed(few)}" if few else ""
+    if low:
+        return (
+            f"Do not trust this dream yet: {_listed(low)} "
+            f"{'are' if len(low) > 1 else 'is'} below {required}"
+            + (f", and {undecided}." if few else ".")
+        )
+    return (
+        f"Nothing speaks against this dream, but {undecided}: the intervals reach "
+        f"below {required}."
+    )
+
+
+def _listed(words: list[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def headlines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (label, value) of the leading numbers.
+
+    Those on the policies' own episodes come first, if the scorecard has any.
+    """
+    for name, part in scorecard.get("on_policy", {}).items():
+        for label, value in _leading_lines(part):
+            yield f"{label}, episodes of {name}", value
+    yield from _leading_lines(scorecard)
+
+
+def _leading_lines(scorecard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for number in leading(scorecard):
+        for part in number.parts:
+            if part.rate is not None:
+                yield part.label, rate_text(part.rate)

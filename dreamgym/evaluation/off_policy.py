@@ -1,0 +1,68 @@
+"""How good a policy is without an environment: what recorded episodes can answer.
+
+policy, held-out demonstrations -> how often it acts as recorded; with its success in
+the dream, and how far outcomes of the dream are those that were recorded.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dreamgym.agent.policy import Policy
+from dreamgym.evaluation.statistics import percent, wilson
+from worldmodel.data.records import Episode
+
+
+def action_agreement(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    *,
+    limit: int,
+    temperature: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Return how often a policy takes the recorded action, in at most `limit` states.
+
+    The states are drawn by the seed, the same for every policy. {mean, low, high,
+    count}; without a state the mean is None.
+    """
+    situations, recorded = [], []
+    for e in episodes:
+        for i, t in enumerate(e.transitions):
+            past = tuple(x.action for x in e.transitions[:i])
+            situations.append((e.task, past, t.state))
+            recorded.append(t.action)
+    order = np.random.default_rng(seed).permutation(len(situations))[:limit]
+    if not len(order):
+        return {"mean": None, "low": 0.0, "high": 1.0, "count": 0}
+    key = jax.random.key(seed)
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(len(order)))
+    turns = policy.act([situations[i] for i in order], keys, temperature=temperature)
+    hits = sum(t.action == recorded[i] for t, i in zip(turns, order, strict=True))
+    low, high = wilson(hits, len(order))
+    return {"mean": hits / len(order), "low": low, "high": high, "count": len(order)}
+
+
+def sentences(off_policy: dict[str, Any]) -> list[str]:
+    """Return what can be said of policies that no environment was at hand to test."""
+    out = ["No environment was at hand: what follows is no success in the real one."]
+    for name, row in off_policy["policies"].items():
+        acts, won = row["action_agreement"], row["dream_success"]
+        share = percent(won["mean"])
+        dream = f"it wins {share} of {won['episodes']} dev tasks in the dream"
+        if not won["episodes"]:
+            dream = "none of its episodes in the dream could be scored"
+        out.append(
+            f"{name} takes the recorded action in {percent(acts['mean'])} of "
+            f"{acts['count']} states of held-out demonstrations, and {dream}."
+        )
+    agree = off_policy["outcome_agreement"]
+    if agree["mean"] is not None:
+        out.append(
+            "Success in the dream is worth as much as the dream's outcomes: of "
+            f"{agree['count']} recorded episodes, dreamed from their own actions, "
+            f"{percent(agree['mean'])} end as recorded."
+        )
+    return out

@@ -1,0 +1,330 @@
+"""The verdict on a run: numbers to sentences.
+
+results, numbers of stages, the training curve -> what was learnt, what was not, the
+likely causes in order, and what to change first. All are pure functions; `verdict` is
+what a run ends with, `diagnosis` what `dreamgym doctor` prints.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dreamgym.agent.config import FLOORS
+from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
+from dreamgym.evaluation.statistics import difference_text, percent
+
+FEW_DEMONSTRATIONS = 20
+FEW_WON = 20
+"""Won episodes among the collected ones below which ends and rewards are rare."""
+LOW_FIDELITY = 0.6
+LOW_ENDS = 0.8
+LOW_SIGNAL = 0.2
+HIGH_INVALID = 0.3
+LARGE_KL = 1.0
+"""Nats a token from which on a policy has little in common with its warm start."""
+LOW_EXPERT = 0.9
+FEW_GAMES = 100
+
+
+class Cause(NamedTuple):
+    """A likely cause of a disappointing run: what is the case, what to change."""
+
+    name: str
+    sentence: str
+    advice: str
+
+    def text(self) -> str:
+        """The cause with its advice."""
+        return f"{self.sentence} {self.advice}"
+
+
+class Evidence(NamedTuple):
+    """What a verdict is made of: results.json, numbers by stage, the dream's curve."""
+
+    results: Mapping[str, Any]
+    stages: Mapping[str, Mapping[str, Any]]
+    curve: Sequence[Mapping[str, Any]] = ()
+
+    def success(self, policy: str) -> float | None:
+        """A policy's success on the test games, None where nobody knows it."""
+        row = self.results.get("policies", {}).get(policy)
+        return None if row is None else row["success"]["mean"]
+
+    def trained(self) -> dict[str, float]:
+        """Success of the policies that were trained, by name."""
+        names = [n for n in self.results["policies"] if n not in (*FLOORS, "untrained")]
+        rates = {name: self.success(name) for name in names}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
+    def number(self, stage: str, name: str) -> Any:
+        """A number of a stage, None where it has none."""
+        return self.stages.get(stage, {}).get(name)
+
+    def figure(self, *path: str) -> Mapping[str, Any]:
+        """A figure of the scorecard: its mean (None: unknown) and count."""
+        part: Any = self.results.get("fidelity") or {}
+        for name in path:
+            part = part.get(name) or {}
+        return part if "mean" in part else {"mean": None, "count": 0}
+
+
+def verdict(evidence: Evidence) -> list[str]:
+    """Return the sentences that a run ends with."""
+    out = [*outcome_sentences(evidence), *training_sentences(evidence)]
+    if _is_disappointing(evidence):
+        found = causes(evidence)
+        if found:
+            out.append(f"Likely cause: {found[0].text()}")
+        if len(found) > 1:
+            out.append(
+                f"`dreamgym doctor RUN` names {len(found) - 1} more: "
+                + ", ".join(cause.name for cause in found[1:])
+                + "."
+            )
+    return out
+
+
+def outcome_sentences(evidence: Evidence) -> list[str]:
+    """Return what the test games say of all policies, next to chance and the expert."""
+    trained = evidence.trained()
+    if not trained and evidence.results.get("off_policy"):
+        return off_policy_sentences(evidence.results["off_policy"])
+    if not trained:
+        return ["No policy was scored on real test games."]
+    games = max(
+        evidence.results["policies"][name]["success"]["episodes"] for name in trained
+    )
+    best = max(trained, key=lambda name: trained[name])
+    if trained[best] == 0.0:
+        out = [f"All policies win 0 of {games} test games: nothing was learnt."]
+    else:
+        out = [f"The best policy is {best}: it wins {percent(trained[best])} of games."]
+    chance, expert = evidence.success("random"), evidence.success("expert")
+    if chance is not None:
+        below = [name for name, rate in trained.items() if chance > rate]
+        chosen = f"A random choice among valid actions wins {percent(chance)}"
+        if len(below) == len(trained):
+            out.append(f"{chosen}, more than every trained policy.")
+        elif below:
+            out.append(f"{chosen}, more than {', '.join(below)}.")
+    if expert is not None and expert < LOW_EXPERT:
+        out.append(
+            f"The expert itself wins {percent(expert)}: its plans may be longer than "
+            "the step limit, or its games draw lots."
+        )
+    return out
+
+
+def training_sentences(evidence: Evidence) -> list[str]:
+    """Return what early experience and training in the dream changed."""
+    out = []
+    paired = evidence.results.get("paired", {})
+    for key, what in (
+        ("warmstart_minus_bc", "Early experience"),
+        ("dream_minus_warmstart", "Training in the dream"),
+        ("s2r_minus_dream", "Fine-tuning in the real environment"),
+    ):
+        if key == "dream_minus_warmstart" and (
+            evidence.number("train", "kept") == "warmstart"
+        ):
+            continue  # one policy under two names
+        if key in paired and paired[key]["mean"] is not None:
+            out.append(_change(what, paired[key]))
+    for stage, name in (("warmstart", "The warm start"), ("train", "The dream policy")):
+        if note := evidence.number(stage, "note"):
+            out.append(f"{name}: {note}.")
+    return out
+
+
+def _change(what: str, difference: Mapping[str, Any]) -> str:
+    low, high = difference["low"], difference["high"]
+    text = f"{difference_text(difference)} over {difference['episodes']} games"
+    if low > 0:
+        return f"{what} made the policy better: {text}."
+    if high < 0:
+        return f"{what} made the policy worse: {text}."
+    return f"{what} changed nothing that these games can show: {text}."
+
+
+def _is_disappointing(evidence: Evidence) -> bool:
+    """Whether nothing better than chance, or nothing better by training, came of it."""
+    trained = evidence.trained()
+    chance = evidence.success("random") or 0.0
+    if not trained or max(trained.values()) <= chance:
+        return True
+    gain = evidence.results.get("paired", {}).get("dream_minus_warmstart")
+    return gain is None or gain["mean"] is None or gain["low"] <= 0
+
+
+# --- causes ------------------------------------------------------------------
+
+
+def causes(evidence: Evidence) -> list[Cause]:
+    """Return the likely causes of a disappointing run, the first one first.
+
+    What comes earlier in a run comes first: without demonstrations, or with a dream
+    that is wrong, what later stages do is of no use.
+    """
+    checks = (
+        few_demonstrations, few_won, low_fidelity, low_ends, wrong_about_policy,
+        invalid_actions, little_signal, broken_rollouts, large_kl, few_games,
+    )  # fmt: skip
+    return [cause for check in checks if (cause := check(evidence)) is not None]
+
+
+def few_demonstrations(evidence: Evidence) -> Cause | None:
+    """Too few demonstrations to imitate."""
+    count = evidence.number("bc", "experts")
+    if count is None or count >= FEW_DEMONSTRATIONS:
+        return None
+    return Cause(
+        "few demonstrations",
+        f"The policies imitate only {count} demonstrations.",
+        "Collect more (collect.train_tasks, collect.expert_weight), or give episodes "
+        "that were won.",
+    )
+
+
+def few_won(evidence: Evidence) -> Cause | None:
+    """Too few won episodes for the dream to learn rewards and ends from."""
+    won, episodes = (
+        evidence.number("collect", name) for name in ("successes", "episodes")
+    )
+    if won is None or won >= FEW_WON:
+        return None
+    return Cause(
+        "few episodes that were won",
+        f"Only {won} of {episodes} collected episodes were won, so the dream has seen "
+        "few rewards and ends.",
+        "Collect more from the expert (collect.expert_weight, collect.noisy_weight), "
+        "or weigh rare rewards and ends (pretrain.rare_event_share).",
+    )
+
+
+def low_fidelity(evidence: Evidence) -> Cause | None:
+    """A dream that is often wrong about what it could know."""
+    figure = evidence.figure("exact", "predictable")
+    if figure["mean"] is None or figure["mean"] >= LOW_FIDELITY:
+        return None
+    return Cause(
+        "low fidelity",
+        f"The dream has {percent(figure['mean'])} of {figure['count']} predictable "
+        "next states right.",
+        "Fit it longer (pretrain.fit.steps), to more episodes (collect.episodes), or "
+        "take a larger --model.",
+    )
+
+
+def low_ends(evidence: Evidence) -> Cause | None:
+    """A dream that misses ends."""
+    figure = evidence.figure("done", "recall")
+    if figure["mean"] is None or figure["mean"] >= LOW_ENDS:
+        return None
+    return Cause(
+        "missed ends",
+        f"The dream finds {percent(figure['mean'])} of {figure['count']} ends.",
+        "Weigh rare rewards and ends (pretrain.rare_event_share), and collect more "
+        "episodes that end.",
+    )
+
+
+def wrong_about_policy(evidence: Evidence) -> Cause | None:
+    """A dream that disagrees with the environment about the warm start."""
+    if not evidence.number("dream_check", "disagrees"):
+        return None
+    sentence = str(evidence.number("dream_check", "sentence"))
+    return Cause(
+        "wrong about the policy",
+        f"{sentence[0].upper()}{sentence[1:]}.",
+        "Collect episodes like the policy's own (collect.noisy_weight), refit with "
+        "them, and weigh rare rewards and ends (pretrain.rare_event_share).",
+    )
+
+
+def invalid_actions(evidence: Evidence) -> Cause | None:
+    """A warm start that often writes what the environment does not take."""
+    row = evidence.results.get("policies", {}).get("warmstart", {})
+    share = row.get("invalid_action_rate")
+    if share is None or share <= HIGH_INVALID:
+        return None
+    return Cause(
+        "invalid actions",
+        f"{percent(share)} of the warm start's actions are invalid.",
+        "It needs more demonstrations or a longer fit (bc.fit.steps); names and "
+        "numbers in actions have to be copied, which a pretrained --model does better.",
+    )
+
+
+def little_signal(evidence: Evidence) -> Cause | None:
+    """Groups of rollouts that end alike, from which nothing can be learnt."""
+    shares = [
+        row["informative_groups"]
+        for row in evidence.curve
+        if "informative_groups" in row
+    ]
+    if not shares or sum(shares) / len(shares) >= LOW_SIGNAL:
+        return None
+    return Cause(
+        "little signal",
+        f"In {percent(sum(shares) / len(shares))} of the groups did rollouts of one "
+        "task end differently; the others teach nothing.",
+        "Take larger groups (train.group_size), resample (train.max_resample_rounds), "
+        "or choose tasks that are won sometimes (train.curriculum).",
+    )
+
+
+def broken_rollouts(evidence: Evidence) -> Cause | None:
+    """Rollouts that broke off in the dream."""
+    rollouts = sum(row.get("rollouts", 0.0) for row in evidence.curve)
+    unscored = sum(row.get("unscored_rollouts", 0.0) for row in evidence.curve)
+    if not rollouts or unscored / rollouts < 0.25:
+        return None
+    return Cause(
+        "broken rollouts",
+        f"{percent(unscored / rollouts)} of the rollouts in the dream broke off.",
+        "Sample malformed answers again (experience.retries), or lower "
+        "uncertainty.false_abort_rate.",
+    )
+
+
+def large_kl(evidence: Evidence) -> Cause | None:
+    """A policy that moved far from where it began."""
+    distance = evidence.number("train", "kl")
+    if distance is None or distance <= LARGE_KL:
+        return None
+    return Cause(
+        "large KL",
+        f"Training moved the policy {distance:.2g} nats a token away from the warm "
+        "start.",
+        "Lower train.update.learning_rate, or raise "
+        "train.update.kl_penalty.coefficient.",
+    )
+
+
+def few_games(evidence: Evidence) -> Cause | None:
+    """Too few test games to show a difference of use."""
+    trained = evidence.trained()
+    if not trained:
+        return None
+    games = min(
+        evidence.results["policies"][name]["success"]["episodes"] for name in trained
+    )
+    if games >= FEW_GAMES or not games:
+        return None
+    return Cause(
+        "few test games",
+        f"{games} test games show differences of {1.96 * (0.5 / games) ** 0.5:.2f} or "
+        "more.",
+        "Play more of them (evaluate.tasks).",
+    )
+
+
+def diagnosis(evidence: Evidence) -> str:
+    """Return the verdict with all causes, as text of several lines."""
+    out = [*outcome_sentences(evidence), *training_sentences(evidence), ""]
+    found = causes(evidence)
+    if not found:
+        out.append("Nothing that was measured explains more than this.")
+    else:
+        out.append("What may have been too little, what to change first:")
+        out += [f"{i + 1}. {cause.text()}" for i, cause in enumerate(found)]
+    return "\n".join(out)

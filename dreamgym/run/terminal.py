@@ -1,0 +1,56 @@
+"""Text of others on the terminal: without escape sequences.
+
+Answers of servers, environments and files may hold control characters that move the
+cursor, change the title or type into the terminal. The streams of a command pass
+through here, the one place that shows them escaped (`\\x1b`).
+"""
+
+import re
+import sys
+from typing import Any
+
+# C0 without tab, newline and return; DEL; C1; marks that reverse the direction of text.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def printable(text: str) -> str:
+    """Return a text in which control characters are shown as escapes."""
+    return _CONTROLS.sub(lambda m: ascii(m[0])[1:-1], text)
+
+
+class PrintableStream:
+    """A stream that writes printable text; `raw` is the one that it writes to."""
+
+    def __init__(self, stream: Any):
+        self.raw = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, with control characters escaped."""
+        self.raw.write(printable(text))
+        return len(text)
+
+    def writelines(self, texts: Any) -> None:
+        """Write texts, with control characters escaped."""
+        for text in texts:
+            self.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+def raw_stream(stream: Any) -> Any:
+    """Return the stream behind, for our own cursor movements."""
+    return stream.raw if isinstance(stream, PrintableStream) else stream
+
+
+class PrintableStreams:
+    """A block in which stdout and stderr write printable text."""
+
+    def __enter__(self) -> None:
+        self._streams = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = map(PrintableStream, self._streams)  # type: ignore
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout, sys.stderr = self._streams

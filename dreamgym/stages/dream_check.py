@@ -1,0 +1,84 @@
+"""Stage: the dream is asked about the policy that it is to train.
+
+the warm start plays dev tasks in the dream, and the same ones really where there is an
+environment -> do both agree about success -> is the policy trained there.
+"""
+
+import sys
+from typing import Any
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.build import chat as run_chat
+from dreamgym.build.environments import (
+    dreamed_dev_games,
+    play_dev_games,
+    plays_dev_games,
+)
+from dreamgym.build.experience import load_experience
+from dreamgym.build.models import load_policy
+from dreamgym.evaluation.dream_check import (
+    dev_metrics,
+    disagrees,
+    dream_faults,
+    scorecard_refusals,
+    success_gap,
+)
+from dreamgym.evaluation.statistics import difference_text
+from dreamgym.run.directory import Run
+
+
+def body(run: Run) -> dict[str, Any]:
+    """Compare the warm start in the dream with the real environment, before training.
+
+    The marker says whether training is `refused`, and why.
+    """
+    policy = load_policy(run, "warmstart")
+    real = None
+    if plays_dev_games(run):
+        played_as = run.numbers("warmstart").get("kept", "warmstart")
+        real = play_dev_games(run, played_as, policy)
+    if run.config.train.environment == "real":  # the control asks no dream
+        return {"real": {} if real is None else dev_metrics(real), "refused": ""}
+    c = run.config.dream_check
+    reasons = scorecard_refusals(
+        run.read_json("fidelity.json"),
+        min_predictable=c.min_predictable, min_ends=c.min_ends,
+    )  # fmt: skip
+    experience = load_experience(run, stage="dream_check", scaled=True)
+    with run_chat.experience_session(experience):
+        dreamed = dreamed_dev_games(run, experience, policy)
+    numbers: dict[str, Any] = {"dreamed": dev_metrics(dreamed)}
+    if "real_success" not in numbers["dreamed"]:
+        reasons.append(f"none of {len(dreamed)} dreamed episodes could be scored")
+    if real is not None:
+        numbers |= _compare(run, real, dreamed)
+        if numbers["disagrees"]:
+            reasons.append(numbers["sentence"])
+    refused = "; ".join(reasons)
+    forced = c.force or run.config.pretrain.permute_outcomes
+    if refused:
+        outcome = "it is trained there all the same" if forced else "it is not trained"
+        print(f"dream_check: {refused}: {outcome}", file=sys.stderr)
+    return numbers | {"refused": refused, "forced": bool(refused) and forced}
+
+
+def _compare(
+    run: Run, real: list[Trajectory], dreamed: list[Trajectory]
+) -> dict[str, Any]:
+    """The metrics of real games, and where the dreamed ones differ from them."""
+    by_task = {t.episode.task.id: t for t in real}
+    pairs = [by_task[t.episode.task.id] for t in dreamed]  # some begin with nothing
+    gap = success_gap(pairs, dreamed, seed=run.config.seed)
+    faults = dream_faults(pairs, dreamed)
+    sentence = (
+        "the dream is wrong about how often the warm start wins (dreamed minus real "
+        f"{difference_text(gap)} over {gap['episodes']} dev tasks)"
+    )
+    metrics, tolerance = dev_metrics(real), run.config.dream_check.max_success_gap
+    return {
+        "real": metrics,
+        "gap": gap,
+        "disagrees": disagrees(gap, tolerance, metrics.get("real_success", 0.0)),
+        "faults": faults,
+        "sentence": ": ".join([sentence, *([", ".join(faults)] if faults else [])]),
+    }

@@ -1,0 +1,45 @@
+"""Stage: what recorded episodes say of policies where no environment is at hand."""
+
+from typing import Any
+
+from dreamgym.build import chat as run_chat
+from dreamgym.build.environments import dreamed_dev_games
+from dreamgym.build.episodes import demonstrations
+from dreamgym.build.experience import load_experience
+from dreamgym.build.models import load_policy
+from dreamgym.evaluation.evaluate import summary
+from dreamgym.evaluation.off_policy import action_agreement
+from dreamgym.run.directory import Run
+
+POLICIES = ("bc", "warmstart", "dream")
+MAX_STATES = 300
+"""States of held-out demonstrations in which a policy is asked, at most."""
+
+
+def body(run: Run) -> dict[str, Any]:
+    """Compare policies with recorded episodes, where no environment is at hand.
+
+    Writes off_policy.json.
+    """
+    if run.config.env.id:
+        return {"status": "skipped: an environment is at hand"}
+    _, dev = demonstrations(run)
+    experience = load_experience(run, stage="off_policy", scaled=True)
+    out: dict[str, Any] = {"policies": {}}
+    with run_chat.experience_session(experience):
+        for name in POLICIES:
+            policy = load_policy(run, name)
+            dreamed = dreamed_dev_games(run, experience, policy)
+            out["policies"][name] = {
+                "action_agreement": action_agreement(
+                    policy, dev, limit=MAX_STATES, seed=run.config.seed,
+                    temperature=run.config.evaluate.temperature,
+                ),
+                "dream_success": summary(dreamed, real_transitions=0)["success"],
+            }  # fmt: skip
+    scorecard = run.read_json("fidelity.json")
+    out["outcome_agreement"] = scorecard["open_loop"]["outcomes"]["agree"]
+    run.write_json("off_policy.json", out)
+    return {
+        name: row["action_agreement"]["mean"] for name, row in out["policies"].items()
+    }

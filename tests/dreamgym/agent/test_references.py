@@ -1,0 +1,56 @@
+"""Policies whose tokenizer has references: actions name things of the situation."""
+
+from dreamgym.agent import early_experience as early
+from dreamgym.agent.policy import Policy, PolicyConfig
+from tests import doubles, helpers
+from worldmodel.data.records import Task
+from worldmodel.fitting.supervised import FitConfig
+from worldmodel.text import prompts
+from worldmodel.text.tokenizer import ReferenceRule, TextTokenizer
+
+STATE = ("T25 costs 42", "T68 costs 17")
+TASK = Task(id="t", instruction="book T68", initial_state=STATE)
+RULE = ReferenceRule(frozenset({"book", "costs"}), numbers=True)
+TOK = TextTokenizer.train(["book T25 costs 42"], 400, references=RULE)
+POLICY = Policy(doubles.model(), TOK, PolicyConfig())
+EPISODE = helpers.episode("e", TASK, [
+    helpers.transition(STATE, "book T68", ("T68",), terminated=True, success=True),
+])  # fmt: skip
+
+
+def test_an_action_is_written_and_read_back_with_references():
+    (example,) = early.bc_examples(POLICY, [EPISODE])
+    tok = POLICY.tokenizer_in(TASK, (), STATE)
+    context = POLICY.context(TASK, (), STATE)
+    assert example.ids[: len(context)] == context
+    turn = example.ids[len(context) :]
+    assert len(set(turn) & set(TOK.references)) == 1
+    assert prompts.parse_turn(tok, turn) == ("book T68", None)
+    # The same token stands for the train in the state.
+    assert (set(turn) & set(TOK.references)) < set(context)
+
+
+def test_draws_are_the_same_example_with_other_references():
+    examples = early.bc_examples(POLICY, [EPISODE], draws=3)
+    assert len(examples) == 3
+    assert len({len(e.ids) for e in examples}) == 1
+    assert len({tuple(e.ids) for e in examples}) == 3
+    texts = {
+        POLICY.tokenizer_in(TASK, (), STATE, draw=i).decode(e.ids)
+        for i, e in enumerate(examples)
+    }
+    assert len(texts) == 1
+
+
+def test_without_references_one_draw_is_enough():
+    fit = FitConfig(steps=10, batch_rows=1, row_tokens=100)
+    examples = early.bc_examples(POLICY, [EPISODE])
+    assert early.draws(doubles.policy(), fit, examples) == 1
+    # 1,000 tokens are read: each of a few tens of tokens many times, at most MAX_DRAWS.
+    assert early.draws(POLICY, fit, examples) == early.MAX_DRAWS
+    assert early.draws(POLICY, fit, examples * 40) < early.MAX_DRAWS
+
+
+def test_a_policy_may_write_references():
+    allowed = POLICY.grammar(1.0).allowed
+    assert allowed[-1][TOK.references].all()

@@ -1,0 +1,120 @@
+"""What report.html says of a run: its episodes, its command, how to go on."""
+
+import dataclasses
+import types
+
+import pytest
+
+from dreamgym.commands import report
+from dreamgym.config.overrides import changed_by
+from dreamgym.config.presets import preset
+from dreamgym.config.stages import EnvConfig, ServerConfig
+from dreamgym.run.directory import Run, RunError
+from tests import doubles
+from worldmodel.chat.config import ChatConfig
+from worldmodel.data.records import write_episodes
+from worldmodel.experience.base import Prediction
+from worldmodel.memory import ReplayMemory
+
+
+def episode(name, family, won):
+    found = doubles.expert(doubles.task(0, 1, 2))
+    task = dataclasses.replace(found.task, id=name, family=family)
+    steps = found.transitions if won else found.transitions[:1]
+    return dataclasses.replace(
+        found, id=name, task=task, success=won, transitions=steps
+    )
+
+
+def test_won_and_lost_episodes_of_different_families_are_chosen():
+    episodes = [
+        episode("a", "coin", False), episode("b", "coin", True),
+        episode("c", "coin", True), episode("d", "map", False),
+        episode("e", "map", True),
+    ]  # fmt: skip
+    chosen = report.choose_episodes(episodes, 3)
+    assert [e.id for e in chosen] == ["b", "d", "c"]  # won, lost of another, won
+    lost = [e for e in episodes if not e.success]
+    assert [e.id for e in report.choose_episodes(lost, 3)] == ["a", "d"]
+    assert report.choose_episodes([], 3) == []
+
+
+class Still:
+    """A dream in which nothing changes."""
+
+    memory = ReplayMemory(capacity=1)
+    config = types.SimpleNamespace(demonstrations=1)
+
+    def __init__(self):
+        self.asked = 0
+
+    def predict(self, queries):
+        self.asked += len(queries)
+        return [Prediction(q.state, 0.0, "go", "", 0.5, None) for q in queries]
+
+    def vary(self, tasks, *, key):
+        raise AssertionError(f"no task is varied, got {tasks} and {key}")
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(
+        tmp_path / "r", preset("tiny", env=EnvConfig(id="tests.doubles:Corridor"))
+    )
+    write_episodes(made.path("dev.jsonl"), [episode("x", "coin", True)])
+    return made
+
+
+def test_episodes_are_dreamed_once_and_kept(run, monkeypatch):
+    model = Still()
+    monkeypatch.setattr(report, "load_experience", lambda *_, **__: model)
+    views, text = report.episode_views(run)
+    assert text == "Held-out dev episodes."
+    assert [v["id"] for v in views] == ["x"]
+    asked = model.asked
+    assert asked == len(views[0]["steps"]) > 0
+    assert report.episode_views(run) == (views, text)
+    assert model.asked == asked
+    write_episodes(run.path("test/dream.jsonl"), [episode("y", "coin", False)])
+    views, text = report.episode_views(run)  # others are there now
+    assert [v["id"] for v in views] == ["y"]
+    assert "policy dream" in text
+
+
+def test_a_dream_that_does_not_answer_leaves_the_rest_of_the_page(run, monkeypatch):
+    def lost(*_, **__):
+        raise RunError("the server is gone")
+
+    monkeypatch.setattr(report, "load_experience", lost)
+    assert report.episode_views(run) == (
+        [], "None: the experience model gave no answer (the server is gone)."
+    )  # fmt: skip
+
+
+def test_the_command_of_a_run_repeats_it():
+    assert report.repeat_command(preset("tiny", seed=3)) == (
+        "dreamgym quickstart --preset tiny --seed 3"
+    )
+    config = changed_by(
+        preset("default"),
+        {"env.id": "my mod:Env", "pretrain.permute_outcomes": True,
+         "train.tasks_per_update": 5, "experience.full_state": True},
+    )  # fmt: skip
+    assert report.repeat_command(config) == (
+        "dreamgym control shuffled --preset default --seed 0 --env 'my mod:Env' "
+        "--set experience.full_state=true --set train.tasks_per_update=5"
+    )
+    chat = ChatConfig(base_url="http://h/v1", read_timeout=600.0, model="m")
+    served = preset("tiny", server=ServerConfig(chat=chat))
+    assert report.repeat_command(served) == (
+        "dreamgym quickstart --preset tiny --seed 0 --server http://h/v1 "
+        "--server-model m"
+    )
+
+
+def test_how_to_go_on_depends_on_what_was_done(run):
+    text = str(list(report._next_steps(run)))
+    assert "dreamgym transfer --run-dir" in text
+    assert "control shuffled --preset tiny --seed 0" in text
+    run.stage("s2r", dict)
+    assert "dreamgym transfer" not in str(list(report._next_steps(run)))

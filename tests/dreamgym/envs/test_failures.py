@@ -1,0 +1,79 @@
+"""The edge to foreign code: deadlines, Ctrl-C that is swallowed, what is down."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from dreamgym.envs import base
+from dreamgym.envs.failures import (
+    EnvironmentDown,
+    EnvironmentFailure,
+    EnvironmentTimeout,
+    guarded,
+)
+from dreamgym.envs.interrupts import check_interrupt, interrupt_handler
+from tests import doubles
+
+
+def test_a_call_that_hangs_is_ended_and_typed():
+    start = time.monotonic()
+    failure = guarded(doubles.Corridor(), lambda: time.sleep(30), seconds=0.2)
+    assert isinstance(failure, EnvironmentFailure)
+    assert isinstance(failure.error, EnvironmentTimeout)
+    assert "within 0.2 s" in failure.reason
+    assert time.monotonic() - start < 10
+    time.sleep(1.2)  # no alarm is left behind
+
+
+def test_a_call_that_catches_the_alarm_is_still_ended():
+    def hangs():
+        try:
+            time.sleep(30)
+        except Exception as error:
+            raise RuntimeError("mine") from error
+
+    failure = guarded(doubles.Corridor(), hangs, seconds=0.2)
+    assert isinstance(failure, EnvironmentFailure)
+    assert isinstance(failure.error, EnvironmentTimeout)
+
+
+@pytest.mark.parametrize("swallows", [True, False])
+def test_ctrl_c_that_an_environment_swallows_is_raised_again(swallows):
+    def call():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except KeyboardInterrupt:
+            if not swallows:  # as py4j's own handler did
+                raise AttributeError("socket") from None
+
+    with interrupt_handler():
+        with pytest.raises(KeyboardInterrupt):
+            guarded(doubles.Corridor(), call)
+        with pytest.raises(KeyboardInterrupt):
+            check_interrupt()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    check_interrupt()
+
+
+def test_an_environment_that_is_down_is_no_bad_game():
+    def down():
+        raise EnvironmentDown("it is gone")
+
+    with pytest.raises(EnvironmentDown, match="it is gone"):
+        guarded(doubles.Corridor(), down)
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_is_a_state():
+    class Long(doubles.Corridor):
+        def step(self, action):
+            _, *rest = super().step(action)
+            return ("x" * (base.MAX_CHARACTERS + 1), *rest)
+
+    env = Long()
+    task = base.tasks_of(env, "long", "train", 1)[0]
+    base.begin(env, task)
+    with pytest.raises(base.TextTooLong, match="100,001 characters"):
+        base.take(env, "go right")

@@ -1,0 +1,123 @@
+"""What a dream gets wrong about a policy, by hand, in the corridor."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym.evaluation.dream_check import (
+    dev_metrics,
+    disagrees,
+    dream_faults,
+    scorecard_refusals,
+    success_gap,
+)
+from tests import doubles
+
+TASKS = doubles.tasks("dev")[:12]
+
+
+def won(task):
+    return doubles.trajectory(task, doubles.plan(task.initial_state))
+
+
+def endless(task):
+    """The same walk, but nothing ever ends nor pays."""
+    t = won(task)
+    steps = [
+        dataclasses.replace(x, terminated=False, rewards={"coin": 0.0}, success=False)
+        for x in t.episode.transitions
+    ]
+    e = dataclasses.replace(t.episode, transitions=tuple(steps), success=False)
+    return t._replace(episode=e)
+
+
+def invalid(task):
+    return doubles.trajectory(task, ["fly"] * 5)
+
+
+def test_success_that_differs_by_chance_or_by_little_is_no_disagreement():
+    real = [won(t) for t in TASKS]
+    same = success_gap(real, real, seed=0)
+    assert same["mean"] == 0.0
+    assert not disagrees(same, 0.3)
+    one = [endless(TASKS[0]), *real[1:]]
+    little = success_gap(real, one, seed=0)
+    assert little["mean"] == pytest.approx(-1 / 12)
+    assert not disagrees(little, 0.0)  # the interval holds 0
+    half = [endless(t) for t in TASKS[:6]] + real[6:]
+    assert disagrees(success_gap(real, half, seed=0), 0.3)
+    assert not disagrees(success_gap(real, half, seed=0), 0.6)  # tolerated
+    # Half is left of the real success: not so rare that nothing could be learnt.
+    assert not disagrees(success_gap(real, half, seed=0), 0.6, 1.0)
+    rare = [endless(t) for t in TASKS[:10]] + real[10:]
+    assert disagrees(success_gap(real, rare, seed=0), 0.9, 1.0)
+    nobody = [t._replace(error="dream: gone") for t in real]
+    assert disagrees(success_gap(real, nobody, seed=0), 1.0)
+
+
+def test_faults_are_named_by_what_differs_between_two_sets_of_episodes():
+    real = [won(t) for t in TASKS]
+    assert dream_faults(real, real) == []
+    assert dream_faults(real, [endless(t) for t in TASKS]) == [
+        "episodes reach an end: 100 % really, 0 % in the dream",
+        "episodes hold an unusual reward: 100 % really, 0 % in the dream",
+    ]
+    refused = [invalid(t) for t in TASKS]
+    accepted = [
+        t._replace(
+            episode=dataclasses.replace(
+                t.episode,
+                transitions=tuple(
+                    dataclasses.replace(x, invalid=False) for x in t.episode.transitions
+                ),
+            )
+        )
+        for t in refused
+    ]
+    assert dream_faults(refused, accepted) == [
+        "actions are refused as invalid: 100 % really, 0 % in the dream"
+    ]
+    assert dream_faults([endless(t) for t in TASKS], real)[0] == (
+        "episodes end too early: 0 % really, 100 % in the dream"
+    )
+    broken = [t._replace(error="dream: gone") for t in real]
+    assert "100 % of the dreamed episodes broke off" in dream_faults(real, broken)
+
+
+def scorecard(predictable, ends):
+    def rate(value):
+        return {"mean": value[0], "count": value[1]}
+
+    return {"exact": {"predictable": rate(predictable)}, "done": {"recall": rate(ends)}}
+
+
+@pytest.mark.parametrize(
+    ("predictable", "ends", "message"),
+    [
+        ((0.57, 200), (0.08, 26), "only 8 % of 26 ends are found"),
+        ((0.05, 200), (None, 0), "only 5 % of 200 predictable next states are right"),
+        ((0.05, 7), (0.0, 7), None),  # too few to say
+        ((0.98, 200), (0.72, 40), None),
+    ],
+)
+def test_a_scorecard_refuses_by_what_it_says(predictable, ends, message):
+    reasons = scorecard_refusals(
+        scorecard(predictable, ends), min_predictable=0.2, min_ends=0.2
+    )
+    assert reasons == ([] if message is None else [message])
+
+
+def test_metrics_of_dev_games_are_pooled_and_by_family():
+    rows = [won(t) for t in TASKS] + [invalid(t) for t in TASKS]
+    metrics = dev_metrics(rows)
+    assert metrics["real_success"] == 0.5
+    assert metrics["real_return"] == 0.5
+    families = {t.family for t in TASKS}
+    assert {k for k in metrics if k.startswith("real_success/")} == {
+        f"real_success/{name}" for name in families
+    }
+    for name in families:
+        assert metrics[f"real_success/{name}"] == 0.5
+        games = 2 * sum(t.family == name for t in TASKS)
+        assert metrics[f"real_games/{name}"] == games
+    assert dev_metrics([rows[0]._replace(error="gone")]) == {}

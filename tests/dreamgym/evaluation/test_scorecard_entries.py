@@ -1,0 +1,66 @@
+"""The numbers that decide, the verdict, and a meaning for every entry."""
+
+from dreamgym.evaluation import scorecard_entries
+from dreamgym.evaluation.leading_numbers import leading, verdict
+from tests.dreamgym.evaluation.test_scorecard_page import card
+
+
+def rate(mean, count):
+    return {"mean": mean, "count": count, "effective": float(count)}
+
+
+def scorecard(states, rewards, ends, agreement):
+    return {
+        "exact": {"predictable": states},
+        "reward": {"recall": rewards},
+        "done": {"recall": ends},
+        "open_loop": {"outcomes": {"agree": agreement}},
+    }
+
+
+def levels(found):
+    return [part.level for number in leading(found) for part in number.parts]
+
+
+def test_a_level_is_of_the_whole_interval():
+    # Wilson at 95 %: 98 of 100 from 93.0 %; 9 of 10 from 59.6 to 98.2 %; 5 of 10 to
+    # 76.3 %.
+    found = scorecard(rate(0.98, 100), rate(0.9, 10), rate(0.5, 10), rate(None, 0))
+    assert levels(found) == ["good", "open", "bad", "unknown"]
+
+
+def test_the_verdict_is_one_sentence_that_names_what_is_missing():
+    sure, few, low = rate(0.98, 100), rate(0.9, 10), rate(0.5, 10)
+    assert verdict(scorecard(sure, sure, sure, sure)) == (
+        "A policy can be trained in this dream: every leading number is at least "
+        "90 %, by its 95 % interval."
+    )
+    assert verdict(scorecard(sure, few, sure, few)) == (
+        "Nothing speaks against this dream, but too few cases decide about rewards "
+        "found and agreement on success: the intervals reach below 90 %."
+    )
+    assert verdict(scorecard(low, sure, sure, low)) == (
+        "Do not trust this dream yet: right next states (50 %) and agreement on "
+        "success (50 %) are below 90 %."
+    )
+    assert verdict(scorecard(sure, low, few, sure)) == (
+        "Do not trust this dream yet: rewards found (50 %) is below 90 %, and too few "
+        "cases decide about ends found."
+    )
+
+
+def test_a_scorecard_without_whole_episodes_has_no_agreement():
+    found = scorecard(*[rate(0.98, 100)] * 4)
+    del found["open_loop"]
+    assert levels(found)[-1] == "unknown"
+    assert "agreement on success" in verdict(found)
+
+
+def test_every_entry_and_every_group_is_explained_and_has_a_name_of_its_own():
+    groups = scorecard_entries.groups(card())
+    assert [g for g in groups if not g.meaning.endswith(".")] == []
+    entries = [e for g in groups for e in g.entries]
+    assert len(entries) > 30
+    assert [e.label for e in entries if len(e.meaning) < 8] == []
+    labels = [e.label for e in entries]
+    assert len(set(labels)) == len(labels)

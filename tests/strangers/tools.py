@@ -1,0 +1,150 @@
+"""Four environments behind JSON tools, or of one turn, as users write them."""
+
+import random
+
+from dreamgym import Task, ToolEnv, tool
+from tests.strangers.common import split_of
+
+NAMES = ("ada", "bob", "eve", "ida", "joe", "kim", "leo", "mia", "ned", "pat", "sam")
+DAYS = ("mon", "tue", "wed", "thu", "fri")
+
+
+def numbered(name: str, split: str, instruction) -> list[Task]:
+    """400 seeds as tasks; instruction(rng) -> (text, options)."""
+    tasks = {}
+    for seed in range(400):
+        text, options = instruction(random.Random(seed))
+        if split_of(text + str(options)) == split:
+            tasks[text + str(options)] = Task(
+                id=f"{name}-{seed}", instruction=text, family=name, split=split,
+                options={**options, "seed": seed},
+            )  # fmt: skip
+    return list(tasks.values())
+
+
+class Store(ToolEnv):
+    """A key-value store: read, add, write (as in docs/how-to/environments.md)."""
+
+    max_episode_steps = 8
+
+    def tasks(self, split):
+        def task(rng):
+            key, other = rng.sample(NAMES, 2)
+            values = {key: rng.randrange(50), other: rng.randrange(50)}
+            return f"copy {key} to {other}", {"from": key, "to": other, "data": values}
+
+        return numbered("store", split, task)
+
+    def start(self, task):
+        self.options, self.data = task.options, dict(task.options["data"])
+        return f"keys {' '.join(self.data)}"
+
+    @tool
+    def get(self, key: str) -> str:
+        """Read a value."""
+        return f"{key} is {self.data[key]}"
+
+    @tool
+    def put(self, key: str, value: int) -> str:
+        """Write a value."""
+        self.data[key] = value
+        if self.data[self.options["to"]] == self.data[self.options["from"]]:
+            self.finish(True)
+        return "ok"
+
+    def expert(self):
+        key, other = self.options["from"], self.options["to"]
+        value = self.options["data"][key]
+        return [self.call("get", key=key), self.call("put", key=other, value=value)]
+
+
+class Calendar(ToolEnv):
+    """A week of one person: meetings are listed, moved and cancelled."""
+
+    max_episode_steps = 8
+
+    def tasks(self, split):
+        def task(rng):
+            people = rng.sample(NAMES, 3)
+            busy = dict(zip(rng.sample(DAYS, 3), people, strict=True))
+            day = rng.choice([d for d in DAYS if d not in busy])
+            who = rng.choice(people)
+            return f"move the meeting with {who} to {day}", {
+                "busy": busy, "who": who, "day": day
+            }  # fmt: skip
+
+        return numbered("calendar", split, task)
+
+    def start(self, task):
+        self.goal, self.busy = task.options, dict(task.options["busy"])
+        return ""
+
+    def observation(self):
+        return "\n".join(f"{d} {self.busy.get(d, 'free')}" for d in DAYS)
+
+    @tool
+    def cancel(self, day: str) -> str:
+        """Cancel the meeting of a day."""
+        return f"cancelled {self.busy.pop(day)}"
+
+    @tool
+    def book(self, day: str, who: str) -> str:
+        """Book a meeting on a free day."""
+        if day not in DAYS or day in self.busy:
+            raise ValueError(f"{day} is not free")
+        self.busy[day] = who
+        days = [d for d, name in self.busy.items() if name == self.goal["who"]]
+        if days == [self.goal["day"]] and len(self.busy) == 3:
+            self.finish(True)
+        return "booked"
+
+    def expert(self):
+        who, day = self.goal["who"], self.goal["day"]
+        old = next(d for d, name in self.busy.items() if name == who)
+        return [self.call("cancel", day=old), self.call("book", day=day, who=who)]
+
+
+def _sum(rng):
+    a, b = rng.randrange(100), rng.randrange(100)
+    return f"what is {a} plus {b}", {"a": a, "b": b}
+
+
+class Arithmetic(ToolEnv):
+    """One question, one answer."""
+
+    max_episode_steps = 1
+
+    def tasks(self, split):
+        return numbered("arithmetic", split, _sum)
+
+    def start(self, task):
+        self.right = task.options["a"] + task.options["b"]
+        return f"{task.options['a']} + {task.options['b']}"
+
+    def answer(self, text):
+        self.finish(text.strip() == str(self.right))
+        return "right" if self._success else f"wrong it is {self.right}"
+
+    def expert(self):
+        return [str(self.right)]
+
+    def valid_actions(self):
+        return [str(self.right + i) for i in (-10, -1, 0, 1, 10) if self.right + i >= 0]
+
+
+class Calculator(Arithmetic):
+    """The same with a tool that adds, and an answer at the end."""
+
+    max_episode_steps = 4
+
+    @tool
+    def add(self, a: int, b: int) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    def expert(self):
+        a, b = self._task.options["a"], self._task.options["b"]
+        return [self.call("add", a=a, b=b), str(self.right)]
+
+    def valid_actions(self):
+        return [*ToolEnv.valid_actions(self)[:20], str(self.right), str(self.right + 1)]

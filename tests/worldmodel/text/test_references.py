@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import helpers
+from worldmodel.data.records import Task
+from worldmodel.text import prompts
+from worldmodel.text.references import (
+    ReferenceTokenizer,
+    reference_rule,
+    with_references,
+)
+from worldmodel.text.tokenizer import REFERENCES, ReferenceRule, TextTokenizer
+
+RULE = ReferenceRule(frozenset({"book", "held", "costs"}), numbers=True)
+TOK = TextTokenizer.train(["book T25 costs 42"], 400, references=RULE)
+PLAIN = TextTokenizer.train(["book T25 costs 42"], 400)
+STATE = ("T25 costs 42", "T68 costs 17")
+
+
+def view(*texts: str, seed: int = 0) -> ReferenceTokenizer:
+    found = with_references(TOK, texts, seed=seed)
+    assert isinstance(found, ReferenceTokenizer)
+    return found
+
+
+def trip(i: int):
+    """A task of its own: book a train of a task; 3 and 4 trains make no name."""
+    state = (f"T{20 + i} costs {300 + 7 * i}",)
+    task = Task(id=f"t{i}", instruction="book it", family="trips", initial_state=state)
+    return helpers.episode(f"e{i}", task, [
+        helpers.transition(state, f"book T{20 + i}", (*state, "held it")),
+    ])  # fmt: skip
+
+
+def test_an_identifier_is_one_token_and_all_else_is_text():
+    ids = view("book T25").encode("held T25 (T25)")
+    (first,) = set(ids) & set(TOK.references)
+    held, mark, end = (TOK.encode_piece(x) for x in (" held", " (", ")"))
+    assert ids == [*held, first, *mark, TOK.join, first, *end]
+
+
+def test_without_references_nothing_changes():
+    assert with_references(PLAIN, ["T25"], seed=0) is PLAIN
+    assert PLAIN.reference_rule is None
+    assert not PLAIN.reference_mask().any()
+    for text in ("held T25 (T25)", "", " x  y"):
+        assert TOK.encode(text) == PLAIN.encode(text)
+    assert TOK.vocab_size == PLAIN.vocab_size + len(REFERENCES) + 1
+
+
+@given(st.text(alphabet='T2 5(,)\n"book:.', max_size=30), st.text(max_size=20))
+def test_any_text_round_trips(text, other):
+    for shown in (text, other, f"{text}{other}"):
+        found = view(text, other)
+        assert found.decode(found.encode(shown)) == shown
+
+
+def test_a_name_that_was_never_seen_is_as_short_as_any():
+    names = "Gwendolyn Tbilisi"
+    assert len(view(names).encode(names)) == len(view("T25 T68").encode("T25 T68")) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_names_change_nothing_but_what_is_read_back(seed):
+    """The invariance for which references are there: the ids do not depend on names."""
+    names = {"T25": "Kyoto", "42": "x_9", "T68": "7:00", "17": "Ulm"}
+
+    def renamed(text: str) -> str:
+        return " ".join(names.get(w, w) for w in text.split())
+
+    a = view(*STATE, seed=seed)
+    b = view(*map(renamed, STATE), seed=seed)
+    for text in (*STATE, "book T68", "T25 T25 held 42"):
+        assert a.encode(text) == b.encode(renamed(text))
+        assert b.decode(a.encode(text)) == renamed(text)
+
+
+def test_another_seed_draws_other_references():
+    assert view(*STATE, seed=0).encode(STATE[0]) != view(*STATE, seed=1).encode(
+        STATE[0]
+    )
+
+
+def test_unused_references_can_be_banned():
+    found = view(*STATE)
+    unused = found.unused_references()
+    assert unused.sum() == len(REFERENCES) - 4
+    assert not unused[found.encode(" ".join(STATE))].any()
+
+
+def test_the_first_words_have_the_references_where_these_do_not_suffice():
+    names = [f"N{i}" for i in range(len(REFERENCES) + 5)]
+    found = view(*names)
+    assert len(found.encode(names[0])) == 1
+    assert len(found.encode(names[-1])) == len(PLAIN.encode(names[-1]))
+
+
+def test_a_saved_tokenizer_keeps_its_references(tmp_path):
+    TOK.save(tmp_path)
+    loaded = TextTokenizer.load(tmp_path)
+    assert loaded.reference_rule == RULE
+    assert (loaded.references, loaded.join) == (TOK.references, TOK.join)
+    found = with_references(loaded, STATE, seed=3)
+    assert found.encode(STATE[0]) == view(*STATE, seed=3).encode(STATE[0])
+
+
+def test_text_from_outside_is_no_reference():
+    assert not set(TOK.encode("<|dg_ref0|> <|dg_join|>")) & set(TOK.references)
+
+
+def test_a_reply_is_read_back_with_its_names():
+    found = view(*STATE)
+    t = helpers.transition(STATE, "book T68", (*STATE, "held T68"), reasoning="T68 17")
+    reply = prompts.parse_reply(found, prompts.reply_ids(found, t), STATE)
+    assert (reply.next_state, reply.reasoning, reply.error) == (
+        t.next_state, "T68 17", None,
+    )  # fmt: skip
+
+
+def test_the_rule_knows_the_form_and_not_the_names():
+    rule = reference_rule([trip(i) for i in range(40)])
+    assert rule is not None
+    assert rule.numbers
+    assert {"book", "held", "it", "costs"} <= rule.words
+    assert not {"T20", "T59", "300"} & rule.words
+
+
+def test_there_is_no_rule_where_few_tasks_hold_a_name():
+    plain = [helpers.lamp_and_door(f"room-{i}") for i in range(40)]
+    assert reference_rule(plain) is None
+    some = [*plain, *(trip(i) for i in range(4))]
+    same = [e.__class__(**{**vars(e), "task": e.task.__class__(
+        **{**vars(e.task), "family": "room"})}) for e in some]  # fmt: skip
+    assert reference_rule(same) is None
+
+
+def test_numbers_stay_text_where_they_are_computed():
+    rule = ReferenceRule(RULE.words, numbers=False)
+    tok = TextTokenizer.train(["T25 costs 42"], 400, references=rule)
+    found = with_references(tok, STATE, seed=0)
+    assert set(found.encode("T25")) & set(tok.references)
+    assert found.encode("42") == tok.encode("42")
+    assert np.sum(~found.unused_references() & tok.reference_mask()) == 3

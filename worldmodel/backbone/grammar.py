@@ -1,0 +1,59 @@
+"""The grammar of sampled text: which tokens are allowed, phase by phase."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Grammar(NamedTuple):
+    """Constrained decoding, phase by phase: P phases over V tokens.
+
+    A phase samples from `allowed` (its first token from `first`) until it samples one
+    of its `closing_tokens`; after `max_tokens` tokens its `forced_token` is written.
+    The stream ends with the last phase. Temperature 0 is greedy; `min_p`, `top_k` and
+    `top_p` cut the distribution (sampling.py).
+    """
+
+    allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
+    first: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
+    closing_tokens: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
+    forced_token: Int[Array, " P"] | Int[np.ndarray, " P"]
+    max_tokens: Int[Array, " P"] | Int[np.ndarray, " P"]
+    temperature: Float[Array, " P"] | Float[np.ndarray, " P"]
+    min_p: Float[Array, " P"] | Float[np.ndarray, " P"]
+    top_k: Int[Array, " P"] | Int[np.ndarray, " P"] | None = None
+    top_p: Float[Array, " P"] | Float[np.ndarray, " P"] | None = None
+
+
+def free_grammar(
+    vocab_size: int,
+    *,
+    stop: Sequence[int] = (),
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> Grammar:
+    """Return a grammar that allows everything until a token of `stop`.
+
+    Raises:
+      ValueError: a setting is out of range, or a stop id outside the vocabulary.
+    """
+    if temperature < 0 or top_k < 0 or not 0 < top_p <= 1 or not 0 <= min_p <= 1:
+        raise ValueError(
+            "temperature and top_k must be >= 0, top_p in (0, 1], min_p in [0, 1], got "
+            f"{temperature}, {top_k}, {top_p} and {min_p}"
+        )
+    if any(not 0 <= i < vocab_size for i in stop):
+        raise ValueError(f"stop ids must be below {vocab_size}, got {list(stop)}")
+    free, close = np.ones((1, vocab_size), bool), np.zeros((1, vocab_size), bool)
+    close[0, list(stop)] = True
+    never = np.iinfo(np.int32).max
+    return Grammar(
+        free, free, close, np.zeros(1, np.int32), np.full(1, never, np.int32),
+        np.full(1, temperature, np.float32), np.full(1, min_p, np.float32),
+        np.full(1, top_k, np.int32) if top_k else None,
+        np.full(1, top_p, np.float32) if top_p < 1 else None,
+    )  # fmt: skip

@@ -1,0 +1,140 @@
+"""Identifiers and numbers of texts: the words that have to be copied, not remembered.
+
+episodes -> the share of a family's tasks that hold each word -> the words that name one
+thing of one task. Such a word cannot be learnt by heart; whoever writes it must have
+read it in the context.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from worldmodel.data.rates import Rate
+from worldmodel.data.records import Episode
+from worldmodel.text.novelty import novel_words
+
+MAX_SHARE = 0.05
+"""A word in a smaller share of its family's tasks is an identifier."""
+MAX_NAME_SHARE = 0.5
+"""The same for a word that is spelled like a name: with a digit or a capital letter."""
+
+MAX_COMPUTED = 0.5
+"""The share of new numbers, and of winning actions with a number that stood nowhere
+before, above which a family computes with numbers."""
+MAX_REWARDS = 4
+"""Rewards of more values than these are probably computed from numbers."""
+Shares = Mapping[str, Mapping[str, float]]
+"""The share of tasks that hold each word, by family."""
+
+_WORD = re.compile(r"\d+(?:[.:]\d+)+|\w+")
+_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in order, as they are spelled, without punctuation.
+
+    `7:00` and `3.5` are one word each.
+    """
+    return _WORD.findall(text)
+
+
+def matches(text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches of the words of a text, in order."""
+    return _WORD.finditer(text)
+
+
+def is_number(word: str) -> bool:
+    """Return whether the word is a number, or a time such as `7:00`."""
+    return _NUMBER.fullmatch(word) is not None
+
+
+def has_digit(word: str) -> bool:
+    """Return whether the word is a number or holds one, as `T25` does."""
+    return any(c.isdigit() for c in word)
+
+
+def is_identifier(word: str, share: float) -> bool:
+    """Return whether a word that this share of tasks holds names one thing of a task.
+
+    A task's instruction and lines also hold the words of the family's form, which most
+    tasks have; a capital letter alone does not make a name of `Answer`.
+    """
+    like_a_name = has_digit(word) or word[0].isupper()
+    return share < (MAX_NAME_SHARE if like_a_name else MAX_SHARE)
+
+
+def texts(episode: Episode) -> Iterator[str]:
+    """Yield the texts of an episode, without thoughts and reasoning traces."""
+    yield episode.task.instruction
+    yield from episode.task.initial_state
+    for t in episode.transitions:
+        yield from (*t.state, t.action, *t.next_state)
+
+
+def task_shares(episodes: Iterable[Episode]) -> dict[str, dict[str, float]]:
+    """Return the share of each family's tasks whose episodes hold each word."""
+    tasks: dict[str, dict[str, set[str]]] = {}
+    for e in episodes:
+        family = tasks.setdefault(e.task.family, {})
+        task_words = {w for text in texts(e) for w in words(text)}
+        family.setdefault(e.task.id, set()).update(task_words)
+    return {
+        name: {
+            word: count / len(family)
+            for word, count in Counter(w for x in family.values() for w in x).items()
+        }
+        for name, family in tasks.items()
+    }
+
+
+def computes_numbers(episodes: Sequence[Episode]) -> bool:
+    """Return whether numbers of these episodes are computed rather than copied.
+
+    They are where rewards have many values, where most winning actions with a number
+    hold one that stood nowhere before, or where most numbers that appear in a next
+    state are a sum or difference of two that state and action hold, as in a counter.
+    """
+    rewards = {round(t.reward, 3) for e in episodes for t in e.transitions}
+    answers, results = Rate(), Rate()
+    for e in episodes:
+        history = [e.task.instruction, *e.task.initial_state]
+        for t in e.transitions:
+            history += t.state
+            if t.success and (numbers := _numbers([t.action])):
+                answers.add(not numbers <= _numbers(history))
+            new = _numbers(t.next_state) - _numbers([*history, t.action])
+            if new:
+                novel = novel_words(t.state, t.action, "", t.next_state, history)
+                results.add(not new & novel)
+    return (
+        len(rewards) > MAX_REWARDS
+        or answers.hits > MAX_COMPUTED * answers.count
+        or results.hits > MAX_COMPUTED * results.count
+    )
+
+
+def _numbers(texts: Iterable[str]) -> set[str]:
+    """Return the whole numbers in texts."""
+    return {w for text in texts for w in words(text) if w.isdecimal()}
+
+
+def copied(
+    sources: Iterable[str],
+    real: Iterable[str],
+    written: Iterable[str],
+    shares: Mapping[str, float],
+) -> tuple[Counter[str], Counter[str]]:
+    """Return the identifiers of `real` to be copied, and those that `written` has.
+
+    To be copied are numbers and identifiers that stand in `sources`. Both results are
+    multisets, the second a part of the first. Order is not compared: that is what
+    exactness is for.
+    """
+    source_words = {w for text in sources for w in words(text)}
+    wanted = Counter(
+        w
+        for text in real
+        for w in words(text)
+        if w in source_words and (has_digit(w) or is_identifier(w, shares.get(w, 0.0)))
+    )
+    return wanted, wanted & Counter(w for text in written for w in words(text))
