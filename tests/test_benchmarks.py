@@ -157,5 +157,5 @@ def test_an_update_is_measured_with_its_parts(unfitted):
     for row in rows:
         assert 0 < row["guard"] < 1
         assert row["critic, shared"] > 0
-        assert row["critic, own"] > 0
+        assert row["critic, separate"] > 0
         assert row["update s"] > 0

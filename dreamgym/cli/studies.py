@@ -19,8 +19,8 @@ def add(commands: Any) -> None:
         description="Run every cell of a grid (a TOML file, see "
         "scripts/studies/) and print the table. Interrupted? The same command goes on; "
         "cells that did not run are blank. A cell that fails is reported, and tried "
-        "again by the next call. What you choose by the table looks better there than it is: "
-        "--confirm asks games that chose nothing.",
+        "again by the next call. What you choose by the table looks better there "
+        "than it is: --confirm asks games that chose nothing.",
     )  # fmt: skip
     study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")

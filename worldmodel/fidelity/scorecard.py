@@ -88,7 +88,8 @@ def score(
         None those of the scored ones, of which no word is unseen.
       malformed: answers with an error; they are never correct and predict no reward.
       hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
-        actions, as many as fit into `open_loop_steps` (None: all; 0: none).
+        actions: one, and as many more as fit into `open_loop_steps` (None:
+        all; 0: none).
 
     With `full`, also the signals and probabilities of a HasConfidenceSignals backend.
     `stochastic` says that the environment's transitions are random: `replay` then finds
@@ -183,12 +184,15 @@ def _rate(hits: Any) -> dict[str, Any]:
 def _open_loop_episodes(
     episodes: Sequence[Episode], steps: int | None
 ) -> list[Episode]:
-    """Return episodes, chosen by their content, with at most `steps` steps in all."""
+    """Return one episode, and as many more as fit into `steps` steps in all.
+
+    Which ones depends on their content alone.
+    """
     order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
     chosen, total = [], 0
     for e in order:
         total += len(e.transitions)
-        if steps is not None and total > steps:
+        if chosen and steps is not None and total > steps:
             break
         chosen.append(e)
     return chosen

@@ -24,7 +24,7 @@ def run_all(root, *, interrupt_at=()):
         for name in stage_names(fine_tune=True):
             before = Ledger.taken
             if name in interrupt_at:
-                Ledger.stop_at = before + 5
+                Ledger.stop_at = before + 3
                 with contextlib.suppress(KeyboardInterrupt):
                     run_stages(run, STAGES, [name])
                 assert Ledger.taken == Ledger.stop_at, name

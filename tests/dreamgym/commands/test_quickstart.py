@@ -47,7 +47,7 @@ def results(root):
     return json.loads((root / "results.json").read_text())
 
 
-def check_policy(row):
+def check_policy(row, limit):
     s = row["success"]
     assert s.keys() == {"mean", "low", "high", "episodes", "unscored"}
     assert 0.0 <= s["low"] <= s["mean"] <= s["high"] <= 1.0
@@ -56,12 +56,12 @@ def check_policy(row):
         "success", "mean_return", "mean_steps", "invalid_action_rate",
         "real_transitions", "errors", *(["note"] if "note" in row else []),
     }  # fmt: skip
-    assert 1.0 <= row["mean_steps"] <= 14.0  # the corridor's limit
+    assert 1.0 <= row["mean_steps"] <= limit
     assert 0.0 <= row["invalid_action_rate"] <= 1.0
     return s["episodes"] + s["unscored"]
 
 
-def check_results(root, seed=0):
+def check_results(root, seed=0, *, killed=False):
     found = results(root)
     assert found["schema"] == "dreamgym.run/2"
     assert (found["preset"], found["seed"]) == ("tiny", seed)
@@ -70,7 +70,9 @@ def check_results(root, seed=0):
     assert all(s >= 0 for s in found["seconds"].values())
     assert found["seconds"]["pretrain"] > 0
     assert tuple(found["policies"]) == ROWS
-    assert {check_policy(row) for row in found["policies"].values()} == {8}
+    collected = json.loads((root / "stages/collect.json").read_text())["numbers"]
+    limit = collected["max_episode_steps"]
+    assert {check_policy(row, limit) for row in found["policies"].values()} == {8}
     assert "dream_minus_warmstart" in found["paired"]
     assert "dream_minus_bc" in found["paired"]
     for name, d in found["paired"].items():
@@ -82,18 +84,18 @@ def check_results(root, seed=0):
         assert tuple(family["policies"]) == ROWS
         assert "dream_minus_warmstart" in family["paired"]
         for row in family["policies"].values():
-            check_policy(row)
+            check_policy(row, limit)
     for name in ROWS:
         games = sum(
-            check_policy(f["policies"][name]) for f in found["families"].values()
+            check_policy(f["policies"][name], limit) for f in found["families"].values()
         )
         assert games == 8
     assert 0.0 <= found["fidelity"]["exact"]["all"]["mean"] <= 1.0
-    check_costs(root, found["policies"])
+    check_costs(root, found["policies"], killed=killed)
     return found
 
 
-def check_costs(root, policies):
+def check_costs(root, policies, *, killed):
     """Every real step is counted where it was used, test games aside."""
     marks = {
         s: json.loads((root / f"stages/{s}.json").read_text())["numbers"]
@@ -101,12 +103,15 @@ def check_costs(root, policies):
     }
     cost = {n: row["real_transitions"] for n, row in policies.items()}
     branches = marks["branch"]["real_transitions"]
-    replays = marks["fidelity"]["real_transitions"]
-    collected = sum(
+    replays = marks["fidelity"].get("real_transitions", 0)
+    collected = marks["collect"]["real_transitions"]
+    kept = sum(
         len(e.transitions)
         for n in ("episodes", "dev")
         for e in read_episodes(root / f"{n}.jsonl")
     )
+    # A killed attempt's steps count, too, though its episodes are lost.
+    assert collected >= kept if killed else collected == kept
     # All begin at the experience model, which has seen all that was collected.
     steps = root / "stages/estimate.steps"
     collected += int(steps.read_text()) if steps.is_file() else 0
@@ -188,7 +193,7 @@ def test_every_file_of_a_run_is_declared_by_a_stage(corridor):
     markers = {f"stages/{name}.json" for name in STAGES}
     left = {f for f in left if not f.endswith(".steps")}  # counts of real steps
     report = {
-        "manifest.json", "metrics.jsonl", "results.json", "table.md",
+        ".lock", "manifest.json", "metrics.jsonl", "results.json", "table.md",
         "plots/curves.png", "plots/success.png", "report.html", "report/episodes.json",
     }  # fmt: skip
     assert left == markers | report
@@ -300,7 +305,7 @@ def test_killed_at_many_moments_the_same_command_ends_as_if_never_killed(
         killed += kill_when(begin(root, *CORRIDOR_RUN), root, moment)
     assert killed == len(MOMENTS)
     finish(begin(root, *CORRIDOR_RUN))
-    one, two = results(corridor[0]), check_results(root)
+    one, two = results(corridor[0]), check_results(root, killed=True)
     for name in ("families", "policies"):
         assert without_cost(two[name]) == without_cost(one[name])
     for name, row in one["policies"].items():  # steps of broken attempts count, too

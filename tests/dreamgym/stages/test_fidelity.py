@@ -142,7 +142,7 @@ def test_a_server_is_scored_on_the_same_page(run, capsys):
     assert "error_detection_auroc" not in card  # a server tells one confidence, or none
     assert card["open_loop"]["episodes"] > 0
     page = (run.root / "scorecard/dev-server.html").read_text()
-    assert "12 transitions" in page
+    assert "12 held-out real steps" in page
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_server_that_is_not_there_is_an_error_and_no_card(run, capsys):
     with chat_server.serving(saying([])) as server:
         url = server.url
     assert cli.main(["scorecard", str(run.root), "--server", url]) == 2
-    assert "fidelity:" in capsys.readouterr().err
+    assert "scorecard: unavailable:" in capsys.readouterr().err
     assert not (run.root / "scorecard/dev-server.json").exists()
 
 

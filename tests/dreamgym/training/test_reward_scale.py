@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from dreamgym import training
 from dreamgym.rl.advantages import unit_rms
 from dreamgym.rl.config import KLPenaltyConfig, LossWeights, UpdateConfig
 from dreamgym.rl.critic import Critic
 from dreamgym.rl.update import Updater
-from dreamgym.training.learn import RETURN_SCALE
+from dreamgym.training.learn import RETURN_SCALE, learn
 from dreamgym.training.rollouts import Rollouts
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
@@ -66,7 +65,7 @@ def learnt(update, factor, updates=2):
         policy=updater.learner.init(), critic=None if critic is None else critic.init()
     )
     for number in range(updates):
-        result = training.learn(
+        result = learn(
             updater, state, Rollouts(rows, []), config, seed=0, critic=critic
         )
         state = state._replace(
