@@ -16,6 +16,11 @@ class PolicyConfig:
     """Tokens of an action, at most; more where won episodes have longer ones."""
     thought_tokens: int = 0
     """Tokens of thought before the action, at most; 0 writes no thought."""
+    max_redraws: int = 6
+    """Draws, at most, that replace an action which the present state has refused before
+    in the episode; the last one is taken whatever it is. 0 takes the first draw. Always
+    0 in an environment that declares `deterministic = False`, where an action without
+    effect may have one the next time."""
 
     def __post_init__(self):
         if self.history < 0 or self.thought_tokens < 0:
@@ -23,6 +28,8 @@ class PolicyConfig:
                 "history and thought_tokens must be >= 0, got "
                 f"{self.history} and {self.thought_tokens}"
             )
+        if self.max_redraws < 0:
+            raise ValueError(f"max_redraws must be >= 0, got {self.max_redraws}")
         if self.action_tokens < 1:
             raise ValueError(f"action_tokens must be >= 1, got {self.action_tokens}")
 

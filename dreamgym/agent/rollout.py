@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
+from dreamgym.agent.refused_actions import RefusedActions
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot, VectorEnv, as_restorable
 from worldmodel.backbone.streams import bucket
@@ -41,6 +42,7 @@ class _Slot:
     earlier_actions: tuple[str, ...]
     transitions: list[Transition]
     turns: list[Turn]
+    refused: RefusedActions = dataclasses.field(default_factory=RefusedActions)
 
     @property
     def past(self) -> tuple[str, ...]:
@@ -57,6 +59,11 @@ def _keys(key: jax.Array, index: jax.Array, step: jax.Array) -> jax.Array:
     return jax.vmap(one)(index, step)
 
 
+@jax.jit
+def _redraw_keys(keys: jax.Array, redraw: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: jax.random.fold_in(key, redraw))(keys)
+
+
 def rollout(
     policy: Policy,
     envs: VectorEnv,
@@ -64,16 +71,25 @@ def rollout(
     *,
     key: jax.Array,
     temperature: float,
+    redraw_temperature: float | None = None,
     source: str = "policy",
     budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """Return one trajectory for each task, in their order.
 
-    An episode starts at its task, or continues from a snapshot.
+    An episode starts at its task, or continues from a snapshot. An action that the
+    present state has refused before in the episode is drawn again, up to
+    `policy.config.max_redraws` times. So the policy acts by its own distribution on the
+    condition that it does not repeat such an action. The turns keep the
+    log-probabilities of the unconditioned one: a draw that is replaced costs no step
+    and leads to the same state, so that its advantage is zero.
 
     Args:
-      key: episode i draws the noise of step t from fold_in(fold_in(key, i), t).
+      key: episode i draws the noise of step t from fold_in(fold_in(key, i), t), and
+        that of its n-th redraw from fold_in of this and n.
+      redraw_temperature: the temperature of redraws; None: as the first draw's, which
+        turns that are trained on need.
       source: the `source` of the episodes, and the first part of their ids.
       budget: transitions after which no further episode starts; tasks whose episode
         did not start are missing from the result.
@@ -98,7 +114,13 @@ def rollout(
         running = [(i, s) for i, s in enumerate(slots) if s is not None]
         if not running:
             return [out[i] for i in sorted(out)]
-        turns = _act(policy, [s for _, s in running], key, temperature)
+        turns = _act(
+            policy,
+            [s for _, s in running],
+            key,
+            temperature,
+            temperature if redraw_temperature is None else redraw_temperature,
+        )
         actions: list[str | None] = [None] * envs.size
         for (i, _), turn in zip(running, turns, strict=True):
             actions[i] = turn.action
@@ -141,7 +163,30 @@ def _begin(
 
 
 def _act(
-    policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float
+    policy: Policy,
+    slots: list[_Slot],
+    key: jax.Array,
+    temperature: float,
+    redraw_temperature: float,
+) -> list[Turn]:
+    """Return a turn for each slot; what the slot's state has refused is drawn again."""
+    turns = _draw(policy, slots, key, temperature, 0)
+    limit = policy.config.max_redraws
+    refused = [s.refused.at(s.state) if limit else frozenset() for s in slots]
+    for number in range(1, limit + 1):
+        again = [i for i, t in enumerate(turns) if t.action in refused[i]]
+        if not again:
+            break
+        redrawn = _draw(
+            policy, [slots[i] for i in again], key, redraw_temperature, number
+        )
+        for i, turn in zip(again, redrawn, strict=True):
+            turns[i] = turn
+    return turns
+
+
+def _draw(
+    policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float, redraw: int
 ) -> list[Turn]:
     # Padded to a bucket, so that few shapes are compiled while slots run empty.
     width = bucket(len(slots))
@@ -149,6 +194,8 @@ def _act(
     index[: len(slots)] = [s.index for s in slots]
     step[: len(slots)] = [len(s.turns) for s in slots]
     keys = _keys(key, jnp.asarray(index), jnp.asarray(step))
+    if redraw:
+        keys = _redraw_keys(keys, jnp.int32(redraw))
     return policy.act(
         [(s.task, s.past, s.state) for s in slots], keys, temperature=temperature
     )
@@ -159,7 +206,9 @@ def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
     slot.turns.append(turn)
     if step.error is not None:  # what the environment shows after a failure is no state
         step = step._replace(state=slot.state)
-    slot.transitions.append(step.transition(slot.state, turn.action, turn.thought))
+    transition = step.transition(slot.state, turn.action, turn.thought)
+    slot.transitions.append(transition)
+    slot.refused.record(transition)
     slot.state = step.state
     return step.terminated or step.truncated
 

@@ -96,10 +96,14 @@ def policy_config(run: Run) -> PolicyConfig:
     """How the run's policies act, with room for actions as long as those that won.
 
     Runs of older versions did not count them: theirs have the room of the settings.
+    Where the environment draws lots, no action is drawn again because it was refused.
     """
     config, longest = run.config.policy, run.numbers("pretrain").get("action_tokens", 0)
+    deterministic = run.numbers("collect").get("deterministic", True)
     return dataclasses.replace(
-        config, action_tokens=action_token_budget(config, longest)
+        config,
+        action_tokens=action_token_budget(config, longest),
+        max_redraws=config.max_redraws if deterministic else 0,
     )
 
 

@@ -25,13 +25,18 @@ def play(
     temperature: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
-    """Play one episode for each task; all policies draw the same noise in task i."""
+    """Play one episode for each task; all policies draw the same noise in task i.
+
+    Actions that a state has refused are drawn again at temperature 1 or more: a policy
+    that is sure of such an action would draw it again and again at a lower one.
+    """
     return rollout(
         policy,
         envs,
         tasks,
         key=jax.random.key(seed),
         temperature=temperature,
+        redraw_temperature=max(temperature, 1.0),
         source="test",
         progress=progress,
     )

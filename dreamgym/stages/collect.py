@@ -25,6 +25,7 @@ from dreamgym.build.step_limit import (
     step_limit_from_env,
     step_limit_from_episodes,
 )
+from dreamgym.envs.base import is_deterministic
 from dreamgym.envs.limits import StepLimit
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
@@ -63,7 +64,8 @@ def _from_file(run: Run) -> dict[str, Any]:
         return _write(run, train, dev, step_limit_from_episodes(run.config, train))
     with contextlib.closing(make_env(run)) as env:
         limit = step_limit_from_env(run.config, env)
-    return _write(run, train, dev, limit)
+        numbers = {"deterministic": is_deterministic(env)}
+    return _write(run, train, dev, limit) | numbers
 
 
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
@@ -94,8 +96,11 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
                 "got none; how each broke is told above"
             )
     counts = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
-    # The real transitions are counted as they are taken.
-    return _write(run, found, held, limit) | {"real_transitions": 0} | counts
+    numbers = {
+        "deterministic": is_deterministic(env),
+        "real_transitions": 0,  # they are counted as they are taken
+    }
+    return _write(run, found, held, limit) | numbers | counts
 
 
 def _write(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State
 from worldmodel.experience.base import ExperienceModel, Query
@@ -17,6 +18,21 @@ STEPS = 16
 """Steps up to which agreement is reported one by one."""
 
 _ENDS = ("win", "loss")
+
+
+def episodes_within(episodes: Sequence[Episode], steps: int | None) -> list[Episode]:
+    """Return one episode, and as many more as fit into `steps` steps in all.
+
+    Which ones depends on their content alone.
+    """
+    order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
+    chosen, total = [], 0
+    for e in order:
+        total += len(e.transitions)
+        if chosen and steps is not None and total > steps:
+            break
+        chosen.append(e)
+    return chosen
 
 
 def open_loop(

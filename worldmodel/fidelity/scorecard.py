@@ -18,7 +18,6 @@ from worldmodel.experience.base import (
     ExperienceModel,
     Prediction,
     Query,
-    content_seed,
     is_correct,
     same_reward,
 )
@@ -28,7 +27,7 @@ from worldmodel.fidelity.calibration_error import probability_calibration
 from worldmodel.fidelity.cases import KINDS, Case
 from worldmodel.fidelity.copying import copy_accuracy
 from worldmodel.fidelity.facts import known_facts, preserves
-from worldmodel.fidelity.open_loop import open_loop
+from worldmodel.fidelity.open_loop import episodes_within, open_loop
 from worldmodel.text.identifiers import Shares, task_shares
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import outcome_of
@@ -120,7 +119,7 @@ def score(
     }
     if open_loop_steps != 0:
         scorecard["open_loop"] = open_loop(
-            model, _open_loop_episodes(episodes, open_loop_steps)
+            model, episodes_within(episodes, open_loop_steps)
         )
     if full and isinstance(model, HasConfidenceSignals):
         scorecard |= _signals(model, sampled, answers)
@@ -179,23 +178,6 @@ def _rate(hits: Any) -> dict[str, Any]:
     for hit, case in hits:
         rate.add(hit, case.weight)
     return rate.json()
-
-
-def _open_loop_episodes(
-    episodes: Sequence[Episode], steps: int | None
-) -> list[Episode]:
-    """Return one episode, and as many more as fit into `steps` steps in all.
-
-    Which ones depends on their content alone.
-    """
-    order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
-    chosen, total = [], 0
-    for e in order:
-        total += len(e.transitions)
-        if chosen and steps is not None and total > steps:
-            break
-        chosen.append(e)
-    return chosen
 
 
 def _groups(kind: str) -> tuple[str, ...]:
