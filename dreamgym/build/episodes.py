@@ -9,6 +9,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
+from dreamgym.agent.demonstrations import expert_episodes, shortened_wins
 from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
@@ -151,13 +152,6 @@ def training_share(run: Run, train: list[Episode]) -> list[Episode]:
     return [with_traces(run, e) for e in permute_outcomes(share, seed=c.seed)]
 
 
-def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
-    """Successful expert episodes, else any successful ones; one a task."""
-    won = [e for e in episodes if e.success]
-    chosen = [e for e in won if e.source == "expert"] or won
-    return list({e.task.id: e for e in chosen}.values())[:limit]
-
-
 def nested_subset(
     episodes: Sequence[Episode], share: float, *, seed: int
 ) -> list[Episode]:
@@ -198,7 +192,9 @@ def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
 
 
 def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
-    """The experts that the run's policies imitate, and those of its dev episodes.
+    """Return the expert episodes of a run, and those of its dev episodes.
+
+    They are what is branched, and what early stopping looks at.
 
     Raises:
       RunError: none of the collected episodes was won.
@@ -212,6 +208,23 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
         nested_subset(experts, c.demonstration_share, seed=run.config.seed),
         expert_episodes(dev, c.max_demonstrations),
     )  # fmt: skip
+
+
+def imitated_episodes(run: Run) -> list[Episode]:
+    """Return the episodes that the run's policies imitate.
+
+    These are the demonstrations and, where `bc.imitate` is "won_episodes", what other
+    actors won in further tasks.
+
+    Raises:
+      RunError: none of the collected episodes was won.
+    """
+    experts, _ = demonstrations(run)
+    if run.config.bc.imitate == "experts":
+        return experts
+    shown = {e.task.id for e in experts}
+    others = shortened_wins(read(run)[0])
+    return [*experts, *(e for e in others if e.task.id not in shown)]
 
 
 def plan_lengths(run: Run) -> dict[str, int]:

@@ -190,11 +190,9 @@ def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
     """
     if config.auxiliary.objective == "rollout_iwm":
         return []  # the loop's own rollouts
-    experts, _ = run_episodes.demonstrations(
-        run
-    )  # no more of them than the warm start was shown
-    if config.auxiliary.objective == "bc":
-        return early.bc_examples(policy, experts)
+    if config.auxiliary.objective == "bc":  # what the warm start was shown, and no more
+        return early.bc_examples(policy, run_episodes.imitated_episodes(run))
+    experts, _ = run_episodes.demonstrations(run)
     branches = run.path("branches.jsonl")
     known = read_branches(branches) if branches.is_file() else []
     return early.iwm_examples(policy, experts, known)

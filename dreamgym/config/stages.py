@@ -15,6 +15,7 @@ ENCODERS = ("lexical", "hidden_state")
 """By what demonstrations are retrieved (worldmodel.memory.encoders)."""
 
 INITS = ("experience_model", "base_model")
+IMITATED = ("experts", "won_episodes")
 METHODS = ("sr", "iwm", "both", "bc")
 PROPOSERS = ("valid_actions", "policy")
 WRITERS = ("rule", "teacher", "policy")
@@ -206,6 +207,10 @@ class BcConfig:
     init: str = "experience_model"
     """Where all policies begin: at the "experience_model", which knows what actions
     do, or, as in the papers, at the "base_model" which that itself began at."""
+    imitate: str = "won_episodes"
+    """What is imitated: "experts" (in the papers), or "won_episodes": these and, in
+    tasks without one, the shortest episode that another actor won, without its invalid
+    actions and loops."""
     max_demonstrations: int = 1200
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0
@@ -215,6 +220,8 @@ class BcConfig:
     def __post_init__(self):
         if self.init not in INITS:
             raise ValueError(f"init must be one of {INITS}, got {self.init!r}")
+        if self.imitate not in IMITATED:
+            raise ValueError(f"imitate must be one of {IMITATED}, got {self.imitate!r}")
         if self.max_demonstrations < 1:
             raise ValueError(
                 f"max_demonstrations must be >= 1, got {self.max_demonstrations}"

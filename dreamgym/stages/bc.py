@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from dreamgym.agent import early_experience as early
-from dreamgym.build.episodes import demonstrations
+from dreamgym.build.episodes import demonstrations, imitated_episodes
 from dreamgym.build.models import fit_model, initial_policy, save_policy
 from dreamgym.run.directory import Run
 
@@ -17,6 +17,7 @@ from dreamgym.run.directory import Run
 def body(run: Run) -> dict[str, Any]:
     """Fit a policy to the demonstrations; writes policies/untrained and policies/bc."""
     experts, dev_experts = demonstrations(run)
+    imitated = imitated_episodes(run)
     policy = initial_policy(run)
     longest = run.numbers("pretrain").get("action_tokens", 0)
     if longest >= policy.config.action_tokens:
@@ -26,14 +27,18 @@ def body(run: Run) -> dict[str, Any]:
             file=sys.stderr,
         )
     save_policy(run, "untrained", policy)
-    examples = early.bc_examples(policy, experts)
+    examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)
     fit = run.config.bc.fit
     draws = early.draws(policy, fit, examples)
     if draws > 1:
-        examples = early.bc_examples(policy, experts, draws=draws)
+        examples = early.bc_examples(policy, imitated, draws=draws)
     save_policy(run, "bc", policy.replace(
         fit_model(run, "bc", policy.model, examples, fit, dev)
     ))  # fmt: skip
     run.drop("checkpoints/bc")
-    return {"experts": len(experts), "bc_examples": len(examples) // draws}
+    return {
+        "experts": len(experts),
+        "imitated_episodes": len(imitated),
+        "bc_examples": len(examples) // draws,
+    }

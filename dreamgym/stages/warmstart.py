@@ -45,7 +45,8 @@ def body(run: Run) -> dict[str, Any]:
     c, policy = run.config.warmstart, models.initial_policy(run)
     experts, dev_experts = run_episodes.demonstrations(run)
     branches = read_branches(run.path("branches.jsonl"))
-    bc = early.bc_examples(policy, experts)
+    imitated = run_episodes.imitated_episodes(run)
+    bc = early.bc_examples(policy, imitated)
     dev_bc = early.bc_examples(policy, dev_experts)
     iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
     fit = run.config.bc.fit
@@ -53,7 +54,7 @@ def body(run: Run) -> dict[str, Any]:
     control = load_policy(run, "bc").model
     draws = early.draws(policy, fit, bc)
     if draws > 1:
-        bc = early.bc_examples(policy, experts, draws=draws)
+        bc = early.bc_examples(policy, imitated, draws=draws)
     sr, numbers = _sr(run, policy, control, experts, branches, draws)
     final, first = policy.model, 0
     if _models(c):
