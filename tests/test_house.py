@@ -1,6 +1,7 @@
 """The house: imports point down, files stay small, names are explained."""
 
 import ast
+import fnmatch
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,11 @@ def test_public_names_are_explained(path):
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree), "a file says its data flow"
     assert list(unexplained(tree)) == []
+
+
+def test_every_directory_of_tests_is_collected(pytestconfig):
+    """Pytest leaves out directories of some names, `build` among them, by default."""
+    left_out = pytestconfig.getini("norecursedirs")
+    files = [p.relative_to(ROOT) for p in (ROOT / "tests").rglob("test_*.py")]
+    names = {name for file in files for name in file.parts[:-1]}
+    assert not [n for n in names if any(fnmatch.fnmatch(n, x) for x in left_out)]

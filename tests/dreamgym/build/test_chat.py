@@ -16,6 +16,7 @@ from dreamgym.build import experience as run_experience
 from dreamgym.build import models
 from dreamgym.build.chat import ServerLost
 from dreamgym.commands import show
+from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import (
     FidelityConfig,
@@ -33,7 +34,7 @@ from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import ChatUnavailable
 from worldmodel.experience.base import Query
 from worldmodel.experience.calibration import Calibration
-from worldmodel.experience.config import EnsembleConfig, PromptedConfig
+from worldmodel.experience.config import PromptedConfig
 
 TASK = doubles.task(0, 1, 2)
 LOOP = TrainConfig(
@@ -174,7 +175,7 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
 
     shutil.copytree(prepared.root, tmp_path / "again")
     again, posts = Run.open(tmp_path / "again"), len(server.posts)
-    rule.lives, rule.answered = len(asked) - 3, []  # in the middle of update 2
+    rule.lives, rule.answered = len(asked) // 2, []  # while it trains
     with pytest.raises(ServerLost, match="status 503") as lost:
         dream(again)
     assert isinstance(lost.value.__cause__, ChatUnavailable)
@@ -236,7 +237,7 @@ def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
     capsys.readouterr()
     assert cli.main(["scorecard", str(run.root)]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    for word in ("fidelity: unavailable: ", server.url, "the same command goes on"):
+    for word in ("scorecard: unavailable: ", server.url, "the same command goes on"):
         assert word in said
     assert not run.path("scorecard/dev-server.json").exists()
 
@@ -293,7 +294,7 @@ def test_a_server_that_says_how_sure_it_is_may_be_doubted(run):
     assert card["threshold"] == pytest.approx(sure[1])
 
 
-@pytest.mark.parametrize("signal", ["nearest", "agreement"])
+@pytest.mark.parametrize("signal", ["nearest_neighbor", "self_consistency"])
 def test_a_server_that_says_nothing_of_it_may_be_doubted_by_other_signs(
     run, server, signal
 ):
@@ -366,12 +367,15 @@ def test_agreement_needs_noise(name, changes):
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("name", "value"),
     [
-        {"shuffled": True}, {"refit": "runs/a"}, {"balance": 0.5},
-        {"ensemble": EnsembleConfig(members=2)},
+        ("pretrain.permute_outcomes", True),
+        ("data.base_run", "runs/a"),
+        ("pretrain.rare_event_share", 0.5),
+        ("ensemble.members", 2),
     ],
-)  # fmt: skip
-def test_what_is_about_a_fit_is_not_asked_of_a_server(other):
-    with pytest.raises(ValueError, match=f"{next(iter(other))}.*is not fitted"):
-        settings("http://h/v1", **other)
+)
+def test_what_is_about_a_fit_is_not_asked_of_a_server(name, value):
+    config = settings("http://h/v1")
+    with pytest.raises(ValueError, match=f"{name} is about a fitted .*not fitted"):
+        changed(config, name, value)

@@ -127,7 +127,9 @@ def test_variations_that_fail_are_none_and_said(capsys):
     assert f"no variation of task {TASKS[0].id!r}: KeyError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("settings", [{"generator": "none"}, {"proposals": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"generator": "none"}, {"proposals_per_update": 0}]
+)
 def test_nobody_proposes(settings):
     config = CurriculumConfig(**settings)
     pool = TaskPool(TASKS)

@@ -183,8 +183,10 @@ def test_pairs_of_a_file_are_held_out_by_task(tmp_path):
     episodes += [dataclasses.replace(e, id=f"{e.id}-2") for e in episodes[:4]]
     pairs = won_over_lost(episodes, max_pairs=4, seed=0)
     write_preferences(tmp_path / "p.jsonl", pairs)
-    config = dataclasses.replace(CONFIG, held=0.3)
-    fit, held = rewards._pairs(run, tmp_path / "p.jsonl", config)
+    config = dataclasses.replace(
+        CONFIG, held_out_share=0.3, preferences=str(tmp_path / "p.jsonl")
+    )
+    fit, held = rewards._pairs(run, config)
     assert len(held) == 3  # one pair of each of three tasks
     assert not {p.task.id for p in fit} & {p.task.id for p in held}
 
@@ -193,15 +195,15 @@ def test_tasks_that_were_not_both_won_and_lost_are_no_pairs(tmp_path):
     run = made(tmp_path, train=1, dev=1)
     write_episodes(run.path("dev.jsonl"), [doubles.expert(doubles.tasks("dev")[0])])
     with pytest.raises(RunError, match=r"1 pairs to fit and 0 tasks held out"):
-        rewards.fit(run, None, CONFIG)
+        rewards.fit(run, CONFIG)
 
 
 def test_the_command_fits_and_tells(tmp_path, capsys):
     run = made(tmp_path, train=4, dev=4)
-    args = ["reward", "fit", str(run.root), "--steps", "2"]
+    args = ["reward-model", str(run.root), "--steps", "2"]
     capsys.readouterr()
     assert cli.main(args) == 0
     out = capsys.readouterr().out
-    assert out.startswith("reward: fitted to 4 pairs; of 4 tasks held out")
+    assert out.startswith("reward model: fitted to 4 pairs; of 4 tasks held out")
     assert cli.main([*args, "--pairs", str(tmp_path / "none.jsonl")]) == 2
     assert "no such file" in capsys.readouterr().err

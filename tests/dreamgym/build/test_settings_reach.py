@@ -6,6 +6,7 @@ import pytest
 
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.experience import trust
+from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import UncertaintyConfig
 from dreamgym.envs.dream import Trust
@@ -37,12 +38,15 @@ def test_without_a_gate_nothing_is_cut(tmp_path):
 
 def test_a_share_of_the_episodes_is_told_and_never_none(tmp_path):
     episodes = [helpers.lamp_and_door(f"room-{i}") for i in range(8)]
-    quarter = run_episodes.training_share(run(tmp_path / "a", share=0.25), episodes)
-    assert [e.id for e in quarter] == [e.id for e in episodes[:2]]
-    assert (
-        len(run_episodes.training_share(run(tmp_path / "b", share=0.01), episodes)) == 1
-    )
-    assert run_episodes.training_share(run(tmp_path / "c"), episodes) == episodes
+
+    def share_of(share):
+        config = changed(preset("tiny"), "pretrain.data_share", share)
+        made = Run(tmp_path / f"{share}", config)
+        return run_episodes.training_share(made, episodes)
+
+    assert share_of(0.25) == episodes[:2]
+    assert share_of(0.01) == episodes[:1]
+    assert share_of(1.0) == episodes
 
 
 @pytest.mark.parametrize("reasoning", [True, False])

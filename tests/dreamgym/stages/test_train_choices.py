@@ -214,6 +214,7 @@ def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
     run = corridor(tmp_path, auxiliary=AuxiliaryConfig(objective=kind, coefficient=0.1))
     some = episodes(run)
     run.config = changed(run.config, "bc.demonstration_share", 0.25)
+    run.config = changed(run.config, "bc.imitate", "experts")
     shown, _ = run_episodes.demonstrations(run)
     assert 0 < len(shown) < len(some)
     found = run_loop.supervised(run, doubles.policy(), run.config.train)

@@ -112,9 +112,10 @@ def test_the_control_is_the_same_whatever_the_method(tmp_path):
 
 
 def test_a_share_of_the_experts_is_learned_from_control_and_all(tmp_path):
+    experts = {"bc.imitate": "experts"}
     half, whole = (
-        made(tmp_path, "a", **{"bc.demonstration_share": 0.5}),
-        made(tmp_path, "b"),
+        made(tmp_path, "a", **experts | {"bc.demonstration_share": 0.5}),
+        made(tmp_path, "b", **experts),
     )
     few, all_ = numbers(half), numbers(whole)
     assert (few["experts"], all_["experts"]) == (2, 4)
@@ -157,7 +158,11 @@ def test_the_control_is_cloned_once(tmp_path, monkeypatch):
     """A stage that was stopped after it, or a cell of a study that shares it."""
     run = made(tmp_path)
     told = run.stage("bc", lambda: bc.body(run))["numbers"]
-    assert told == {"experts": 4, "bc_examples": numbers(run)["bc_examples"]}
+    assert told == {
+        "experts": 4,
+        "imitated_episodes": 4,
+        "bc_examples": numbers(run)["bc_examples"],
+    }
     before = weights(run, "bc"), weights(run, "warmstart")
     run.path("stages/warmstart.json").unlink()
     monkeypatch.setattr(bc, "body", None)
