@@ -101,6 +101,16 @@ def percent(share: float | None) -> str:
     return "an unknown share" if share is None else f"{100 * share:.0f} %"
 
 
+def success_change(
+    after: float | None, before: float | None, lost_families: Sequence[str] = ()
+) -> str:
+    """Format the success after a stage and before it, and the families it destroyed."""
+    phrase = f"{percent(after)} won after it, {percent(before)} before"
+    if lost_families:
+        phrase += f" (families lost: {', '.join(lost_families)})"
+    return phrase
+
+
 def difference_text(difference: Mapping[str, float | None]) -> str:
     """Format a paired difference; "none" where no game was scored for both."""
     if difference["mean"] is None:

@@ -23,13 +23,13 @@ from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds
 from dreamgym.evaluation.dream_check import dev_metrics
-from dreamgym.evaluation.statistics import percent
+from dreamgym.evaluation.statistics import success_change
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
 from dreamgym.training.monitor import best_row
-from dreamgym.training.selection import is_no_worse
+from dreamgym.training.selection import destroyed_families, is_no_worse
 from worldmodel import fidelity
 from worldmodel.data.records import Episode, Task
 from worldmodel.experience.base import CachingExperienceModel
@@ -215,10 +215,11 @@ def _choose(
     if better:
         return rates | {"kept": "dream"}
     save_policy(run, "dream", warm)
-    note = (
-        f"training did not help, so it is the warm start: {percent(after.get('probe'))}"
-        f" of {where} won after it, {percent(before.get('probe'))} before"
+    lost = destroyed_families(after, before)
+    change = success_change(
+        rates["dev_success_after"], rates["dev_success_before"], lost
     )
+    note = f"training did not help, so it is the warm start: of the {where} {change}"
     print(f"train: {note}", file=sys.stderr)
     return rates | {"kept": "warmstart", "choice": note}
 

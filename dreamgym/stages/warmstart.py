@@ -30,7 +30,7 @@ from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.config.stages import WarmstartConfig
 from dreamgym.evaluation.dream_check import dev_metrics
-from dreamgym.evaluation.statistics import percent
+from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import destroyed_families, is_no_worse
 from worldmodel.backbone.model import Model
@@ -99,13 +99,11 @@ def _chosen(
     numbers = {f"dev_success_{k}": row.get("real_success") for k, row in rows.items()}
     if better:
         return final, numbers | {"kept": "warmstart"}
-    destroyed = destroyed_families(rows["warmstart"], rows["bc"])
-    note = (
-        f"early experience did not help: {percent(rows['warmstart'].get('probe'))} of "
-        f"the dev games were won, {percent(rows['bc'].get('probe'))} by bc"
-        + (f" (families lost: {', '.join(destroyed)})" if destroyed else "")
-        + "; the warm start is bc"
+    lost = destroyed_families(rows["warmstart"], rows["bc"])
+    change = success_change(
+        numbers["dev_success_warmstart"], numbers["dev_success_bc"], lost
     )
+    note = f"early experience did not help: of the dev games {change}; it is bc"
     print(f"warmstart: {note}", file=sys.stderr)
     return control, numbers | {"kept": "bc", "note": note}
 

@@ -7,6 +7,7 @@ from dreamgym.evaluation.statistics import (
     difference_text,
     paired_difference,
     rate,
+    success_change,
     wilson,
 )
 
@@ -147,3 +148,10 @@ def test_nothing_says_nothing_and_unequal_lengths_are_refused():
     )
     with pytest.raises(ValueError, match="one length, got 2, 1"):
         paired_difference([1.0, 0.0], [1.0], seed=0)
+
+
+def test_a_change_of_success_is_said_in_shares_and_lost_families():
+    assert success_change(0.55, 0.5, ["box"]) == (
+        "55 % won after it, 50 % before (families lost: box)"
+    )
+    assert success_change(None, 0.5) == ("an unknown share won after it, 50 % before")
