@@ -139,6 +139,19 @@ def dev_tasks(run: Run) -> list[Task]:
         return base.begin_all(env, games)
 
 
+def training_tasks(run: Run, collected: Sequence[Task], fresh: int) -> list[Task]:
+    """Return the tasks that rollouts begin at: the collected and `fresh` other ones."""
+    name = run.config.env.id
+    tasks = list({t.id: t for t in collected}.values())
+    if not fresh or not name:
+        return tasks
+    known = {t.id for t in tasks}
+    with contextlib.closing(make_env(run)) as env:
+        listed = base.tasks_of(env, name, "train", len(tasks) + fresh)
+        others = [t for t in listed if t.id not in known][:fresh]
+        return [*tasks, *base.begin_all(env, others)]
+
+
 def play_dev_tasks(
     run: Run, policy: Policy, envs: vector.VectorEnv, tasks: Sequence[Task]
 ) -> list[Trajectory]:

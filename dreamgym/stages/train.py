@@ -111,7 +111,9 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
     """The control: as many updates of the same loop on the real environment."""
     train_episodes, _ = read(run)
     warm, envs = load_policy(run, "warmstart"), environments.real_envs(run)
-    tasks = list({e.task.id: e.task for e in train_episodes}.values())
+    tasks = environments.training_tasks(
+        run, [e.task for e in train_episodes], run.config.train.fresh_tasks
+    )
     try:
         with real_evaluation(run) as probe:
             _, progress = reinforce(
@@ -129,8 +131,12 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
     train_episodes, dev = read(run)
     run_experience.check_trust(run, experience, dev)
     warm = load_policy(run, "warmstart")
-    tasks = _dreamable(list({e.task.id: e.task for e in train_episodes}.values()))
     loop = run.config.train
+    tasks = _dreamable(
+        environments.training_tasks(
+            run, [e.task for e in train_episodes], loop.fresh_tasks
+        )
+    )
     envs = DreamVectorEnv(
         experience,
         loop.tasks_per_update * loop.group_size,

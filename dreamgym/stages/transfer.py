@@ -21,7 +21,9 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     if name == "real_only_total":
         budget += run.numbers("collect")["real_transitions"]
     train, _ = run_episodes.read(run)
-    tasks = list({e.task.id: e.task for e in train}.values())
+    tasks = environments.training_tasks(
+        run, [e.task for e in train], run.config.transfer.fresh_tasks
+    )
     policy, envs = load_policy(run, start), environments.real_envs(run)
     try:
         _, progress = reinforce(

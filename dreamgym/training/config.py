@@ -145,6 +145,10 @@ class LoopConfig:
     cost; 0 sets no limit."""
     tasks_per_update: int = 16
     """Tasks that each update rolls out."""
+    fresh_tasks: int = 0
+    """Further train tasks of the environment that rollouts begin at, at most, of which
+    no episode was collected. Each costs a reset, and no real step. On the collected
+    tasks the policy and the dream may have memorised what is hidden there."""
     group_size: int = 8
     """Rollouts of each task."""
     max_resample_rounds: int = 0
