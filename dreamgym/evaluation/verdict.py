@@ -172,13 +172,13 @@ def causes(evidence: Evidence) -> list[Cause]:
 
 
 def few_demonstrations(evidence: Evidence) -> Cause | None:
-    """Too few demonstrations to imitate."""
-    count = evidence.number("bc", "experts")
+    """Too few won episodes to imitate, an expert's or others'."""
+    count = evidence.number("bc", "imitated_episodes")
     if count is None or count >= FEW_DEMONSTRATIONS:
         return None
     return Cause(
         "few demonstrations",
-        f"The policies imitate only {count} demonstrations.",
+        f"The policies imitate only {count} won episodes.",
         "Collect more (collect.train_tasks, collect.expert_weight), or give episodes "
         "that were won.",
     )

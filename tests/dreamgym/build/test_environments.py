@@ -32,3 +32,22 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
     with pytest.raises(EnvironmentDown, match=r"3 games of the policy 'bc'.*gone"):
         environments.play_test_games(run, "bc", tasks)
     assert not (tmp_path / "test").exists()
+
+
+def test_fresh_tasks_are_train_tasks_that_nothing_was_collected_of(tmp_path):
+    settings = {"env.id": "tests.doubles:Corridor"}
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        collected = [*doubles.tasks("train")[:5], doubles.tasks("train")[0]]
+        tasks = environments.training_tasks(run, collected, 3)
+        assert [t.id for t in tasks] == [t.id for t in doubles.tasks("train")[:8]]
+        assert all(t.initial_state for t in tasks)
+        assert run.real_steps.count == 0
+        assert environments.training_tasks(run, collected, 0) == tasks[:5]
+        every = environments.training_tasks(run, collected, 10_000)
+        assert {t.id for t in every} == {t.id for t in doubles.tasks("train")}
+
+
+def test_without_an_environment_there_are_no_fresh_tasks(tmp_path):
+    with Run(tmp_path, preset("tiny", {"env.id": ""})) as run:
+        collected = list(doubles.tasks("train")[:5])
+        assert environments.training_tasks(run, collected, 3) == collected

@@ -15,7 +15,7 @@ from dreamgym.evaluation.verdict import (
 SOUND = {"exact": {"predictable": {"mean": 0.95, "count": 200}},
          "done": {"recall": {"mean": 1.0, "count": 40}}}  # fmt: skip
 STAGES = {
-    "bc": {"experts": 60}, "collect": {"successes": 80, "episodes": 300},
+    "bc": {"imitated_episodes": 60}, "collect": {"successes": 80, "episodes": 300},
     "dream_check": {"disagrees": False}, "train": {"kl": 0.1},
 }  # fmt: skip
 CURVE = [{"informative_groups": 0.5, "rollouts": 96.0, "unscored_rollouts": 0.0}]
@@ -102,7 +102,7 @@ def scored(part, name, mean, count):
 @pytest.mark.parametrize(
     ("some", "name", "said", "advice"),
     [
-        (with_stage(bc={"experts": 7}), "few demonstrations", "only 7 dem", "collect."),
+        (with_stage(bc={"imitated_episodes": 7}), "few demonstrations", "only 7 won", "collect."),
         (with_stage(collect={"successes": 3, "episodes": 300}),
          "few episodes that were won", "Only 3 of 300", "collect.expert_weight"),
         (scored("exact", "predictable", 0.05, 200), "low fidelity",
@@ -137,11 +137,11 @@ def test_a_sound_run_has_no_cause():
 
 def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
     some = evidence(
-        random=0.3, bc=row(0.0, 60), stages=STAGES | {"bc": {"experts": 7}},
+        random=0.3, bc=row(0.0, 60), stages=STAGES | {"bc": {"imitated_episodes": 7}},
         fidelity=SOUND | {"done": {"recall": {"mean": 0.08, "count": 26}}},
     )  # fmt: skip
     *_, cause, more = verdict(some)
-    assert cause.startswith("Likely cause: The policies imitate only 7 demonstrations.")
+    assert cause.startswith("Likely cause: The policies imitate only 7 won episodes.")
     assert more == "`dreamgym doctor RUN` names 2 more: missed ends, few test games."
     text = diagnosis(some)
     assert [line[:2] for line in text.splitlines()[-3:]] == ["1.", "2.", "3."]
