@@ -102,7 +102,8 @@ def scored(part, name, mean, count):
 @pytest.mark.parametrize(
     ("some", "name", "said", "advice"),
     [
-        (with_stage(bc={"imitated_episodes": 7}), "few demonstrations", "only 7 won", "collect."),
+        (with_stage(bc={"imitated_episodes": 7}), "few demonstrations", "only 7 won",
+         "collect."),
         (with_stage(collect={"successes": 3, "episodes": 300}),
          "few episodes that were won", "Only 3 of 300", "collect.expert_weight"),
         (scored("exact", "predictable", 0.05, 200), "low fidelity",
