@@ -214,13 +214,15 @@ def imitated_episodes(run: Run) -> list[Episode]:
     """Return the episodes that the run's policies imitate.
 
     These are the demonstrations and, where `bc.imitate` is "won_episodes", what other
-    actors won in further tasks.
+    actors won in further tasks of a deterministic environment: elsewhere they may have
+    been lucky.
 
     Raises:
       RunError: none of the collected episodes was won.
     """
     experts, _ = demonstrations(run)
-    if run.config.bc.imitate == "experts":
+    deterministic = run.numbers("collect").get("deterministic", True)
+    if run.config.bc.imitate == "experts" or not deterministic:
         return experts
     shown = {e.task.id for e in experts}
     others = shortened_wins(read(run)[0])

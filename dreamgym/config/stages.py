@@ -210,7 +210,8 @@ class BcConfig:
     imitate: str = "won_episodes"
     """What is imitated: "experts" (in the papers), or "won_episodes": these and, in
     tasks without one, the shortest episode that another actor won, without its invalid
-    actions and loops."""
+    actions and loops. In an environment that is not deterministic these may have been
+    won by luck: there they are left out."""
     max_demonstrations: int = 1200
     """Expert episodes that are learned from, at most."""
     demonstration_share: float = 1.0
