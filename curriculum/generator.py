@@ -24,7 +24,7 @@ class Proposer(Protocol):
     """Writes variations of tasks."""
 
     @property
-    def begun_in_environment(self) -> bool:
+    def starts_in_environment(self) -> bool:
         """Whether a real environment has begun all proposals.
 
         The format of their initial states is then right by definition.
@@ -41,7 +41,7 @@ class FunctionProposer:
     """A function as a Proposer."""
 
     function: Callable[[Sequence[Task]], Sequence[Task | None]]
-    begun_in_environment: bool = False
+    starts_in_environment: bool = False
 
     def __call__(self, seeds: Sequence[Task], /) -> Sequence[Task | None]:
         """See Proposer."""
@@ -86,7 +86,7 @@ def seeds(pool: TaskPool, count: int, rng: np.random.Generator) -> list[Task]:
 
 
 def proposal_error(
-    task: Task | None, task_format: TaskFormat, seen: set[tuple[str, State]]
+    task: Task | None, task_format: TaskFormat, earlier_states: set[tuple[str, State]]
 ) -> str | None:
     """Return why a proposal is refused, "form" or "duplicate", or None.
 
@@ -102,7 +102,7 @@ def proposal_error(
         task.initial_state, task_format.state_format
     ):
         return "form"
-    if (task.instruction, task.initial_state) in seen:
+    if (task.instruction, task.initial_state) in earlier_states:
         return "duplicate"
     return None
 
@@ -124,9 +124,9 @@ def extend(
     """
     if count == 0:
         return {}
-    chosen = seeds(pool, count, rng)
-    real = propose.begun_in_environment
-    passed, counts = _filter_proposals(pool, chosen, propose(chosen), real=real)
+    seed_tasks = seeds(pool, count, rng)
+    real = propose.starts_in_environment
+    passed, counts = _filter_proposals(pool, seed_tasks, propose(seed_tasks), real=real)
     reasons: Sequence[str | None] = [None] * len(passed)
     if feasible is not None and passed:
         reasons = feasible(passed)
@@ -140,13 +140,15 @@ def extend(
 
 def _filter_proposals(
     pool: TaskPool,
-    chosen: Sequence[Task],
+    seed_tasks: Sequence[Task],
     proposals: Sequence[Task | None],
     *,
     real: bool,
 ) -> tuple[list[Task], collections.Counter[str]]:
     """Return the proposals that are well-formed and new, and the counts of refusals."""
-    seen = {(e.task.instruction, e.task.initial_state) for e in pool.entries.values()}
+    earlier_states = {
+        (e.task.instruction, e.task.initial_state) for e in pool.entries.values()
+    }
     families: dict[str, list[Task]] = {}
     for entry in pool.entries.values():
         if not entry.generated:
@@ -154,14 +156,14 @@ def _filter_proposals(
     formats = {k: ANY if real else task_format(tasks) for k, tasks in families.items()}
     ids, passed = set(pool.entries), list[Task]()
     counts: collections.Counter[str] = collections.Counter()
-    for seed_task, task in zip(chosen, proposals, strict=True):
-        reason = proposal_error(task, formats[seed_task.family], seen)
+    for seed_task, task in zip(seed_tasks, proposals, strict=True):
+        reason = proposal_error(task, formats[seed_task.family], earlier_states)
         if reason is None and task is not None and task.id in ids:
             reason = "duplicate"
         if reason is not None or task is None:
             counts[reason or "form"] += 1
             continue
-        seen.add((task.instruction, task.initial_state))
+        earlier_states.add((task.instruction, task.initial_state))
         ids.add(task.id)
         passed.append(task)
     return passed, counts

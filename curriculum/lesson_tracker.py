@@ -30,7 +30,7 @@ class LessonTracker:
                 f"lessons must have distinct names, at least one, got {names}"
             )
         self.lessons, self._config = tuple(lessons), config
-        self.state, self.seen = LessonState(), Skills()
+        self.state, self.skills = LessonState(), Skills()
 
     @property
     def lesson(self) -> Lesson:
@@ -43,7 +43,7 @@ class LessonTracker:
 
     def observe(self, episodes: Iterable[Episode]) -> None:
         """Add the skills that the episodes show."""
-        self.seen = skills.total([self.seen, *map(skills.of_episode, episodes)])
+        self.skills = skills.total([self.skills, *map(skills.of_episode, episodes)])
 
     def check(self, epochs: float | int) -> dict[str, str]:
         """Advance by the skills since the last check; return the red flags.
@@ -52,11 +52,11 @@ class LessonTracker:
         then (see `tasks`).
         """
         spent = 1.0 if self.lesson.unit == "updates" else epochs
-        measures = self.seen.measures()
+        measures = self.skills.measures()
         self.state = lessons.advance(
             self.state, self.lessons, measures, self._config, spent=spent
         )
-        self.seen = Skills()
+        self.skills = Skills()
         return skill_collapse.flags(self.state, self._config)
 
     def task_mixture(
@@ -91,7 +91,7 @@ class LessonTracker:
             "schema": SCHEMA,
             "stages": [s.name for s in self.lessons],
             "state": self.state.json(),
-            "seen": self.seen.state(),
+            "seen": self.skills.state(),
         }
 
     def load(self, row: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class LessonTracker:
         if stored != expected:
             raise ValueError(f"expected lessons {expected}, got {stored}")
         self.state = LessonState.of_json(row["state"])
-        self.seen = Skills.of_state(row["seen"])
+        self.skills = Skills.of_state(row["seen"])
 
 
 def step_limit(

@@ -30,15 +30,18 @@ def _lines(task: Task) -> list[list[str]]:
 
 def neighbours(tasks: Iterable[Task]) -> Neighbours:
     """Return the words next to each word in instructions and initial states."""
-    preceding: dict[str, set[str]] = collections.defaultdict(set)
-    following: dict[str, set[str]] = collections.defaultdict(set)
+    previous_words: dict[str, set[str]] = collections.defaultdict(set)
+    next_words: dict[str, set[str]] = collections.defaultdict(set)
     for task in tasks:
         for words in _lines(task):
             ends = ["", *words, ""]
             for left, word, right in zip(ends, words, ends[2:], strict=False):
-                preceding[word].add(left)
-                following[word].add(right)
-    return {w: (frozenset(preceding[w]), frozenset(following[w])) for w in preceding}
+                previous_words[word].add(left)
+                next_words[word].add(right)
+    return {
+        w: (frozenset(previous_words[w]), frozenset(next_words[w]))
+        for w in previous_words
+    }
 
 
 def entities(tasks: Sequence[Task]) -> set[str]:

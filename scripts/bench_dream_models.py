@@ -64,13 +64,13 @@ class Tape(VectorEnv):
 
 def follow(env: VectorEnv, episodes: Iterable[Episode], batches: int) -> None:
     """Take the actions of episodes; a slot that is done takes the next episode."""
-    following = itertools.cycle(episodes)
+    episode_cycle = itertools.cycle(episodes)
     left: list[list[str]] = [[] for _ in range(env.size)]
     for _ in range(batches):
         fresh: list[Task | None] = [None] * env.size
         for i, actions in enumerate(left):
             if not actions:
-                episode = next(following)
+                episode = next(episode_cycle)
                 fresh[i] = episode.task
                 left[i] = [t.action for t in episode.transitions]
         if any(fresh):

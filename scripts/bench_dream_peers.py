@@ -209,17 +209,17 @@ class MiniWob:
     def reset(self) -> None:
         """See Played."""
         self._env: Any = next(self._envs)
-        self._seen, _ = self._env.reset(seed=next(self._seeds))
+        self._state, _ = self._env.reset(seed=next(self._seeds))
 
     def choose(self, rng: random.Random) -> Any:
         """See Played."""
-        visible = [e for e in self._seen["dom_elements"] if e["ref"] > 0]
+        visible = [e for e in self._state["dom_elements"] if e["ref"] > 0]
         ref = rng.choice(visible)["ref"]
         return self._env.unwrapped.create_action(self._click, ref=ref)
 
     def step(self, action: Any) -> bool:
         """See Played."""
-        self._seen, _, terminated, truncated, _ = self._env.step(action)
+        self._state, _, terminated, truncated, _ = self._env.step(action)
         return terminated or truncated
 
 

@@ -103,14 +103,14 @@ def composition(visits: Sequence[Visit]) -> list[Visit]:
 
     Private helpers are read with the function that calls them, and plumbing once.
     """
-    result, seen = [], set[str]()
+    result, visited = [], set[str]()
     for v in visits:
         public = not v.function.split(".")[-1].startswith("_")
         if not public or "dreamgym/" not in (v.file[:9], v.caller[:9]):
             continue
-        if v.file.startswith(PLUMBING) and v.file in seen:
+        if v.file.startswith(PLUMBING) and v.file in visited:
             continue
-        seen.add(v.file)
+        visited.add(v.file)
         result.append(v)
     return result
 

@@ -63,7 +63,7 @@ def proposer(
 class _Real:
     """Variations of the environment's own, begun there: of good form (generator)."""
 
-    begun_in_environment = True
+    starts_in_environment = True
 
     def __init__(
         self, pool: TaskPool, env: str, number: Callable[[Sequence[Task]], int]

@@ -9,7 +9,7 @@ import gymnasium
 from dreamgym.agent import floors
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.experience import trust
+from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
 from dreamgym.envs import base, restarting, vector
@@ -74,16 +74,16 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
     env = make_env(run)
     try:
         tasks = base.tasks_of(env, run.config.env.id, "test", end)
-        tasks_begun = base.begin_all(env, tasks[first:])
+        startable = base.begin_all(env, tasks[first:])
     finally:
         env.close()
-    if not tasks_begun and first:
+    if not startable and first:
         have = f"{run.config.env.id} has {len(tasks)} test games"
         raise RunError(f"{have}, and none to play after the first {first}")
-    seen = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
-    if not tasks_begun or any(t.id in seen for t in tasks_begun):
+    collected_ids = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
+    if not startable or any(t.id in collected_ids for t in startable):
         raise RunError("test tasks must exist and must not be among the collected")
-    return tasks_begun
+    return startable
 
 
 def play_test_games(
@@ -191,7 +191,7 @@ def dreamed_dev_games(
     tasks = [t for t in tasks if t.initial_state]
     dream = DreamVectorEnv(
         experience, max(len(tasks), 1), max_steps=step_limit(run),
-        trust=trust(run),
+        uncertainty=uncertainty_gate(run),
     )  # fmt: skip
     return play_dev_tasks(run, policy, dream, tasks) if tasks else []
 

@@ -8,7 +8,7 @@ from dreamgym.build.chat import run_client
 from dreamgym.build.episodes import read, training_share
 from dreamgym.build.models import initial_model
 from dreamgym.config.stages import ServerConfig
-from dreamgym.envs.dream import Trust
+from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.weights import load_model
 from worldmodel.data.hashing import content_seed
@@ -164,7 +164,7 @@ def load_experience(
         seed=c.seed,
         state_formats=forms,
         members=[load_model(p, mesh=run.mesh)[0] for p in paths],
-        trust=c.uncertainty.signal,
+        confidence_signal=c.uncertainty.signal,
         calibration=scale,
         reward_tokens=max(REWARD_TOKENS, numbers.get("reward_tokens", 0)),
     )
@@ -195,25 +195,26 @@ def prompted(
         seed=run.config.seed,
         state_formats=forms,
         scale=scale,
-        trust=run.config.uncertainty.signal,
+        confidence_signal=run.config.uncertainty.signal,
     )
 
 
-def check_trust(
+def check_confidence(
     run: Run, experience: ExperienceModel, episodes: Sequence[Episode]
 ) -> None:
-    """Refuse a trust gate, or pessimism, where no confidence of answers is known.
+    """Check that predictions have a confidence where the settings need one.
 
-    An unknown confidence counts as none in the dream: a gate would cut every rollout,
-    and pessimism take as much off every reward. Asks a few transitions of `episodes`,
-    which are kept. Where only some confidences are unknown, the gate's threshold counts
-    those as none, too.
+    The dream treats an unknown confidence as 0: the uncertainty gate would abort every
+    rollout, and the uncertainty penalty would lower every reward by the same amount.
+    Predicts a few transitions of `episodes`; the answers are cached. Where only some
+    confidences are unknown, the threshold of the gate treats those as 0, too.
 
     Raises:
-      RunError: a gate or pessimism is set, and none of the answers has a confidence.
+      RunError: a false-abort rate or a penalty is set, and no prediction has a
+        confidence.
     """
-    trust = run.config.uncertainty
-    needs_confidence = trust.false_abort_rate > 0 or trust.penalty > 0
+    settings = run.config.uncertainty
+    needs_confidence = settings.false_abort_rate > 0 or settings.penalty > 0
     if not needs_confidence or not isinstance(experience, PromptedExperienceModel):
         return
     cases = sample_cases(episodes, PROBES)
@@ -221,15 +222,15 @@ def check_trust(
     confidences = [a.confidence for a in answers if a.error is None]
     if confidences and all(math.isnan(x) for x in confidences):
         raise RunError(
-            f"uncertainty.false_abort_rate {trust.false_abort_rate:g} and penalty "
-            f"{trust.penalty:g} need to know how sure an answer is, and the server "
+            f"uncertainty.false_abort_rate {settings.false_abort_rate:g} and penalty "
+            f"{settings.penalty:g} need to know how sure an answer is, and the server "
             "tells no log-probabilities: set both to 0, ask a server that does, or "
             "take another uncertainty.signal (nearest_neighbor or self_consistency)"
         )
 
 
-def trust(run: Run) -> Trust:
-    """The trust that the run's settings ask for, by what was measured on dev games."""
+def uncertainty_gate(run: Run) -> UncertaintyGate:
+    """Return the uncertainty gate of a run, its threshold measured on dev episodes."""
     c, threshold = run.config.uncertainty, 0.0
     if c.false_abort_rate:
         run.require("fidelity")
@@ -240,4 +241,4 @@ def trust(run: Run) -> Trust:
                 f"{threshold!r:.60}; remove {run.root / 'stages/fidelity.json'} and "
                 "it is measured again"
             )
-    return Trust(threshold=threshold, pessimism=c.penalty)
+    return UncertaintyGate(threshold=threshold, penalty=c.penalty)

@@ -18,7 +18,7 @@ from dreamgym.build.environments import (
     real_envs,
 )
 from dreamgym.build.episodes import plan_lengths
-from dreamgym.build.experience import trust
+from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.loop_checkpoint import LoopCheckpoint
 from dreamgym.build.models import save_policy
 from dreamgym.build.rewards import reward_function
@@ -110,7 +110,7 @@ def reinforce(
 
     with (
         scorer(run, config, stage) as score,
-        run.following(name, total, unit) as report,
+        run.progress_report(name, total, unit) as report,
     ):
         reached = 0
 
@@ -167,7 +167,8 @@ def _parts(
         )
     trial = feasibility_filter_for(
         c, experience, policy, max_steps=step_limit(run),
-        temperature=config.update.temperature, seed=seed, trust=trust(run),
+        temperature=config.update.temperature, seed=seed,
+        uncertainty=uncertainty_gate(run),
     )  # fmt: skip
     return dataclasses.replace(parts, propose=propose, feasibility=trial)
 

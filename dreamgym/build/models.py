@@ -63,7 +63,7 @@ def fit_model(
 ) -> Model:
     """A model fitted under a name: its checkpoints, display and curve."""
     directory = run.path(f"checkpoints/{name}")
-    with run.following(name, fit.steps) as report:
+    with run.progress_report(name, fit.steps) as report:
         model, curve = supervised.fit(
             model,
             examples,

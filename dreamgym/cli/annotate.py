@@ -91,24 +91,24 @@ def _annotate(args: argparse.Namespace) -> None:
     from worldmodel.reasoning import RuleAnnotator
 
     _check(args)
-    chat, run, made = None, None, {"by": args.by}
+    chat, run, settings = None, None, {"by": args.by}
     if args.by == "teacher":
         chat = _chat(args)
-        made |= {"server": chat.base_url, "model": chat.model}
+        settings |= {"server": chat.base_url, "model": chat.model}
     elif args.by == "own":
         run, samples = _run(args), _SAMPLES if args.samples is None else args.samples
-        made |= {"run": run.config.digest(), "samples": samples}
-    found, client = annotate.survey(args.file, args.to), None
+        settings |= {"run": run.config.digest(), "samples": samples}
+    survey, client = annotate.survey(args.file, args.to), None
     if chat is not None:
         annotator = annotate.teacher(chat, args.to)
         client = annotator.client
     elif run is not None:
-        annotator = annotate.own(run, made["samples"])
+        annotator = annotate.own(run, settings["samples"])
     else:
         annotator = RuleAnnotator()
     try:
-        report = annotate.annotate(args.file, args.to, annotator, made, found)
-        print(_told(args, found, report))
+        report = annotate.annotate(args.file, args.to, annotator, settings, survey)
+        print(_report_text(args, survey, report))
         if client is not None:
             print(_usage(client))
     except (ChatError, KeyboardInterrupt):
@@ -132,9 +132,9 @@ def _chat(args: argparse.Namespace) -> Any:
         for name in ("price_in", "price_out")
         if (value := getattr(args, name)) is not None
     }
-    most = _MAX_TOKENS if args.max_tokens is None else args.max_tokens
+    max_tokens = _MAX_TOKENS if args.max_tokens is None else args.max_tokens
     chat = dataclasses.replace(
-        server.chat, max_tokens=most, read_timeout=600.0, deadline=1800.0, **more
+        server.chat, max_tokens=max_tokens, read_timeout=600.0, deadline=1800.0, **more
     )
     ChatClient(chat)  # a key that is not there is told before a long file is read
     return chat
@@ -161,11 +161,11 @@ def _usage(client: Any) -> str:
     )
 
 
-def _told(args: argparse.Namespace, found: Any, report: Any) -> str:
+def _report_text(args: argparse.Namespace, survey: Any, report: Any) -> str:
     counts = report.counts
-    had = found.transitions - found.missing
+    had = survey.transitions - survey.missing
     out = [
-        f"{args.to}: {found.episodes:,} episodes, {found.transitions:,} transitions; "
+        f"{args.to}: {survey.episodes:,} episodes, {survey.transitions:,} transitions; "
         f"{had:,} had a trace"
     ]
     if args.by == "rule":
@@ -177,13 +177,14 @@ def _told(args: argparse.Namespace, found: Any, report: Any) -> str:
         )
         out += [f"  {x}" for x in report.problems]
     else:
-        kept, left = counts.get("kept", 0), counts.get("fallbacks", 0)
+        accepted, fallbacks = counts.get("kept", 0), counts.get("fallbacks", 0)
         samples, tries = counts.get("samples", 0), counts.get("tries", 0)
         out += [
-            f"traces: {kept:,} of the model's own, {left:,} by rule: no reply was right"
-            f" ({_share(kept, kept + left)} kept)",
-            f"replies: {samples:,}, {_share(kept, samples)} accepted; "
-            f"{tries / max(kept, 1):.2f} for a trace that was kept",
+            f"traces: {accepted:,} of the model's own, {fallbacks:,} by rule: no reply "
+            "was right"
+            f" ({_share(accepted, accepted + fallbacks)} kept)",
+            f"replies: {samples:,}, {_share(accepted, samples)} accepted; "
+            f"{tries / max(accepted, 1):.2f} for a trace that was kept",
         ]
     return "\n".join(out)
 

@@ -44,7 +44,7 @@ examples:
 Formats, before and after: docs/reference/episodes.md
 """
 
-_TOLD = 5
+MAX_SHOWN_ERRORS = 5
 """So many of those that were left out are told one by one."""
 
 
@@ -101,8 +101,8 @@ def _episodes(path: Path) -> Iterator[Any]:
 def _inspect(args: argparse.Namespace) -> None:
     from worldmodel.data.summary import summarise, table
 
-    found = summarise(itertools.chain.from_iterable(map(_episodes, args.files)))
-    print(json.dumps(found, ensure_ascii=False) if args.json else table(found))
+    summary = summarise(itertools.chain.from_iterable(map(_episodes, args.files)))
+    print(json.dumps(summary, ensure_ascii=False) if args.json else table(summary))
 
 
 def _import(args: argparse.Namespace) -> None:
@@ -113,28 +113,28 @@ def _import(args: argparse.Namespace) -> None:
     if args.to.exists() and args.file.exists() and args.to.samefile(args.file):
         raise ValueError(f"--to {args.to} is the file to be read: name another")
     names = {"env": args.env, "family": args.family, "split": args.split}
-    said = {k: v for k, v in names.items() if v is not None}
-    left: list[Exception] = []
+    changes = {k: v for k, v in names.items() if v is not None}
+    errors: list[Exception] = []
     with _bar(args.file, "import") as show:
         write_episodes(
             args.to,
             (
-                dataclasses.replace(e, task=dataclasses.replace(e.task, **said))
+                dataclasses.replace(e, task=dataclasses.replace(e.task, **changes))
                 for e in import_file(
                     args.format, args.file, progress=show,
-                    skip=left.append if args.skip else None,
+                    skip=errors.append if args.skip else None,
                 )
             ),
         )  # fmt: skip
-    for error in left[:_TOLD]:
+    for error in errors[:MAX_SHOWN_ERRORS]:
         print(f"left out: {error}", file=sys.stderr)
-    if len(left) > _TOLD:
-        print(f"left out: {len(left) - _TOLD} more", file=sys.stderr)
+    if len(errors) > MAX_SHOWN_ERRORS:
+        print(f"left out: {len(errors) - MAX_SHOWN_ERRORS} more", file=sys.stderr)
     # Read back from the disk: what is counted is what the next command will find.
-    found = summarise(_episodes(args.to))
+    summary = summarise(_episodes(args.to))
     print(
-        f"{args.to}: {found['episodes']:,} episodes, {found['transitions']:,} "
+        f"{args.to}: {summary['episodes']:,} episodes, {summary['transitions']:,} "
         f"transitions from {args.format} {args.file}"
-        + (f"; {len(left):,} left out" if left else "")
-        + f"\n\n{table(found)}"
+        + (f"; {len(errors):,} left out" if errors else "")
+        + f"\n\n{table(summary)}"
     )

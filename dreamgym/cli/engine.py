@@ -111,9 +111,9 @@ def _generate(args: argparse.Namespace) -> None:
     if not args.json:
         print(done.text)
         return
-    told = done._asdict()
-    told["logprobs"] = told.pop("logp")
-    print(json.dumps(told, ensure_ascii=False))
+    row = done._asdict()
+    row["logprobs"] = row.pop("logp")
+    print(json.dumps(row, ensure_ascii=False))
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -125,9 +125,9 @@ def _score(args: argparse.Namespace) -> None:
             vocabulary.encode(line.removesuffix("\n"), controls=args.controls)
             for line in file
         )
-        for number, found in enumerate(score(model, texts), start=1):
-            told = {
-                "line": number, "tokens": len(found.ids), "logprob": sum(found.logp),
-                "ids": found.ids, "logprobs": found.logp[1:],
+        for number, scores in enumerate(score(model, texts), start=1):
+            row = {
+                "line": number, "tokens": len(scores.ids), "logprob": sum(scores.logp),
+                "ids": scores.ids, "logprobs": scores.logp[1:],
             }  # fmt: skip
-            print(json.dumps(told), flush=True)
+            print(json.dumps(row), flush=True)

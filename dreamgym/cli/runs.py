@@ -166,8 +166,8 @@ def _refit(args: argparse.Namespace) -> None:
     mesh = make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     source = Run.open(args.source, mesh)
     root = args.run_dir or args.source.with_name(f"{args.source.name}-refit")
-    told = refit(source, args.episodes, root, args.track)
-    print(scorecard_page.side_by_side({k: told[k] for k in ("before", "after")}))
+    result = refit(source, args.episodes, root, args.track)
+    print(scorecard_page.side_by_side({k: result[k] for k in ("before", "after")}))
     print(f"\nthe new run: {root}")
 
 
@@ -316,9 +316,9 @@ def _compare(args: argparse.Namespace) -> None:
     from dreamgym.commands.compare import compared
     from dreamgym.evaluation import run_comparison
 
-    found = compared(args.run_dirs)
-    run_comparison.plot(found, args.to)
-    print(json.dumps(found) if args.json else run_comparison.table(found))
+    comparison = compared(args.run_dirs)
+    run_comparison.plot(comparison, args.to)
+    print(json.dumps(comparison) if args.json else run_comparison.table(comparison))
     if not args.json:
         print(f"\nplot: {args.to}")
 

@@ -27,9 +27,9 @@ def add(commands: Any) -> None:
 def _settings(args: argparse.Namespace) -> None:
     from dreamgym.commands.settings import matching, text
 
-    found = matching(args.name, args.preset)
+    matches = matching(args.name, args.preset)
     if args.json:
-        for setting in found:
+        for setting in matches:
             print(json.dumps(setting._asdict(), ensure_ascii=False))
     else:
-        print(text(found))
+        print(text(matches))

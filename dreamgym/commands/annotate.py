@@ -101,8 +101,8 @@ def annotate(
     source: Path,
     out: Path,
     annotator: Annotator,
-    made: Mapping[str, Any],
-    found: Survey,
+    settings: Mapping[str, Any],
+    survey_result: Survey,
 ) -> Report:
     """Write `out`: the episodes of `source`, every transition with its trace.
 
@@ -110,35 +110,38 @@ def annotate(
     first few problems.
 
     Args:
-      made: what decides the traces, as plain data; another attempt must be the same.
-      found: what `survey` told.
+      settings: everything that determines the traces, as plain data; a second attempt
+        must have the same settings.
+      survey_result: what `survey` returned.
 
     Raises:
-      RunError: an unfinished attempt was made otherwise, or a teacher explains nothing.
+      RunError: an unfinished attempt had other settings, or a teacher explains nothing.
     """
-    part, total = _Part(out, dict(made) | {"file": found.digest}), _Total()
+    part, total = _Part(out, dict(settings) | {"file": survey_result.digest}), _Total()
 
     def filled() -> Iterator[Episode]:
-        yield from _filled(iter_episodes(source), annotator, part, told)
+        yield from _filled(iter_episodes(source), annotator, part, record)
         total.check(1)
 
-    with progress_bar(found.missing, f"annotate {source.name}", "trace") as show:
+    with progress_bar(
+        survey_result.missing, f"annotate {source.name}", "trace"
+    ) as show:
 
-        def told(row: Mapping[str, Any], chunk: list[Episode]) -> None:
+        def record(row: Mapping[str, Any], chunk: list[Episode]) -> None:
             total.add(row, sum(map(missing_traces, chunk)))
             show(total.traces, dict(total.counts))
             total.check(HOPELESS)
 
         try:
             write_episodes(out, filled())
-        except _NothingTaughtError:
+        except _NothingExplainedError:
             part.path.unlink()  # no trace in it is the teacher's
             raise
     part.path.unlink()
     return Report(dict(total.counts), tuple(total.problems))
 
 
-class _NothingTaughtError(RunError):
+class _NothingExplainedError(RunError):
     """A teacher that explains nothing: the rule does not take over for all of it."""
 
 
@@ -155,30 +158,31 @@ class _Total:
         self.problems += row["problems"][: PROBLEMS - len(self.problems)]
         self.traces += traces
 
-    def check(self, most: int) -> None:
+    def check(self, limit: int) -> None:
         """Raise where a teacher explained none of `most` episodes or more."""
-        left = self.counts.get("fallbacks", 0)
-        if self.counts.get("annotated") == 0 and left >= most:
-            raise _NothingTaughtError(
-                f"the teacher explained none of {left} episodes, nothing is written: "
+        fallbacks = self.counts.get("fallbacks", 0)
+        if self.counts.get("annotated") == 0 and fallbacks >= limit:
+            raise _NothingExplainedError(
+                f"the teacher explained none of {fallbacks} episodes; nothing is "
+                "written: "
                 f"{'; '.join(self.problems[:2])}"
             )
 
 
 def _filled(
-    episodes: Iterator[Episode], annotator: Annotator, part: "_Part", told: Any
+    episodes: Iterator[Episode], annotator: Annotator, part: "_Part", record: Any
 ) -> Iterator[Episode]:
     """All episodes with their traces: those of an earlier attempt, then new ones."""
     for row in part.rows():
         chunk = list(itertools.islice(episodes, len(row["traces"])))
         if [e.id for e in chunk] != [name for name, _ in row["traces"]]:
             raise RunError(f"{part.path}: not of these episodes; remove it")
-        told(row, chunk)
+        record(row, chunk)
         for e, (_, traces) in zip(chunk, row["traces"], strict=True):
             yield reasoning.annotate(e, traces)
     for chunk in _chunks(episodes):
         done = annotator.annotate(chunk)
-        told(part.add(done, annotator.report), chunk)
+        record(part.add(done, annotator.report), chunk)
         yield from done
 
 
@@ -198,7 +202,7 @@ def _chunks(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
 class _Part:
     """The traces of an unfinished attempt on disk, and what they were made of."""
 
-    def __init__(self, out: Path, made: Mapping[str, Any]):
+    def __init__(self, out: Path, settings: Mapping[str, Any]):
         self.path = out.with_name(f".{out.name}.part")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:  # what is written goes to the end
@@ -206,21 +210,21 @@ class _Part:
             head = file.readline()
             if not head.endswith(b"\n"):  # new, or killed at once
                 file.truncate(0)
-                file.write(_line({"schema": SCHEMA, "made": made}))
+                file.write(_line({"schema": SCHEMA, "made": settings}))
                 return
-            self._check(head, made)
+            self._check(head, settings)
             whole = [len(line) for line in file if line.endswith(b"\n")]
             file.truncate(len(head) + sum(whole))  # killed inside the last line
 
-    def _check(self, head: bytes, made: Mapping[str, Any]) -> None:
-        told = json.loads(head)
-        if told.get("schema") != SCHEMA:
+    def _check(self, head: bytes, settings: Mapping[str, Any]) -> None:
+        header = json.loads(head)
+        if header.get("schema") != SCHEMA:
             raise RunError(f"{self.path}: of another version; remove it to begin anew")
-        old = told["made"]
+        old = header["made"]
         changed = [
-            f"{k}: {old.get(k)!r} there, {made.get(k)!r} here"
-            for k in sorted(old.keys() | made.keys())
-            if old.get(k) != made.get(k)
+            f"{k}: {old.get(k)!r} there, {settings.get(k)!r} here"
+            for k in sorted(old.keys() | settings.keys())
+            if old.get(k) != settings.get(k)
         ]
         if changed:
             raise RunError(

@@ -28,8 +28,8 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
       RunError: fewer than two runs, a directory twice, or one that holds no run.
     """
     if len(roots) < 2 or len({r.resolve() for r in roots}) < len(roots):
-        got = ", ".join(map(str, roots))
-        raise RunError(f"expected two different runs or more, got {got}")
+        paths = ", ".join(map(str, roots))
+        raise RunError(f"expected two different runs or more, got {paths}")
     runs = [Run.open(root) for root in roots]
     flat = [_flat(run.config.json()) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
@@ -40,17 +40,17 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
             {
                 "name": str(root), "settings": {k: f.get(k) for k in apart},
                 "policies": {
-                    name: evaluate.summary(found, real_transitions=0)["success"]
-                    for name, found in mine.items()
+                    name: evaluate.summary(episodes, real_transitions=0)["success"]
+                    for name, episodes in by_policy.items()
                 },
                 "curve": _curve(run),
             }
-            for root, run, f, mine in zip(roots, runs, flat, played, strict=True)
+            for root, run, f, by_policy in zip(roots, runs, flat, played, strict=True)
         ],
         "paired": [
-            {name: _paired(mine[name], played[0][name])
-             for name in mine if name in played[0]}
-            for mine in played[1:]
+            {name: _paired(by_policy[name], played[0][name])
+             for name in by_policy if name in played[0]}
+            for by_policy in played[1:]
         ],
     }  # fmt: skip
 

@@ -164,13 +164,13 @@ def estimate_run(
     fit, rl = 5 * weights + timings.scratch, 7 * weights + 5 * logits
     rl += timings.scratch * share
     policies = 4 + 3 * (real and fine_tune)
-    kept = (1 + c.ensemble.members + policies) * weights
+    models = (1 + c.ensemble.members + policies) * weights
     played = policies * e.tasks * LENGTH * c.env.max_episode_steps * real
     checkpoints = 2 * 4 * weights  # the one before goes when the new one is whole
     return Estimate(
         seconds,
         PROCESS + TRANSITION * collected + max(fit, rl),
-        kept + checkpoints + WRITTEN * (collected + played) + PLOTS,
+        models + checkpoints + WRITTEN * (collected + played) + PLOTS,
         *(
             sum(answers.values()) * x
             for x in (timings.requests, timings.tokens, timings.cost)
@@ -299,15 +299,17 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
     """
     out, intervals = [], ranges(estimate)
     place = next(p for p in (root, *root.absolute().parents) if p.exists())
-    own = root.rglob("*") if (root / "manifest.json").is_file() else ()
-    there = sum(p.stat().st_size for p in own if p.is_file())
-    room = shutil.disk_usage(place).free + there
-    least, most = intervals["disk"]
-    if room < most:
-        told = f"disk: {_size(room)} for a run of {_size(least)} to {_size(most)}"
-        if room < least:
-            raise RunError(f"{told} at {place}: make room or choose another --run-dir")
-        out.append(f"{told} at {place} may be too little")
+    run_files = root.rglob("*") if (root / "manifest.json").is_file() else ()
+    occupied = sum(p.stat().st_size for p in run_files if p.is_file())
+    room = shutil.disk_usage(place).free + occupied
+    low, high = intervals["disk"]
+    if room < high:
+        message = f"disk: {_size(room)} for a run of {_size(low)} to {_size(high)}"
+        if room < low:
+            raise RunError(
+                f"{message} at {place}: make room or choose another --run-dir"
+            )
+        out.append(f"{message} at {place} may be too little")
     if memory is not None and memory < intervals["memory"][1]:
         out.append(
             f"memory: the machine has {_size(memory)}, which may be too little; "

@@ -44,16 +44,18 @@ def refit(
     with Run(root, config, source.mesh, track) as run:
         run_stages(run, STAGES, ["ensemble"])
     _, dev = run_episodes.read(run)
-    told = {
+    scorecards = {
         "source": run.config.data.base_run,
-        "before": _card(run_experience.load_experience(source), dev, run, "before"),
-        "after": _card(run_experience.load_experience(run), dev, run, "after"),
+        "before": _scorecard(
+            run_experience.load_experience(source), dev, run, "before"
+        ),
+        "after": _scorecard(run_experience.load_experience(run), dev, run, "after"),
     }
-    run.write_json("refit.json", told)
-    return told
+    run.write_json("refit.json", scorecards)
+    return scorecards
 
 
-def _card(
+def _scorecard(
     model: ExperienceModel, dev: Sequence[Episode], run: Run, name: str
 ) -> dict[str, Any]:
     limit = run.config.fidelity.transitions

@@ -43,7 +43,7 @@ def write_report(run: Run, results: Mapping[str, Any]) -> Path:
     views, text = episode_views(run)
     facts = run_page.RunFacts(
         title=f"Run {run.root.resolve().name}",
-        asked=list(_request(run)),
+        request=list(_request(run)),
         settings=run_page.settings_lines(run.config.json(), results["versions"]),
         stages=list(_stages(run)),
         episodes=views,

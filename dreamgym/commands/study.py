@@ -84,12 +84,12 @@ def read_study(path: Path) -> Study:
       RunError: no such file, bad TOML, unknown keys, stages or settings.
     """
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: expected TOML, {error}") from None
-    known = {
+    known_keys = {
         "preset",
         "last_stage",
         "policies",
@@ -99,35 +99,35 @@ def read_study(path: Path) -> Study:
         "columns",
         "compare_to",
     }
-    if unknown := sorted(told.keys() - known):
-        raise RunError(f"{path}: unknown {unknown}; have {sorted(known)}")
-    last_stage = told.get("last_stage", "evaluate")
+    if unknown := sorted(content.keys() - known_keys):
+        raise RunError(f"{path}: unknown {unknown}; have {sorted(known_keys)}")
+    last_stage = content.get("last_stage", "evaluate")
     if last_stage not in STAGES.commands():
         have = list(STAGES.commands())
         raise RunError(f"{path}: last_stage {last_stage!r}: expected one of {have}")
-    policies = told.get("policies", [])
+    policies = content.get("policies", [])
     have = list(POLICIES)
     if not isinstance(policies, list) or any(name not in have for name in policies):
         raise RunError(
             f"{path}: policies {policies!r}: expected a list of some of {have}"
         )
-    axes = told.get("grid", {})
+    axes = content.get("grid", {})
     for name, values in axes.items():
         if not isinstance(values, list) or not values:
             raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
     for part in ("columns", "compare_to"):
-        for name, value in told.get(part, {}).items():
+        for name, value in content.get(part, {}).items():
             if not isinstance(value, str):
                 raise RunError(f"{path}: {part}.{name}: expected a name, got {value!r}")
     study = Study(
-        preset=told.get("preset", "default"),
+        preset=content.get("preset", "default"),
         last_stage=last_stage,
         policies=policies,
-        fixed=told.get("set", {}),
+        fixed=content.get("set", {}),
         grid=axes,
-        variants=told.get("variants", {}),
-        columns=told.get("columns", {}),
-        compare_to=told.get("compare_to", {}),
+        variants=content.get("variants", {}),
+        columns=content.get("columns", {}),
+        compare_to=content.get("compare_to", {}),
     )
     for cell in cells(study):
         try:
@@ -202,7 +202,7 @@ def compute(
             run.drop(CONFIRMATION)
             (root / CONFIRMATION / f"{digest}.json").unlink(missing_ok=True)
         run_stages(run, STAGES, names, others=list(_runs(root)))
-    told = {
+    row = {
         "settings": cell,
         "digest": digest,
         "values": {
@@ -214,8 +214,8 @@ def compute(
         "dreamgym": _versions(run),
     }
     with atomic_write(root / CELLS / f"{digest}.json") as file:
-        json.dump(told, file, indent=2)
-    return told
+        json.dump(row, file, indent=2)
+    return row
 
 
 def stage_names(study: Study) -> list[str]:
@@ -247,8 +247,8 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
     path = root / CELLS / f"{digest}.json"
     if not path.is_file():
         return False
-    asked = [study_table.SuccessColumn.of(where) for where in study.columns.values()]
-    named = {p for a in asked if a is not None for p in a.policies}
+    columns = [study_table.SuccessColumn.of(where) for where in study.columns.values()]
+    named = {p for a in columns if a is not None for p in a.policies}
     if not named:
         raise RunError("no column names a policy's test games, such as test/dream")
     first = _first(study)
@@ -259,10 +259,10 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
         tasks = environments.confirmation_tasks(run, first, count)
         for policy in have:
             play_test_games(run, policy, tasks, CONFIRMATION)
-        told = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION)}
-    told[CONFIRMATION] = [first, count]
+        row = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION)}
+    row[CONFIRMATION] = [first, count]
     with atomic_write(root / CONFIRMATION / f"{digest}.json") as file:
-        json.dump(told, file, indent=2)
+        json.dump(row, file, indent=2)
     return True
 
 
@@ -282,10 +282,13 @@ def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]
         keys |= {(other.done(s) or {}).get("key", "") for s in done[other.root.name]}
     for cell in cells(study):
         config = config_of(study, cell)
-        wanted = {s.name for s in STAGES.closure(stage_names(study))}
-        left = wanted - done.get(config.digest(), set())
-        keys_left = {s: STAGES.key(s, config) for s in left}
-        yield config, set(STAGES) - {s for s in left if keys_left[s] not in keys}
+        required = {s.name for s in STAGES.closure(stage_names(study))}
+        unfinished_stages = required - done.get(config.digest(), set())
+        keys_left = {s: STAGES.key(s, config) for s in unfinished_stages}
+        yield (
+            config,
+            set(STAGES) - {s for s in unfinished_stages if keys_left[s] not in keys},
+        )
         keys |= set(keys_left.values())
 
 
@@ -311,10 +314,10 @@ def _games(run: Run, folder: str) -> dict[str, Any]:
 def _value(run: Run, path: str) -> Any:
     """A value of the run's JSON files; None where there is none of that name."""
     file, _, rest = path.partition(".")
-    found = run.read_json(f"{file}.json") if run.path(f"{file}.json").is_file() else {}
+    value = run.read_json(f"{file}.json") if run.path(f"{file}.json").is_file() else {}
     for name in rest.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def table(study: Study, root: Path, confirmed: int | None = None) -> str:
@@ -352,18 +355,18 @@ def plot(study: Study, root: Path, confirmed: int | None = None) -> Path | None:
 def _rows(
     study: Study, root: Path, confirmed: int | None
 ) -> tuple[list[str], list[study_table.Row]]:
-    asked = None if confirmed is None else [_first(study), confirmed]
+    task_range = None if confirmed is None else [_first(study), confirmed]
     groups: dict[tuple[str, ...], list[dict[str, Any] | None]] = {}
     axes: list[str] = []
     for cell in cells(study):
         axes = [name for name in cell if name != "seed"]
         where = root / (CELLS if confirmed is None else CONFIRMATION)
         path = where / f"{config_of(study, cell).digest()}.json"
-        found = json.loads(path.read_text()) if path.is_file() else None
-        if found is not None and found.get(CONFIRMATION) != asked:
-            found = None  # of other games
-        groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(found)
+        row = json.loads(path.read_text()) if path.is_file() else None
+        if row is not None and row.get(CONFIRMATION) != task_range:
+            row = None  # of other games
+        groups.setdefault(tuple(str(cell[a]) for a in axes), []).append(row)
     return axes, [
-        study_table.Row(labels, len(found), [f for f in found if f is not None])
-        for labels, found in groups.items()
+        study_table.Row(labels, len(row), [f for f in row if f is not None])
+        for labels, row in groups.items()
     ]

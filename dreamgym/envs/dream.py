@@ -18,22 +18,23 @@ from worldmodel.experience.base import ExperienceModel, Prediction, Query
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trust:
-    """What is done about answers of low confidence.
+class UncertaintyGate:
+    """What the dream does about predictions of low confidence.
 
-    A rollout is aborted at an answer whose confidence is below `threshold`; it has no
-    outcome and is not scored. `pessimism` times (1 - confidence) is subtracted from
-    each reward, as a component `doubt`, a penalty as in MOReL and MOPO.
+    A rollout is aborted at a prediction whose confidence is below `threshold`: it has
+    no outcome and is not scored (compare the halting states of MOReL,
+    arXiv:2005.05951). `penalty` times (1 - confidence) is subtracted from each reward,
+    as the reward component `uncertainty_penalty` (MOPO, arXiv:2005.13239).
     """
 
     threshold: float = 0.0
-    pessimism: float = 0.0
+    penalty: float = 0.0
 
     def __post_init__(self):
-        if not 0 <= self.threshold <= 1 or self.pessimism < 0:
+        if not 0 <= self.threshold <= 1 or self.penalty < 0:
             raise ValueError(
-                "threshold must be in [0, 1] and pessimism >= 0, got "
-                f"{self.threshold} and {self.pessimism}"
+                "threshold must be in [0, 1] and penalty >= 0, got "
+                f"{self.threshold} and {self.penalty}"
             )
 
 
@@ -52,14 +53,14 @@ class DreamVectorEnv(VectorEnv):
         size: int,
         *,
         max_steps: int,
-        trust: Trust | None = None,
+        uncertainty: UncertaintyGate | None = None,
     ):
         if size < 1 or max_steps < 1:
             raise ValueError(
                 f"size and max_steps must be >= 1, got {size}, {max_steps}"
             )
         self.size, self.model, self.max_steps = size, model, max_steps
-        self._trust = Trust() if trust is None else trust
+        self._uncertainty = UncertaintyGate() if uncertainty is None else uncertainty
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
         self._past: list[tuple[str, ...]] = [()] * size
@@ -126,18 +127,18 @@ class DreamVectorEnv(VectorEnv):
         return out
 
     def _step(self, query: Query, answer: Prediction, number: int) -> Step:
-        trust, error = self._trust, None
+        gate, error = self._uncertainty, None
         # An unknown confidence counts as none.
         confidence = 0.0 if math.isnan(answer.confidence) else answer.confidence
         if answer.error is not None:
             error = f"dream: {answer.error}"
-        elif confidence < trust.threshold:
-            error = f"{LOW_CONFIDENCE}: {confidence:.3g} is below {trust.threshold:.3g}"
+        elif confidence < gate.threshold:
+            error = f"{LOW_CONFIDENCE}: {confidence:.3g} is below {gate.threshold:.3g}"
         if error is not None:
             return Step(query.state, {}, False, True, False, error)
         rewards = {"dream": answer.reward}
-        if trust.pessimism:
-            rewards["doubt"] = -trust.pessimism * (1 - confidence)
+        if gate.penalty:
+            rewards["uncertainty_penalty"] = -gate.penalty * (1 - confidence)
         ended = answer.outcome != "go"
         truncated = not ended and number >= self.max_steps
         may_be_invalid = not ended and answer.reward <= 0

@@ -256,12 +256,12 @@ def _shortest(table: Table, start: int, best: float | None) -> list[int]:
     queue = [start]  # breadth first: the first way to a state is a shortest one
     for state in queue:
         for action, outcomes in table[state].items():
-            _, following, reward, terminated = outcomes[0]
+            _, next_state, reward, terminated = outcomes[0]
             way = [*ways[state], int(action)]
             if terminated:
                 if float(reward) == best:
                     return way
-            elif following not in ways:
-                ways[following] = way
-                queue.append(following)
+            elif next_state not in ways:
+                ways[next_state] = way
+                queue.append(next_state)
     return []

@@ -32,14 +32,14 @@ POLICIES = {
 class RunFacts(NamedTuple):
     """What a page says of a run besides its results: all of it is shown as text.
 
-    `asked` are pairs of a name and a value, `next_steps` of a sentence and commands,
+    `request` are pairs of a name and a value, `next_steps` of a sentence and commands,
     `stages` have name, seconds and real steps. `episodes` are views
     (episode_comparison), and `episodes_text` says which they are, or why there are
     none.
     """
 
     title: str
-    asked: Sequence[tuple[str, str]]
+    request: Sequence[tuple[str, str]]
     settings: Sequence[str]
     stages: Sequence[Mapping[str, Any]]
     episodes: Sequence[Mapping[str, Any]]

@@ -71,13 +71,13 @@ def verdict(evidence: Evidence) -> list[str]:
     """Return the sentences that a run ends with."""
     out = [*outcome_sentences(evidence), *training_sentences(evidence)]
     if _is_disappointing(evidence):
-        found = causes(evidence)
-        if found:
-            out.append(f"Likely cause: {found[0].text()}")
-        if len(found) > 1:
+        likely_causes = causes(evidence)
+        if likely_causes:
+            out.append(f"Likely cause: {likely_causes[0].text()}")
+        if len(likely_causes) > 1:
             out.append(
-                f"`dreamgym doctor RUN` names {len(found) - 1} more: "
-                + ", ".join(cause.name for cause in found[1:])
+                f"`dreamgym doctor RUN` names {len(likely_causes) - 1} more: "
+                + ", ".join(cause.name for cause in likely_causes[1:])
                 + "."
             )
     return out
@@ -321,10 +321,10 @@ def few_games(evidence: Evidence) -> Cause | None:
 def diagnosis(evidence: Evidence) -> str:
     """Return the verdict with all causes, as text of several lines."""
     out = [*outcome_sentences(evidence), *training_sentences(evidence), ""]
-    found = causes(evidence)
-    if not found:
+    likely_causes = causes(evidence)
+    if not likely_causes:
         out.append("Nothing that was measured explains more than this.")
     else:
         out.append("What may have been too little, what to change first:")
-        out += [f"{i + 1}. {cause.text()}" for i, cause in enumerate(found)]
+        out += [f"{i + 1}. {cause.text()}" for i, cause in enumerate(likely_causes)]
     return "\n".join(out)

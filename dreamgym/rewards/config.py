@@ -183,7 +183,7 @@ class RewardConfig:
     """Factor of the environment's own rewards."""
     invalid_penalty: float = 0.0
     """What an invalid action costs."""
-    unscaled_components: tuple[str, ...] = ("doubt",)
+    unscaled_components: tuple[str, ...] = ("uncertainty_penalty",)
     """Components that are neither scaled by 1 - w nor subject to
     `process_requires_success`."""
     milestones: tuple[MilestoneConfig, ...] = ()

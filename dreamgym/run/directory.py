@@ -243,42 +243,42 @@ class Run:
         self._tracking.log(name, step, metrics)
 
     @contextlib.contextmanager
-    def following(
+    def progress_report(
         self, name: str, total: int, unit: str = "update"
     ) -> Iterator[Callable[..., None]]:
-        """Show and track a fit or a loop: yields told(step, row, done=step).
+        """Show and track a fit or a loop: yield report(step, row, done=step).
 
-        Rows go to the trackers under NAME with the tokens a second since the last row;
-        an empty row only moves the display to `done` of `total`.
+        Rows go to the trackers under NAME with the tokens per second since the last
+        row; an empty row only moves the display to `done` of `total`.
         """
         with progress_bar(total, name, unit) as show:
             before = time.monotonic()
 
-            def told(
+            def report(
                 step: int, row: Mapping[str, Any], done: int | None = None
             ) -> None:
                 nonlocal before
-                metrics, now = dict(row), time.monotonic()
+                metrics, clock = dict(row), time.monotonic()
                 if "tokens" in row:
-                    metrics["tokens/s"] = row["tokens"] / max(now - before, 1e-9)
+                    metrics["tokens/s"] = row["tokens"] / max(clock - before, 1e-9)
                 if row:
-                    before = now
+                    before = clock
                     self.track(name, step, metrics)
                 show(step if done is None else done, metrics)
 
-            yield told
+            yield report
 
     def write_curve(self, name: str, curve: Sequence[Mapping[str, Any]]) -> None:
-        """curves/NAME.jsonl of a finished fit or loop.
+        """Write curves/NAME.jsonl of a finished fit or loop.
 
-        What a kill kept from metrics.jsonl, after its checkpoint, is told now.
+        Rows that a killed process did not write to metrics.jsonl are tracked now.
         """
         for row in curve:
             if "update" in row:  # of a loop, where `step` is a metric
                 self.track(name, row["update"], row)
             else:
-                told = {k: v for k, v in row.items() if k != "step"}
-                self.track(name, row["step"], told)
+                metrics = {k: v for k, v in row.items() if k != "step"}
+                self.track(name, row["step"], metrics)
         write_curve(self.root / "curves" / f"{name}.jsonl", curve)
 
     def close(self) -> None:
@@ -300,11 +300,11 @@ class Run:
         restored.
         """
         path = self.root / name
-        gone = path.with_name(f".{path.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
+        trash = path.with_name(f".{path.name}.gone")
+        shutil.rmtree(trash, ignore_errors=True)
         if path.is_dir():
-            path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            path.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
 
 
 def _manifest(path: Path) -> dict[str, Any]:

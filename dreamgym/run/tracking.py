@@ -76,16 +76,16 @@ class Journal:
           ValueError: a line that is none of ours.
         """
         self._path = Path(path)
-        self._told: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str, int]] = set()
         if self._path.is_file():
-            self._told = {(r["stage"], r["step"]) for r in read_metrics(self._path)}
+            self._logged = {(r["stage"], r["step"]) for r in read_metrics(self._path)}
             whole = self._path.read_bytes().rfind(b"\n") + 1
             if whole < self._path.stat().st_size:
                 os.truncate(self._path, whole)
 
     def log(self, stage: str, step: int, metrics: Metrics) -> bool:
         """Append a row, unless this step of this stage has one; whether it did."""
-        if (stage, step) in self._told:
+        if (stage, step) in self._logged:
             return False
         row = {
             "schema": SCHEMA,
@@ -96,7 +96,7 @@ class Journal:
         }
         with self._path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._told.add((stage, step))
+        self._logged.add((stage, step))
         return True
 
 
@@ -201,7 +201,7 @@ class Tracking:
         self._trackers: dict[str, Tracker] = {}
         for name in names:
             if name not in self._trackers:
-                self._trackers[name] = _begun(name, root, config)
+                self._trackers[name] = _open_tracker(name, root, config)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Log the metrics of a stage at a step, unless they were logged before.
@@ -234,7 +234,7 @@ class Tracking:
                 )
 
 
-def _begun(name: str, root: Path, config: Mapping[str, Any]) -> Tracker:
+def _open_tracker(name: str, root: Path, config: Mapping[str, Any]) -> Tracker:
     try:
         return TRACKERS[name][1](root, config)
     except Exception as error:  # no login, no server, another version

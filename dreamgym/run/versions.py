@@ -11,11 +11,11 @@ _PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Versions that decide what a run computes."""
-    found = {"python": platform.python_version()}
+    out = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            out[name] = metadata.version(name)
+    return out
 
 
 VERSION = versions().get("dreamgym", "")

@@ -76,7 +76,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     limit = step_limit_from_env(run.config, env)
     with progress_bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
         failures = Counter[str]()
-        found = collect(
+        train_episodes = collect(
             env, train, c.episodes, c, seed=seed, max_steps=limit.steps, show=show,
             failures=failures,
         )  # fmt: skip
@@ -85,11 +85,11 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         even = dataclasses.replace(
             c, expert_weight=1.0, noisy_weight=1.0, random_weight=1.0
         )
-        held = collect(
+        dev_episodes = collect(
             env, dev, 2 * len(dev), even, seed=seed + 1, max_steps=limit.steps,
             show=lambda n: show(c.episodes + n), failures=failures,
         )  # fmt: skip
-    for split, episodes in (("train", found), ("dev", held)):
+    for split, episodes in (("train", train_episodes), ("dev", dev_episodes)):
         if not episodes:
             raise RunError(
                 f"environment {name!r}: expected a step of at least 1 {split} game, "
@@ -100,7 +100,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         "deterministic": is_deterministic(env),
         "real_transitions": 0,  # they are counted as they are taken
     }
-    return _write(run, found, held, limit) | numbers | counts
+    return _write(run, train_episodes, dev_episodes, limit) | numbers | counts
 
 
 def _write(

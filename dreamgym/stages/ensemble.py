@@ -20,7 +20,9 @@ def body(run: Run) -> dict[str, Any]:
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
     examples = run_experience.examples(run, tok)
     work = run.path("checkpoints/ensemble")
-    with run.following("ensemble", c.ensemble.members * c.ensemble.steps) as report:
+    with run.progress_report(
+        "ensemble", c.ensemble.members * c.ensemble.steps
+    ) as report:
         fits = members(
             model,
             examples,

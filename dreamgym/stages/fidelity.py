@@ -25,7 +25,7 @@ def body(run: Run) -> dict[str, Any]:
 
 def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     train, dev = read(run)
-    run_experience.check_trust(run, experience, dev)
+    run_experience.check_confidence(run, experience, dev)
     limit = run.config.fidelity.transitions
     with progress_bar(limit, "fidelity", "transition") as show, open_env(run) as env:
         scorecard = by_family(

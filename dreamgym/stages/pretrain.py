@@ -61,7 +61,7 @@ def body(run: Run) -> dict[str, Any]:
     examples += [*redrawn, *variations(run, tok, train)]
     held_out = transition_examples(tok, dev, memory, c.experience)
     held_out = held_out[: c.fidelity.transitions]
-    with run.following("pretrain", c.pretrain.fit.steps) as report:
+    with run.progress_report("pretrain", c.pretrain.fit.steps) as report:
         model, curve = supervised.fit(
             model,
             examples,

@@ -14,7 +14,7 @@ from dreamgym.build.environments import (
     plays_dev_games,
 )
 from dreamgym.build.episodes import read
-from dreamgym.build.experience import load_experience, trust
+from dreamgym.build.experience import load_experience, uncertainty_gate
 from dreamgym.build.loop import real_evaluation, reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.step_limit import step_limit
@@ -129,7 +129,7 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
 
 def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
     train_episodes, dev = read(run)
-    run_experience.check_trust(run, experience, dev)
+    run_experience.check_confidence(run, experience, dev)
     warm = load_policy(run, "warmstart")
     loop = run.config.train
     tasks = _dreamable(
@@ -141,7 +141,7 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
         experience,
         loop.tasks_per_update * loop.group_size,
         max_steps=step_limit(run),
-        trust=trust(run),
+        uncertainty=uncertainty_gate(run),
     )
     with real_evaluation(run) as probe:
         _, progress = reinforce(

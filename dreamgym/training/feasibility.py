@@ -14,7 +14,7 @@ from curriculum import feasibility
 from curriculum.config import CurriculumConfig, FeasibilityConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
-from dreamgym.envs.dream import DreamVectorEnv, Trust
+from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query, Sampling
@@ -39,9 +39,9 @@ class FeasibilityFilter:
         max_steps: int,
         temperature: float | int,
         seed: int,
-        trust: Trust | None = None,
+        uncertainty: UncertaintyGate | None = None,
     ):
-        """`temperature` is the policy's, `trust` as in the dream it trains in.
+        """`temperature` is the policy's, `uncertainty` as in the dream it trains in.
 
         Raises:
           ValueError: `config.samples` is not 0, and the experience model has only one
@@ -54,7 +54,7 @@ class FeasibilityFilter:
             )
         self._experience, self._config, self._seed = experience, config, seed
         self._max_steps, self._temperature = max_steps, temperature
-        self._trust = trust
+        self._uncertainty = uncertainty
         self.policy = policy
         self.transitions = 0
 
@@ -83,7 +83,10 @@ class FeasibilityFilter:
     def _roll_out(self, tasks: Sequence[Task], key: jax.Array) -> list[Trajectory]:
         groups = [t for t in tasks for _ in range(self._config.rollouts)]
         envs = DreamVectorEnv(
-            self._experience, len(groups), max_steps=self._max_steps, trust=self._trust
+            self._experience,
+            len(groups),
+            max_steps=self._max_steps,
+            uncertainty=self._uncertainty,
         )
         trajectories = rollout(
             self.policy,
@@ -130,7 +133,7 @@ def feasibility_filter_for(
     max_steps: int,
     temperature: float | int,
     seed: int,
-    trust: Trust | None = None,
+    uncertainty: UncertaintyGate | None = None,
 ) -> FeasibilityFilter | None:
     """Return the filter of the settings, or None where they disable both tests."""
     c = config.feasibility
@@ -143,7 +146,7 @@ def feasibility_filter_for(
         max_steps=max_steps,
         temperature=temperature,
         seed=seed,
-        trust=trust,
+        uncertainty=uncertainty,
     )
 
 

@@ -106,7 +106,7 @@ def verdicts(seeds, made, *, real=False):
         assert len(chosen) == 1
         return [variant(**made)]
 
-    proposer = FunctionProposer(propose, begun_in_environment=real)
+    proposer = FunctionProposer(propose, starts_in_environment=real)
     return generator.extend(TaskPool(tasks), proposer, 1, np.random.default_rng(0))
 
 

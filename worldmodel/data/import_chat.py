@@ -68,8 +68,10 @@ def _steps(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
     """Return turns as steps; a turn without observations leaves the state unchanged."""
     steps = []
     for turn in turns:
-        seen = [text for _, text in sorted(turn.observations, key=lambda x: x[0])]
-        then = lines("\n".join(seen)) if seen else state
+        observation_lines = [
+            text for _, text in sorted(turn.observations, key=lambda x: x[0])
+        ]
+        then = lines("\n".join(observation_lines)) if observation_lines else state
         steps.append(
             {
                 "state": list(state), "action": turn.action, "next_state": list(then),
@@ -279,8 +281,8 @@ def from_agentgym(row: Any, where: Where, name: str) -> Episode:
         raise where.at("conversations").error(
             "at least one gpt turn that acts", messages
         )
-    instruction, *seen = before
-    state = lines("\n".join(seen or [instruction]))
+    instruction, *observation_lines = before
+    state = lines("\n".join(observation_lines or [instruction]))
     steps = _steps(state, turns)
     _set_outcome(row, where, steps)
     task = task_row(

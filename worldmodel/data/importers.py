@@ -161,7 +161,7 @@ def import_file(
     """
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; have {', '.join(FORMATS)}")
-    path, seen = Path(path), dict[str, int]()
+    path, first_lines = Path(path), dict[str, int]()
     expected = f"JSON lines or a JSON array of {format} episodes"
     stem = path.name.partition(".")[0]
     rows = (json_array if holds_array(path, expected) else json_lines)(
@@ -170,14 +170,14 @@ def import_file(
     for count, (row, where) in enumerate(rows, start=1):
         try:
             episode = FORMATS[format](row, where, f"{stem}-{count}")
-            first_use(seen, episode.id, where)
+            first_use(first_lines, episode.id, where)
         except RecordError as error:
             if skip is None:
                 raise
             skip(error)
         else:
             yield episode
-    if not seen:
+    if not first_lines:
         raise RecordError(
             f"{path}: expected at least one episode of {format}, got none"
         )

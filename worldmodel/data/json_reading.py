@@ -100,13 +100,13 @@ def strings(row: Any, key: str, where: Where) -> tuple[str, ...]:
     return tuple(value)
 
 
-def first_use(seen: dict[str, int], name: str, where: Where) -> None:
+def first_use(first_lines: dict[str, int], name: str, where: Where) -> None:
     """Record in `seen` that this line uses an id; raise where it was used before."""
-    if name in seen:
+    if name in first_lines:
         raise where.at("id").error(
-            f"an id not used before (line {seen[name]})", name
+            f"an id not used before (line {first_lines[name]})", name
         )  # fmt: skip
-    seen[name] = where.line
+    first_lines[name] = where.line
 
 
 # --- files -------------------------------------------------------------------

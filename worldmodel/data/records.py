@@ -255,12 +255,12 @@ def iter_episodes(
         a missing or mistyped field, a repeated id, or states that do not chain. The
         message names file and line.
     """
-    path, seen = Path(path), dict[str, int]()
+    path, first_lines = Path(path), dict[str, int]()
     for row, where in _rows(path, SCHEMA, progress):
         episode = parse_episode(row, where)
-        first_use(seen, episode.id, where)
+        first_use(first_lines, episode.id, where)
         yield episode
-    if not seen:
+    if not first_lines:
         raise RecordError(f"{path}: expected at least one episode, got an empty file")
 
 

@@ -82,7 +82,7 @@ class LocalExperienceModel(CachingExperienceModel):
         state_formats: Mapping[str, StateFormat] | None = None,
         calibration: Calibration | None = None,
         members: Sequence[Model] = (),
-        trust: str = "token_probability",
+        confidence_signal: str = "token_probability",
         reward_tokens: int = REWARD_TOKENS,
     ):
         """Build the model; further arguments are those of CachingExperienceModel.
@@ -91,7 +91,7 @@ class LocalExperienceModel(CachingExperienceModel):
           calibration: scales the probabilities; None leaves them as the model gives
             them.
           members: an ensemble next to the model (ensemble.py).
-          trust: which of SIGNALS the confidence of an answer is.
+          confidence_signal: which of SIGNALS the confidence of an answer is.
           reward_tokens: the token limit of a reward; a longer one is an error.
 
 
@@ -99,15 +99,18 @@ class LocalExperienceModel(CachingExperienceModel):
           ValueError: the signal is unknown, or is the ensemble's and there are no
             members.
         """
-        if trust not in SIGNALS or (trust == "ensemble" and not members):
+        if confidence_signal not in SIGNALS or (
+            confidence_signal == "ensemble" and not members
+        ):
             raise ValueError(
-                f"trust must be one of {SIGNALS} (ensemble: with members), got "
-                f"{trust!r} and {len(members)} members"
+                "confidence_signal must be one of "
+                f"{SIGNALS} (ensemble: with members), got "
+                f"{confidence_signal!r} and {len(members)} members"
             )
         super().__init__(
             memory, history=config.history, seed=seed, state_formats=state_formats
         )
-        self._calibration, self._trust = calibration, trust
+        self._calibration, self._confidence_signal = calibration, confidence_signal
         self.members = list(members)
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._grammar = reply_grammar(tokenizer, config, reward_tokens)
@@ -204,8 +207,8 @@ class LocalExperienceModel(CachingExperienceModel):
         self, queries: Sequence[Query], answers: Sequence[Prediction]
     ) -> list[Prediction]:
         """Return the answers with their confidence, calibrated."""
-        if self._trust != "token_probability":
-            confidences = self._signal(self._trust, queries, answers)
+        if self._confidence_signal != "token_probability":
+            confidences = self._signal(self._confidence_signal, queries, answers)
             pairs = zip(answers, confidences, strict=True)
             answers = [a._replace(confidence=float(x)) for a, x in pairs]
         scale = self._calibration
@@ -239,11 +242,13 @@ class LocalExperienceModel(CachingExperienceModel):
         is returned as calibrated.
         """
         answers = self.predict(queries)
-        confidence = {self._trust: [a.confidence for a in answers]}
+        confidence = {self._confidence_signal: [a.confidence for a in answers]}
         others = [
-            n for n in ("nearest_neighbor", "self_consistency") if n != self._trust
+            n
+            for n in ("nearest_neighbor", "self_consistency")
+            if n != self._confidence_signal
         ]
-        if self.members and self._trust != "ensemble":
+        if self.members and self._confidence_signal != "ensemble":
             others.append("ensemble")
         return confidence | {
             n: self._signal(n, queries, answers).tolist() for n in others

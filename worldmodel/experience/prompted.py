@@ -47,22 +47,25 @@ class PromptedExperienceModel(CachingExperienceModel):
         seed: int = 0,
         state_formats: Mapping[str, StateFormat] | None = None,
         scale: Callable[[Prediction], Prediction] | None = None,
-        trust: str = "token_probability",
+        confidence_signal: str = "token_probability",
     ):
         """Build the model; further arguments are those of CachingExperienceModel.
 
         Args:
           scale: calibrates the probabilities of an answer.
-          trust: which of SERVER_SIGNALS the confidence of an answer is.
+          confidence_signal: which of SERVER_SIGNALS the confidence of an answer is.
             "self_consistency" asks SAMPLES further times for every answer.
 
         Raises:
           ValueError: the signal is unknown, or is "self_consistency" at a temperature
             of 0.
         """
-        if trust not in SERVER_SIGNALS:
-            raise ValueError(f"trust must be one of {SERVER_SIGNALS}, got {trust!r}")
-        if trust == "self_consistency" and not client.config.temperature:
+        if confidence_signal not in SERVER_SIGNALS:
+            raise ValueError(
+                f"confidence_signal must be one of {SERVER_SIGNALS}, "
+                f"got {confidence_signal!r}"
+            )
+        if confidence_signal == "self_consistency" and not client.config.temperature:
             raise ValueError(
                 "agreement compares answers under different noise: the server's "
                 "temperature must be > 0"
@@ -71,7 +74,7 @@ class PromptedExperienceModel(CachingExperienceModel):
             memory, history=config.history, seed=seed, state_formats=state_formats
         )
         self.client, self.config, self._scale = client, config, scale
-        self._trust, self._health = trust, ServerHealth()
+        self._confidence_signal, self._health = confidence_signal, ServerHealth()
 
     @property
     def answered(self) -> bool:
@@ -120,10 +123,10 @@ class PromptedExperienceModel(CachingExperienceModel):
     ) -> list[Prediction]:
         """Return the answers with their confidence, calibrated."""
         out = list(answers)
-        if self._trust != "token_probability":
+        if self._confidence_signal != "token_probability":
             valid = [i for i, a in enumerate(out) if a.error is None]
             valid_queries = [queries[i] for i in valid]
-            if self._trust == "nearest_neighbor":
+            if self._confidence_signal == "nearest_neighbor":
                 confidences = self.neighbor_similarity(valid_queries)
             else:
                 confidences = agreement(self, valid_queries, [out[i] for i in valid])

@@ -30,7 +30,7 @@ def copy_accuracy(
         name: Rate()
         for name in ("state", "state_unseen", "reasoning", "reasoning_unseen")
     }
-    seen = {word for words in shares.values() for word in words}
+    training_words = {word for words in shares.values() for word in words}
     for case, answer in zip(cases, answers, strict=True):
         q, t = case.query, case.transition
         context = (q.task.instruction, *q.past, *q.state, q.action)
@@ -40,14 +40,14 @@ def copy_accuracy(
             ("reasoning", [t.reasoning or ""], [answer.reasoning]),
         )  # fmt: skip
         for name, real, written in parts:
-            wanted, hits = copied(
+            expected, hits = copied(
                 context, real, written if answer.error is None else (),
                 shares.get(q.task.family, {}),
             )  # fmt: skip
-            for word, number in wanted.items():
+            for word, number in expected.items():
                 for i in range(number):
                     rates[name].add(i < hits[word], case.weight)
-                    if word not in seen:
+                    if word not in training_words:
                         rates[f"{name}_unseen"].add(i < hits[word], case.weight)
     return {name: rate.json() for name, rate in rates.items()}
 

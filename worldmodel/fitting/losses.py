@@ -15,8 +15,8 @@ def token_logp(
     """Return log p(ids[t] | ids[<t]); the first column, which has no context, is 0."""
     # The last column is scored needlessly, because a slice would copy the others.
     ids = jnp.asarray(ids)
-    following = jnp.concatenate([ids[:, 1:], ids[:, :1]], axis=1)
-    return _shift_right(_pick_logp(logits, following))
+    next_ids = jnp.concatenate([ids[:, 1:], ids[:, :1]], axis=1)
+    return _shift_right(_pick_logp(logits, next_ids))
 
 
 def _pick_logp(

@@ -345,10 +345,10 @@ def _walk(
     ways: dict[str, tuple[str, ...]] = {start: ()}
     queue = [start]  # breadth first: the first way to a room is a shortest one
     for room in queue:
-        for direction, following in roads[room].items():
-            if following not in ways:
-                ways[following] = (*ways[room], f"move {direction}")
-                queue.append(following)
+        for direction, next_room in roads[room].items():
+            if next_room not in ways:
+                ways[next_room] = (*ways[room], f"move {direction}")
+                queue.append(next_room)
     coin = next(room for room, look in texts.items() if "a coin" in look)
     rooms = [f"{room} {sorted(roads[room].items())}" for room in sorted(texts)]
     return ways[coin], [start, coin, *rooms]

@@ -242,7 +242,7 @@ def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
     assert not run.path("scorecard/dev-server.json").exists()
 
 
-# --- trust -----------------------------------------------------------------------
+# --- uncertainty -----------------------------------------------------------------
 
 
 def fill(other, run, *stages):
@@ -254,20 +254,20 @@ def fill(other, run, *stages):
 
 
 @pytest.mark.parametrize(
-    ("trust", "stage"),
+    ("uncertainty", "stage"),
     [
         (UncertaintyConfig(false_abort_rate=0.1), fidelity.body),
         (UncertaintyConfig(penalty=0.5), train.body),
     ],
 )
-def test_doubt_needs_a_server_that_says_how_sure_it_is(run, server, trust, stage):
-    doubting = dataclasses.replace(run.config, uncertainty=trust)
+def test_doubt_needs_a_server_that_says_how_sure_it_is(run, server, uncertainty, stage):
+    doubting = dataclasses.replace(run.config, uncertainty=uncertainty)
     other = Run(run.root.with_name("doubting"), doubting)
     fill(other, run, "collect", "pretrain", "warmstart")
     posts = len(server.posts)
     with pytest.raises(
         RunError,
-        match=f"false_abort_rate {trust.false_abort_rate:g}.*log-probabilities",
+        match=f"false_abort_rate {uncertainty.false_abort_rate:g}.*log-probabilities",
     ):
         stage(other)
     assert 0 < len(server.posts) - posts <= 4  # told before much is asked
@@ -299,8 +299,10 @@ def test_a_server_that_says_nothing_of_it_may_be_doubted_by_other_signs(
     run, server, signal
 ):
     """Every answer is right, agrees with every other, and is near one of the memory."""
-    trust = UncertaintyConfig(false_abort_rate=0.1, signal=signal)
-    other = Run(run.root.with_name(signal), settings(server.url, uncertainty=trust))
+    uncertainty = UncertaintyConfig(false_abort_rate=0.1, signal=signal)
+    other = Run(
+        run.root.with_name(signal), settings(server.url, uncertainty=uncertainty)
+    )
     fill(other, run, "collect", "pretrain")
     posts = len(server.posts)
     other.stage("fidelity", lambda: fidelity.body(other))

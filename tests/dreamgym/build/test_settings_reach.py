@@ -1,15 +1,15 @@
-"""Settings that one stage writes and another reads: trust, shares, reasoning."""
+"""Settings that one stage writes and another reads: uncertainty, shares, reasoning."""
 
 import dataclasses
 
 import pytest
 
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build.experience import trust
+from dreamgym.build.experience import uncertainty_gate
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import UncertaintyConfig
-from dreamgym.envs.dream import Trust
+from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
 from tests import helpers
 from worldmodel.data.records import write_episodes
@@ -25,15 +25,15 @@ def test_the_gate_takes_what_was_measured_on_dev_games(tmp_path):
         tmp_path, uncertainty=UncertaintyConfig(false_abort_rate=0.1, penalty=0.5)
     )
     with pytest.raises(RunError, match="stage 'fidelity' has not been run"):
-        trust(made)
+        uncertainty_gate(made)
     made.write_json("fidelity.json", {"threshold": 0.3})
     made.stage("fidelity", dict)
-    assert trust(made) == Trust(threshold=0.3, pessimism=0.5)
+    assert uncertainty_gate(made) == UncertaintyGate(threshold=0.3, penalty=0.5)
 
 
 def test_without_a_gate_nothing_is_cut(tmp_path):
     made = run(tmp_path, uncertainty=UncertaintyConfig(penalty=0.5))
-    assert trust(made) == Trust(threshold=0.0, pessimism=0.5)
+    assert uncertainty_gate(made) == UncertaintyGate(threshold=0.0, penalty=0.5)
 
 
 def test_a_share_of_the_episodes_is_told_and_never_none(tmp_path):

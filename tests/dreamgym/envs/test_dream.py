@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.envs.dream import DreamEnv, DreamVectorEnv, Trust
+from dreamgym.envs.dream import DreamEnv, DreamVectorEnv, UncertaintyGate
 from tests import doubles
 from worldmodel.data.records import Task
 
@@ -143,7 +143,7 @@ def test_the_single_view_draws_a_task_by_seed_and_tells_its_splits():
     assert env.tasks("test") == []
 
 
-# --- trust -------------------------------------------------------------------
+# --- uncertainty -------------------------------------------------------------
 
 
 class Unsure(doubles.RuleModel):
@@ -160,8 +160,10 @@ class Unsure(doubles.RuleModel):
         ]
 
 
-def unsure(confidence, **trust):
-    envs = DreamVectorEnv(Unsure(confidence), 2, max_steps=5, trust=Trust(**trust))
+def unsure(confidence, **settings):
+    envs = DreamVectorEnv(
+        Unsure(confidence), 2, max_steps=5, uncertainty=UncertaintyGate(**settings)
+    )
     envs.reset(options={"tasks": TASKS[:2]})
     return envs
 
@@ -179,25 +181,25 @@ def test_an_answer_below_the_threshold_cuts_its_trajectory_unscored():
 
 @pytest.mark.parametrize(("threshold", "cut"), [(0.0, False), (0.1, True)])
 def test_an_unknown_confidence_is_none(threshold, cut):
-    envs = unsure({"go right": float("nan")}, threshold=threshold, pessimism=0.5)
+    envs = unsure({"go right": float("nan")}, threshold=threshold, penalty=0.5)
     step, _ = envs.step(["go right", "go right"])
     assert (step.error is not None) == cut
     if not cut:
-        assert step.rewards == {"dream": 0.0, "doubt": -0.5}
+        assert step.rewards == {"dream": 0.0, "uncertainty_penalty": -0.5}
 
 
 def test_pessimism_takes_the_missing_confidence_off():
-    envs = unsure({"go right": 0.75, "go left": 1.0}, pessimism=2.0)
+    envs = unsure({"go right": 0.75, "go left": 1.0}, penalty=2.0)
     one, two = envs.step(["go right", "go left"])
-    assert one.rewards == {"dream": 0.0, "doubt": -0.5}
-    assert two.rewards == {"dream": 0.0, "doubt": 0.0}
+    assert one.rewards == {"dream": 0.0, "uncertainty_penalty": -0.5}
+    assert two.rewards == {"dream": 0.0, "uncertainty_penalty": 0.0}
     assert sum(one.rewards.values()) == -0.5
 
 
-@pytest.mark.parametrize("bad", [{"threshold": 1.5}, {"pessimism": -1.0}])
+@pytest.mark.parametrize("bad", [{"threshold": 1.5}, {"penalty": -1.0}])
 def test_trust_is_checked(bad):
     with pytest.raises(ValueError, match="threshold must be in"):
-        Trust(**bad)
+        UncertaintyGate(**bad)
 
 
 def test_a_fork_goes_its_own_way_and_leaves_its_source_alone():

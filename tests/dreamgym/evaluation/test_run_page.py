@@ -16,7 +16,7 @@ from tests.dreamgym.evaluation.test_scorecard_page import card
 
 def facts(text="plain", episodes=()):
     return RunFacts(
-        title=text, asked=[("command", text), (text, text)], settings=[text],
+        title=text, request=[("command", text), (text, text)], settings=[text],
         stages=[{"name": text, "seconds": text, "real": text}], episodes=episodes,
         episodes_text=text, next_steps=[(text, [text])], scorecard_command=text,
         version=text,

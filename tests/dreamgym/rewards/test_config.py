@@ -22,7 +22,7 @@ FULL = RewardConfig(
     process_requires_success=True,
     environment_weight=0.0,
     invalid_penalty=0.1,
-    unscaled_components=("doubt", "cost"),
+    unscaled_components=("uncertainty_penalty", "cost"),
     milestones=(
         MilestoneConfig(name="lit", pattern="^lamp on$", weight=0.25),
         MilestoneConfig(name="press", pattern="press", weight=1.0, search_in="action"),
@@ -56,7 +56,7 @@ def test_every_setting_can_be_set_from_the_command_line():
         ("process_requires_success", True),
         ("environment_weight", 0),
         ("invalid_penalty", 0.1),
-        ("unscaled_components", ["doubt", "cost"]),
+        ("unscaled_components", ["uncertainty_penalty", "cost"]),
         ("milestones", rows),
         ("tools.enabled", True),
         ("tools.tool", [2.0, -0.3]),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.envs.dream import DreamVectorEnv, Trust
+from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from dreamgym.rewards.config import (
     MilestoneConfig,
     RewardConfig,
@@ -63,7 +63,8 @@ def one(config, episode, **parts) -> RewardedEpisode:
 
 def test_the_default_leaves_rewards_as_they_are():
     t = dataclasses.replace(
-        WON.transitions[0], rewards={"dream": 0.3, "doubt": -0.1, "zero": 0.0}
+        WON.transitions[0],
+        rewards={"dream": 0.3, "uncertainty_penalty": -0.1, "zero": 0.0},
     )
     e = dataclasses.replace(WON, transitions=(t, *WON.transitions[1:]))
     for some in (e, dataclasses.replace(e, success=None)):
@@ -116,21 +117,23 @@ def test_process_is_paid_past_the_gate_only():
 
 def test_doubt_of_the_dream_is_neither_scaled_nor_gated():
     env = DreamVectorEnv(
-        doubles.RuleModel(), 1, max_steps=3, trust=Trust(pessimism=0.5)
+        doubles.RuleModel(), 1, max_steps=3, uncertainty=UncertaintyGate(penalty=0.5)
     )
     env.reset(options={"tasks": [doubles.task(0, 1, 3)]})
     (step,) = env.step(["go right"])
     assert step is not None
     assert set(step.rewards) == {"dream", *RewardConfig().unscaled_components}
     t = dataclasses.replace(
-        WON.transitions[0], rewards={"dream": 1.0, "doubt": -0.5}, terminated=True
+        WON.transitions[0],
+        rewards={"dream": 1.0, "uncertainty_penalty": -0.5},
+        terminated=True,
     )
     lost = dataclasses.replace(LOST, transitions=(t,))
     assert one(RewardConfig(process_requires_success=True), lost).rewards == (
-        {"doubt": -0.5},
+        {"uncertainty_penalty": -0.5},
     )
     assert one(RewardConfig(outcome_weight=0.5), lost).rewards == (
-        {"dream": 0.5, "doubt": -0.5, "outcome": 0.0},
+        {"dream": 0.5, "uncertainty_penalty": -0.5, "outcome": 0.0},
     )
 
 

@@ -208,11 +208,15 @@ def test_components_add_up_whatever_their_order():
 def test_what_is_kept_is_not_the_environments_to_scale():
     t = Transition(
         state=("a",), action="b", next_state=("c",),
-        rewards={"dream": 1.0, "doubt": -0.5},
+        rewards={"dream": 1.0, "uncertainty_penalty": -0.5},
     )  # fmt: skip
-    assert rules.environment_rewards([t], 0.5, ("doubt",)) == [{"dream": 0.5}]
-    assert rules.environment_rewards([t], 0.0, ("doubt",)) == [{}]
-    assert rules.unscaled_rewards([t], ("doubt",)) == [{"doubt": -0.5}]
+    assert rules.environment_rewards([t], 0.5, ("uncertainty_penalty",)) == [
+        {"dream": 0.5}
+    ]
+    assert rules.environment_rewards([t], 0.0, ("uncertainty_penalty",)) == [{}]
+    assert rules.unscaled_rewards([t], ("uncertainty_penalty",)) == [
+        {"uncertainty_penalty": -0.5}
+    ]
 
 
 @pytest.mark.parametrize(

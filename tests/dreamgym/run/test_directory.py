@@ -159,7 +159,7 @@ def test_what_is_followed_is_told_with_its_speed_and_gaps_are_filled(
     with monkeypatch.context() as patched:
         fake = types.SimpleNamespace(monotonic=lambda: next(clock, 110.0))
         patched.setattr(directory, "time", fake)
-        with run.following("bc", 30) as told:
+        with run.progress_report("bc", 30) as told:
             told(10, {"loss": 2.0, "tokens": 100})  # in 2 s
             told(10, {})
             told(20, {"loss": 1.0, "tokens": 110})  # in 5.5 s since the last row

@@ -416,7 +416,7 @@ def test_random_variations_are_none_or_whole(tok, text_model):
     assert others(tok, text_model).vary([], key=jax.random.key(0)) == []
 
 
-# --- what is said of doubt ---------------------------------------------------
+# --- confidence ---------------------------------------------------
 
 
 def test_signals_leave_answers_as_they_are(tok, text_model):
@@ -472,9 +472,11 @@ def test_signals_count_the_samples_that_agree(
     assert asked == [0, 1, 2]
 
 
-def trusting(tok, model, trust="token_probability", **settings):
+def trusting(tok, model, signal="token_probability", **settings):
     memory = others(tok, model).memory
-    return LocalExperienceModel(model, tok, memory, SHAPE, trust=trust, **settings)
+    return LocalExperienceModel(
+        model, tok, memory, SHAPE, confidence_signal=signal, **settings
+    )
 
 
 def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
@@ -515,9 +517,9 @@ def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
 
 def test_chances_are_scaled_last(tok, text_model):
     scale = Calibration(confidence=Platt(0.5, -1.0), p_terminal=Platt(1.0, 2.0))
-    for trust in ("token_probability", "self_consistency"):
-        raw = trusting(tok, text_model, trust).predict(QUERIES)
-        got = trusting(tok, text_model, trust, calibration=scale).predict(QUERIES)
+    for signal in ("token_probability", "self_consistency"):
+        raw = trusting(tok, text_model, signal).predict(QUERIES)
+        got = trusting(tok, text_model, signal, calibration=scale).predict(QUERIES)
         assert got == [scale(p) for p in raw]
         assert got != raw
 

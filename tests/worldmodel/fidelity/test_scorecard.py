@@ -228,7 +228,7 @@ def test_no_episodes_are_no_numbers():
     assert brief(card["exact"]["all"]) == {"mean": None, "count": 0}
 
 
-# --- what is said of doubt ---------------------------------------------------
+# --- confidence --------------------------------------------------------------
 
 TOLD = dataclasses.replace(
     SEED, task=dataclasses.replace(SEED.task, instruction="lamp on door open")

@@ -15,10 +15,13 @@ from worldmodel.experience.prompted import PromptedExperienceModel
 
 
 def trusting(
-    server: Server, trust: str, *names: str, **more
+    server: Server, signal: str, *names: str, **more
 ) -> PromptedExperienceModel:
     return PromptedExperienceModel(
-        chat(server.url, **more), memory(*names), PromptedConfig(retries=1), trust=trust
+        chat(server.url, **more),
+        memory(*names),
+        PromptedConfig(retries=1),
+        confidence_signal=signal,
     )
 
 
@@ -83,9 +86,12 @@ def test_nearest_is_how_near_the_memory_is_without_the_own_task():
 def test_the_chances_are_scaled_after_the_signal_is_taken():
     with serving(ok(SAID)) as server:
         model = PromptedExperienceModel(
-            chat(server.url), memory(), PromptedConfig(), trust="self_consistency",
+            chat(server.url),
+            memory(),
+            PromptedConfig(),
+            confidence_signal="self_consistency",
             scale=lambda a: a._replace(confidence=a.confidence / 2),
-        )  # fmt: skip
+        )
         (found,) = model.predict([ask()])
     assert found.confidence == 0.5
 
@@ -117,14 +123,16 @@ def test_a_server_that_dies_while_it_is_sampled_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("trust", "temperature", "told"),
+    ("signal", "temperature", "told"),
     [
-        ("ensemble", 0.7, "trust must be one of"),
+        ("ensemble", 0.7, "confidence_signal must be one of"),
         ("self_consistency", 0.0, "must be > 0"),
     ],
 )
-def test_a_signal_that_a_server_cannot_give_is_refused(trust, temperature, told):
+def test_a_signal_that_a_server_cannot_give_is_refused(signal, temperature, told):
     client = chat("http://127.0.0.1:9/v1", temperature=temperature)
     assert dataclasses.asdict(client.config)["temperature"] == temperature
     with pytest.raises(ValueError, match=told):
-        PromptedExperienceModel(client, memory(), PromptedConfig(), trust=trust)
+        PromptedExperienceModel(
+            client, memory(), PromptedConfig(), confidence_signal=signal
+        )
