@@ -51,10 +51,10 @@ class LessonTracker:
         `epochs` is the number of passes over the tasks of the lesson's mixture since
         then (see `tasks`).
         """
-        spent = 1.0 if self.lesson.unit == "updates" else epochs
+        budget_used = 1.0 if self.lesson.unit == "updates" else epochs
         measures = self.skills.measures()
         self.state = lessons.advance(
-            self.state, self.lessons, measures, self._config, spent=spent
+            self.state, self.lessons, measures, self._config, budget_used=budget_used
         )
         self.skills = Skills()
         return skill_collapse.flags(self.state, self._config)

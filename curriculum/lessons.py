@@ -81,7 +81,7 @@ class Lesson:
     """One lesson: its task mixture, its rewards, its budget and its goals.
 
     `rewards` are factors of the reward's components by name; the others stay as they
-    are. `budget` is the minimum and maximum spent in it, in `unit`s: epochs over the
+    are. `budget` is the minimum and maximum length of it, in `unit`s: epochs over the
     tasks of its mixture, updates, or examples. It is passed when every measure of
     `promote` is reached in several checks in a row. With `can_regress`, a later loss of
     these measures leads back to it; it is False where later lessons measure them on
@@ -124,7 +124,7 @@ class LessonState:
     """
 
     index: int = 0
-    spent: float = 0.0
+    budget_used: float = 0.0
     passed: int = 0
     failed: int = 0
     floors: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
@@ -148,28 +148,28 @@ def advance(
     measures: Mapping[str, float],
     config: LessonConfig,
     *,
-    spent: float | int,
+    budget_used: float | int,
 ) -> LessonState:
     """Return the state after a check of the skills.
 
-    `spent` is what was spent since the last check, in the lesson's unit. The state goes
-    back to the earliest lesson whose measures are lost, or on where all of `promote` is
-    reached and the minimal budget spent, or where the maximal budget is spent. The last
-    lesson is never passed. An unknown measure neither promotes nor sets back.
+    `budget_used` is the training since the last check, in the lesson's unit. The state
+    goes back to the earliest lesson whose measures are lost. It advances where all of
+    `promote` is reached and the minimal budget is spent, or the maximal budget is.
+    The last lesson is never passed. An unknown measure neither promotes nor sets back.
 
     Raises:
-      ValueError: there are no lessons, the state is beyond them, or `spent` is
+      ValueError: there are no lessons, the state is beyond them, or `budget_used` is
         negative.
     """
-    if not 0 <= state.index < len(lessons) or spent < 0:
+    if not 0 <= state.index < len(lessons) or budget_used < 0:
         raise ValueError(
-            f"expected a lesson of {len(lessons)} and spent >= 0, got number "
-            f"{state.index} and {spent}"
+            f"expected a lesson of {len(lessons)} and budget_used >= 0, got number "
+            f"{state.index} and {budget_used}"
         )
     lesson = lessons[state.index]
     state = dataclasses.replace(
         state,
-        spent=state.spent + spent,
+        budget_used=state.budget_used + budget_used,
         history=(*state.history, dict(measures))[-HISTORY:],
     )
     lost = _lost_lesson(state, lessons, measures, config.regression_margin)
@@ -186,15 +186,15 @@ def advance(
         return dataclasses.replace(
             state,
             index=lost,
-            spent=0.0,
+            budget_used=0.0,
             passed=0,
             failed=0,
             floors=floors,
             why="regression",
         )
     min_budget, max_budget = lesson.budget
-    skilled = passed >= config.consecutive_checks and state.spent >= min_budget
-    out_of_budget = config.advance_on_budget and state.spent >= max_budget
+    skilled = passed >= config.consecutive_checks and state.budget_used >= min_budget
+    out_of_budget = config.advance_on_budget and state.budget_used >= max_budget
     if state.index + 1 == len(lessons) or not (skilled or out_of_budget):
         return state
     # The floor is the threshold, or less where the budget ran out first: what was never
@@ -204,7 +204,7 @@ def advance(
     return dataclasses.replace(
         state,
         index=state.index + 1,
-        spent=0.0,
+        budget_used=0.0,
         passed=0,
         failed=0,
         floors={**state.floors, lesson.name: floor},

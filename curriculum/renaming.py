@@ -122,13 +122,13 @@ class Renaming:
         entities_of_task = sorted({w for words in _lines(task) for w in words} & names)
         renames: dict[str, str] = {}
         for i in rng.permutation(len(entities_of_task)):
-            taken = {*renames, *renames.values()}
-            if entities_of_task[i] in taken:
+            used_words = {*renames, *renames.values()}
+            if entities_of_task[i] in used_words:
                 continue
             candidates = [
                 w
                 for w in stand_ins(task, entities_of_task[i], names, neighbour_sets)
-                if w not in taken
+                if w not in used_words
             ]
             if candidates:
                 renames[entities_of_task[i]] = candidates[

@@ -187,10 +187,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run = Run.open(args.run)
         rows, about = dream_rows(run, args)
-        asked, more = prompted_row(run, args)
+        server_row, more = prompted_row(run, args)
     except RunError as error:
         raise SystemExit(str(error)) from None
-    rows.append(asked)
+    rows.append(server_row)
     pythons = dict(x.split("=", 1) for x in args.python_for)
     names = [run.config.env.id, *OUR_ENVIRONMENTS, *ENVIRONMENTS]
     if args.envs is not None:

@@ -54,11 +54,11 @@ class Tape(VectorEnv):
     def replay(self, env: VectorEnv) -> float:
         """Return the seconds that the recorded calls take in another batch."""
         start = time.perf_counter()
-        for kind, given in self.orders:
+        for kind, order in self.orders:
             if kind == "reset":
-                env.reset(options=given)
+                env.reset(options=order)
             else:
-                env.step(given)
+                env.step(order)
         return time.perf_counter() - start
 
 
@@ -89,7 +89,7 @@ def dreamed(
     work: Callable[[VectorEnv], Any],
     rounds: int,
     *,
-    all_asked: bool = False,
+    count_repeats: bool = False,
 ) -> tuple[Row, float]:
     """Return a row, and by how much the first time took longer (it compiles)."""
 
@@ -109,7 +109,7 @@ def dreamed(
         experience.queried - before[0],
         experience.computed - before[1],
     )
-    rates = [(num_queries if all_asked else computed) / s for s in seconds]
+    rates = [(num_queries if count_repeats else computed) / s for s in seconds]
     row = {
         "what": what,
         "processes": 1,
@@ -168,7 +168,7 @@ def dream_rows(run: Run, args: argparse.Namespace) -> tuple[list[Row], list[str]
         )
 
     row, _ = dreamed(
-        name, run, experience, len(groups), update, args.rounds, all_asked=True
+        name, run, experience, len(groups), update, args.rounds, count_repeats=True
     )
     return [*rows, row], about
 

@@ -92,7 +92,7 @@ def branch(
     """
     all_actions = sorted({t.action for e in episodes for t in e.transitions})
     chosen = list(episodes)[:max_episodes]
-    tried = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
+    attempts = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
     points = [branch_point(env, e) for e in chosen]
     states = branch_states(env, chosen)
     branches: dict[tuple[int, int], list[Branch]] = {}
@@ -112,7 +112,7 @@ def branch(
                 point, step, all_actions, proposals, alternatives, seed
             )
             counts["invalid_proposals"] += count
-            _take_all(point, step, actions, tried, results, counts)
+            _take_all(point, step, actions, attempts, results, counts)
         except StateNotReached as error:
             unreachable.add(number)
             counts["raised"] += bool(str(error))
@@ -172,7 +172,7 @@ def _take_all(
     point: BranchPoint,
     step: int,
     actions: Sequence[str],
-    tried: set[tuple],
+    attempts: set[tuple],
     results: list[Branch],
     counts: Counter[str],
 ) -> None:
@@ -184,11 +184,11 @@ def _take_all(
     episode = point.episode
     for action in actions:
         key = (episode.task.id, episode.transitions[step].state, action)
-        if key in tried:
+        if key in attempts:
             counts["duplicates"] += 1
             continue
         result = point.branch(step, action)
-        tried.add(key)
+        attempts.add(key)
         if result is None:
             counts["crashed"] += 1
         else:

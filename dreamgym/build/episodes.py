@@ -77,7 +77,7 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
     train = read_episodes(source.path("episodes.jsonl"))
     dev = read_episodes(source.path("dev.jsonl"))
     sides = {e.task.id: "train" for e in train} | {e.task.id: "dev" for e in dev}
-    taken = {e.id for e in (*train, *dev)}
+    used_ids = {e.id for e in (*train, *dev)}
     additions = [
         _moved(e, sides.get(e.task.id, e.task.split)) for e in read_episodes(path)
     ]
@@ -90,8 +90,8 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
         fresh_dev += out
     for side, new in ((train, fresh_train), (dev, fresh_dev)):
         for e in new:
-            side.append(_renamed(e, taken))
-            taken.add(side[-1].id)
+            side.append(_renamed(e, used_ids))
+            used_ids.add(side[-1].id)
     return train, dev
 
 
@@ -101,10 +101,10 @@ def _moved(episode: Episode, split: str) -> Episode:
     )
 
 
-def _renamed(episode: Episode, taken: set[str]) -> Episode:
+def _renamed(episode: Episode, used_ids: set[str]) -> Episode:
     """The episode under an id that is free: two collections may number alike."""
     name, number = episode.id, 1
-    while name in taken:
+    while name in used_ids:
         number += 1
         name = f"{episode.id}#{number}"
     return dataclasses.replace(episode, id=name)
@@ -157,8 +157,8 @@ def nested_subset(
 ) -> list[Episode]:
     """A share of the episodes, at least one, in their order; nested by the seed."""
     count = max(round(share * len(episodes)), 1)
-    drawn = np.random.default_rng(seed).permutation(len(episodes))[:count]
-    return [episodes[i] for i in sorted(drawn)]
+    order = np.random.default_rng(seed).permutation(len(episodes))[:count]
+    return [episodes[i] for i in sorted(order)]
 
 
 def broken_counts(episodes: Sequence[Episode]) -> dict[str, int]:

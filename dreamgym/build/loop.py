@@ -195,5 +195,5 @@ def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
         return early.bc_examples(policy, run_episodes.imitated_episodes(run))
     experts, _ = run_episodes.demonstrations(run)
     branches = run.path("branches.jsonl")
-    known = read_branches(branches) if branches.is_file() else []
-    return early.iwm_examples(policy, experts, known)
+    earlier_branches = read_branches(branches) if branches.is_file() else []
+    return early.iwm_examples(policy, experts, earlier_branches)

@@ -85,7 +85,7 @@ def reward_function(
         client = run_client(run, config.judge.chat, stage, "judge")
         judge = _RunJudge(client, config.judge, seed=run.config.seed)
     try:
-        yield RewardFunction(config, learned=model, judge=judge)
+        yield RewardFunction(config, reward_model=model, judge=judge)
     finally:
         if client is not None:
             client.close()

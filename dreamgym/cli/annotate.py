@@ -76,12 +76,12 @@ def add(commands: Any) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Raise ValueError where an option is missing, or of another way."""
     for way, names in _WAYS.items():
-        given = [n for n in names if getattr(args, n) is not None]
+        options = [n for n in names if getattr(args, n) is not None]
         if way == args.by:
-            if names and names[0] not in given:
+            if names and names[0] not in options:
                 raise ValueError(f"--by {way} needs {_NEEDS[way]}")
-        elif given:
-            name = given[0].replace("_", "-")
+        elif options:
+            name = options[0].replace("_", "-")
             raise ValueError(f"--{name} is for --by {way}, not --by {args.by}")
 
 
@@ -103,7 +103,7 @@ def _annotate(args: argparse.Namespace) -> None:
         annotator = annotate.teacher(chat, args.to)
         client = annotator.client
     elif run is not None:
-        annotator = annotate.own(run, settings["samples"])
+        annotator = annotate.model_annotator(run, settings["samples"])
     else:
         annotator = RuleAnnotator()
     try:

@@ -44,7 +44,7 @@ examples:
 Formats, before and after: docs/reference/episodes.md
 """
 
-MAX_SHOWN_ERRORS = 5
+MAX_ERROR_LINES = 5
 """So many of those that were left out are told one by one."""
 
 
@@ -126,10 +126,10 @@ def _import(args: argparse.Namespace) -> None:
                 )
             ),
         )  # fmt: skip
-    for error in errors[:MAX_SHOWN_ERRORS]:
+    for error in errors[:MAX_ERROR_LINES]:
         print(f"left out: {error}", file=sys.stderr)
-    if len(errors) > MAX_SHOWN_ERRORS:
-        print(f"left out: {len(errors) - MAX_SHOWN_ERRORS} more", file=sys.stderr)
+    if len(errors) > MAX_ERROR_LINES:
+        print(f"left out: {len(errors) - MAX_ERROR_LINES} more", file=sys.stderr)
     # Read back from the disk: what is counted is what the next command will find.
     summary = summarise(_episodes(args.to))
     print(

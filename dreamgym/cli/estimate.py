@@ -133,18 +133,23 @@ def print_study_estimate(study: Any, root: Path) -> None:
     from dreamgym.commands.study import unfinished
     from dreamgym.stages.table import STAGES
 
-    every, least, most, longest = [], 0.0, 0.0, 0.0
+    every, total_low, total_high, longest = [], 0.0, 0.0, 0.0
     for config, done in unfinished(study, root):
         if config.server is not None or done >= STAGES.keys():
             continue
         result = _estimate_of(config, fine_tune=study.last_stage == "transfer")
         every.append(result)
         low, high = estimate.ranges(result, done)["seconds"]
-        least, most, longest = least + low, most + high, max(longest, high)
+        total_low, total_high, longest = (
+            total_low + low,
+            total_high + high,
+            max(longest, high),
+        )
     if every:
         print(
-            f"estimate: {estimate.time_of(least)} to {estimate.time_of(most)} for "
-            f"{len(every)} cells, the longest {estimate.time_of(longest)} at most",
+            f"estimate: {estimate.time_of(total_low)} to "
+            f"{estimate.time_of(total_high)} for {len(every)} cells, the longest "
+            f"{estimate.time_of(longest)} at most",
             file=sys.stderr,
         )
         _warn(every, root)

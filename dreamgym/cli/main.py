@@ -113,8 +113,8 @@ def _run(words: list[str]) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.typed = rest
     # `--env my_module:MyEnv` may lie here. Last: nothing of ours is to be hidden by it.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
+    if (directory := str(Path.cwd())) not in sys.path:
+        sys.path.append(directory)
     try:
         status = args.body(args)
         check_interrupt()

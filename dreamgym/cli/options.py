@@ -34,7 +34,7 @@ ENV_HELP = (
     "(default: textworld)"
 )
 
-_OWN = {
+_OPTION_OF = {
     **{name: f"--{name}" for name in ("preset", "seed", "model", "server")},
     "env.id": "--env",
     "data.episodes": "--episodes",
@@ -183,8 +183,8 @@ def _setting(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not name or not sign:
         raise ValueError(f"--set {text!r}: expected NAME=VALUE")
-    if name in _OWN:
-        raise ValueError(f"--set {text!r}: {name} is set by {_OWN[name]}")
+    if name in _OPTION_OF:
+        raise ValueError(f"--set {text!r}: {name} is set by {_OPTION_OF[name]}")
     try:
         return name, tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
@@ -251,8 +251,8 @@ def _with_typed(config: RunConfig, args: Sequence[str]) -> RunConfig:
     """
     for option in args:
         name = option.partition("=")[0].removeprefix("--").replace("-", "_")
-        if option.startswith("--") and name in _OWN:
-            raise ValueError(f"{option}: {name} is set by {_OWN[name]}")
+        if option.startswith("--") and name in _OPTION_OF:
+            raise ValueError(f"{option}: {name} is set by {_OPTION_OF[name]}")
     import tyro  # only where it is needed: it takes as long as all the rest
 
     return tyro.cli(
@@ -287,8 +287,8 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     file = read_config(args.config)
     first = {"preset": "default", "seed": 0, "model": None}
     for name in first:
-        given, in_file = getattr(args, name), file.pop(name, first[name])
-        first[name] = in_file if given is None else given
+        option, in_file = getattr(args, name), file.pop(name, first[name])
+        first[name] = in_file if option is None else option
     config = _of_model(
         preset(first["preset"], seed=first["seed"]), first["model"], args
     )

@@ -145,10 +145,10 @@ def _scorecard(args: argparse.Namespace) -> None:
     run = Run.open(
         args.run_dir, make_mesh(parse_mesh(args.mesh)) if args.mesh else None
     )
-    card, page = scorecard_command.full_scorecard(
+    entries, page = scorecard_command.full_scorecard(
         run, args.episodes, args.limit, server
     )
-    print(json.dumps(card) if args.json else scorecard_page.table(card))
+    print(json.dumps(entries) if args.json else scorecard_page.table(entries))
     if not args.json:
         print(f"\npage: {page}")
 
@@ -257,7 +257,7 @@ def _settings(args: argparse.Namespace, source: "Run | None" = None) -> "RunConf
         config = source.config
     else:
         return config_of(args)
-    given = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
+    options = [*changed_options(args), *(["--episodes"] if args.episodes else [])]
     present = {
         "preset": config.preset,
         "seed": config.seed,
@@ -265,18 +265,21 @@ def _settings(args: argparse.Namespace, source: "Run | None" = None) -> "RunConf
         "model": config.model,
     }
     same = {f"--{k}" for k, value in present.items() if getattr(args, k) == value}
-    given = [option for option in given if option not in same]
-    if config.data.base_run and (given or args.command == "control"):
+    options = [option for option in options if option not in same]
+    if config.data.base_run and (options or args.command == "control"):
         raise RunError(
             f"{root} is a refit of {config.data.base_run} and goes on under its "
-            f"settings: drop {[*given, 'control'][0]}"
+            f"settings: drop {[*options, 'control'][0]}"
         )
-    if set(given) <= {"--set", "--algorithm", "--config"} and args.command != "control":
+    if (
+        set(options) <= {"--set", "--algorithm", "--config"}
+        and args.command != "control"
+    ):
         return change_run_settings(config, args)
     if source is not None:
         raise RunError(
             f"--name goes on under the settings of {source.root} and those of --set: "
-            f"drop {[*given, 'control'][0]}"
+            f"drop {[*options, 'control'][0]}"
         )
     return config_of(args)
 

@@ -81,7 +81,7 @@ def teacher(chat: ChatConfig, out: Path) -> TeacherAnnotator:
     return TeacherAnnotator(ChatClient(chat, answers_of(out)), TeacherConfig())
 
 
-def own(run: Run, samples: int) -> RejectionSamplingAnnotator:
+def model_annotator(run: Run, samples: int) -> RejectionSamplingAnnotator:
     """The annotator that takes the right ones of a run's own samples.
 
     Raises:

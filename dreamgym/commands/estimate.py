@@ -200,13 +200,13 @@ def _answers(
     }
 
 
-def _steps(loop: LoopConfig, most: int) -> int:
+def _steps(loop: LoopConfig, max_steps: int) -> int:
     """Steps that the rollouts of a loop may take: half of those that `resample` may."""
     groups = (
         loop.tasks_per_update * (1 + loop.max_resample_rounds / 2)
         + loop.forks_per_update
     )
-    steps = round(loop.updates * groups * loop.group_size * most)
+    steps = round(loop.updates * groups * loop.group_size * max_steps)
     return min(steps, loop.max_transitions) if loop.max_transitions else steps
 
 
@@ -252,9 +252,9 @@ def ranges(
 ) -> dict[str, tuple[float, float]]:
     """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
     left = {k: s for k, s in estimate.seconds.items() if k not in done and s}
-    most = sum((HIGHEST * s + compiled(k) for k, s in left.items()), 0.0)
+    high = sum((HIGHEST * s + compiled(k) for k, s in left.items()), 0.0)
     return {
-        "seconds": (LOWEST * sum(left.values()), most),
+        "seconds": (LOWEST * sum(left.values()), high),
         "memory": (LOWEST * estimate.memory, HIGHEST * estimate.memory),
         "disk": (LOWEST * estimate.disk, HIGHEST * estimate.disk),
         "requests": (LOWEST * estimate.requests, HIGHEST * estimate.requests),
@@ -266,10 +266,10 @@ def ranges(
 def summary(estimate: Estimate, done: Collection[str] = ()) -> str:
     """One line of ranges."""
     intervals = ranges(estimate, done)
-    (low, high), (least, most) = intervals["seconds"], intervals["memory"]
+    (low, high), (memory_low, memory_high) = intervals["seconds"], intervals["memory"]
     line = (
-        f"estimate: {time_of(low)} to {time_of(high)}, {_size(least)} to "
-        f"{_size(most)} of memory, {_size(intervals['disk'][1])} of disk at most"
+        f"estimate: {time_of(low)} to {time_of(high)}, {_size(memory_low)} to "
+        f"{_size(memory_high)} of memory, {_size(intervals['disk'][1])} of disk at most"
     )
     if estimate.requests:
         fewest, many = intervals["requests"]

@@ -49,10 +49,10 @@ def _free(run: Run, name: str, episodes: str) -> str:
     The run's own have `dev` and `dev-server`.
     """
     for number in itertools.count(2 if name in ("dev", "dev-server") else 1):
-        tried = name if number == 1 else f"{name}-{number}"
-        path = f"scorecard/{tried}.json"
+        candidate = name if number == 1 else f"{name}-{number}"
+        path = f"scorecard/{candidate}.json"
         if not run.path(path).is_file() or run.read_json(path)["episodes"] == episodes:
-            return tried
+            return candidate
     raise AssertionError
 
 

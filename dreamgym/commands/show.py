@@ -56,18 +56,18 @@ def show(
     with run_chat.experience_session(experience):
         one = compare_step(experience, recall, chosen, number - 1)
         single = episode_view(chosen, [one], readable, first=number)
-        view: dict[str, Any] = {}
+        page_view: dict[str, Any] = {}
         if whole or html is not None:
             steps = compare_episode(experience, recall, chosen)
-            view = episode_view(chosen, steps, readable)
-    print_episode(view if whole else single, console)
+            page_view = episode_view(chosen, steps, readable)
+    print_episode(page_view if whole else single, console)
     if html is not None:
         page.write(
             html,
             "episodes.html",
             title=f"Dream and reality: {single['title']}",
             single=single,
-            view=view,
+            view=page_view,
             legend=LEGEND,
         )
 

@@ -299,10 +299,10 @@ class WarmstartConfig:
     to the budget, in [0, 1]; 0 takes the writer as it is."""
 
     def __post_init__(self):
-        for name, known in (("method", METHODS), ("writer", WRITERS)):
-            if getattr(self, name) not in known:
-                got = getattr(self, name)
-                raise ValueError(f"{name} must be one of {known}, got {got!r}")
+        for name, choices in (("method", METHODS), ("writer", WRITERS)):
+            if getattr(self, name) not in choices:
+                value = getattr(self, name)
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
         if not 0.0 <= self.iwm_share < 1.0:
             raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
         if not 0 <= self.bootstrap_share <= 1:

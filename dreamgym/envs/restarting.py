@@ -24,7 +24,7 @@ CAPABILITIES = (
 )  # fmt: skip
 """Optional methods of an environment (base.py) that are passed on."""
 
-LOST = (ConnectionError, EOFError, TimeoutError)
+CONNECTION_ERRORS = (ConnectionError, EOFError, TimeoutError)
 """Errors that say that the instance is lost, and not that one game is faulty."""
 
 PATIENCE = 3
@@ -109,7 +109,9 @@ class RestartingEnv(gymnasium.Wrapper):
         """Return what a call returns, in the third instance at the latest."""
         for _ in range(PATIENCE):
             result = guarded(self.env, lambda: call(self.env), seconds=seconds)
-            if not (isinstance(result, EnvironmentFailure) and _is_lost(result)):
+            if not (
+                isinstance(result, EnvironmentFailure) and _is_connection_error(result)
+            ):
                 return result
             self._restart()
             if not self._at_same_place():
@@ -156,7 +158,7 @@ class RestartingEnv(gymnasium.Wrapper):
 
     def _failed(self, failure: EnvironmentFailure) -> Exception:
         """Return the error to raise; a restart helps whoever plays next."""
-        if not isinstance(failure.error, LOST):
+        if not isinstance(failure.error, CONNECTION_ERRORS):
             return failure.error
         self._lost_in_a_row += 1
         if self._lost_in_a_row >= PATIENCE:
@@ -164,7 +166,7 @@ class RestartingEnv(gymnasium.Wrapper):
                 f"{failure.environment} is down: {PATIENCE} games in a row ended with "
                 f"{failure.reason} ({failure.place}), in fresh instances too"
             )
-        if not _is_lost(failure):
+        if not _is_connection_error(failure):
             self._restart()  # a call that hangs may still hold it
         return failure.error
 
@@ -173,9 +175,9 @@ class RestartingEnv(gymnasium.Wrapper):
         guarded(self.env, self.env.close, seconds=self._step_seconds)
 
 
-def _is_lost(failure: EnvironmentFailure) -> bool:
+def _is_connection_error(failure: EnvironmentFailure) -> bool:
     timed_out = isinstance(failure.error, EnvironmentTimeout)
-    return isinstance(failure.error, LOST) and not timed_out
+    return isinstance(failure.error, CONNECTION_ERRORS) and not timed_out
 
 
 def open_env(

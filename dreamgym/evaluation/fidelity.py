@@ -83,7 +83,7 @@ class Replays:
     def __init__(self, env: gymnasium.Env):
         self._env, self.transitions, self.failed = env, 0, 0
         self.stochastic = not base.is_deterministic(env)
-        self._known: dict[tuple, ReplayResult | None] = {}
+        self._results: dict[tuple, ReplayResult | None] = {}
 
     def __call__(self, query: Query) -> ReplayResult | None:
         """Return what a query's action leads to, its past played again first.
@@ -93,9 +93,9 @@ class Replays:
         is played once; a family's scorecard asks again what the whole one asked.
         """
         key = (query.task.id, *query[1:])
-        if key not in self._known:
-            self._known[key] = self._play(query)
-        return self._known[key]
+        if key not in self._results:
+            self._results[key] = self._play(query)
+        return self._results[key]
 
     def _step(self, action: str):
         self.transitions += 1
@@ -105,7 +105,7 @@ class Replays:
         result = base.guarded(self._env, lambda: self._replay(query))
         if isinstance(result, base.EnvironmentFailure):
             self.failed += 1
-            if self.failed >= MAX_FAILED and self.failed == len(self._known) + 1:
+            if self.failed >= MAX_FAILED and self.failed == len(self._results) + 1:
                 raise EnvironmentDown(
                     f"{result.environment} broke each of {self.failed} episodes that "
                     f"were played again: {result.reason}"

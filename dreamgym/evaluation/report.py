@@ -41,7 +41,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def print_table(results: dict[str, Any], console: Console) -> None:
-    """Print the final table: drawn on a terminal, as Markdown elsewhere."""
+    """Print the final table: rich_table on a terminal, as Markdown elsewhere."""
     if not console.is_terminal:
         for line in printable_lines(table(results)):
             console.print(Text(line), soft_wrap=True)
@@ -50,16 +50,16 @@ def print_table(results: dict[str, Any], console: Console) -> None:
     for title, group in groups:
         if not group["policies"]:
             continue
-        drawn = Table(
+        rich_table = Table(
             title=Text(printable(title), "bold"), title_justify="left", box=SIMPLE_HEAD,
             pad_edge=False,
         )  # fmt: skip
         for i, name in enumerate(_HEAD):
-            drawn.add_column(name, justify="left" if i == 0 else "right")
+            rich_table.add_column(name, justify="left" if i == 0 else "right")
         for name, row in group["policies"].items():
             cells = [printable(cell.replace("\\*", "*")) for cell in _cells(name, row)]
-            drawn.add_row(*map(Text, cells))
-        console.print(drawn)
+            rich_table.add_row(*map(Text, cells))
+        console.print(rich_table)
         for name, d in group["paired"].items():
             pair = f"{printable(name).replace('_', ' ')}: {difference_text(d)}"
             console.print(Text(pair, "dim"))

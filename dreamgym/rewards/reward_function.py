@@ -93,16 +93,16 @@ class RewardFunction:
         self,
         config: RewardConfig,
         *,
-        learned: StepScorer | None = None,
+        reward_model: StepScorer | None = None,
         judge: StepJudge | None = None,
     ):
         """Raise ValueError if the settings name a source that is not given."""
-        for source, model in (("reward_model", learned), ("judge", judge)):
+        for source, model in (("reward_model", reward_model), ("judge", judge)):
             if source in config.sources and model is None:
                 raise ValueError(
                     f"sources name {source!r}, and no such model was given"
                 )
-        self.config, self._learned, self._judge = config, learned, judge
+        self.config, self._reward_model, self._judge = config, reward_model, judge
 
     def score(
         self, episodes: Sequence[Episode], pasts: Pasts | None = None
@@ -256,10 +256,10 @@ class RewardFunction:
         pasts: Pasts,
     ) -> _EpisodeScores:
         """Return the reward model's scores; it is sure where p is far from 0.5."""
-        assert self._learned is not None
+        assert self._reward_model is not None
         c = self.config.reward_model
         index = [i for i, steps in enumerate(wanted) if steps]
-        results = self._learned.scores(
+        results = self._reward_model.scores(
             [(episodes[i].task, episodes[i].transitions) for i in index],
             [pasts[i] for i in index],
         )

@@ -210,20 +210,20 @@ class Run:
         if marker is not None:
             print(f"{name}: done before", file=sys.stderr)
             return marker
-        spent = self.root / "stages" / f"{name}.seconds"
-        before = _seconds(spent)
+        seconds_file = self.root / "stages" / f"{name}.seconds"
+        before = _seconds(seconds_file)
         start = time.monotonic()
         steps = self.root / "stages" / f"{name}.steps"
         try:
-            with self.real_steps.recorded(steps) as taken, progress_bar(0, name):
+            with self.real_steps.recorded(steps) as counter, progress_bar(0, name):
                 numbers = body()
         finally:
             seconds = before + time.monotonic() - start
-            with contextlib.suppress(OSError), atomic_write(spent) as file:
+            with contextlib.suppress(OSError), atomic_write(seconds_file) as file:
                 file.write(f"{seconds:.1f}")
-        numbers = _with_real_steps(numbers, taken.count, test=test)
+        numbers = _with_real_steps(numbers, counter.count, test=test)
         self.mark(name, numbers, seconds=seconds, key=key)
-        spent.unlink(missing_ok=True)
+        seconds_file.unlink(missing_ok=True)
         self.track(f"done/{name}", 0, numbers | {"seconds": seconds})
         print_stage(name, seconds, {k: v for k, v in numbers.items() if _is_short(v)})
         return {"numbers": numbers, "seconds": seconds}
@@ -354,10 +354,10 @@ def _settings(path: Path, manifest: dict[str, Any]) -> RunConfig:
             )
         return config
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        versions_there = manifest.get("versions")
+        saved_versions = manifest.get("versions")
         maker = "of an unknown version"
-        if isinstance(versions_there, dict):
-            maker = versions_there.get("dreamgym", maker)
+        if isinstance(saved_versions, dict):
+            maker = saved_versions.get("dreamgym", maker)
         raise RunError(
             f"{path}: made by dreamgym {maker}, whose settings this version does not "
             f"read ({error}); choose another --run-dir"

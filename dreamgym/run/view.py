@@ -34,8 +34,8 @@ class StageView(Run):
         Raises:
           UndeclaredError: another path.
         """
-        known = itertools.chain(self._files, SHARED_PATHS)
-        if not any(name == w or name.startswith(f"{w}/") for w in known):
+        patterns = itertools.chain(self._files, SHARED_PATHS)
+        if not any(name == w or name.startswith(f"{w}/") for w in patterns):
             raise UndeclaredError(
                 f"stage {self._stage.name!r} uses {name!r}, which neither it nor a "
                 f"stage that it needs writes; those write {sorted(self._files)}"

@@ -64,7 +64,7 @@ def _lower_bound(
     loop = run.config.train
     if not loop.update.in_returns or loop.replay.ratio:
         return {"sentence": UNPROMISED}
-    if _paid_otherwise(run.config):
+    if _has_other_rewards(run.config):
         return {"sentence": UNMEASURED}
     limit = run.config.fidelity.transitions
     errors = fidelity.largest_errors(experience, dev, limit=limit)
@@ -76,7 +76,7 @@ def _lower_bound(
     )  # fmt: skip
 
 
-def _paid_otherwise(config: RunConfig) -> bool:
+def _has_other_rewards(config: RunConfig) -> bool:
     """Whether updates in the dream earn more or less than what the dream says."""
     update = config.train.update
     withheld = (

@@ -161,8 +161,8 @@ def _fit_writer(
     count = round(c.bootstrap_share * len(written))
     if not count:
         return control
-    drawn = sorted(np.random.default_rng(run.config.seed).permutation(written)[:count])
-    chosen, thoughts = [cases[i] for i in drawn], [thoughts[i] for i in drawn]
+    sample = sorted(np.random.default_rng(run.config.seed).permutation(written)[:count])
+    chosen, thoughts = [cases[i] for i in sample], [thoughts[i] for i in sample]
     fit = run.config.bc.fit
     steps = max(int(c.bootstrap_share * fit.steps), 1)
     return fit_model(

@@ -150,8 +150,10 @@ def _with_params(policy: Policy, state: TrainState) -> Policy:
 
 def _transitions(envs: VectorEnv, parts: LoopParts) -> int:
     """Return the transitions taken so far, with those of the feasibility filter."""
-    taken = 0 if parts.feasibility is None else parts.feasibility.transitions
-    return envs.transitions + taken
+    trial_transitions = (
+        0 if parts.feasibility is None else parts.feasibility.transitions
+    )
+    return envs.transitions + trial_transitions
 
 
 def _propose_tasks(

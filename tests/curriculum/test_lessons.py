@@ -24,7 +24,7 @@ def went(rows, *, config=CONFIG, state=None, spent=1):
     """Indices after each check, and the last state."""
     state, out = LessonState() if state is None else state, []
     for row in rows:
-        state = advance(state, PLAN, row, config, spent=spent)
+        state = advance(state, PLAN, row, config, budget_used=spent)
         out.append(state.index)
     return out, state
 
@@ -63,7 +63,7 @@ def test_regression_needs_checks_in_a_row_and_more_than_the_margin():
     assert went([{"x": 0.69}, HELD, {"x": 0.69}], state=second)[0] == [1, 1, 1]
     got, state = went([{"x": 0.69}, {"x": 0.69}], state=second)
     assert got == [1, 0]
-    assert (state.why, state.spent, dict(state.floors)) == ("regression", 0.0, {})
+    assert (state.why, state.budget_used, dict(state.floors)) == ("regression", 0.0, {})
 
 
 def test_regression_goes_to_the_earliest_stage_that_was_lost():
@@ -84,7 +84,7 @@ def test_the_last_stage_stays():
 
 def test_a_check_is_a_pure_function_and_history_is_bounded():
     state = LessonState()
-    advance(state, PLAN, GOOD, CONFIG, spent=1)
+    advance(state, PLAN, GOOD, CONFIG, budget_used=1)
     assert state == LessonState()
     _, state = went([{"z": 1.0}] * 100)
     assert len(state.history) == lessons.HISTORY
@@ -180,6 +180,6 @@ def test_bad_input_is_refused():
         with pytest.raises(ValueError, match=next(iter(bad))):
             LessonConfig(**bad)
     with pytest.raises(ValueError, match="number 3 and 1"):
-        advance(LessonState(index=3), PLAN, {}, CONFIG, spent=1)
-    with pytest.raises(ValueError, match="spent >= 0"):
-        advance(LessonState(), PLAN, {}, CONFIG, spent=-1)
+        advance(LessonState(index=3), PLAN, {}, CONFIG, budget_used=1)
+    with pytest.raises(ValueError, match="budget_used >= 0"):
+        advance(LessonState(), PLAN, {}, CONFIG, budget_used=-1)

@@ -239,16 +239,16 @@ def _rope(raw: Raw) -> Raw:
     if kind == "yarn" and (rope.get("mscale") or rope.get("truncate") is False):
         raise ValueError("yarn with mscale or without truncation is not supported")
     field_names = {f.name for f in dataclasses.fields(RopeScaling)}
-    given: Raw = {k: v for k, v in rope.items() if k in field_names} | {
+    settings: Raw = {k: v for k, v in rope.items() if k in field_names} | {
         "rope_type": kind
     }
-    if "factor" not in given:
+    if "factor" not in settings:
         raise ValueError(f"rope_type {kind!r} needs a factor")
     if kind != "linear":
-        given.setdefault(
+        settings.setdefault(
             "original_max_position_embeddings", raw.get("max_position_embeddings", 0)
         )
-    return {"rope_theta": theta, "rope_scaling": RopeScaling(**given)}
+    return {"rope_theta": theta, "rope_scaling": RopeScaling(**settings)}
 
 
 def write_config(c: ModelConfig) -> Raw:

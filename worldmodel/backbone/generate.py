@@ -108,12 +108,12 @@ class _Queue:
                 self._waiting = self._prefilled()
             source, numbers = self._waiting
             first = self._used
-            taken = numbers[first : first + len(free)]
-            rows, free = free[: len(taken)], free[len(taken) :]
-            self._streams.replace(rows, source, range(first, first + len(taken)))
-            for row, number in zip(rows, taken, strict=True):
+            row_numbers = numbers[first : first + len(free)]
+            rows, free = free[: len(row_numbers)], free[len(row_numbers) :]
+            self._streams.replace(rows, source, range(first, first + len(row_numbers)))
+            for row, number in zip(rows, row_numbers, strict=True):
                 self._slots[row] = number
-            self._used = first + len(taken)
+            self._used = first + len(row_numbers)
             if self._used == len(numbers):
                 self._waiting, self._used = None, 0
 

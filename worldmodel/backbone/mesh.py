@@ -49,15 +49,15 @@ def parse_mesh(text: str) -> MeshConfig:
     Raises:
       ValueError: another axis, or a size that is no whole number.
     """
-    given: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
         if name.strip() not in (DATA, FSDP, TENSOR) or not number.strip().isdigit():
             raise ValueError(
                 f"a mesh is written as data=N,fsdp=N,tensor=N, got {part!r}"
             )
-        given[name.strip()] = int(number)
-    return MeshConfig(**given)
+        sizes[name.strip()] = int(number)
+    return MeshConfig(**sizes)
 
 
 def make_mesh(config: MeshConfig) -> Mesh:

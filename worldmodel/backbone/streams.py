@@ -38,7 +38,7 @@ class StreamState(NamedTuple):
     logits: Float[Array, "B V"]
     phase: Int[Array, " B"]
     count: Int[Array, " B"]
-    drawn: Int[Array, " B"]
+    draws: Int[Array, " B"]
 
 
 class SampledTokens(NamedTuple):
@@ -114,8 +114,8 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
         top_p=None if grammar.top_p is None else jnp.asarray(grammar.top_p)[phase],
     )  # fmt: skip
     uniform = jax.vmap(
-        lambda key, drawn: jax.random.uniform(jax.random.fold_in(key, drawn), (2,))
-    )(keys, state.drawn)
+        lambda key, draws: jax.random.uniform(jax.random.fold_in(key, draws), (2,))
+    )(keys, state.draws)
     greedy = jnp.argmax(shaped, -1).astype(jnp.int32)
     token = jnp.where(temperature > 0, draw(shaped, uniform), greedy)
     logp = jnp.take_along_axis(shaped, token[:, None], axis=1)[:, 0]
@@ -167,7 +167,7 @@ def _sample(
         state = StreamState(
             cache, state.length + on, logits,
             jnp.minimum(state.phase + closed, last_phase),
-            jnp.where(closed, 0, state.count + on), state.drawn + on,
+            jnp.where(closed, 0, state.count + on), state.draws + on,
         )  # fmt: skip
         return t + 1, _constrain_layout(state, mesh), live & ~ended, out
 
@@ -304,7 +304,7 @@ class Streams:
             self._state = self._state._replace(
                 **{
                     name: self._place(np.zeros(self.batch, np.int32))
-                    for name in ("phase", "count", "drawn")
+                    for name in ("phase", "count", "draws")
                 }
             )
         m = self._model

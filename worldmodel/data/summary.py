@@ -62,10 +62,10 @@ class _Overlap:
         self.examples: list[str] = []
 
     def add(self, split: str, digest: int, name: str) -> None:
-        seen = self.digests.setdefault(split, set())
-        if digest in seen:
+        known_digests = self.digests.setdefault(split, set())
+        if digest in known_digests:
             return
-        seen.add(digest)
+        known_digests.add(digest)
         if len(self.examples) < _MAX_EXAMPLES and any(
             digest in other
             for other_split, other in self.digests.items()

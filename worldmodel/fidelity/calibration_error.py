@@ -25,22 +25,25 @@ def probability_calibration(
     cannot be predicted, and so are answers with unknown probabilities (NaN).
     """
     predictable = [i for i, c in enumerate(cases) if c.kind != "reveal"]
-    cases, given = [cases[i] for i in predictable], [answers[i] for i in predictable]
-    scaled = _cross_fit(cases, given)
-    true = labels(given, [c.transition for c in cases])
+    cases, predictions = (
+        [cases[i] for i in predictable],
+        [answers[i] for i in predictable],
+    )
+    scaled = _cross_fit(cases, predictions)
+    true = labels(predictions, [c.transition for c in cases])
     return {
-        key: _calibration_row(name, given, scaled, true[key])
+        key: _calibration_row(name, predictions, scaled, true[key])
         for key, name in PROBABILITIES.items()
     }
 
 
 def _calibration_row(
     name: str,
-    given: Sequence[Prediction],
+    predictions: Sequence[Prediction],
     scaled: Sequence[Prediction],
     true: np.ndarray,
 ) -> dict[str, Any]:
-    p = np.array([getattr(a, name) for a in given], float)
+    p = np.array([getattr(a, name) for a in predictions], float)
     finite = np.isfinite(p)
     calibrated = np.array([getattr(a, name) for a in scaled], float)[finite]
     p, true = p[finite], true[finite]

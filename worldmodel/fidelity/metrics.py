@@ -39,8 +39,8 @@ def auroc(
     Ties count half; scores that are unknown (NaN) are left out. None where all cases
     have one label.
     """
-    known = np.isfinite(score)
-    score, label = score[known], label[known]
+    finite = np.isfinite(score)
+    score, label = score[finite], label[finite]
     positive = int(label.sum())
     negative = len(label) - positive
     if not positive or not negative:

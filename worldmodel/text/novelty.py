@@ -46,8 +46,10 @@ def novel_words(
 
 def _computable(numbers: Iterable[str], texts: Iterable[str]) -> set[str]:
     """Return the numbers that are a sum or difference of two numbers in the texts."""
-    given = [w for x in texts for w in words_of(x) if _NUMBER.fullmatch(w)]
-    values = {Fraction(w) for w in dict.fromkeys(given[:MAX_NUMBERS])} | {Fraction(1)}
+    known_numbers = [w for x in texts for w in words_of(x) if _NUMBER.fullmatch(w)]
+    values = {Fraction(w) for w in dict.fromkeys(known_numbers[:MAX_NUMBERS])} | {
+        Fraction(1)
+    }
     return {
         w
         for w in numbers

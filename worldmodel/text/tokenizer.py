@@ -143,12 +143,12 @@ class Vocabulary:
                 raw |= read_json_object(path)
         ends = {}
         for name in ("bos", "eos", "pad"):
-            given = raw.get(f"{name}_token_id")
-            ids = given if isinstance(given, list) else [given]
+            token_id = raw.get(f"{name}_token_id")
+            ids = token_id if isinstance(token_id, list) else [token_id]
             if not all(isinstance(i, int) or i is None for i in ids):
                 raise RecordError(
                     f"{Path(directory)}: {name}_token_id must be an id or a list of "
-                    f"ids, got {given!r:.60}"
+                    f"ids, got {token_id!r:.60}"
                 )
             ends[name] = [i for i in ids if i is not None]
         try:

@@ -191,7 +191,7 @@ def _others(goal: str) -> list[Recipe]:
     The release draws from the global `random`, and lengthens its own lists of recipes
     while it walks them, so that `craft` would later make other things: it gets copies.
     """
-    book, drawn = tree(), random.getstate()
+    book, random_state = tree(), random.getstate()
     lists = book.itemid_recipes, book.tag_recipes
     try:
         random.seed(goal)
@@ -202,5 +202,5 @@ def _others(goal: str) -> list[Recipe]:
             below, distractors = book.create_recipe_set(goal)
     finally:
         book.itemid_recipes, book.tag_recipes = lists
-        random.setstate(drawn)
+        random.setstate(random_state)
     return [*below, *distractors]

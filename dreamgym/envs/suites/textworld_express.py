@@ -317,8 +317,8 @@ def _plan(key: Key) -> tuple[tuple[str, ...], tuple]:
     if family != "coin":
         gold = env._ask("getGoldActionSequence")
         plan = tuple(a for a in gold if a not in _NOT_PROGRESS)
-        drawn = json.loads(env._ask("stepJSON", "read map"))["observation"]
-        return plan, (description, info["observation"], drawn, plan)
+        map_text = json.loads(env._ask("stepJSON", "read map"))["observation"]
+        return plan, (description, info["observation"], map_text, plan)
     plan, rooms = _walk(env, info)
     return (*plan, "take coin"), (description, *rooms)
 

@@ -148,7 +148,7 @@ def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
     # The rule knows steps 0 and 2 (they pay); R = 2 is sure of step 1, 0.1 is not.
     judge = Judging()
     c = RewardConfig(sources=("rule", "reward_model", "judge"))
-    found = one(c, WON, learned=Learned(9.0, score, 9.0), judge=judge)
+    found = one(c, WON, reward_model=Learned(9.0, score, 9.0), judge=judge)
     assert found.rewards[0] == {"reward": 0.5}
     assert found.rewards[1] == pytest.approx({"reward": 0.0, who: paid})
     assert found.rewards[2] == {"reward": 1.0}
@@ -158,7 +158,9 @@ def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
 
 def test_what_nobody_knows_is_said_to_be_nobodys():
     unsure = one(
-        RewardConfig(sources=("reward_model",)), WON, learned=Learned(0.0, 1.0, -1.0)
+        RewardConfig(sources=("reward_model",)),
+        WON,
+        reward_model=Learned(0.0, 1.0, -1.0),
     )
     assert unsure.sources == ("none", "reward_model", "reward_model")
     assert unsure.rewards[0] == {}
@@ -172,7 +174,7 @@ def test_the_threshold_is_that_of_the_chance():
             sources=("reward_model",),
             reward_model=RewardModelSourceConfig(confidence=threshold),
         )
-        assert one(c, WON, learned=Learned(0.4, 0.4, 0.4)).sources == (tier,) * 3
+        assert one(c, WON, reward_model=Learned(0.4, 0.4, 0.4)).sources == (tier,) * 3
 
 
 def test_a_blend_is_the_weighted_sum_of_all():
@@ -180,7 +182,7 @@ def test_a_blend_is_the_weighted_sum_of_all():
         sources=("rule", "reward_model", "judge"), source_weights=(0.5, 0.3, 0.2),
         reward_model=RewardModelSourceConfig(scale=2.0),
     )  # fmt: skip
-    found = one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=Judging())
+    found = one(c, WON, reward_model=Learned(0.0, 1.0, -1.0), judge=Judging())
     p = 1 / (1 + math.exp(-1.0))
     expected = [
         {"reward": 0.25, "reward_model": 0.0, "judge": 0.2 * 0.1},
@@ -192,7 +194,7 @@ def test_a_blend_is_the_weighted_sum_of_all():
     assert found.sources == ("rule+reward_model+judge",) * 3
     judge = Judging()
     c = dataclasses.replace(c, source_weights=(0.5, 0.5, 0.0))
-    one(c, WON, learned=Learned(0.0, 1.0, -1.0), judge=judge)
+    one(c, WON, reward_model=Learned(0.0, 1.0, -1.0), judge=judge)
     assert judge.asked == []  # what counts nothing costs nothing
 
 
@@ -216,7 +218,7 @@ def test_every_tier_is_told_what_was_done_before_a_fork():
     step = dataclasses.replace(WON.transitions[-1], action="book(n=1)")
     fork = dataclasses.replace(WON, task=task, transitions=(step,))
     learned, judge = Learned(0.0, 0.0, 0.0), Judging()
-    scorer = RewardFunction(c, learned=learned, judge=judge)
+    scorer = RewardFunction(c, reward_model=learned, judge=judge)
     past = ("search()",)
     _, found = scorer.score([WON, fork], [(), past])
     assert found.rewards[0]["tool/which"] == 0.5 * 1.5
@@ -249,7 +251,7 @@ def test_everything_at_once_does_not_depend_on_any_order():
 
     def scored(some, config=c):
         return RewardFunction(
-            config, learned=Learned(1, 0.01, 3), judge=Judging()
+            config, reward_model=Learned(1, 0.01, 3), judge=Judging()
         ).score(some)
 
     found = scored(episodes)
@@ -258,7 +260,7 @@ def test_everything_at_once_does_not_depend_on_any_order():
     turned = dataclasses.replace(c, milestones=c.milestones[::-1])
     assert scored(episodes, turned) == found
     assert [scored([e])[0] for e in episodes] == found
-    assert RewardFunction(c, learned=Learned(), judge=Judging()).score([]) == []
+    assert RewardFunction(c, reward_model=Learned(), judge=Judging()).score([]) == []
 
 
 @given(
