@@ -96,10 +96,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; line ends and bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
-        "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row)
+        "| "
+        + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row)
         + " |"
         for row in lines
-    )  # fmt: skip
+    )
 
 
 PARTS: dict[str, Callable[[], str]] = {

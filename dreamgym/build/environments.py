@@ -103,17 +103,21 @@ def play_test_games(
         try:
             with progress_bar(len(tasks), f"evaluate {policy}", "episode") as show:
                 played = evaluate.play(
-                    load_policy(run, policy), envs, tasks, seed=run.config.seed + 7,
+                    load_policy(run, policy),
+                    envs,
+                    tasks,
+                    seed=run.config.seed + 7,
                     temperature=run.config.evaluate.temperature,
                     progress=lambda done, _: show(done),
-                )  # fmt: skip
+                )
         finally:
             envs.close()
         if played and all(t.error is not None for t in played):
             raise restarting.environment_down(
-                run.config.env.id, f"{len(played)} games of the policy {policy!r}",
+                run.config.env.id,
+                f"{len(played)} games of the policy {policy!r}",
                 [t.error for t in played if t.error is not None],
-            )  # fmt: skip
+            )
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
 
@@ -157,9 +161,12 @@ def play_dev_tasks(
 ) -> list[Trajectory]:
     """Play dev tasks, in the dream or really; all policies draw the same noise."""
     return evaluate.play(
-        policy, envs, tasks, seed=run.config.seed + 11,
+        policy,
+        envs,
+        tasks,
+        seed=run.config.seed + 11,
         temperature=run.config.evaluate.temperature,
-    )  # fmt: skip
+    )
 
 
 def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
@@ -190,9 +197,11 @@ def dreamed_dev_games(
         tasks = tasks[: run.config.train.monitor.real_eval_tasks]
     tasks = [t for t in tasks if t.initial_state]
     dream = DreamVectorEnv(
-        experience, max(len(tasks), 1), max_steps=step_limit(run),
+        experience,
+        max(len(tasks), 1),
+        max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run),
-    )  # fmt: skip
+    )
     return play_dev_tasks(run, policy, dream, tasks) if tasks else []
 
 
@@ -221,10 +230,13 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
                 return []
             with progress_bar(len(tasks), f"evaluate {name}", "episode") as show:
                 played = floors.play_scripted(
-                    env, tasks, actor_for, source=name,
+                    env,
+                    tasks,
+                    actor_for,
+                    source=name,
                     max_steps=step_limit(run),
                     progress=lambda done, _: show(done),
-                )  # fmt: skip
+                )
         finally:
             env.close()
         write_episodes(path, [t.episode for t in played])

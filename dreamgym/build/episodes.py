@@ -29,8 +29,9 @@ def sides_of(
     for split in sorted(splits.keys() - {"train", "dev"}):
         print(
             f"collect: {path}: {splits[split]} episodes of split {split!r} are left "
-            "out: train is learned from, dev chosen by", file=sys.stderr,
-        )  # fmt: skip
+            "out: train is learned from, dev chosen by",
+            file=sys.stderr,
+        )
     train = [e for e in episodes if e.task.split == "train"]
     dev = [e for e in episodes if e.task.split == "dev"]
     if not train and not dev:
@@ -207,7 +208,7 @@ def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     return (
         nested_subset(experts, c.demonstration_share, seed=run.config.seed),
         expert_episodes(dev, c.max_demonstrations),
-    )  # fmt: skip
+    )
 
 
 def imitated_episodes(run: Run) -> list[Episode]:

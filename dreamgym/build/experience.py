@@ -70,9 +70,13 @@ def transitions(
     """
     c = run.config
     return transition_examples(
-        tok, episodes, memory, c.experience, balance=c.pretrain.rare_event_share,
+        tok,
+        episodes,
+        memory,
+        c.experience,
+        balance=c.pretrain.rare_event_share,
         seed=content_seed(c.seed, "references", draw),
-    )  # fmt: skip
+    )
 
 
 def redrawn_transitions(

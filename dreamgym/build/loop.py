@@ -80,27 +80,18 @@ def reinforce(
     probe: Callable[[Policy], dict[str, float]] | None = None,
     baseline: Mapping[str, float] | None = None,
 ) -> tuple[Policy, TrainingState]:
-    """The loop from `policy`, resumable under checkpoints/NAME, with its curve.
+    """Train `policy`; return the trained policy and the final state of the loop.
 
-    `probe` plays real dev games, of which `baseline` are the metrics of `policy`.
-
-    Whoever calls drops the checkpoint, once all that needs the progress is written.
+    The loop resumes from checkpoints/NAME and writes curves/NAME.jsonl. `probe` plays
+    real dev tasks; `baseline` holds its metrics for the initial `policy`. The caller
+    removes the checkpoint once everything that needs the final state is written.
     """
     grammar = policy.grammar(config.update.temperature)
-    update, critic = config.update, None
-    updater = Updater(policy.model, reference.model.params, grammar, update)
-    if update.advantage_estimator == "gae":
-        critic = Critic(
-            policy.model, update.critic, rows=update.batch_rows, width=update.row_tokens
-        )
-    keep = config.monitor.keep_best and probe is not None
-    start = TrainingState(
-        0, updater.learner.init(),
-        pool_of(tasks, config.curriculum, seed=run.config.seed), 0, [],
-        None if critic is None else critic.init(),
-        lessons=lesson_tracker_for(config.curriculum),
-        best=updater.learner.init() if keep else None,
-    )  # fmt: skip
+    updater = Updater(policy.model, reference.model.params, grammar, config.update)
+    critic = _critic(policy, config)
+    start = _initial_state(
+        run, updater, critic, tasks, config, keep_best=probe is not None
+    )
     total, unit, stage = config.updates, "update", "train"
     if budget is not None:
         total, unit, stage = budget, "step", "transfer"
@@ -128,13 +119,23 @@ def reinforce(
         report(progress.update, {}, reached)
         parts = _parts(run, policy, progress, config, experience)
         progress = train(
-            policy, envs, updater, progress, config, seed=run.config.seed,
-            recorder=saver, budget=budget, show=lambda at, *_: report(at, {}, reached),
+            policy,
+            envs,
+            updater,
+            progress,
+            config,
+            seed=run.config.seed,
+            recorder=saver,
+            budget=budget,
+            show=lambda at, *_: report(at, {}, reached),
             parts=dataclasses.replace(
-                parts, critic=critic, real_eval=probe, score=score,
+                parts,
+                critic=critic,
+                real_eval=probe,
+                score=score,
                 real_eval_baseline={} if baseline is None else baseline,
             ),
-        )  # fmt: skip
+        )
     if progress.stop_reason:
         print(f"{name}: {progress.stop_reason}", file=sys.stderr)
     params = progress.result.params
@@ -142,6 +143,39 @@ def reinforce(
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)
     return result, progress
+
+
+def _critic(policy: Policy, config: LoopConfig) -> Critic | None:
+    """Return the critic of generalized advantage estimation, or None without it."""
+    update = config.update
+    if update.advantage_estimator != "gae":
+        return None
+    return Critic(
+        policy.model, update.critic, rows=update.batch_rows, width=update.row_tokens
+    )
+
+
+def _initial_state(
+    run: Run,
+    updater: Updater,
+    critic: Critic | None,
+    tasks: Sequence[Task],
+    config: LoopConfig,
+    *,
+    keep_best: bool,
+) -> TrainingState:
+    """Return the state before the first update, which checkpoints are restored to."""
+    keep_best = keep_best and config.monitor.keep_best
+    return TrainingState(
+        0,
+        updater.learner.init(),
+        pool_of(tasks, config.curriculum, seed=run.config.seed),
+        0,
+        [],
+        None if critic is None else critic.init(),
+        lessons=lesson_tracker_for(config.curriculum),
+        best=updater.learner.init() if keep_best else None,
+    )
 
 
 def _parts(
@@ -166,10 +200,14 @@ def _parts(
             progress.pool, c, experience, env=run.config.env.id, seed=seed
         )
     trial = feasibility_filter_for(
-        c, experience, policy, max_steps=step_limit(run),
-        temperature=config.update.temperature, seed=seed,
+        c,
+        experience,
+        policy,
+        max_steps=step_limit(run),
+        temperature=config.update.temperature,
+        seed=seed,
         uncertainty=uncertainty_gate(run),
-    )  # fmt: skip
+    )
     return dataclasses.replace(parts, propose=propose, feasibility=trial)
 
 

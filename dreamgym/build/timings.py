@@ -99,12 +99,16 @@ def measure(
       ChatError: the server did not answer.
     """
     key = {
-        "model": _shape(config), "fit": repr(config.pretrain.fit), "env": config.env.id,
-        "steps": config.env.max_episode_steps, "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(), "jax": jax.__version__,
+        "model": _shape(config),
+        "fit": repr(config.pretrain.fit),
+        "env": config.env.id,
+        "steps": config.env.max_episode_steps,
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "jax": jax.__version__,
         "mesh": None if mesh is None else dict(mesh.shape),
         "server": repr(config.server),
-    }  # fmt: skip
+    }
     path = cache / f"timings-{content_hash(key)[:16]}.json"
     if path.is_file() and time.time() - path.stat().st_mtime < FRESH:
         return Timings(**json.loads(path.read_text()))._replace(real_steps=0)
@@ -163,9 +167,11 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
         jax.block_until_ready(state.params)
         seconds.append(time.monotonic() - before)
     return {
-        "update": statistics.median(seconds), "parameters": count, "vocabulary": size,
+        "update": statistics.median(seconds),
+        "parameters": count,
+        "vocabulary": size,
         "scratch": scratch,
-    }  # fmt: skip
+    }
 
 
 def _step_seconds(config: RunConfig, steps: RealSteps) -> float:
@@ -215,10 +221,11 @@ def _answers(
         raise ChatError(answers[0].error)
     count = max(len(queries), 1)
     return {
-        "answer": seconds / count, "requests": usage.requests / count,
+        "answer": seconds / count,
+        "requests": usage.requests / count,
         "tokens": (usage.prompt_tokens + usage.completion_tokens) / count,
         "cost": usage.cost / count,
-    }  # fmt: skip
+    }
 
 
 def _episodes(config: RunConfig, steps: RealSteps) -> list[Episode]:

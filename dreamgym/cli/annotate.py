@@ -34,10 +34,16 @@ examples:
 """
 _WAYS = {
     "rule": (),
-    "teacher": ("server", "server_model", "server_key_env", "max_tokens", "price_in",
-                "price_out"),
+    "teacher": (
+        "server",
+        "server_model",
+        "server_key_env",
+        "max_tokens",
+        "price_in",
+        "price_out",
+    ),
     "own": ("run", "samples", "mesh"),
-}  # fmt: skip
+}
 _NEEDS = {"teacher": "--server URL", "own": "--run RUN"}
 _SAMPLES, _MAX_TOKENS = 4, 4096
 
@@ -45,31 +51,49 @@ _SAMPLES, _MAX_TOKENS = 4, 4096
 def add(commands: Any) -> None:
     """The subcommand, with what it runs."""
     command = commands.add_parser(
-        "annotate", help="Write reasoning traces into episodes",
-        description=_ABOUT, epilog=_EXAMPLES,
+        "annotate",
+        help="Write reasoning traces into episodes",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     option = command.add_argument
     option("file", type=Path, metavar="FILE", help="episodes (JSONL, gzip or not)")
     option(
-        "--to", type=Path, required=True, metavar="OUT",
+        "--to",
+        type=Path,
+        required=True,
+        metavar="OUT",
         help="what to write: .jsonl, or .jsonl.gz; not to be there yet",
-    )  # fmt: skip
+    )
     option("--by", required=True, choices=list(_WAYS), help="who writes the traces")
     group = command.add_argument_group("--by own").add_argument
     group("--run", type=Path, metavar="RUN", help="a run directory, pretrained")
-    group("--samples", type=int, metavar="N",
-          help=f"replies to a transition at most (default: {_SAMPLES})")  # fmt: skip
+    group(
+        "--samples",
+        type=int,
+        metavar="N",
+        help=f"replies to a transition at most (default: {_SAMPLES})",
+    )
     group("--mesh", help=MESH_HELP)
     group = add_server(
-        command, "--by teacher",
+        command,
+        "--by teacher",
         "Any OpenAI-compatible server. Its answers are kept in OUT.chat_cache.sqlite.",
-    ).add_argument  # fmt: skip
-    group("--max-tokens", type=int, metavar="N",
-          help=f"of an answer (default: {_MAX_TOKENS})")  # fmt: skip
+    ).add_argument
+    group(
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help=f"of an answer (default: {_MAX_TOKENS})",
+    )
     for name, what in (("in", "read"), ("out", "written")):
-        group(f"--price-{name}", type=float, metavar="PRICE",
-              help=f"of a million tokens {what}, to tell the cost")  # fmt: skip
+        group(
+            f"--price-{name}",
+            type=float,
+            metavar="PRICE",
+            help=f"of a million tokens {what}, to tell the cost",
+        )
     command.set_defaults(body=_annotate)
 
 

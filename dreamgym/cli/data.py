@@ -54,30 +54,40 @@ def add(commands: Any) -> None:
 
     raw = argparse.RawDescriptionHelpFormatter
     inspect = commands.add_parser(
-        "inspect", help="Report what is in episode files and what is wrong with them",
-        description=_INSPECT, epilog=_INSPECT_EXAMPLES, formatter_class=raw,
-    )  # fmt: skip
+        "inspect",
+        help="Report what is in episode files and what is wrong with them",
+        description=_INSPECT,
+        epilog=_INSPECT_EXAMPLES,
+        formatter_class=raw,
+    )
     inspect.add_argument("files", nargs="+", type=Path, metavar="FILE")
     inspect.add_argument("--json", action="store_true", help="one JSON object instead")
     inspect.set_defaults(body=_inspect)
     bring = commands.add_parser(
-        "import", help="Turn recordings of another format into episodes",
-        description=_IMPORT, epilog=_IMPORT_EXAMPLES, formatter_class=raw,
-    )  # fmt: skip
+        "import",
+        help="Turn recordings of another format into episodes",
+        description=_IMPORT,
+        epilog=_IMPORT_EXAMPLES,
+        formatter_class=raw,
+    )
     option = bring.add_argument
     option("format", choices=list(FORMATS), metavar="FORMAT", help=", ".join(FORMATS))
     option("file", type=Path, metavar="FILE", help="what to read")
     option(
-        "--to", type=Path, required=True, metavar="OUT",
+        "--to",
+        type=Path,
+        required=True,
+        metavar="OUT",
         help="what to write: .jsonl, or .jsonl.gz; replaced once all of it is there",
-    )  # fmt: skip
+    )
     option("--env", metavar="NAME", help="the environment they come from")
     option("--family", metavar="NAME", help="one name for all these tasks")
     option("--split", metavar="SPLIT", help="train, dev or test, for all of them")
     option(
-        "--skip", action="store_true",
+        "--skip",
+        action="store_true",
         help="leave out what cannot be taken, and say so (it is an error otherwise)",
-    )  # fmt: skip
+    )
     bring.set_defaults(body=_import)
 
 
@@ -121,11 +131,13 @@ def _import(args: argparse.Namespace) -> None:
             (
                 dataclasses.replace(e, task=dataclasses.replace(e.task, **changes))
                 for e in import_file(
-                    args.format, args.file, progress=show,
+                    args.format,
+                    args.file,
+                    progress=show,
                     skip=errors.append if args.skip else None,
                 )
             ),
-        )  # fmt: skip
+        )
     for error in errors[:MAX_ERROR_LINES]:
         print(f"left out: {error}", file=sys.stderr)
     if len(errors) > MAX_ERROR_LINES:

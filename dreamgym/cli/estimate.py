@@ -13,12 +13,13 @@ from dreamgym.cli.options import NO_TUNING, config_of, run_options
 def add(commands: Any) -> None:
     """The subcommand."""
     command = commands.add_parser(
-        "estimate", help="Estimate a run's time, memory and disk before it starts",
+        "estimate",
+        help="Estimate a run's time, memory and disk before it starts",
         description="Time some updates and some real steps under these settings (once "
         "a day on each machine) and tell what a whole run will take: ranges. They were "
         "measured for presets on 2 CPU cores; on other devices they are guesses. A "
         "--server is asked a few questions, and how many a run will ask is told.",
-    )  # fmt: skip
+    )
     run_options(command)
     command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     command.add_argument("--json", action="store_true", help="the ranges as JSON")

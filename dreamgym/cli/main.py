@@ -60,8 +60,12 @@ Interrupted? Repeat the same command: it goes on where it was.
 
 
 _USER_ERRORS = (
-    AssertionError, ArithmeticError, ValueError, OSError, MemoryError,
-)  # fmt: skip
+    AssertionError,
+    ArithmeticError,
+    ValueError,
+    OSError,
+    MemoryError,
+)
 """Errors that say what a user can do about them."""
 _PACKAGES = ("dreamgym", "curriculum", "worldmodel")
 _SOFTWARE = 70
@@ -77,9 +81,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--debug", action="store_true",
+        "--debug",
+        action="store_true",
         help="print the traceback of an error (with any command)",
-    )  # fmt: skip
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for group in (
         runs,
@@ -168,10 +173,11 @@ def _place(error: Exception) -> tuple[bool, str]:
     frames = traceback.extract_tb(error.__traceback__)
     root = Path(__file__).parents[2]
     ours = [
-        f for f in frames
+        f
+        for f in frames
         if Path(f.filename).is_relative_to(root)
         and Path(f.filename).relative_to(root).parts[0] in _PACKAGES
-    ]  # fmt: skip
+    ]
     if not ours:
         return True, "an unknown place"
     path = Path(ours[-1].filename).relative_to(root)

@@ -63,22 +63,36 @@ def add_server(
     """The options of a chat server, as a group that is returned."""
     group = parser.add_argument_group(title, about)
     add = group.add_argument
-    add("--server", metavar="URL", help="what its /chat/completions follows, such as "
-        "http://127.0.0.1:8080/v1")  # fmt: skip
-    add("--server-model", metavar="NAME", help="its name of the model (default: "
-        "default, which servers of one model take)")  # fmt: skip
-    add("--server-key-env", metavar="VARIABLE", help="the environment variable that "
-        "holds the key; the key itself is never given nor written")  # fmt: skip
+    add(
+        "--server",
+        metavar="URL",
+        help="what its /chat/completions follows, such as http://127.0.0.1:8080/v1",
+    )
+    add(
+        "--server-model",
+        metavar="NAME",
+        help="its name of the model (default: "
+        "default, which servers of one model take)",
+    )
+    add(
+        "--server-key-env",
+        metavar="VARIABLE",
+        help="the environment variable that "
+        "holds the key; the key itself is never given nor written",
+    )
     return group
 
 
 def add_track(parser: argparse.ArgumentParser) -> None:
     """The option that sends metrics elsewhere, too."""
     parser.add_argument(
-        "--track", action="append", default=[], metavar="NAME",
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
         help="send metrics to tensorboard or wandb as well (repeatable; extras of "
         "those names); RUN/metrics.jsonl has them always",
-    )  # fmt: skip
+    )
 
 
 def server_of(args: argparse.Namespace) -> ServerConfig | None:
@@ -95,9 +109,11 @@ def server_of(args: argparse.Namespace) -> ServerConfig | None:
     model = "default" if args.server_model is None else args.server_model
     try:
         chat = ChatConfig(
-            base_url=args.server, model=model, api_key_env=args.server_key_env or "",
+            base_url=args.server,
+            model=model,
+            api_key_env=args.server_key_env or "",
             read_timeout=600.0,  # the deadline: a slow server lets requests queue
-        )  # fmt: skip
+        )
     except ValueError as error:
         raise ValueError(f"--server: {error}") from None
     return ServerConfig(chat=chat)
@@ -119,13 +135,19 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         "in RUN-NAME, which takes over every finished stage that they do not change",
     )
     add(
-        "--config", type=Path, metavar="FILE",
+        "--config",
+        type=Path,
+        metavar="FILE",
         help="settings from a TOML file, over those of the preset and below options",
-    )  # fmt: skip
+    )
     add("--preset", help=f"one of {', '.join(PRESETS)} (default: default)")
-    add("--algorithm", metavar="NAME", help="the policy's update, in the dream and in "
+    add(
+        "--algorithm",
+        metavar="NAME",
+        help="the policy's update, in the dream and in "
         f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: GRPO without "
-        "the std, clipped higher)")  # fmt: skip
+        "the std, clipped higher)",
+    )
     add("--seed", type=int, help="the seed of everything (default: 0)")
     add("--env", help=ENV_HELP)
     add(
@@ -135,9 +157,12 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--mesh", default="", help=MESH_HELP)
     add(
-        "--lora", type=int, default=0, metavar="RANK",
+        "--lora",
+        type=int,
+        default=0,
+        metavar="RANK",
         help="fits of a pretrained --model train low-rank additions and embeddings",
-    )  # fmt: skip
+    )
     add("--remat", action="store_true", help="fits compute layers again: less memory")
     add(
         "--dtype",
@@ -145,10 +170,11 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         help="of the fits' passes (default: float32); parameters stay float32",
     )
     add(
-        "--episodes", type=Path,
+        "--episodes",
+        type=Path,
         help="a JSONL file of episodes to use in place of collecting; without --env "
         "the real stages are skipped",
-    )  # fmt: skip
+    )
     add(
         "--set",
         dest="settings",
@@ -256,9 +282,14 @@ def _with_typed(config: RunConfig, args: Sequence[str]) -> RunConfig:
     import tyro  # only where it is needed: it takes as long as all the rest
 
     return tyro.cli(
-        RunConfig, default=config, args=args, prog="dreamgym", use_underscores=True,
-        add_help=False, config=(tyro.conf.AvoidSubcommands,),
-    )  # fmt: skip
+        RunConfig,
+        default=config,
+        args=args,
+        prog="dreamgym",
+        use_underscores=True,
+        add_help=False,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
 
 
 def change_settings(config: RunConfig, args: argparse.Namespace) -> RunConfig:

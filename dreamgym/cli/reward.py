@@ -21,9 +21,11 @@ Interrupted? The same command goes on."""
 def add(commands: Any) -> None:
     """Add the subcommand, with what it runs."""
     command = commands.add_parser(
-        "reward-model", help="Fit a run's reward model to pairs of attempts",
-        description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        "reward-model",
+        help="Fit a run's reward model to pairs of attempts",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     option = command.add_argument
     option("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
     option("--pairs", type=Path, metavar="FILE", help="pairs (JSONL, gzip or not)")

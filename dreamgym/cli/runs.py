@@ -37,19 +37,22 @@ def add(commands: Any) -> None:
             continue
         stages = STAGES.commands().get(name, list(STAGES.values()))
         command = commands.add_parser(
-            name, help=texts[name], description=f"{texts[name]}.",
+            name,
+            help=texts[name],
+            description=f"{texts[name]}.",
             epilog=settings_help(stages),
             formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
+        )
         run_options(command)
         command.set_defaults(body=_stages)
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     control = commands.add_parser("control", help="Run a control that must not gain")
     control.add_argument(
-        "control", choices=["shuffled"],
+        "control",
+        choices=["shuffled"],
         help="shuffled: the experience model fitted to permuted outcomes",
-    )  # fmt: skip
+    )
     control.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
     run_options(control)
     control.set_defaults(body=_stages)
@@ -61,11 +64,12 @@ def add(commands: Any) -> None:
 
 def _show_commands(commands: Any) -> None:
     show = commands.add_parser(
-        "show", help="Show a dreamed step next to the real one",
+        "show",
+        help="Show a dreamed step next to the real one",
         description="Show one step of a dev episode of RUN, real and dreamed: states, "
         "reward and end, the dream's reasoning, its confidence and what it recalled, "
         "with a legend. --html writes the same as a page, with the whole episode.",
-    )  # fmt: skip
+    )
     doctor = commands.add_parser(
         "doctor", help="Explain a disappointing run, and what to change first"
     )
@@ -87,15 +91,21 @@ def _show_commands(commands: Any) -> None:
 
 def _refit_command(commands: Any) -> None:
     command = commands.add_parser(
-        "refit", help="Fit a run's experience model again with new episodes",
+        "refit",
+        help="Fit a run's experience model again with new episodes",
         description="Go on from RUN's experience model with its episodes and those of "
         "--episodes, under RUN's settings; both models are scored on the same unseen "
         "tasks.",
-    )  # fmt: skip
+    )
     add = command.add_argument
     add("source", type=Path, metavar="RUN", help="a run directory, pretrained")
-    add("--episodes", type=Path, required=True, metavar="FILE",
-        help="new real episodes (JSONL)")  # fmt: skip
+    add(
+        "--episodes",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="new real episodes (JSONL)",
+    )
     add("--run-dir", type=Path, help="the new run (default: RUN-refit)")
     add("--mesh", default="", help=MESH_HELP)
     add_track(command)
@@ -104,11 +114,12 @@ def _refit_command(commands: Any) -> None:
 
 def _scorecard_command(commands: Any) -> None:
     command = commands.add_parser(
-        "scorecard", help="Measure how far a run's experience model can be trusted",
+        "scorecard",
+        help="Measure how far a run's experience model can be trusted",
         description="Compare the experience model of RUN with real episodes, step by "
         "step and let run freely: a table here, a page with plots in RUN/scorecard/. "
         "Without --episodes its own dev games are taken.",
-    )  # fmt: skip
+    )
     add = command.add_argument
     add("run_dir", type=Path, metavar="RUN", help="a run directory, pretrained")
     add("--episodes", type=Path, metavar="FILE", help="real episodes (JSONL) to ask of")
@@ -215,9 +226,13 @@ def _stages(args: argparse.Namespace) -> None:
         if mesh is None:
             print_estimate(root, config, mesh, fine_tune=not args.no_transfer)
         results = quickstart(
-            root, config, fine_tune=not args.no_transfer, mesh=mesh, track=args.track,
+            root,
+            config,
+            fine_tune=not args.no_transfer,
+            mesh=mesh,
+            track=args.track,
             others=others,
-        )  # fmt: skip
+        )
     report.print_table(results, output_console())
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
     print(f"report:  {root / run_report.PAGE}")
@@ -293,24 +308,34 @@ def _show(args: argparse.Namespace) -> None:
     tune_process()
     run = Run.open(args.run_dir)
     show(
-        run, output_console(), episode=args.episode, step=args.step, whole=args.all,
+        run,
+        output_console(),
+        episode=args.episode,
+        step=args.step,
+        whole=args.all,
         html=args.html,
-    )  # fmt: skip
+    )
     if args.html is not None:
         print(f"page: {args.html}")
 
 
 def _compare_command(commands: Any) -> None:
     command = commands.add_parser(
-        "compare", help="Compare runs: settings, successes, curves",
+        "compare",
+        help="Compare runs: settings, successes, curves",
         description="A table of what differs in the settings of runs and of what came "
         "of it, differences to the first run on the same games, and a figure of their "
         "curves. Runs need not be finished: what one lacks is blank.",
-    )  # fmt: skip
+    )
     add = command.add_argument
     add("run_dirs", type=Path, nargs="+", metavar="RUN", help="two runs or more")
-    add("--to", type=Path, default=Path("compare.png"), metavar="FILE",
-        help="where the figure goes (compare.png)")  # fmt: skip
+    add(
+        "--to",
+        type=Path,
+        default=Path("compare.png"),
+        metavar="FILE",
+        help="where the figure goes (compare.png)",
+    )
     add("--json", action="store_true", help="everything as one JSON object")
     command.set_defaults(body=_compare)
 

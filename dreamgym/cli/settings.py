@@ -10,16 +10,18 @@ from dreamgym.config.presets import PRESETS
 def add(commands: Any) -> None:
     """Add the subcommand, with what it runs."""
     command = commands.add_parser(
-        "settings", help="List settings: name, type, default, meaning",
+        "settings",
+        help="List settings: name, type, default, meaning",
         description="List every setting of a run with its type, its default and its "
         "meaning; with NAME only those of that name, or of that group.",
-    )  # fmt: skip
+    )
     option = command.add_argument
     option("name", nargs="?", default="", metavar="NAME", help="such as train.update")
     option(
-        "--preset", default="default",
+        "--preset",
+        default="default",
         help=f"whose defaults: {', '.join(PRESETS)} (default: default)",
-    )  # fmt: skip
+    )
     option("--json", action="store_true", help="one JSON object for each setting")
     command.set_defaults(body=_settings)
 

@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """The subcommand."""
     study = commands.add_parser(
-        "study", help="Run a grid of settings and print its table",
+        "study",
+        help="Run a grid of settings and print its table",
         description="Run every cell of a grid (a TOML file, see "
         "scripts/studies/) and print the table. Interrupted? The same command goes on; "
         "cells that did not run are blank. A cell that fails is reported, and tried "
         "again by the next call. What you choose by the table looks better there "
         "than it is: --confirm asks games that chose nothing.",
-    )  # fmt: skip
+    )
     study.add_argument("file", type=Path, metavar="FILE", help="the study (TOML)")
     study.add_argument("--root", type=Path, help="where (default: runs/NAME of FILE)")
     study.add_argument("--table", action="store_true", help="run nothing, print only")
     study.add_argument(
-        "--confirm", type=int, metavar="TASKS",
+        "--confirm",
+        type=int,
+        metavar="TASKS",
         help="run no cell; policies of the finished ones play so many test tasks that "
         "no cell has played, and the table is of these",
-    )  # fmt: skip
+    )
     add_track(study)
     study.set_defaults(body=_study)
 

@@ -242,9 +242,10 @@ class _Part:
     def add(self, chunk: list[Episode], report: Report) -> dict[str, Any]:
         """Note a chunk; returns its row."""
         row = {
-            "counts": dict(report.counts), "problems": report.problems[:PROBLEMS],
+            "counts": dict(report.counts),
+            "problems": report.problems[:PROBLEMS],
             "traces": [[e.id, [t.reasoning for t in e.transitions]] for e in chunk],
-        }  # fmt: skip
+        }
         with self.path.open("ab") as file:
             file.write(_line(row))
         return row

@@ -38,7 +38,8 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
     return {
         "runs": [
             {
-                "name": str(root), "settings": {k: f.get(k) for k in apart},
+                "name": str(root),
+                "settings": {k: f.get(k) for k in apart},
                 "policies": {
                     name: evaluate.summary(episodes, real_transitions=0)["success"]
                     for name, episodes in by_policy.items()
@@ -48,11 +49,14 @@ def compared(roots: Sequence[Path]) -> dict[str, Any]:
             for root, run, f, by_policy in zip(roots, runs, flat, played, strict=True)
         ],
         "paired": [
-            {name: _paired(by_policy[name], played[0][name])
-             for name in by_policy if name in played[0]}
+            {
+                name: _paired(by_policy[name], played[0][name])
+                for name in by_policy
+                if name in played[0]
+            }
             for by_policy in played[1:]
         ],
-    }  # fmt: skip
+    }
 
 
 def _flat(part: Any, at: str = "") -> dict[str, Any]:

@@ -44,9 +44,14 @@ UPDATES = {
 
 
 COMPILED = {
-    "pretrain": 10, "fidelity": 4, "bc": 4, "warmstart": 4, "train": 60,
-    "evaluate": 5, "transfer": 30,
-}  # fmt: skip
+    "pretrain": 10,
+    "fidelity": 4,
+    "bc": 4,
+    "warmstart": 4,
+    "train": 60,
+    "evaluate": 5,
+    "transfer": 30,
+}
 """Seconds that compiling took where nothing was compiled before; so at most these."""
 
 

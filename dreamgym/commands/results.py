@@ -86,9 +86,13 @@ def _note(run: Run, policy: str) -> str | None:
 
 def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:
     pairs = [
-        ("dream", "warmstart"), ("dream", "bc"), ("warmstart", "bc"),
-        ("s2r", "real_only"), ("s2r", "real_only_total"), ("s2r", "dream"),
-    ]  # fmt: skip
+        ("dream", "warmstart"),
+        ("dream", "bc"),
+        ("warmstart", "bc"),
+        ("s2r", "real_only"),
+        ("s2r", "real_only_total"),
+        ("s2r", "dream"),
+    ]
     return {
         f"{a}_minus_{b}": evaluate.paired(played[a], played[b], seed=run.config.seed)
         for a, b in pairs

@@ -79,9 +79,15 @@ def full_scorecard(
         open_env(run) as env,
     ):
         scorecard = by_family(
-            experience, episodes, limit, lambda done, _: show(done), full=True,
-            env=env, open_loop_steps=steps, shares=shares,
-        )  # fmt: skip
+            experience,
+            episodes,
+            limit,
+            lambda done, _: show(done),
+            full=True,
+            env=env,
+            open_loop_steps=steps,
+            shares=shares,
+        )
         if path is None:
             scorecard["on_policy"] = on_policy(run, experience, limit, shares)
     source = run.path("dev.jsonl") if path is None else path

@@ -257,8 +257,11 @@ class BranchConfig:
                 f"proposer must be one of {PROPOSERS}, got {self.proposer!r}"
             )
         counts = (
-            self.episodes, self.alternatives, self.max_transitions, self.temperature
-        )  # fmt: skip
+            self.episodes,
+            self.alternatives,
+            self.max_transitions,
+            self.temperature,
+        )
         if min(counts) < 0:
             raise ValueError(
                 "episodes, alternatives, max_transitions and temperature must be >= 0, "

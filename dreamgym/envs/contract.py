@@ -137,10 +137,11 @@ class _Inspector:
         instruction = task.instruction or str(info.get("instruction", ""))
         if not (instruction or info.get("tools")):
             warn(
-                "a task has no instruction", where,
+                "a task has no instruction",
+                where,
                 "give Task.instruction, or info['instruction'] at reset: the policy "
                 "reads it before every action",
-            )  # fmt: skip
+            )
         for what, text in (("state", obs), ("instruction", instruction)):
             if len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES:
                 warn(
@@ -148,17 +149,18 @@ class _Inspector:
                     f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
                     f"leave out what no action touches; up to {MAX_CHARACTERS} "
                     f"characters and {MAX_LINES} lines are usual",
-                )  # fmt: skip
+                )
 
     def _check_valid_actions(self, task: Task) -> list[str]:
         """Fault valid actions that are no texts; return them where they are."""
         lister, where = base.as_valid_actions(self.env), f"task {task.id!r}"
         if lister is None:
             self.findings.warn(
-                "there is no valid_actions()", type(self.env.unwrapped).__name__,
+                "there is no valid_actions()",
+                type(self.env.unwrapped).__name__,
                 "list actions that would be taken now, some where there are thousands: "
                 "without it random players and branches mostly try what cannot work",
-            )  # fmt: skip
+            )
             return []
         actions = self.player.call("valid_actions", where, lister.valid_actions)
         return self._texts("valid_actions()", actions, where) or []
@@ -169,9 +171,10 @@ class _Inspector:
             return None
         if isinstance(value, str | bytes):
             self.findings.fault(
-                f"{name} must return a list of actions, got a string", where,
+                f"{name} must return a list of actions, got a string",
+                where,
                 f"return [{value!r:.60}]: a string would be read letter by letter",
-            )  # fmt: skip
+            )
             return None
         try:
             actions = list(value)
@@ -180,15 +183,17 @@ class _Inspector:
         wrong = [a for a in actions if not (isinstance(a, str) and a.strip())]
         if wrong:
             self.findings.fault(
-                f"{name} must return texts, none empty, got {wrong[0]!r:.60}", where,
+                f"{name} must return texts, none empty, got {wrong[0]!r:.60}",
+                where,
                 "write every action as the text that step() takes",
-            )  # fmt: skip
+            )
             return None
         if len(actions) > MAX_VALID_ACTIONS:
             self.findings.warn(
-                f"{name} returns {len(actions)} actions", where,
+                f"{name} returns {len(actions)} actions",
+                where,
                 "return some tens of different kinds: every one may be tried",
-            )  # fmt: skip
+            )
         return actions
 
     # --- the expert ---
@@ -214,7 +219,7 @@ class _Inspector:
                 f"{where}: {difference(str(plans[0]), str(plans[1]))}",
                 "plan from the task alone, or declare `deterministic = False` where "
                 "the environment draws lots",
-            )  # fmt: skip
+            )
             return None
         trace = self._play_twice(task, plans[0], "the expert's plan")
         if trace is not None:
@@ -238,7 +243,7 @@ class _Inspector:
             f"info['success'] is {trace.last.success}",
             "mend the plan; or report info['success'] at the step that wins: without "
             "it only an end with a positive return counts as success",
-        )  # fmt: skip
+        )
 
     # --- equal plays ---
 
@@ -271,7 +276,7 @@ class _Inspector:
             f"task {first.task.id!r}, {what}, {moment}: {texts}",
             "if the environment draws lots, declare `deterministic = False` in the "
             "class; else draw from a generator that is seeded by the task at reset",
-        )  # fmt: skip
+        )
 
     def _play_random(self, task: Task) -> Trace | None:
         rng, lister = np.random.default_rng(0), base.as_valid_actions(self.env)
@@ -323,16 +328,17 @@ class _Inspector:
                         f"task {task.id!r}, step {number} paid {step.reward:g}, and an "
                         "action that does nothing pays it again",
                         "return what the step earned: score - score before",
-                    )  # fmt: skip
+                    )
                 return
 
     def conclude(self, tasks: Sequence[Task]) -> None:
         """Add what only several tasks together show."""
         if self.expert_wins and not any(self.expert_wins):
             self.findings.warn(
-                "no plan of the expert won", f"{len(self.expert_wins)} tasks",
+                "no plan of the expert won",
+                f"{len(self.expert_wins)} tasks",
                 "imitation needs won episodes: make more tasks winnable",
-            )  # fmt: skip
+            )
         self._check_lengths(tasks)
         if not any(self._is_limit(*end) for end in self.nonsense_ends):
             for trace, _ in self.nonsense_ends:
@@ -352,7 +358,7 @@ class _Inspector:
                 f"{self.max_steps}",
                 f"{len(long)} of {len(lengths)} tasks; {task!r}: {longest} actions",
                 f"allow at least {longest} steps: nobody could win",
-            )  # fmt: skip
+            )
 
     def _is_limit(self, trace: Trace, others: Sequence[str]) -> bool:
         """Fault a limit that terminates, which comes whatever the actions are.
@@ -374,7 +380,7 @@ class _Inspector:
                     f"task {trace.task.id!r}: {trace.length} nonsense actions",
                     "return terminated=False, truncated=True where only the number of "
                     "steps ends the episode",
-                )  # fmt: skip
+                )
                 return True
         return False
 
@@ -383,13 +389,15 @@ class _Inspector:
         single_turn = self.max_steps == 1 or (self.sample and self.sample.length == 1)
         if trace.length > 1:
             self.findings.warn(
-                "actions that cannot be taken end the episode", where,
+                "actions that cannot be taken end the episode",
+                where,
                 "leave it where the rules of the game say so; where it is a step "
                 "limit, return truncated=True instead",
-            )  # fmt: skip
+            )
         elif not single_turn:
             self.findings.warn(
-                "an action that cannot be taken ends the episode", where,
+                "an action that cannot be taken ends the episode",
+                where,
                 "tell the agent in the next state, and set info['invalid']; leave it "
                 "where the rules of the game say so",
-            )  # fmt: skip
+            )

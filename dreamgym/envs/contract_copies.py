@@ -22,9 +22,10 @@ def check_copies(
     other = guarded(player.env, make)
     if isinstance(other, EnvironmentFailure):
         player.findings.fault(
-            f"a second copy cannot be made: {other.reason} ({other.place})", "__init__",
+            f"a second copy cannot be made: {other.reason} ({other.place})",
+            "__init__",
             "a run makes several copies, without arguments, in one process",
-        )  # fmt: skip
+        )
         return
     second = Player(other, Findings())
     expected = sample.steps[: COMPARED + 1]
@@ -42,8 +43,9 @@ def check_copies(
             "two copies of the environment disturb each other",
             f"task {sample.task.id!r}, step {half + 1}",
             "keep the state of an episode in the instance, not in the class or module",
-        )  # fmt: skip
+        )
     player.steps, player.resets = (
-        player.steps + second.steps, player.resets + second.resets
-    )  # fmt: skip
+        player.steps + second.steps,
+        player.resets + second.resets,
+    )
     other.close()

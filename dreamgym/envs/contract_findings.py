@@ -63,10 +63,12 @@ class Report:
     def json(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return {
-            "checks": list(self.checks), "steps": self.steps, "resets": self.resets,
+            "checks": list(self.checks),
+            "steps": self.steps,
+            "resets": self.resets,
             "faults": [f._asdict() for f in self.faults],
             "warnings": [f._asdict() for f in self.warnings],
-        }  # fmt: skip
+        }
 
 
 def _number(findings: tuple[Finding, ...], word: str) -> str:

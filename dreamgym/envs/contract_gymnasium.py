@@ -97,6 +97,7 @@ def _check_one_step(env: gymnasium.Env, findings: Findings) -> None:
         )
     elif truncated and limits.declared_step_limit(env) != 1:
         findings.fault(
-            "an episode is truncated after its first step", "Gymnasium's own check",
+            "an episode is truncated after its first step",
+            "Gymnasium's own check",
             "declare `max_episode_steps = 1` where one step is all",
-        )  # fmt: skip
+        )

@@ -87,9 +87,10 @@ class Player:
         where, fault = f"task {task.id!r}", self.findings.fault
         if not _is_json(task.options):
             fault(
-                "a task's options are no JSON", f"{where}: {dict(task.options)!r:.100}",
+                "a task's options are no JSON",
+                f"{where}: {dict(task.options)!r:.100}",
                 "use numbers, texts, lists and dicts with text keys",
-            )  # fmt: skip
+            )
         self.resets += 1
         result = self.call(
             "reset",
@@ -102,34 +103,38 @@ class Player:
             result[1], dict
         ):
             fault(
-                "reset must return (obs, info)", where,
+                "reset must return (obs, info)",
+                where,
                 f"return a text and a dict; it returned {result!r:.100}",
-            )  # fmt: skip
+            )
             return None
         obs, info = result
         if not self._is_text(obs, "reset", where):
             return None
         if not obs.strip():
             fault(
-                "a task starts with an empty state", where,
+                "a task starts with an empty state",
+                where,
                 "return at least one line of text",
-            )  # fmt: skip
+            )
             return None
         return obs, info
 
     def _is_text(self, obs: Any, call: str, where: str) -> bool:
         if not isinstance(obs, str):
             self.findings.fault(
-                f"{call} must return text, got {type(obs).__name__}", where,
+                f"{call} must return text, got {type(obs).__name__}",
+                where,
                 "return one str, lines separated by \\n",
-            )  # fmt: skip
+            )
             return False
         failure = guarded(self.env, obs.encode)
         if isinstance(failure, EnvironmentFailure):
             self.findings.fault(
                 f"{call} returned a text that UTF-8 cannot hold: {failure.reason}",
-                where, "decode with errors='replace'",
-            )  # fmt: skip
+                where,
+                "decode with errors='replace'",
+            )
         return not isinstance(failure, EnvironmentFailure)
 
     def play(self, task: Task, actions: Iterable[Any], limit: int) -> Trace | None:
@@ -163,9 +168,10 @@ class Player:
             return None
         if not (isinstance(result, tuple) and len(result) == 5):
             self.findings.fault(
-                "step must return (obs, reward, terminated, truncated, info)", where,
+                "step must return (obs, reward, terminated, truncated, info)",
+                where,
                 f"it returned {result!r:.100}",
-            )  # fmt: skip
+            )
             return None
         obs, reward, terminated, truncated, info = result
         if not self._is_text(obs, "step", where):
@@ -174,10 +180,14 @@ class Player:
             return None
         success, invalid = info.get("success"), info.get("invalid")
         return Played(
-            action, obs, float(reward), bool(terminated), bool(truncated),
+            action,
+            obs,
+            float(reward),
+            bool(terminated),
+            bool(truncated),
             None if success is None else bool(success),
             None if invalid is None else bool(invalid),
-        )  # fmt: skip
+        )
 
     def _sound(
         self, where: str, reward: Any, terminated: Any, truncated: Any, info: Any
@@ -187,20 +197,23 @@ class Player:
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool):
                 fault(
-                    f"{name} must be a bool, got {type(flag).__name__}", where,
+                    f"{name} must be a bool, got {type(flag).__name__}",
+                    where,
                     f"return bool({name}): a numpy boolean is not Python's False",
-                )  # fmt: skip
+                )
         if terminated and truncated:
             fault(
-                "terminated and truncated must not merge", where,
+                "terminated and truncated must not merge",
+                where,
                 "terminated: the task itself ended; truncated: only a limit was hit",
-            )  # fmt: skip
+            )
         number = isinstance(reward, numbers.Real | np.number)
         if not number or not math.isfinite(float(reward)):
             fault(
-                f"a reward must be a finite number, got {reward!r:.40}", where,
+                f"a reward must be a finite number, got {reward!r:.40}",
+                where,
                 "return a float",
-            )  # fmt: skip
+            )
             return False
         if not isinstance(info, dict):
             fault("info must be a dict", where, f"it is {info!r:.60}")
@@ -208,9 +221,10 @@ class Player:
         parts = info.get("rewards")
         if parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
             fault(
-                "info['rewards'] must sum to the reward", where,
+                "info['rewards'] must sum to the reward",
+                where,
                 f"it holds {parts}, and the reward is {float(reward)}",
-            )  # fmt: skip
+            )
         return True
 
 

@@ -32,15 +32,16 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
                 "test": "policies are compared on them",
             }
             fault(
-                f"{where} is empty", where,
+                f"{where} is empty",
+                where,
                 f"keep some tasks apart for it: {uses[split]}",
-            )  # fmt: skip
+            )
         if wrong := [t for t in splits[split] if t.split != split]:
             fault(
                 f"{where} holds a task that says split {wrong[0].split!r}",
                 f"task {wrong[0].id!r}, {len(wrong)} of {len(splits[split])}",
                 f"make it with Task(..., split={split!r})",
-            )  # fmt: skip
+            )
         if len({t.id for t in splits[split]}) < len(splits[split]):
             fault(
                 f"{where} holds an id twice", where, "give every task an id of its own"
@@ -49,9 +50,10 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
         shared = {t.id for t in splits[one]} & {t.id for t in splits[other]}
         if shared:
             fault(
-                f"the splits {one} and {other} share tasks", f"{sorted(shared)[:3]}",
+                f"the splits {one} and {other} share tasks",
+                f"{sorted(shared)[:3]}",
                 "a task belongs to one split: else the test is of what was trained on",
-            )  # fmt: skip
+            )
     check_twins(player, splits)
 
 
@@ -71,7 +73,7 @@ def check_twins(player: Player, splits: dict[str, Sequence[Task]]) -> None:
             f"{len(starts[other])} of {other}",
             "split by what makes tasks differ (a hash of the start, not the number); "
             "leave it where they differ in what cannot be seen at the start",
-        )  # fmt: skip
+        )
 
 
 def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple, str]:
@@ -95,18 +97,20 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
     fault, where = player.findings.fault, f"variations of task {task.id!r}"
     draws = [
         player.call(
-            "variations", where,
+            "variations",
+            where,
             lambda: list(varied.variations(task, np.random.default_rng(0))),
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     if None in draws:
         return
     if draws[0] != draws[1]:
         fault(
-            "variations differ for the same generator", where,
+            "variations differ for the same generator",
+            where,
             "draw only from the generator that is given",
-        )  # fmt: skip
+        )
     for variation in draws[0]:
         if variation.id == task.id:
             fault(
@@ -114,12 +118,14 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
             )
         if variation.split != "generated":
             fault(
-                "variations must be of split 'generated'", where,
+                "variations must be of split 'generated'",
+                where,
                 f"make {variation.id!r} with split='generated'",
-            )  # fmt: skip
+            )
         if task.id not in variation.lineage:
             fault(
-                "variations must name their task in their lineage", where,
+                "variations must name their task in their lineage",
+                where,
                 f"make {variation.id!r} with lineage=(*task.lineage, task.id)",
-            )  # fmt: skip
+            )
         player.reset(variation)

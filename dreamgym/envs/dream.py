@@ -143,10 +143,14 @@ class DreamVectorEnv(VectorEnv):
         truncated = not ended and number >= self.max_steps
         may_be_invalid = not ended and answer.reward <= 0
         return Step(
-            answer.next_state, rewards, ended, truncated, answer.outcome == "win",
+            answer.next_state,
+            rewards,
+            ended,
+            truncated,
+            answer.outcome == "win",
             invalid=may_be_invalid
             and error_only_change(query.state, answer.next_state),
-        )  # fmt: skip
+        )
 
 
 class DreamEnv(TextEnv):
@@ -196,9 +200,11 @@ class DreamEnv(TextEnv):
         assert step is not None
         self._open = not (step.terminated or step.truncated)
         info = {
-            "rewards": step.rewards, "success": step.success, "error": step.error,
+            "rewards": step.rewards,
+            "success": step.success,
+            "error": step.error,
             "invalid": step.invalid,
-        }  # fmt: skip
+        }
         reward = float(sum(step.rewards.values()))
         return "\n".join(step.state), reward, step.terminated, step.truncated, info
 

@@ -118,11 +118,15 @@ class GymnasiumText(TextEnv):
         self._open = False
         return [
             Task(
-                id=f"{self.gym_id}-{seed}", instruction="", env=PREFIX + self.gym_id,
-                family=self.gym_id, split=split, options={"seed": seed},
+                id=f"{self.gym_id}-{seed}",
+                instruction="",
+                env=PREFIX + self.gym_id,
+                family=self.gym_id,
+                split=split,
+                options={"seed": seed},
             )
             for seed in seeds
-        ]  # fmt: skip
+        ]
 
     def valid_actions(self) -> list[str]:
         """Return every action of the space."""

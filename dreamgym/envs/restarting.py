@@ -20,8 +20,13 @@ from dreamgym.envs.failures import (
 )
 
 CAPABILITIES = (
-    "tasks", "expert", "valid_actions", "variations", "fork", "render_state"
-)  # fmt: skip
+    "tasks",
+    "expert",
+    "valid_actions",
+    "variations",
+    "fork",
+    "render_state",
+)
 """Optional methods of an environment (base.py) that are passed on."""
 
 CONNECTION_ERRORS = (ConnectionError, EOFError, TimeoutError)
@@ -89,9 +94,7 @@ class RestartingEnv(gymnasium.Wrapper):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a step, in a fresh instance at the same place if this one is lost."""
-        result = self._call(
-            lambda env: env.step(action), seconds=self._step_seconds
-        )  # fmt: skip
+        result = self._call(lambda env: env.step(action), seconds=self._step_seconds)
         self._actions.append(action)
         self._observations.append(result[0])
         self._lost_in_a_row = 0
@@ -124,9 +127,10 @@ class RestartingEnv(gymnasium.Wrapper):
         if start is None:
             return True
         same = guarded(
-            self.env, lambda: self._replay(start),
+            self.env,
+            lambda: self._replay(start),
             seconds=self._reset_seconds + self._step_seconds * len(self._actions),
-        )  # fmt: skip
+        )
         return same is True
 
     def _replay(self, start: dict[str, Any]) -> bool:

@@ -141,9 +141,10 @@ class ToolEnv(TextEnv):
         truncated = not terminated and self._steps >= self.max_episode_steps
         self._open = not (terminated or truncated)
         info = {
-            "rewards": {"task": self._reward}, "success": bool(self._success),
+            "rewards": {"task": self._reward},
+            "success": bool(self._success),
             "invalid": invalid,
-        }  # fmt: skip
+        }
         return self._text(), self._reward, terminated, truncated, info
 
     def _run(self, action: str) -> str:

@@ -76,9 +76,12 @@ def draw(axis: Any, panel: Panel, curves: Mapping[str, Curve]) -> bool:
     axis.xaxis.get_major_locator().set_params(integer=True)
     if lines:  # above the axes, where it hides no line
         axis.legend(
-            handles=axis.lines[:MAX_LABELS], loc="lower left", bbox_to_anchor=(0, 1),
-            ncols=2, borderpad=0.1,
-        )  # fmt: skip
+            handles=axis.lines[:MAX_LABELS],
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=2,
+            borderpad=0.1,
+        )
     return bool(lines)
 
 

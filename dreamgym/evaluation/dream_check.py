@@ -108,16 +108,21 @@ def scorecard_refusals(
     Figures of fewer than FEW cases refuse nothing.
     """
     rows = (
-        (scorecard["exact"].get("predictable"), min_predictable,
-         "predictable next states are right"),
+        (
+            scorecard["exact"].get("predictable"),
+            min_predictable,
+            "predictable next states are right",
+        ),
         (scorecard["done"]["recall"], min_ends, "ends are found"),
-    )  # fmt: skip
+    )
     return [
         f"only {_percent(rate['mean'])} of {rate['count']} {what}"
         for rate, threshold, what in rows
-        if rate and rate["mean"] is not None and rate["count"] >= FEW
+        if rate
+        and rate["mean"] is not None
+        and rate["count"] >= FEW
         and rate["mean"] < threshold
-    ]  # fmt: skip
+    ]
 
 
 def dev_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -52,9 +52,9 @@ def _answer_lines(dream: Mapping[str, Any]) -> list[RenderableType]:
 def _step(view: Mapping[str, Any], *, with_state: bool) -> RenderableType:
     dream = view["dream"]
     right = dream is not None and dream["same_state"] and dream["same_end"]
-    remark = "the dream has ended" if dream is None else (
-        "the dream is right" if right else "the dream differs"
-    )  # fmt: skip
+    remark = "the dream is right" if right else "the dream differs"
+    if dream is None:
+        remark = "the dream has ended"
     head = Text.assemble(
         (f"{view['number']}. {view['action']}", "bold"),
         ("   " + remark, "green" if right else "dim" if dream is None else "yellow"),
@@ -65,8 +65,9 @@ def _step(view: Mapping[str, Any], *, with_state: bool) -> RenderableType:
     table = Table(box=None, expand=True, padding=(0, 2, 0, 0), show_edge=False)
     table.add_column("REALITY", ratio=1)
     table.add_column("DREAM", ratio=1)
-    real = _column(view["real"], "-", view["real_end"], dream is None
-                   or dream["same_end"])  # fmt: skip
+    real = _column(
+        view["real"], "-", view["real_end"], dream is None or dream["same_end"]
+    )
     if dream is None:
         table.add_row(real, Text(""))
         return Group(*parts, table)

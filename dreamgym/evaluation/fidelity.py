@@ -41,9 +41,13 @@ def by_family(
     """
     replays = None if env is None else Replays(env)
     ask = functools.partial(
-        fidelity.score, model, full=full, replay=replays,
-        stochastic=replays is not None and replays.stochastic, shares=shares,
-    )  # fmt: skip
+        fidelity.score,
+        model,
+        full=full,
+        replay=replays,
+        stochastic=replays is not None and replays.stochastic,
+        shares=shares,
+    )
     scorecard = ask(
         episodes, limit=limit, progress=progress, open_loop_steps=open_loop_steps
     )

@@ -25,13 +25,24 @@ COLOURS = ("#3d85c6", "#e0812f", "#3d9d6a", "#9270c4", "#cc5b5b", "#4aa3a8", "#b
 NO_MATH: Any = {"text.parse_math": False}
 """A family may be called `$x`, which is no formula."""
 PLOT_STYLE: Any = {  # keys that matplotlib types as literals
-    "axes.edgecolor": GREY, "axes.labelcolor": GREY, "axes.titlecolor": GREY,
-    "xtick.color": GREY, "ytick.color": GREY, "text.color": GREY, "font.size": 9,
-    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-    "legend.fontsize": 8, "axes.grid": True, "grid.alpha": 0.2, "grid.color": GREY,
-    "axes.prop_cycle": cycler(color=COLOURS), "svg.fonttype": "path",
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "axes.titlecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "text.color": GREY,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "axes.grid": True,
+    "grid.alpha": 0.2,
+    "grid.color": GREY,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "svg.fonttype": "path",
     **NO_MATH,
-}  # fmt: skip
+}
 
 
 def _finalize(value: Any) -> Any:
@@ -64,9 +75,7 @@ def write(path: Path, template: str, **values: Any) -> None:
 def figure_uri(figure: Any) -> str:
     """Return a figure as SVG in a data URI, and close it."""
     with io.StringIO() as file, matplotlib.rc_context(PLOT_STYLE):
-        figure.savefig(
-            file, format="svg", transparent=True, metadata={"Date": None}
-        )  # fmt: skip
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
         plt.close(figure)
         svg = file.getvalue()
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -19,8 +19,16 @@ from dreamgym.evaluation.printable import printable, printable_lines
 from dreamgym.evaluation.statistics import difference_text
 from worldmodel.data.records import atomic_write
 
-_HEAD = ("policy", "success", "95 % interval", "episodes", "return", "steps",
-         "invalid", "real transitions")  # fmt: skip
+_HEAD = (
+    "policy",
+    "success",
+    "95 % interval",
+    "episodes",
+    "return",
+    "steps",
+    "invalid",
+    "real transitions",
+)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -51,9 +59,11 @@ def print_table(results: dict[str, Any], console: Console) -> None:
         if not group["policies"]:
             continue
         rich_table = Table(
-            title=Text(printable(title), "bold"), title_justify="left", box=SIMPLE_HEAD,
+            title=Text(printable(title), "bold"),
+            title_justify="left",
+            box=SIMPLE_HEAD,
             pad_edge=False,
-        )  # fmt: skip
+        )
         for i, name in enumerate(_HEAD):
             rich_table.add_column(name, justify="left" if i == 0 else "right")
         for name, row in group["policies"].items():
@@ -110,11 +120,14 @@ def _cells(name: str, row: dict[str, Any]) -> list[str]:
     s = row["success"]
     return [
         name + " \\*" * bool(row.get("note")),
-        _percent(s["mean"]), f"{_percent(s['low'])} to {_percent(s['high'])}",
+        _percent(s["mean"]),
+        f"{_percent(s['low'])} to {_percent(s['high'])}",
         str(s["episodes"]) + (f" (+{s['unscored']} unscored)" if s["unscored"] else ""),
-        _number(row["mean_return"]), _number(row["mean_steps"]),
-        _percent(row["invalid_action_rate"]), f"{row['real_transitions']:,}",
-    ]  # fmt: skip
+        _number(row["mean_return"]),
+        _number(row["mean_steps"]),
+        _percent(row["invalid_action_rate"]),
+        f"{row['real_transitions']:,}",
+    ]
 
 
 def _percent(value: float | None) -> str:

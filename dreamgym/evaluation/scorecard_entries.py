@@ -95,14 +95,23 @@ def _state_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
     )
     copying = scorecard["copying"]
     for key, label, meaning in (
-        ("state", "identifiers and numbers copied",
-         "of those in written lines that stand in task, history, state or action"),
-        ("state_unseen", "... that no training episode held",
-         "these can only be copied, not remembered"),
+        (
+            "state",
+            "identifiers and numbers copied",
+            "of those in written lines that stand in task, history, state or action",
+        ),
+        (
+            "state_unseen",
+            "... that no training episode held",
+            "these can only be copied, not remembered",
+        ),
         ("reasoning", "copied in the reasoning", "the same of the reasoning trace"),
-        ("reasoning_unseen", "... in the reasoning, unseen in training",
-         "the same where no training episode held them"),
-    ):  # fmt: skip
+        (
+            "reasoning_unseen",
+            "... in the reasoning, unseen in training",
+            "the same where no training episode held them",
+        ),
+    ):
         yield Entry(label, rate_text(copying[key]), meaning)
     yield Entry(
         "copying the state instead",

@@ -86,8 +86,10 @@ def side_by_side(scorecards: dict[str, dict[str, Any]]) -> str:
 
 def _bars(axis: Any, scorecard: dict[str, Any]) -> None:
     kinds = list(scorecard["exact"])[::-1]  # the first stands at the top
-    for offset, key, label in ((0.2, "exact", "experience model"),
-                               (-0.2, "copy", "copy the state")):  # fmt: skip
+    for offset, key, label in (
+        (0.2, "exact", "experience model"),
+        (-0.2, "copy", "copy the state"),
+    ):
         widths = [scorecard[key][k]["mean"] or 0.0 for k in kinds]
         axis.barh([i + offset for i in range(len(kinds))], widths, 0.4, label=label)
     names = [
@@ -123,8 +125,9 @@ def _reliability(axis: Any, scorecard: dict[str, Any]) -> None:
 def _drift(axis: Any, scorecard: dict[str, Any]) -> None:
     for name, label in (("exact", "all"), ("predictable", "before a reveal")):
         rates = scorecard["open_loop"][name]
-        axis.plot(range(1, len(rates) + 1), [x["mean"] for x in rates], "o-",
-                  label=label)  # fmt: skip
+        axis.plot(
+            range(1, len(rates) + 1), [x["mean"] for x in rates], "o-", label=label
+        )
     axis.set_xlabel("steps on dreamed states")
     axis.set_ylabel("state still the real one")
     axis.set_ylim(-0.02, 1.02)
@@ -133,21 +136,24 @@ def _drift(axis: Any, scorecard: dict[str, Any]) -> None:
 
 PLOTS = (
     (
-        _bars, "Next states by kind",
+        _bars,
+        "Next states by kind",
         "Share of next states with every line right, next to the baseline that copies "
         "the state.",
     ),
     (
-        _reliability, "Calibration",
+        _reliability,
+        "Calibration",
         "Share of right answers by confidence; on the dotted line confidence is what "
         "it says. Reveals are left out.",
     ),
     (
-        _drift, "Drift in whole episodes",
+        _drift,
+        "Drift in whole episodes",
         "Share of episodes in which the dreamed state is still the real one, by the "
         "number of steps dreamed.",
     ),
-)  # fmt: skip
+)
 
 
 def figures(scorecard: dict[str, Any]) -> list[dict[str, str]]:

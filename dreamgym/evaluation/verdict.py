@@ -165,9 +165,17 @@ def causes(evidence: Evidence) -> list[Cause]:
     that is wrong, what later stages do is of no use.
     """
     checks = (
-        few_demonstrations, few_won, low_fidelity, low_ends, wrong_about_policy,
-        invalid_actions, little_signal, broken_rollouts, large_kl, few_games,
-    )  # fmt: skip
+        few_demonstrations,
+        few_won,
+        low_fidelity,
+        low_ends,
+        wrong_about_policy,
+        invalid_actions,
+        little_signal,
+        broken_rollouts,
+        large_kl,
+        few_games,
+    )
     return [cause for check in checks if (cause := check(evidence)) is not None]
 
 

@@ -233,9 +233,11 @@ class Run:
     ) -> None:
         """Write the marker of a finished stage; without a key no run shares it."""
         marker = {
-            "numbers": numbers, "seconds": round(seconds, 1), "dreamgym": VERSION,
+            "numbers": numbers,
+            "seconds": round(seconds, 1),
+            "dreamgym": VERSION,
             "key": key,
-        }  # fmt: skip
+        }
         self.write_json(f"stages/{name}.json", marker)
 
     def track(self, name: str, step: int, metrics: Mapping[str, Any]) -> None:

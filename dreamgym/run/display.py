@@ -48,9 +48,14 @@ def make_console(file: Any) -> Console:
     """Return a console for a stream: colours on a terminal, plain lines elsewhere."""
     file, terminal = raw_stream(file), file.isatty()
     return _PrintableConsole(
-        file=file, force_terminal=terminal, force_jupyter=False, highlight=False,
-        markup=False, emoji=False, width=None if terminal else 100,
-    )  # fmt: skip
+        file=file,
+        force_terminal=terminal,
+        force_jupyter=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if terminal else 100,
+    )
 
 
 def output_console() -> Console:
@@ -151,9 +156,12 @@ class Status:
         yield Text(self.head(), "bold")
         if self._total:
             yield ProgressBar(
-                self._total, self._done, width=min(options.max_width, 60),
-                complete_style="cyan", finished_style="cyan",
-            )  # fmt: skip
+                self._total,
+                self._done,
+                width=min(options.max_width, 60),
+                complete_style="cyan",
+                finished_style="cyan",
+            )
             yield Segment.line()
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="dim")
@@ -190,8 +198,10 @@ class _Display:
     def _start_live(self, console: Console) -> Callable[[], None]:
         live = Live(
             get_renderable=lambda: self._open[-1] if self._open else Text(""),
-            console=console, transient=True, refresh_per_second=4,
-        )  # fmt: skip
+            console=console,
+            transient=True,
+            refresh_per_second=4,
+        )
         live.start()
         return live.stop
 

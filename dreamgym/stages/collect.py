@@ -77,18 +77,30 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     with progress_bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
         failures = Counter[str]()
         train_episodes = collect(
-            env, train, c.episodes, c, seed=seed, max_steps=limit.steps, show=show,
+            env,
+            train,
+            c.episodes,
+            c,
+            seed=seed,
+            max_steps=limit.steps,
+            show=show,
             failures=failures,
-        )  # fmt: skip
+        )
         # Each actor as often as another: with few demonstrations to learn from there
         # must still be enough to tell where imitation is at its best.
         even = dataclasses.replace(
             c, expert_weight=1.0, noisy_weight=1.0, random_weight=1.0
         )
         dev_episodes = collect(
-            env, dev, 2 * len(dev), even, seed=seed + 1, max_steps=limit.steps,
-            show=lambda n: show(c.episodes + n), failures=failures,
-        )  # fmt: skip
+            env,
+            dev,
+            2 * len(dev),
+            even,
+            seed=seed + 1,
+            max_steps=limit.steps,
+            show=lambda n: show(c.episodes + n),
+            failures=failures,
+        )
     for split, episodes in (("train", train_episodes), ("dev", dev_episodes)):
         if not episodes:
             raise RunError(

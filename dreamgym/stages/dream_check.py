@@ -42,8 +42,9 @@ def body(run: Run) -> dict[str, Any]:
     c = run.config.dream_check
     reasons = scorecard_refusals(
         run.read_json("fidelity.json"),
-        min_predictable=c.min_predictable, min_ends=c.min_ends,
-    )  # fmt: skip
+        min_predictable=c.min_predictable,
+        min_ends=c.min_ends,
+    )
     experience = load_experience(run, stage="dream_check", scaled=True)
     with run_chat.experience_session(experience):
         dreamed = dreamed_dev_games(run, experience, policy)

@@ -29,9 +29,14 @@ def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
     limit = run.config.fidelity.transitions
     with progress_bar(limit, "fidelity", "transition") as show, open_env(run) as env:
         scorecard = by_family(
-            experience, dev, limit, lambda done, _: show(done), env=env,
-            open_loop_steps=limit, shares=task_shares(train),
-        )  # fmt: skip
+            experience,
+            dev,
+            limit,
+            lambda done, _: show(done),
+            env=env,
+            open_loop_steps=limit,
+            shares=task_shares(train),
+        )
     scale = fidelity.fit_calibration(experience, dev, limit=limit)
     scorecard["calibration"] = scale.json()
     gate = run.config.uncertainty.false_abort_rate

@@ -32,11 +32,14 @@ def body(run: Run) -> dict[str, Any]:
             dreamed = dreamed_dev_games(run, experience, policy)
             out["policies"][name] = {
                 "action_agreement": action_agreement(
-                    policy, dev, limit=MAX_STATES, seed=run.config.seed,
+                    policy,
+                    dev,
+                    limit=MAX_STATES,
+                    seed=run.config.seed,
                     temperature=run.config.evaluate.temperature,
                 ),
                 "dream_success": summary(dreamed, real_transitions=0)["success"],
-            }  # fmt: skip
+            }
     scorecard = run.read_json("fidelity.json")
     out["outcome_agreement"] = scorecard["open_loop"]["outcomes"]["agree"]
     run.write_json("off_policy.json", out)

@@ -71,9 +71,13 @@ def _lower_bound(
     if errors is None:
         return None
     return bounds.best_bound(
-        curve, discount=run.config.train.update.discount, eps_r=errors.reward,
-        eps_p=errors.moves, r_max=errors.span, measured=errors.transitions,
-    )  # fmt: skip
+        curve,
+        discount=run.config.train.update.discount,
+        eps_r=errors.reward,
+        eps_p=errors.moves,
+        r_max=errors.span,
+        measured=errors.transitions,
+    )
 
 
 def _has_other_rewards(config: RunConfig) -> bool:
@@ -117,9 +121,16 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
     try:
         with real_evaluation(run) as probe:
             _, progress = reinforce(
-                run, "dream", warm, warm, envs, tasks, run.config.train, probe=probe,
+                run,
+                "dream",
+                warm,
+                warm,
+                envs,
+                tasks,
+                run.config.train,
+                probe=probe,
                 baseline=run.numbers("dream_check").get("real"),
-            )  # fmt: skip
+            )
     finally:
         envs.close()
     choice = _choose(run, progress, warm)
@@ -145,9 +156,17 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
     )
     with real_evaluation(run) as probe:
         _, progress = reinforce(
-            run, "dream", warm, warm, envs, tasks, loop, experience=experience,
-            probe=probe, baseline=run.numbers("dream_check").get("real"),
-        )  # fmt: skip
+            run,
+            "dream",
+            warm,
+            warm,
+            envs,
+            tasks,
+            loop,
+            experience=experience,
+            probe=probe,
+            baseline=run.numbers("dream_check").get("real"),
+        )
     choice = _choose(run, progress, warm, experience)
     run.write_json("bound.json", _lower_bound(run, experience, dev, progress.curve))
     run.drop("checkpoints/dream")  # until here a kill costs no update
@@ -216,8 +235,10 @@ def _choose(
         )
     else:
         return {}
-    rates = {"dev_success_before": before.get("real_success"),
-             "dev_success_after": after.get("real_success")}  # fmt: skip
+    rates = {
+        "dev_success_before": before.get("real_success"),
+        "dev_success_after": after.get("real_success"),
+    }
     if better:
         return rates | {"kept": "dream"}
     save_policy(run, "dream", warm)

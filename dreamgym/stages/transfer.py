@@ -27,9 +27,15 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     policy, envs = load_policy(run, start), environments.real_envs(run)
     try:
         _, progress = reinforce(
-            run, name, policy, policy, envs, tasks, run.config.transfer,
+            run,
+            name,
+            policy,
+            policy,
+            envs,
+            tasks,
+            run.config.transfer,
             budget=budget,
-        )  # fmt: skip
+        )
     finally:
         envs.close()
     run.drop(f"checkpoints/{name}")

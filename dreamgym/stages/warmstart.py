@@ -130,7 +130,7 @@ def _sr(
         return [], {}
     cases = reflection_cases(
         experts, branches, per_state=c.reflections_per_state, seed=run.config.seed
-    )  # fmt: skip
+    )
     if c.writer == "teacher":
         client = run_chat.run_client(run, c.teacher, "warmstart", "teacher")
         writer = TeacherWriter(client, TeacherConfig(), seed=run.config.seed)
@@ -141,11 +141,13 @@ def _sr(
         writer_model = _fit_writer(run, policy, control, cases)
         thoughts, numbers = reflections(
             RejectionSamplingWriter(
-                policy.replace(writer_model), samples=c.max_samples,
-                temperature=c.temperature, seed=run.config.seed,
+                policy.replace(writer_model),
+                samples=c.max_samples,
+                temperature=c.temperature,
+                seed=run.config.seed,
             ),
             cases,
-        )  # fmt: skip
+        )
     else:
         thoughts, numbers = reflections(RuleWriter(), cases)
     return early.sr_examples(policy, cases, thoughts, draws=draws), numbers
@@ -166,9 +168,13 @@ def _fit_writer(
     fit = run.config.bc.fit
     steps = max(int(c.bootstrap_share * fit.steps), 1)
     return fit_model(
-        run, "writer", control, writer_examples(policy, chosen, thoughts),
-        _steps(fit, steps), (),
-    )  # fmt: skip
+        run,
+        "writer",
+        control,
+        writer_examples(policy, chosen, thoughts),
+        _steps(fit, steps),
+        (),
+    )
 
 
 def _steps(fit: FitConfig, steps: int) -> FitConfig:

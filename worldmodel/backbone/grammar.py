@@ -52,8 +52,13 @@ def free_grammar(
     close[0, list(stop)] = True
     never = np.iinfo(np.int32).max
     return Grammar(
-        free, free, close, np.zeros(1, np.int32), np.full(1, never, np.int32),
-        np.full(1, temperature, np.float32), np.full(1, min_p, np.float32),
+        free,
+        free,
+        close,
+        np.zeros(1, np.int32),
+        np.full(1, never, np.int32),
+        np.full(1, temperature, np.float32),
+        np.full(1, min_p, np.float32),
         np.full(1, top_k, np.int32) if top_k else None,
         np.full(1, top_p, np.float32) if top_p < 1 else None,
-    )  # fmt: skip
+    )

@@ -156,9 +156,10 @@ def attend_used(
 
     shape = (batch, kv, num_heads // kv, steps)
     start = (
-        jnp.full(shape, -1e30, jnp.float32), jnp.zeros(shape, jnp.float32),
+        jnp.full(shape, -1e30, jnp.float32),
+        jnp.zeros(shape, jnp.float32),
         jnp.zeros((*shape, size), jnp.float32),
-    )  # fmt: skip
+    )
     blocks = jnp.minimum(at.max() // block + 1, capacity // block)
     _, total, out = jax.lax.fori_loop(0, blocks, body, start)
     return _join_heads((out / total[..., None]).astype(q.dtype))

@@ -109,10 +109,13 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
         allowed &= ~banned
     temperature = jnp.asarray(grammar.temperature)[phase]
     shaped = shaped_logits(
-        state.logits, allowed, temperature, jnp.asarray(grammar.min_p)[phase],
+        state.logits,
+        allowed,
+        temperature,
+        jnp.asarray(grammar.min_p)[phase],
         top_k=None if grammar.top_k is None else jnp.asarray(grammar.top_k)[phase],
         top_p=None if grammar.top_p is None else jnp.asarray(grammar.top_p)[phase],
-    )  # fmt: skip
+    )
     uniform = jax.vmap(
         lambda key, draws: jax.random.uniform(jax.random.fold_in(key, draws), (2,))
     )(keys, state.draws)
@@ -165,17 +168,24 @@ def _sample(
         logits = jnp.where(on[:, None], decoder.logits(hidden[:, 0]), state.logits)
         ended = closed & (state.phase == last_phase)
         state = StreamState(
-            cache, state.length + on, logits,
+            cache,
+            state.length + on,
+            logits,
             jnp.minimum(state.phase + closed, last_phase),
-            jnp.where(closed, 0, state.count + on), state.draws + on,
-        )  # fmt: skip
+            jnp.where(closed, 0, state.count + on),
+            state.draws + on,
+        )
         return t + 1, _constrain_layout(state, mesh), live & ~ended, out
 
     zeros = jnp.zeros((batch, width), jnp.int32)
     out = (
-        zeros, zeros.astype(jnp.float32), zeros.astype(bool), zeros,
-        zeros.astype(bool), jnp.zeros(batch, jnp.int32),
-    )  # fmt: skip
+        zeros,
+        zeros.astype(jnp.float32),
+        zeros.astype(bool),
+        zeros,
+        zeros.astype(bool),
+        jnp.zeros(batch, jnp.int32),
+    )
     _, state, live, out = jax.lax.while_loop(
         lambda c: running(c[2], c[3][-1]).sum() > enough, body, (0, state, active, out)
     )
@@ -261,9 +271,13 @@ class Streams:
             row[: len(run)] = run
         m = self._model
         self._state = _append(
-            m.definition, m.params, self._state, self._place(ids),
-            self._place(count), self._mesh,
-        )  # fmt: skip
+            m.definition,
+            m.params,
+            self._state,
+            self._place(ids),
+            self._place(count),
+            self._mesh,
+        )
         self._length = self._length + count
         self._ready |= count > 0
 
@@ -310,10 +324,18 @@ class Streams:
         m = self._model
         banned_array = None if banned is None else self._place(banned)
         self._state, live, out = _sample(
-            m.definition, m.params, self._state, grammar, keys, self._place(limit),
-            enough, bucket(max_tokens, SAMPLE_BUCKET), self._place(active),
-            banned_array, self._mesh,
-        )  # fmt: skip
+            m.definition,
+            m.params,
+            self._state,
+            grammar,
+            keys,
+            self._place(limit),
+            enough,
+            bucket(max_tokens, SAMPLE_BUCKET),
+            self._place(active),
+            banned_array,
+            self._mesh,
+        )
         written = SampledTokens(*(np.asarray(x) for x in out))
         cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
         sampled = written._replace(**cut)
@@ -337,9 +359,12 @@ class Streams:
         index, replaced = np.zeros(self.batch, np.int32), np.zeros(self.batch, bool)
         index[rows], replaced[rows] = source_rows, True
         self._state = _replace_rows(
-            self._state, source._state, self._place(index), self._place(replaced),
+            self._state,
+            source._state,
+            self._place(index),
+            self._place(replaced),
             self._mesh,
-        )  # fmt: skip
+        )
         self._length = np.where(replaced, source._length[index], self._length)
         self._ready = np.where(replaced, source._ready[index], self._ready)
 

@@ -39,9 +39,11 @@ class _Turn(NamedTuple):
         """Merge two turns whose calls were made before any of them was answered."""
         thoughts = [x.thought for x in (self, other) if x.thought]
         return _Turn(
-            f"{self.action}\n{other.action}", "\n".join(thoughts) or None, [],
+            f"{self.action}\n{other.action}",
+            "\n".join(thoughts) or None,
+            [],
             self.calls + other.calls,
-        )  # fmt: skip
+        )
 
 
 def _set_outcome(row: Any, where: Where, steps: list[dict[str, Any]]) -> None:
@@ -74,10 +76,13 @@ def _steps(state: State, turns: Sequence[_Turn]) -> list[dict[str, Any]]:
         then = lines("\n".join(observation_lines)) if observation_lines else state
         steps.append(
             {
-                "state": list(state), "action": turn.action, "next_state": list(then),
-                "rewards": {}, "thought": turn.thought,
+                "state": list(state),
+                "action": turn.action,
+                "next_state": list(then),
+                "rewards": {},
+                "thought": turn.thought,
             }
-        )  # fmt: skip
+        )
         state = then
     return steps
 
@@ -214,13 +219,21 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     _set_outcome(row, where, steps)
     options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
     task = task_row(
-        row, where, id=name_of(row, "task_id", where, "") or None,
-        instruction="\n".join(system + user_texts), state=state,
-    )  # fmt: skip
+        row,
+        where,
+        id=name_of(row, "task_id", where, "") or None,
+        instruction="\n".join(system + user_texts),
+        state=state,
+    )
     return build(
-        row, where, name=name, source="openai", task=task | {"options": options},
-        transitions=steps, success=field(row, "success", bool, where, None),
-    )  # fmt: skip
+        row,
+        where,
+        name=name,
+        source="openai",
+        task=task | {"options": options},
+        transitions=steps,
+        success=field(row, "success", bool, where, None),
+    )
 
 
 # --- AgentGym conversations --------------------------------------------------
@@ -286,10 +299,18 @@ def from_agentgym(row: Any, where: Where, name: str) -> Episode:
     steps = _steps(state, turns)
     _set_outcome(row, where, steps)
     task = task_row(
-        row, where, id=name_of(row, "item_id", where, "") or None,
-        instruction=instruction, state=state,
-    )  # fmt: skip
+        row,
+        where,
+        id=name_of(row, "item_id", where, "") or None,
+        instruction=instruction,
+        state=state,
+    )
     return build(
-        row, where, name=name, source="agentgym", task=task, transitions=steps,
+        row,
+        where,
+        name=name,
+        source="agentgym",
+        task=task,
+        transitions=steps,
         success=field(row, "success", bool, where, None),
-    )  # fmt: skip
+    )

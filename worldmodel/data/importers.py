@@ -97,7 +97,8 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
     for i, action in enumerate(actions):
         reward = number(rewards[i], where.at(f"rewards[{i}]"))
         step = {
-            "state": list(states[i]), "next_state": list(states[i + 1]),
+            "state": list(states[i]),
+            "next_state": list(states[i + 1]),
             "action": check_type(action, str, where.at(f"actions[{i}]")),
             "rewards": {"reward": reward},
             "terminated": check_type(
@@ -106,7 +107,7 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
             "truncated": check_type(
                 truncations[i], bool, where.at(f"truncations[{i}]")
             ),
-        }  # fmt: skip
+        }
         for flag in ("invalid", "reveals"):
             step[flag] = _info_flag(infos, flag, i, count, where.at("infos"))
         if (step["terminated"] or step["truncated"]) and i + 1 < count:
@@ -128,9 +129,14 @@ def from_gymnasium(row: Any, where: Where, name: str) -> Episode:
     task = task_row(row, where, id=id, instruction=instruction, state=states[0])
     task["options"] = {} if seed is None else {"seed": seed}
     return build(
-        row, where, name=name, source="gymnasium", task=task, transitions=steps,
+        row,
+        where,
+        name=name,
+        source="gymnasium",
+        task=task,
+        transitions=steps,
         success=success,
-    )  # fmt: skip
+    )
 
 
 # --- files -------------------------------------------------------------------

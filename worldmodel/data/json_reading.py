@@ -105,7 +105,7 @@ def first_use(first_lines: dict[str, int], name: str, where: Where) -> None:
     if name in first_lines:
         raise where.at("id").error(
             f"an id not used before (line {first_lines[name]})", name
-        )  # fmt: skip
+        )
     first_lines[name] = where.line
 
 

@@ -148,9 +148,10 @@ def _options(row: Any, where: Where) -> dict[str, Any]:
     for _ in range(MAX_NESTING):
         level = [
             inner
-            for x in level if isinstance(x, dict | list)
+            for x in level
+            if isinstance(x, dict | list)
             for inner in (x.values() if isinstance(x, dict) else x)
-        ]  # fmt: skip
+        ]
         if any(isinstance(x, float) and not math.isfinite(x) for x in level):
             raise place.error("finite numbers", value)
         if not level:

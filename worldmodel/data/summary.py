@@ -23,9 +23,11 @@ SPLITS = ("train", "dev", "test")
 
 _SIZES = ("episode_length", "state_lines", "state_chars", "action_chars")
 _ENDS = {
-    (True, False): "terminated", (False, True): "truncated", (True, True): "both",
+    (True, False): "terminated",
+    (False, True): "truncated",
+    (True, True): "both",
     (False, False): "neither",
-}  # fmt: skip
+}
 _MAX_ROWS = 10  # rows of a table
 _MAX_EXAMPLES = 5  # examples of a leak
 
@@ -49,9 +51,10 @@ class _Group:
 
     def json(self) -> dict[str, int]:
         return {
-            "episodes": self.episodes, "tasks": len(self.tasks),
+            "episodes": self.episodes,
+            "tasks": len(self.tasks),
             "transitions": self.transitions,
-        }  # fmt: skip
+        }
 
 
 class _Overlap:
@@ -108,8 +111,10 @@ class _Tally:
         task, split, length = _digest(e.task.id), e.task.split, len(e.transitions)
         self.all.add(task, length)
         for kind, name in (
-            ("split", split), ("family", e.task.family), ("source", e.source),
-        ):  # fmt: skip
+            ("split", split),
+            ("family", e.task.family),
+            ("source", e.source),
+        ):
             self.by[kind].setdefault(name, _Group()).add(task, length)
         self.sizes["episode_length"][length] += 1
         self.success[str(e.success).lower()] += 1

@@ -112,10 +112,14 @@ def failed_prediction(query: Query, error: str) -> Prediction:
 def variation(task: Task, instruction: str, state: State) -> Task:
     """Return a generated task with this instruction and start; they make up its id."""
     return dataclasses.replace(
-        task, id=f"dream-{content_seed(instruction, state):08x}",
-        instruction=instruction, initial_state=state, options={}, split="generated",
+        task,
+        id=f"dream-{content_seed(instruction, state):08x}",
+        instruction=instruction,
+        initial_state=state,
+        options={},
+        split="generated",
         lineage=(*task.lineage, task.id),
-    )  # fmt: skip
+    )
 
 
 class CachingExperienceModel(ExperienceModel):
@@ -162,8 +166,12 @@ class CachingExperienceModel(ExperienceModel):
         """Return the part of a query that the model reads."""
         past = prompts.last_actions(query.past, self._history)
         return (
-            query.task.id, query.task.instruction, past, query.state, query.action,
-        )  # fmt: skip
+            query.task.id,
+            query.task.instruction,
+            past,
+            query.state,
+            query.action,
+        )
 
     def _unanswered(
         self, queries: Sequence[Query]

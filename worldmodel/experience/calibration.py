@@ -91,9 +91,13 @@ def _logistic_regression(x, labels, base, prior, strength) -> np.ndarray:
         return (x * (q * (1 - q))[:, None]).T @ x + strength * np.eye(len(prior))
 
     return scipy.optimize.minimize(
-        loss, prior, jac=gradient, hess=hessian, method="trust-exact",
+        loss,
+        prior,
+        jac=gradient,
+        hess=hessian,
+        method="trust-exact",
         options={"gtol": 1e-9},
-    ).x  # fmt: skip
+    ).x
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

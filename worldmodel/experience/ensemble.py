@@ -37,9 +37,12 @@ def members(
     """
     optimizer = OptimizerConfig(name="adamw", learning_rate=config.learning_rate)
     settings = dataclasses.replace(
-        base, steps=config.steps, eval_every=config.steps, optimizer=optimizer,
+        base,
+        steps=config.steps,
+        eval_every=config.steps,
+        optimizer=optimizer,
         lora=LoraConfig(rank=config.rank),
-    )  # fmt: skip
+    )
     models = []
     for number in range(config.members):
         rng = np.random.default_rng((seed, number))
@@ -52,9 +55,12 @@ def members(
                 progress(number * config.steps + step, row)
 
         member, _ = fit(
-            model, [examples[i] for i in sample], settings,
-            seed=int(rng.integers(2**31)), directory=directory / str(number),
+            model,
+            [examples[i] for i in sample],
+            settings,
+            seed=int(rng.integers(2**31)),
+            directory=directory / str(number),
             progress=report,
-        )  # fmt: skip
+        )
         models.append(member)
     return models

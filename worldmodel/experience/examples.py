@@ -89,13 +89,24 @@ def transition_examples(
     out = []
     for (task, past, t), demonstrations in zip(rows, demos, strict=True):
         query_tok = prompts.query_tokenizer(
-            tok, task, past, demonstrations, t.state, t.action,
+            tok,
+            task,
+            past,
+            demonstrations,
+            t.state,
+            t.action,
             seed=content_seed(seed, task.id, past, t.state, t.action),
-        )  # fmt: skip
+        )
         context = prompts.query_ids(
-            query_tok, task, past, demonstrations, t.state, t.action,
-            history=config.history, context_budget=config.context_budget,
-        )  # fmt: skip
+            query_tok,
+            task,
+            past,
+            demonstrations,
+            t.state,
+            t.action,
+            history=config.history,
+            context_budget=config.context_budget,
+        )
         reply = prompts.reply_ids(query_tok, t, full=config.full_state)
         example = _reply_example(context, reply, _reply_parts(tok, reply))
         part_weights = {

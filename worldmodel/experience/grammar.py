@@ -53,7 +53,9 @@ def reply_grammar(
     closing_tokens = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
     t = config.temperature
     return Grammar(
-        np.stack(allowed), np.stack(first), np.stack(closing_tokens),
+        np.stack(allowed),
+        np.stack(first),
+        np.stack(closing_tokens),
         np.array([c("next"), c("reward"), c("outcome"), c("go")], np.int32),
         np.array(
             [config.reasoning_tokens, config.state_tokens + 1, reward_tokens + 1, 1],
@@ -61,7 +63,7 @@ def reply_grammar(
         ),
         np.array([t, t, 0.0, 0.0], np.float32),
         np.array([config.reasoning_min_p, config.state_min_p, 0.0, 0.0], np.float32),
-    )  # fmt: skip
+    )
 
 
 def variation_grammar(
@@ -77,9 +79,11 @@ def variation_grammar(
     closing_tokens[1, c("end")] = True
     first[0], first[1, c("line0")] = text, True
     return Grammar(
-        allowed, first, closing_tokens,
+        allowed,
+        first,
+        closing_tokens,
         np.array([c("state"), c("end")], np.int32),
         np.array([max_tokens // 3, max_tokens - max_tokens // 3 - 2], np.int32),
         np.full(2, config.temperature, np.float32),
         np.full(2, config.reasoning_min_p, np.float32),
-    )  # fmt: skip
+    )

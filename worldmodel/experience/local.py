@@ -183,14 +183,24 @@ class LocalExperienceModel(CachingExperienceModel):
         )
         for q, d in zip(queries, demos, strict=True):
             query_tokenizer = prompts.query_tokenizer(
-                self.tokenizer, q.task,
-                prompts.last_actions(q.past, c.history), d, q.state, q.action,
+                self.tokenizer,
+                q.task,
+                prompts.last_actions(q.past, c.history),
+                d,
+                q.state,
+                q.action,
                 seed=content_seed(self._seed, q.task.id, q.state, q.action),
-            )  # fmt: skip
+            )
             ids = prompts.query_ids(
-                query_tokenizer, q.task, q.past, d, q.state, q.action,
-                history=c.history, context_budget=c.context_budget,
-            )  # fmt: skip
+                query_tokenizer,
+                q.task,
+                q.past,
+                d,
+                q.state,
+                q.action,
+                history=c.history,
+                context_budget=c.context_budget,
+            )
             out.append(_Context(query_tokenizer, ids))
         return out
 
@@ -350,11 +360,14 @@ class LocalExperienceModel(CachingExperienceModel):
         n = int(sampled.length[0])
         state_format = self._state_formats.get(query.task.family)
         reply = prompts.parse_reply(
-            tokenizer, sampled.ids[0, :n].tolist(), query.state,
+            tokenizer,
+            sampled.ids[0, :n].tolist(),
+            query.state,
             distinct=state_format is not None and state_format.distinct,
             keyed_by_prefix=state_format is not None
-            and state_format.keyed_by_prefix and not state_format.distinct,
-        )  # fmt: skip
+            and state_format.keyed_by_prefix
+            and not state_format.distinct,
+        )
         logp, phase = sampled.logp[0, :n], sampled.phase[0, :n]
         cut = ~sampled.sampled[0, :n] & (phase > 0)
         p_reward_text, p_outcome = (
@@ -368,11 +381,15 @@ class LocalExperienceModel(CachingExperienceModel):
         if error is None and state_format is not None:
             error = format_error(reply.next_state, state_format)
         return Prediction(
-            reply.next_state, reply.reward, reply.outcome, reply.reasoning,
-            float(np.exp(logp[phase > 0].sum())), error,
+            reply.next_state,
+            reply.reward,
+            reply.outcome,
+            reply.reasoning,
+            float(np.exp(logp[phase > 0].sum())),
+            error,
             p_reward_text if reply.reward else 1 - p_reward_text,
             1 - p_outcome if reply.outcome == "go" else p_outcome,
-        )  # fmt: skip
+        )
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """Return a variation of each task (Eq. 6), None where it is malformed."""

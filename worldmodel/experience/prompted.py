@@ -192,9 +192,13 @@ class PromptedExperienceModel(CachingExperienceModel):
         if error is not None:
             return failed_prediction(query, error)._replace(reasoning=parsed.reasoning)
         return Prediction(
-            parsed.next_state, parsed.reward, parsed.outcome, parsed.reasoning,
-            prompting.confidence(reply), None,
-        )  # fmt: skip
+            parsed.next_state,
+            parsed.reward,
+            parsed.outcome,
+            parsed.reasoning,
+            prompting.confidence(reply),
+            None,
+        )
 
     def vary(self, tasks: Sequence[Task], *, key: jax.Array) -> list[Task | None]:
         """Return a variation of each task, None where it is malformed or missing.

@@ -149,8 +149,10 @@ def read_reply(text: str) -> Reply:
         return Reply(
             _text(row["reasoning"], "reasoning"),
             _state(row["next_state"], "next_state"),
-            _number(row["reward"]), outcome, None,
-        )  # fmt: skip
+            _number(row["reward"]),
+            outcome,
+            None,
+        )
     except (ValueError, RecursionError) as error:
         return Reply("", (), 0.0, "go", f"malformed: {error}")
 

@@ -35,15 +35,20 @@ def copy_accuracy(
         q, t = case.query, case.transition
         context = (q.task.instruction, *q.past, *q.state, q.action)
         parts = (
-            ("state", _new_lines(q.state, t.next_state),
-             _new_lines(q.state, answer.next_state)),
+            (
+                "state",
+                _new_lines(q.state, t.next_state),
+                _new_lines(q.state, answer.next_state),
+            ),
             ("reasoning", [t.reasoning or ""], [answer.reasoning]),
-        )  # fmt: skip
+        )
         for name, real, written in parts:
             expected, hits = copied(
-                context, real, written if answer.error is None else (),
+                context,
+                real,
+                written if answer.error is None else (),
                 shares.get(q.task.family, {}),
-            )  # fmt: skip
+            )
             for word, number in expected.items():
                 for i in range(number):
                     rates[name].add(i < hits[word], case.weight)

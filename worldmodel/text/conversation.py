@@ -51,9 +51,17 @@ MAX_WIDTH = 1000
 
 # What a template of somebody else may raise: it runs code, though in a sandbox.
 _TEMPLATE_ERRORS = (
-    jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError,
-    AttributeError, RecursionError, MemoryError, AssertionError, RuntimeError,
-)  # fmt: skip
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+    AssertionError,
+    RuntimeError,
+)
 
 
 class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -183,9 +191,11 @@ class ChatTemplate:
         }
         try:
             text = self._template.render(
-                messages=marked, add_generation_prompt=prompt,
-                bounded_iterations=[], **special,
-            )  # fmt: skip
+                messages=marked,
+                add_generation_prompt=prompt,
+                bounded_iterations=[],
+                **special,
+            )
         except _TEMPLATE_ERRORS as error:
             kind = (
                 "" if isinstance(error, jinja2.TemplateError) else type(error).__name__

@@ -170,12 +170,16 @@ class TextCraft(TextEnv):
         counts = [n for n in range(min(limit, MAX_DISTRACTORS) + 1) if n != usual]
         return [
             dataclasses.replace(
-                task, id=f"{task.id}-distractors{n}", split="generated",
-                options={"goal": goal, "distractors": n}, instruction="",
-                initial_state=(), lineage=(*task.lineage, task.id),
+                task,
+                id=f"{task.id}-distractors{n}",
+                split="generated",
+                options={"goal": goal, "distractors": n},
+                instruction="",
+                initial_state=(),
+                lineage=(*task.lineage, task.id),
             )
             for n in rng.permutation(counts).tolist()
-        ]  # fmt: skip
+        ]
 
     def valid_actions(self) -> list[str]:
         """Return actions that serve a visible recipe and work now, in a fixed order.
@@ -242,10 +246,14 @@ def _tasks(split: str) -> tuple[Task, ...]:
         name = goal.replace("minecraft:", "craft-")
         families[family].append(
             Task(
-                id=name, instruction="", env="textcraft", family=family, split=split,
+                id=name,
+                instruction="",
+                env="textcraft",
+                family=family,
+                split=split,
                 options={"goal": goal},
             )
-        )  # fmt: skip
+        )
     for family_tasks in families.values():  # neighbours by name are much alike
         random.Random(0).shuffle(family_tasks)
     turns = itertools.zip_longest(*families.values())

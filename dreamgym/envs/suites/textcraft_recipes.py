@@ -59,10 +59,12 @@ def _members(tag: str) -> tuple[str, ...]:
 def inputs(recipe: Recipe) -> list[Input]:
     """What a recipe takes; a class of items (a tag) is any item that is of it."""
     return [
-        ((x.item_tag.item_id,) if x.item_tag.item_id else _members(x.item_tag.tag),
-         x.count)
+        (
+            (x.item_tag.item_id,) if x.item_tag.item_id else _members(x.item_tag.tag),
+            x.count,
+        )
         for x in recipe.input_items
-    ]  # fmt: skip
+    ]
 
 
 def text(recipe: Recipe) -> str:

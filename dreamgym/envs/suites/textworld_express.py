@@ -238,13 +238,21 @@ class TextWorldExpress(TextEnv):
         picked = rng.permutation(len(sizes))[:VARIED]
         return [
             dataclasses.replace(
-                task, id=f"{family}-train-{seed}-rooms{sizes[i]}", split="generated",
-                options={"family": family, "seed": seed, "fold": fold,
-                         "rooms": sizes[i]},
-                instruction="", initial_state=(), lineage=(*task.lineage, task.id),
+                task,
+                id=f"{family}-train-{seed}-rooms{sizes[i]}",
+                split="generated",
+                options={
+                    "family": family,
+                    "seed": seed,
+                    "fold": fold,
+                    "rooms": sizes[i],
+                },
+                instruction="",
+                initial_state=(),
+                lineage=(*task.lineage, task.id),
             )
             for i in picked
-        ]  # fmt: skip
+        ]
 
     def valid_actions(self) -> list[str]:
         """Return the actions that the game would take now, in a fixed order."""
@@ -261,10 +269,13 @@ class TextWorldExpress(TextEnv):
 
 def _task(family: str, seed: int, split: str) -> Task:
     return Task(
-        id=f"{family}-{split}-{seed}", instruction="", env="textworld", family=family,
+        id=f"{family}-{split}-{seed}",
+        instruction="",
+        env="textworld",
+        family=family,
         split=split,
         options={"family": family, "seed": FOLDS[split] + seed, "fold": split},
-    )  # fmt: skip
+    )
 
 
 def _distinct_tasks(split: str) -> list[Task]:

