@@ -1,7 +1,7 @@
-"""Floors and ceilings of a table: a random choice of valid actions, and the expert.
+"""Baselines of a results table: random valid actions as floor, the expert as ceiling.
 
-environments, tasks -> scripted actors -> trajectories, like those of a policy. What
-does worse than a random choice has learnt nothing of use.
+environments, tasks -> scripted actors -> trajectories, like those of a policy. A policy
+below the floor has learned nothing useful.
 """
 
 from collections.abc import Callable, Sequence

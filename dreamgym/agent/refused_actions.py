@@ -1,4 +1,4 @@
-"""The actions that the states of an episode have refused: a policy can avoid them."""
+"""Records the invalid actions of an episode, so that a policy can avoid them."""
 
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import State, Transition

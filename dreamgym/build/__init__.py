@@ -1,1 +1,1 @@
-"""Settings to parts: the composition root."""
+"""The composition root: builds the parts of a run from its settings."""

@@ -1,7 +1,7 @@
-"""A chat server as the experience model of a run: nothing is fitted, much is kept.
+"""Chat clients of a run, for a server that acts as experience model or judge.
 
-settings, memory -> PromptedExperienceModel -> answers in chat_cache.sqlite, so that a
-stage that was killed asks nothing again; what a stage asked beside its marker.
+Answers are cached in the run's chat_cache.sqlite, so that a stage that was killed does
+not repeat a request. The requests of a stage are counted in stages/STAGE.usage.json.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ CACHE = "chat_cache.sqlite"
 
 
 class ServerLost(RunError):
-    """The server of a run does not answer; `__cause__` is the ChatError."""
+    """The chat server of a run does not answer; `__cause__` is the ChatError."""
 
 
 def check_server(config: RunConfig) -> None:
@@ -44,7 +44,7 @@ def run_client(
 ) -> ChatClient:
     """Return a client with the run's cache of answers.
 
-    What it asks in all attempts of a `stage` stands under its name in
+    Its requests in all attempts of a `stage` are counted under its name in
     stages/STAGE.usage.json.
     """
     usage = None if stage is None else run.path(f"stages/{stage}.usage.json")

@@ -1,8 +1,9 @@
-"""Who writes variations of valuable tasks: the experience model, or a rule.
+"""The task generator of a run: proposes variations of valuable tasks.
 
-settings -> Proposer: seeds -> a task or None for each. The rule is the environment's
-own where it can vary its tasks (a real reset each, counted), and otherwise a renaming
-of what the texts name, which needs no environment.
+settings -> Proposer: seed tasks -> a variation or None for each. Variations come from
+the experience model or from a rule. The rule is the environment's own, if it can vary
+its tasks (each costs a real reset, which is counted); otherwise the entities named in
+the task's texts are renamed, which needs no environment.
 """
 
 import sys
@@ -30,12 +31,12 @@ def proposer(
     env: str,
     seed: int,
 ) -> Proposer | None:
-    """What writes variations for this pool by `config.generator`; None: nobody.
+    """Return the proposer that `config.generator` names, or None if there is none.
 
-    `env` is a registered id, "module:Class", or "" where there is no environment. It is
-    made when a rule is asked for, and then only if it can vary its tasks. What is
-    proposed is a function of the seed, the update and the tasks, so a run that goes on
-    proposes the same.
+    `env` is a registered id, "module:Class", or "" without an environment. An
+    environment is only created for the rule, and only used if it can vary its tasks.
+    Proposals depend on the seed, the update and the tasks alone, so that a resumed run
+    proposes the same tasks.
     """
     if config.generator == "none" or not config.proposals_per_update:
         return None
@@ -61,7 +62,7 @@ def proposer(
 
 
 class _Real:
-    """Variations of the environment's own, begun there: of good form (generator)."""
+    """Variations by the real environment, which has started each of them."""
 
     starts_in_environment = True
 
@@ -93,9 +94,9 @@ def _varies(env: str) -> bool:
 def _varied(
     env: gymnasium.Env, pool: TaskPool, task: Task, rng: np.random.Generator
 ) -> Task | None:
-    """The first variation that is not known, begun once: a real reset.
+    """Return the first unknown variation, started once with a real reset.
 
-    None where there is none, or the environment raised, which is said.
+    None if there is none, or if the environment raised an error, which is printed.
     """
     result = base.guarded(env, lambda: _first_new(env, pool, task, rng))
     if isinstance(result, base.EnvironmentFailure):

@@ -33,7 +33,7 @@ def make_env(run: Run) -> gymnasium.Env:
 
 @contextlib.contextmanager
 def open_env(run: Run) -> Iterator[gymnasium.Env | None]:
-    """The run's environment, closed at the end; None where it has none."""
+    """Open the run's environment for a `with` block; yield None if it has none."""
     if not run.config.env.id:
         yield None
         return
@@ -42,7 +42,7 @@ def open_env(run: Run) -> Iterator[gymnasium.Env | None]:
 
 
 def real_envs(run: Run, slots: int | None = None) -> vector.RealVectorEnv:
-    """Copies of the run's environment, as many as pay; at most `slots` of them."""
+    """Return up to `slots` copies of the run's environment as one batch."""
     c = run.config.env
     return vector.RealVectorEnv.growing(
         lambda: make_env(run),
@@ -52,17 +52,20 @@ def real_envs(run: Run, slots: int | None = None) -> vector.RealVectorEnv:
 
 
 def test_tasks(run: Run) -> list[Task]:
-    """The test games, the same for every policy; none was collected from.
+    """Return the test tasks: the same for all policies, and none of them collected.
 
     Raises:
       RunError: the environment has no test task, or one that was collected.
-      ConnectionError: it begins none of them.
+      ConnectionError: the environment could not start any of them.
     """
     return _tasks(run, 0, run.config.evaluate.tasks)
 
 
 def confirmation_tasks(run: Run, first: int, count: int) -> list[Task]:
-    """At most `count` test games after the `first`, for what was chosen on those.
+    """Return at most `count` test tasks after the `first`, to confirm a selection.
+
+    A policy or setting that was selected on the first test tasks looks better on them
+    than it is; these tasks took no part in the selection.
 
     Raises:
       RunError: the environment has no more, or one that was collected.
@@ -89,12 +92,13 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
 def play_test_games(
     run: Run, policy: str, tasks: Sequence[Task] | None = None, folder: str = "test"
 ) -> list[Trajectory]:
-    """Play test games with a policy, unless its file has just these; returns them.
+    """Play test tasks with a policy; return the trajectories.
 
-    By default the run's test games, in test/POLICY.jsonl.
+    By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
+    that holds exactly these tasks is not played again.
 
     Raises:
-      EnvironmentDown: the environment broke all games; no file is written.
+      EnvironmentDown: the environment failed in every episode; no file is written.
     """
     path = run.path(f"{folder}/{policy}.jsonl")
     tasks = test_tasks(run) if tasks is None else tasks
@@ -123,12 +127,12 @@ def play_test_games(
 
 
 def plays_dev_games(run: Run) -> bool:
-    """Return whether real dev games choose between the run's policies."""
+    """Return whether the run's policies are selected by real dev tasks."""
     return bool(run.config.env.id) and run.config.train.monitor.real_eval_every > 0
 
 
 def dev_tasks(run: Run) -> list[Task]:
-    """The real dev games by which the run's policies are chosen, begun.
+    """Return the real dev tasks by which the run's policies are selected, started.
 
     Raises:
       RunError: the environment has none.
@@ -159,7 +163,10 @@ def training_tasks(run: Run, collected: Sequence[Task], fresh: int) -> list[Task
 def play_dev_tasks(
     run: Run, policy: Policy, envs: vector.VectorEnv, tasks: Sequence[Task]
 ) -> list[Trajectory]:
-    """Play dev tasks, in the dream or really; all policies draw the same noise."""
+    """Play dev tasks in the dream or the real environment, with common random numbers.
+
+    All policies use the same sampling noise, which makes them easier to compare.
+    """
     return evaluate.play(
         policy,
         envs,
@@ -170,9 +177,10 @@ def play_dev_tasks(
 
 
 def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
-    """Play the run's dev games really, in dev_games/NAME.jsonl; returns them.
+    """Play the run's dev tasks in the real environment; return the trajectories.
 
-    A file that has just these games is not played again.
+    They are recorded in dev_games/NAME.jsonl. A file that holds exactly these tasks is
+    not played again.
     """
     path, tasks = run.path(f"dev_games/{name}.jsonl"), dev_tasks(run)
     if not _has_played(path, tasks):
@@ -185,7 +193,7 @@ def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
 def dreamed_dev_games(
     run: Run, experience: ExperienceModel, policy: Policy
 ) -> list[Trajectory]:
-    """Play the run's dev games in the dream, but for those that begin with nothing.
+    """Play the run's dev tasks in the dream, if they have an initial state.
 
     Without an environment they are the tasks of the dev episodes.
     """
@@ -206,10 +214,10 @@ def dreamed_dev_games(
 
 
 def play_floor(run: Run, name: str) -> list[Trajectory]:
-    """Play the run's test games with an actor of FLOORS; returns the trajectories.
+    """Play the run's test tasks with a baseline of FLOORS; return the trajectories.
 
-    They are in test/NAME.jsonl; a file that has just these games is not played again.
-    Empty where the environment has no expert to ask.
+    They are recorded in test/NAME.jsonl; a file that holds exactly these tasks is not
+    played again. Empty if the baseline is an expert that the environment lacks.
     """
     path, tasks = run.path(f"test/{name}.jsonl"), test_tasks(run)
     if not _has_played(path, tasks):

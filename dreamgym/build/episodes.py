@@ -1,4 +1,4 @@
-"""Episodes of a run: read with traces, split, and the demonstrations among them."""
+"""Episodes of a run: reading them, splitting them, and choosing demonstrations."""
 
 import dataclasses
 import sys
@@ -20,10 +20,10 @@ from worldmodel.experience.examples import permute_outcomes
 def sides_of(
     episodes: Sequence[Episode], path: str | Path
 ) -> tuple[list[Episode], list[Episode]]:
-    """(train, dev) episodes; of other splits it is said that they are left out.
+    """Return (train, dev) episodes; other splits are left out with a message.
 
     Raises:
-      RunError: neither is there, or a task is on both sides.
+      RunError: both are empty, or a task is in both.
     """
     splits = Counter(e.task.split for e in episodes)
     for split in sorted(splits.keys() - {"train", "dev"}):
@@ -47,7 +47,7 @@ def sides_of(
 def split_by_task(
     episodes: Sequence[Episode], *, share: float
 ) -> tuple[list[Episode], list[Episode]]:
-    """Hold out every n-th task, whole: no task is on both sides."""
+    """Hold out every n-th task with all its episodes, so that no task is in both."""
     tasks = list(dict.fromkeys(e.task.id for e in episodes))
     if len(tasks) < 2:
         raise RunError(
@@ -66,11 +66,11 @@ def split_by_task(
 
 
 def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
-    """(train, dev) episodes of a source run and of a file of new ones.
+    """Return (train, dev) episodes of a source run and of a file of new episodes.
 
-    A task keeps the side it had in the source; of the tasks it did not know, those
-    that say `dev` and, where none does, a tenth are held out. Unknown tasks of another
-    split (test) are left out, which is said.
+    A task of the source run keeps its split. Of the new tasks, those of split `dev` are
+    held out, or a tenth if there are none. New tasks of other splits (test) are left
+    out with a message.
 
     Raises:
       RunError: as sides_of.
@@ -103,7 +103,7 @@ def _moved(episode: Episode, split: str) -> Episode:
 
 
 def _renamed(episode: Episode, used_ids: set[str]) -> Episode:
-    """The episode under an id that is free: two collections may number alike."""
+    """Return the episode with an unused id: two collections may number alike."""
     name, number = episode.id, 1
     while name in used_ids:
         number += 1
@@ -112,7 +112,7 @@ def _renamed(episode: Episode, used_ids: set[str]) -> Episode:
 
 
 def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task]:
-    """At most `count` tasks of a split, one at least.
+    """Return between 1 and `count` tasks of a split.
 
     Raises:
       RunError: the environment has none.
@@ -128,7 +128,7 @@ def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
 
 
 def read(run: Run) -> tuple[list[Episode], list[Episode]]:
-    """(train, dev) episodes of the run, with reasoning traces if it has any."""
+    """Return (train, dev) episodes of the run, with its reasoning traces if any."""
     both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
     train, dev = ([with_traces(run, e) for e in es] for es in both)
     return train, dev
@@ -145,7 +145,11 @@ def with_traces(run: Run, episode: Episode) -> Episode:
 
 
 def training_share(run: Run, train: list[Episode]) -> list[Episode]:
-    """What the experience model is fitted to and remembers: a share, or a control."""
+    """Return the episodes for fitting and memory: a share of all, or the control.
+
+    The control permutes the outcomes of actions (`pretrain.permute_outcomes`), which
+    destroys the information about what an action leads to.
+    """
     c = run.config
     share = train[: max(round(c.pretrain.data_share * len(train)), 1)]
     if not c.pretrain.permute_outcomes:
@@ -156,20 +160,23 @@ def training_share(run: Run, train: list[Episode]) -> list[Episode]:
 def nested_subset(
     episodes: Sequence[Episode], share: float, *, seed: int
 ) -> list[Episode]:
-    """A share of the episodes, at least one, in their order; nested by the seed."""
+    """Return a share of the episodes in order, at least one.
+
+    For the same seed a smaller share is a subset of a larger one.
+    """
     count = max(round(share * len(episodes)), 1)
     order = np.random.default_rng(seed).permutation(len(episodes))[:count]
     return [episodes[i] for i in sorted(order)]
 
 
 def broken_counts(episodes: Sequence[Episode]) -> dict[str, int]:
-    """How many episodes broke, by the reason, the commonest first."""
+    """Count the episodes that ended with an error by reason, most frequent first."""
     reasons = [e.error or "unknown reason" for e in episodes if e.success is None]
     return dict(Counter(reasons).most_common())
 
 
 def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
-    """Say that no episode succeeded, how they ended instead, and what to do."""
+    """Return a message that no episode succeeded: how they ended, and what to do."""
     scored = [e for e in episodes if e.success is not None and e.transitions]
     cut = sum(e.transitions[-1].truncated for e in scored)
     steps = max((len(e.transitions) for e in scored), default=0)
@@ -231,7 +238,7 @@ def imitated_episodes(run: Run) -> list[Episode]:
 
 
 def plan_lengths(run: Run) -> dict[str, int]:
-    """The fewest steps in which a task of the training episodes was won."""
+    """Return for each task of the training episodes the fewest steps to success."""
     out: dict[str, int] = {}
     for e in read(run)[0]:
         if e.success:

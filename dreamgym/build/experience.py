@@ -33,9 +33,9 @@ CAPACITY = 50_000
 
 
 def replay_memory(run: Run, episodes: list[Episode]) -> ReplayMemory:
-    """The replay memory of a run, which finds by what its settings say.
+    """Return the replay memory of a run, with the encoder of its settings.
 
-    Vectors of a model are dear: they stay in memory/.
+    Vectors of a model are expensive to compute and are saved in memory/.
     """
     if run.config.memory.encoder == "lexical":
         return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
@@ -48,7 +48,10 @@ def replay_memory(run: Run, episodes: list[Episode]) -> ReplayMemory:
 
 
 def examples(run: Run, tok: TextTokenizer) -> list[Example]:
-    """What the run's experience model is fitted to: transitions, then variations."""
+    """Return the training examples of the experience model.
+
+    Transitions come first, then variations of tasks.
+    """
     train, _ = read(run)
     episodes = training_share(run, train)
     memory = replay_memory(run, episodes)
@@ -64,7 +67,7 @@ def transitions(
     memory: ReplayMemory,
     draw: int = 0,
 ) -> list[Example]:
-    """Return what the experience model is fitted to, a transition each.
+    """Return one training example of the experience model for each transition.
 
     Another `draw` gives the identifiers of each context other references.
     """
@@ -100,7 +103,7 @@ def redrawn_transitions(
 
 
 def variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Example]:
-    """Return what it is fitted to for proposing variations of tasks."""
+    """Return training examples for proposing variations of tasks."""
     tasks = [e.task for e in train]
     return variation_examples(tok, tasks, repeats=2, seed=run.config.seed)
 
@@ -140,12 +143,12 @@ def load_experience(
     server: ServerConfig | None = None,
     scaled: bool = False,
 ) -> LocalExperienceModel | PromptedExperienceModel:
-    """The run's experience model with its memory of real transitions.
+    """Return the run's experience model with its memory of real transitions.
 
     Args:
-      stage: whose numbers will tell what was asked of a server (chat.server_usage).
-      server: asked in the place of the run's own model.
-      scaled: its chances are those that the fidelity stage has calibrated.
+      stage: the stage under whose name requests to a server are counted.
+      server: used in place of the run's own model.
+      scaled: whether probabilities are calibrated as measured by the fidelity stage.
     """
     run.require("pretrain" if server is None else "collect")
     train, _ = read(run)
@@ -175,7 +178,7 @@ def load_experience(
 
 
 PROBES = 4
-"""Dev transitions that are asked to see whether the server tells its confidence."""
+"""Dev transitions that are predicted to see whether the server gives a confidence."""
 
 
 def prompted(
@@ -186,10 +189,10 @@ def prompted(
     stage: str | None,
     scale: Calibration | None,
 ) -> PromptedExperienceModel:
-    """A chat server in the place of the run's model, with the run's memory.
+    """Return an experience model behind a chat server, with the run's memory.
 
-    Its answers are kept in chat_cache.sqlite: asked again, they cost nothing. What a
-    `stage` asked, in all its attempts, stands in stages/STAGE.usage.json.
+    Its answers are cached in chat_cache.sqlite. The requests of a `stage`, in all its
+    attempts, are counted in stages/STAGE.usage.json.
     """
     client = run_client(run, server.chat, stage, "server")
     return PromptedExperienceModel(

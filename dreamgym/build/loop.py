@@ -1,4 +1,4 @@
-"""The training loop of a run: parts from settings, checkpoints, policy and curve."""
+"""The training loop of a run: builds its parts, runs it, saves policy and curve."""
 
 import contextlib
 import dataclasses
@@ -41,9 +41,9 @@ from worldmodel.fitting.batches import Example
 
 @contextlib.contextmanager
 def real_evaluation(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
-    """Real dev games for a policy in training, where the settings ask for them.
+    """Yield a function that plays real dev tasks with a policy, or None.
 
-    None without an environment.
+    None without an environment, or if the settings ask for no real evaluation.
 
     Raises:
       RunError: the environment has no dev task.
@@ -185,7 +185,7 @@ def _parts(
     config: LoopConfig,
     experience: CachingExperienceModel | None,
 ) -> LoopParts:
-    """What the loop is given by the settings of its curriculum and of imitation."""
+    """Return the parts of the loop that curriculum and auxiliary losses need."""
     parts = LoopParts(
         auxiliary=supervised(run, policy, config) if config.supervised else (),
         plan_lengths=plan_lengths(run) if progress.lessons is not None else {},
@@ -213,7 +213,7 @@ def _parts(
 
 @contextlib.contextmanager
 def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[ScoreEpisodes | None]:
-    """What pays the steps of a loop; None where rewards stay as they are."""
+    """Yield the reward function of a loop, or None if rewards stay unchanged."""
     if config.reward == RewardConfig():
         yield None
         return
@@ -222,7 +222,7 @@ def scorer(run: Run, config: LoopConfig, stage: str) -> Iterator[ScoreEpisodes |
 
 
 def supervised(run: Run, policy: Policy, config: LoopConfig) -> list[Example]:
-    """What may be imitated beside the update's own loss (training.BesideConfig).
+    """Return the examples for the auxiliary loss (training.AuxiliaryConfig).
 
     Raises:
       RunError: none of the collected episodes was won.

@@ -22,17 +22,17 @@ from worldmodel.fitting.learner import TrainState
 
 
 class MemoryAdditions:
-    """What dreams added to the memory: a task and a transition a line of a file.
+    """Dreamed transitions that were added to the memory, in a file of JSON lines.
 
-    A checkpoint holds how many of the lines are its own: were they in it, all that was
-    ever kept would be written anew after each update.
+    A checkpoint holds only the number of lines that belong to it. If it held the
+    transitions themselves, all of them would be written again after each update.
     """
 
     def __init__(self, path: Path):
         self._path, self.count = path, 0
 
     def add(self, rows: Iterable[tuple[str, Transition]]) -> None:
-        """Rows behind those that are there, on disk before the checkpoint is."""
+        """Append rows; they are on disk before the checkpoint that counts them."""
         lines = [json.dumps([task, dataclasses.asdict(x)]) + "\n" for task, x in rows]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
@@ -42,7 +42,7 @@ class MemoryAdditions:
         self.count += len(lines)
 
     def first(self, count: int) -> list[tuple[str, Transition]]:
-        """The first rows; those behind them, of an update that was cut, are dropped.
+        """Return the first rows and remove later ones, left by an interrupted update.
 
         Raises:
           RunError: the file has fewer.
@@ -64,10 +64,10 @@ class MemoryAdditions:
 
 
 class LoopCheckpoint:
-    """Saves after each update, and enriches the memory where there is one.
+    """Saves the loop's state after each update and adds to the memory, if any.
 
-    `report` is called with the progress before it is saved: a kill in between does not
-    leave a row out.
+    `report` is called with the state before it is saved, so that a process killed in
+    between does not lose a row of the curve.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class LoopCheckpoint:
         self._experience.add_to_memory([t for t, _ in picked], [x for _, x in picked])
 
     def restore(self, start: TrainingState) -> TrainingState:
-        """The newest checkpoint, or `start` where there is none."""
+        """Return the state of the newest checkpoint, or `start` if there is none."""
         saved = checkpoint.restore(self._directory, _arrays(start))
         if saved is None:
             self._additions.first(0)
@@ -164,19 +164,19 @@ def _print_alarms(progress: TrainingState) -> None:
 
 
 def _plain(example: Example) -> dict[str, Any]:
-    """An example as JSON."""
+    """Return an example as JSON."""
     return {k: _listed(v) for k, v in example._asdict().items()}
 
 
 def _listed(value: Any) -> Any:
-    """Arrays as lists, in columns too."""
+    """Return arrays as lists, including those in columns."""
     if isinstance(value, Mapping):
         return {k: _listed(v) for k, v in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _arrays(progress: TrainingState) -> dict[str, TrainState]:
-    """What of the progress is arrays."""
+    """Return the parts of the state that are arrays."""
     named = {
         "policy": progress.policy,
         "critic": progress.critic,

@@ -27,7 +27,7 @@ def check_model(name: str) -> None:
 
 
 def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
-    """The model that the fit starts from: a directory's, or a fresh one.
+    """Return the model that a fit starts from: of a directory, or newly initialized.
 
     Raises:
       RunError: neither a known shape nor a model directory.
@@ -45,7 +45,7 @@ def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
 
 
 def initial_policy(run: Run) -> Policy:
-    """The policy that all begin at: the start's model, asked to act."""
+    """Return the initial policy, from which all others start."""
     if run.config.bc.init == "base_model":
         model, tok = initial_model(run)
     else:
@@ -61,7 +61,7 @@ def fit_model(
     fit: FitConfig,
     held_out: Sequence[Example],
 ) -> Model:
-    """A model fitted under a name: its checkpoints, display and curve."""
+    """Fit a model under a name, with checkpoints, progress display and curve."""
     directory = run.path(f"checkpoints/{name}")
     with run.progress_report(name, fit.steps) as report:
         model, curve = supervised.fit(
@@ -79,15 +79,16 @@ def fit_model(
 
 
 MAX_ACTION_TOKENS = 64
-"""Tokens of an action that policies have room for without being asked to: what they
-write costs as much as the room where they do not know when to stop."""
+"""Upper limit of the token budget of an action that is derived from episodes.
+
+A policy that has not learned to stop uses up the whole budget, which costs time."""
 
 
 def action_token_budget(config: PolicyConfig, longest: int) -> int:
-    """Tokens of an action, where the `longest` that won has so many.
+    """Return the token budget of an action; the `longest` in a success has so many.
 
-    A quarter more, for names that the episodes do not hold, and one token to end it; no
-    more than MOST, and no less than the settings say.
+    It adds a quarter, for names that do not occur in the episodes, and an end token. It
+    is at most MAX_ACTION_TOKENS and at least the budget of the settings.
     """
     return max(config.action_tokens, min(longest + longest // 4 + 1, MAX_ACTION_TOKENS))
 
@@ -108,7 +109,7 @@ def policy_config(run: Run) -> PolicyConfig:
 
 
 def load_policy(run: Run, name: str) -> Policy:
-    """A policy of the run by name.
+    """Return a policy of the run by name.
 
     Raises:
       RunError: the stage that makes it has not been run.

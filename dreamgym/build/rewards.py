@@ -34,10 +34,10 @@ STAGE = DIRECTORY = "reward_model"
 
 
 class _RunJudge(Judge):
-    """A judge that says what to do when its server is lost.
+    """A judge whose error says what to do when its server does not answer.
 
-    Here, and not around all that is done while it is at hand: there the dream's server
-    may be lost, too.
+    The error is raised here and not in the caller, where the server of the dream may
+    have failed instead.
     """
 
     def scores(
@@ -61,7 +61,7 @@ class _RunJudge(Judge):
 
 
 def needs_reward_model(config: RewardConfig) -> bool:
-    """Return whether these rewards want a model of the run's own."""
+    """Return whether these rewards need a reward model fitted in the run."""
     return "reward_model" in config.sources and not config.reward_model.model
 
 
@@ -69,15 +69,15 @@ def needs_reward_model(config: RewardConfig) -> bool:
 def reward_function(
     run: Run, config: RewardConfig, stage: str
 ) -> Iterator[RewardFunction]:
-    """What scores the episodes of a stage, as the settings say; closed at the end.
+    """Yield the reward function of a stage; close its clients at the end.
 
-    A judge's answers are kept with those of the run's server; what it was asked in all
-    attempts of the stage stands in stages/STAGE.usage.json.
+    A judge's answers are cached with those of the run's server; its requests in all
+    attempts of the stage are counted in stages/STAGE.usage.json.
 
     Raises:
-      RunError: a learned tier without a fitted model, and nothing to fit one to.
-      ValueError: a judge without a URL, or a variable of a key that is not set.
-      ServerLost: while it is used, a judge that gave no answer, and what to do.
+      RunError: the source "reward_model" without a fitted model or data to fit one.
+      ValueError: the judge has no URL, or the variable of its key is not set.
+      ServerLost: the judge gave no answer (raised while it is used).
     """
     client = judge = None
     model = _model(run, config) if "reward_model" in config.sources else None
@@ -92,7 +92,7 @@ def reward_function(
 
 
 def _model(run: Run, config: RewardConfig) -> RewardModel:
-    """Return the model that is named, or the run's own."""
+    """Return the reward model that is named, or the run's own."""
     directory, named = run.path(DIRECTORY), config.reward_model.model
     try:
         return RewardModel.load(Path(named) if named else directory)
@@ -106,13 +106,13 @@ def _model(run: Run, config: RewardConfig) -> RewardModel:
 def fit(run: Run, config: RewardModelConfig) -> dict[str, Any]:
     """Fit the run's reward model; return the numbers of its stage.
 
-    Without `preferences` the pairs are won over lost attempts at the same task: those
-    of the training tasks are fitted to, those of its dev tasks are held out. Of a
-    held-out task one pair counts: those of one task stand and fall together. The same
-    call, after a kill, goes on; where the marker has these numbers it returns them.
+    Without `preferences` the pairs are successful over failed attempts at the same
+    task: those of the training tasks are fitted, those of the dev tasks are held out.
+    One pair counts per held-out task, because pairs of a task are not independent. The
+    same call resumes after an interruption, and a finished fit returns its numbers.
 
     Raises:
-      RunError: the run is not pretrained, or no task was both won and lost.
+      RunError: the run is not pretrained, or no task has a success and a failure.
       RecordError: a bad file of pairs; the message names file and line.
     """
     run.require("pretrain")

@@ -1,4 +1,4 @@
-"""The step limit of a run: its setting, or what its environment or episodes need.
+"""The step limit of a run: from its setting, its environment or its episodes.
 
 The stage `collect` decides it once and writes it into its marker; every later stage and
 command reads it there, so that dream and reality are cut at the same step.

@@ -1,7 +1,7 @@
-"""How fast this machine is under a run's settings: measured, and kept for a day.
+"""Timings of this machine under a run's settings, measured and cached for a day.
 
-settings -> one update of the fit, some real steps, some answers of a server, timed ->
-Timings, kept for each machine beside its compiled programs.
+settings -> one update of the fit, some real steps and some answers of a server ->
+Timings, cached for each machine next to its compiled programs.
 """
 
 import contextlib
@@ -40,23 +40,23 @@ from worldmodel.fitting.learner import Learner
 from worldmodel.memory import ReplayMemory
 
 FRESH = 24 * 3600.0
-"""Seconds after which is measured again: a machine is not always as busy."""
+"""Seconds after which timings are measured again, because the load may change."""
 
 
 SECONDS = 2.0
-"""How long is measured, at most, once everything is compiled."""
+"""Maximal seconds of a measurement after compilation."""
 
 
 TIMED_STEPS = 40
-"""Real steps that are taken, at most, to time one."""
+"""Maximal number of real steps that are taken to time one."""
 
 
 WARM_UP = 4
-"""The first of them, which are not timed."""
+"""The number of first real steps that are not timed."""
 
 
 PLAYED = 4
-"""Episodes that give a server something to be asked about."""
+"""Episodes whose transitions are the questions that time a server."""
 
 
 class Timings(NamedTuple):

@@ -1,4 +1,4 @@
-"""The command line: `main`, and one file a group of commands."""
+"""The command line: `main`, and one file for each group of commands."""
 
 from dreamgym.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The command that writes reasoning traces into episodes: annotate."""
+"""The command `annotate`, which writes reasoning traces into episodes."""
 
 import argparse
 import dataclasses
@@ -49,7 +49,7 @@ _SAMPLES, _MAX_TOKENS = 4, 4096
 
 
 def add(commands: Any) -> None:
-    """The subcommand, with what it runs."""
+    """Add the subcommand and the function it runs."""
     command = commands.add_parser(
         "annotate",
         help="Write reasoning traces into episodes",
@@ -98,7 +98,7 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise ValueError where an option is missing, or of another way."""
+    """Raise ValueError if an option is missing or belongs to another annotator."""
     for way, names in _WAYS.items():
         options = [n for n in names if getattr(args, n) is not None]
         if way == args.by:
@@ -145,7 +145,7 @@ def _annotate(args: argparse.Namespace) -> None:
 
 
 def _chat(args: argparse.Namespace) -> Any:
-    """The server's ChatConfig, patient: an answer comes when all of it is written."""
+    """Return the server's ChatConfig, with long timeouts: answers are not streamed."""
     from worldmodel.chat.client import ChatClient
 
     server = server_of(args)

@@ -1,4 +1,4 @@
-"""Commands for episodes of your own: import, inspect."""
+"""The commands `import` and `inspect` for your own episodes."""
 
 import argparse
 import contextlib
@@ -45,11 +45,11 @@ Formats, before and after: docs/reference/episodes.md
 """
 
 MAX_ERROR_LINES = 5
-"""So many of those that were left out are told one by one."""
+"""Number of skipped records whose errors are printed one by one."""
 
 
 def add(commands: Any) -> None:
-    """The subcommands, each with what it runs."""
+    """Add the subcommands and the functions they run."""
     from worldmodel.data.importers import FORMATS
 
     raw = argparse.RawDescriptionHelpFormatter
@@ -93,7 +93,7 @@ def add(commands: Any) -> None:
 
 @contextlib.contextmanager
 def _bar(path: Path, text: str) -> Iterator[Callable[[int], None]]:
-    """A bar over the bytes of a file: yields show(bytes read so far)."""
+    """Show a progress bar over the bytes of a file; yield show(bytes read so far)."""
     from dreamgym.run.display import progress_bar
 
     size = path.stat().st_size if path.is_file() else 0

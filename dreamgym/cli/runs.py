@@ -1,4 +1,4 @@
-"""Commands of a run: every stage, all of them, controls, the contract, the table."""
+"""Commands of a run: its stages, controls, scorecard, comparison and report."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """Add the subcommands, each with what it runs."""
+    """Add the subcommands and the functions they run."""
     texts = {name: stages[0].about for name, stages in STAGES.commands().items()}
     texts |= {
         "quickstart": "Run all stages, then print the table",
@@ -239,10 +239,10 @@ def _stages(args: argparse.Namespace) -> None:
 
 
 def _named_attempt(args: argparse.Namespace) -> "Run | None":
-    """Return the run that a --name goes on from; --run-dir becomes that of the attempt.
+    """Return the run that --name continues; point --run-dir at the new attempt.
 
     Raises:
-      RunError: there is no such run, or the name is none of a folder.
+      RunError: there is no such run, or the name is not valid for a folder.
     """
     from dreamgym.run.directory import Run, RunError
 
@@ -258,10 +258,10 @@ def _named_attempt(args: argparse.Namespace) -> "Run | None":
 
 
 def _settings(args: argparse.Namespace, source: "Run | None" = None) -> "RunConfig":
-    """Return the settings of a run: those it was made with, and what is typed here.
+    """Return the settings of a run: its own, or those that the options ask for.
 
-    A run that stands keeps its settings, so that a stage of it needs no option again; a
-    new attempt begins with those of the `source` that it goes on from.
+    An existing run keeps its settings, so that its later stages need no options; a new
+    attempt starts with the settings of the `source` run that it continues.
     """
     from dreamgym.run.directory import Run, RunError
 

@@ -1,4 +1,4 @@
-"""The command that lists settings: settings."""
+"""The command `settings`, which lists the settings of a run."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from dreamgym.config.presets import PRESETS
 
 
 def add(commands: Any) -> None:
-    """Add the subcommand, with what it runs."""
+    """Add the subcommand and the function it runs."""
     command = commands.add_parser(
         "settings",
         help="List settings: name, type, default, meaning",

@@ -1,4 +1,4 @@
-"""The command of a study: a grid of runs, and its table."""
+"""The command `study`, which runs a grid of settings and prints its table."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The subcommand."""
+    """Add the subcommand and the function it runs."""
     study = commands.add_parser(
         "study",
         help="Run a grid of settings and print its table",
@@ -77,10 +77,10 @@ def _confirm(grid: "Study", cell: Any, root: Path, count: int) -> None:
 
 
 def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
-    """Every cell of a study in turn; the ones that failed, and why.
+    """Run every cell of a study in turn; return the failed cells with the reasons.
 
-    A cell that fails is reported, and the next ones run. Where nobody answers
-    or there is no room they would fare no better, and the study stops.
+    A failed cell is reported and the next ones run. The study stops if a server does
+    not answer or the disk is full, because all further cells would fail, too.
     """
     from dreamgym.build.chat import ServerLost
     from dreamgym.commands import study

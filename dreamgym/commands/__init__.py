@@ -1,1 +1,1 @@
-"""One file a command: a function usable from Python."""
+"""The commands as Python functions, one file each."""

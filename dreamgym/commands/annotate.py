@@ -1,8 +1,8 @@
-"""Reasoning traces for a file of episodes, chunk by chunk, none of them paid for twice.
+"""Adds reasoning traces to a file of episodes, in chunks, and resumes if interrupted.
 
-FILE -> looked through once -> chunks of episodes -> an annotator -> OUT, which is there
-when all of it is. What a command has got so far stands in .OUT.part, a line a chunk:
-the same command, after a kill, goes on behind it.
+FILE -> a survey of its episodes -> chunks of episodes -> an annotator -> OUT, which is
+only written when it is complete. Until then finished chunks are saved in .OUT.part, one
+per line: the same command resumes after them.
 """
 
 import hashlib
@@ -29,19 +29,19 @@ SCHEMA = "dreamgym.annotation/1"
 
 
 EPISODES, TRANSITIONS = 16, 256
-"""A chunk has at least that many of both: work for a batch, little to lose."""
+"""Minimal size of a chunk: enough for a batch, little to lose by an interruption."""
 
 
 PROBLEMS = 5
-"""That many of those who fell back to the rule are told of, with the reason."""
+"""Number of episodes that fell back to the rule whose reasons are printed."""
 
 
 HOPELESS = 16
-"""Episodes of which a teacher explains none, after which it is not asked any more."""
+"""Number of episodes without a single explanation after which a teacher is given up."""
 
 
 class Survey(NamedTuple):
-    """What is in the file, before anything is written; `missing`: without a trace."""
+    """The content of an episodes file; `missing` counts transitions without trace."""
 
     episodes: int
     transitions: int
@@ -50,10 +50,10 @@ class Survey(NamedTuple):
 
 
 def survey(source: Path, out: Path) -> Survey:
-    """Look through all of the file, before anything is loaded, asked or written.
+    """Read the whole file before a model is loaded or a request is sent.
 
     Raises:
-      RunError: `out` is there already; nothing is overwritten.
+      RunError: `out` already exists; nothing is overwritten.
       RecordError: bad episodes; the message names file and line.
     """
     if out.exists():
@@ -72,20 +72,22 @@ def survey(source: Path, out: Path) -> Survey:
 
 
 def answers_of(out: Path) -> Path:
-    """Where a teacher's answers are kept: asked again, they cost nothing."""
+    """Return the path of the cache of a teacher's answers."""
     return out.with_name(f"{out.name}.chat_cache.sqlite")
 
 
 def teacher(chat: ChatConfig, out: Path) -> TeacherAnnotator:
-    """The annotator that asks a server, with its answers beside `out`."""
+    """Return the annotator that asks a server; its answers are cached next to `out`."""
     return TeacherAnnotator(ChatClient(chat, answers_of(out)), TeacherConfig())
 
 
 def model_annotator(run: Run, samples: int) -> RejectionSamplingAnnotator:
-    """The annotator that takes the right ones of a run's own samples.
+    """Return the annotator that samples reasoning from a run's experience model.
+
+    It keeps the samples that predict the real outcome (rejection sampling).
 
     Raises:
-      RunError: its experience model writes no reasoning, or always the same.
+      RunError: the experience model writes no reasoning, or has temperature 0.
     """
     experience = load_experience(run)
     if not isinstance(experience, LocalExperienceModel):
@@ -104,10 +106,10 @@ def annotate(
     settings: Mapping[str, Any],
     survey_result: Survey,
 ) -> Report:
-    """Write `out`: the episodes of `source`, every transition with its trace.
+    """Write the episodes of `source` to `out`, with a trace for every transition.
 
-    Returns what all chunks reported, those of an earlier attempt among them, and the
-    first few problems.
+    Returns the summed report of all chunks, those of earlier attempts included, with
+    the first few problems.
 
     Args:
       settings: everything that determines the traces, as plain data; a second attempt
@@ -159,7 +161,7 @@ class _Total:
         self.traces += traces
 
     def check(self, limit: int) -> None:
-        """Raise where a teacher explained none of `most` episodes or more."""
+        """Raise an error if a teacher explained none of at least `limit` episodes."""
         fallbacks = self.counts.get("fallbacks", 0)
         if self.counts.get("annotated") == 0 and fallbacks >= limit:
             raise _NothingExplainedError(
@@ -172,7 +174,7 @@ class _Total:
 def _filled(
     episodes: Iterator[Episode], annotator: Annotator, part: "_Part", record: Any
 ) -> Iterator[Episode]:
-    """All episodes with their traces: those of an earlier attempt, then new ones."""
+    """Yield all episodes with their traces: first those of an earlier attempt."""
     for row in part.rows():
         chunk = list(itertools.islice(episodes, len(row["traces"])))
         if [e.id for e in chunk] != [name for name, _ in row["traces"]]:
@@ -200,7 +202,7 @@ def _chunks(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
 
 
 class _Part:
-    """The traces of an unfinished attempt on disk, and what they were made of."""
+    """The traces of an unfinished attempt on disk, with the settings it used."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
         self.path = out.with_name(f".{out.name}.part")

@@ -1,7 +1,7 @@
-"""Runs side by side: what differs in their settings, and what came of it.
+"""Comparison of runs: their differing settings, test results and curves.
 
 run directories, finished or not -> their differing settings, test successes, paired
-differences to the first run, curves -> a table and plots. What a run lacks is blank.
+differences to the first run, curves -> a table and plots. Missing results stay blank.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from worldmodel.data.json_reading import read_json_rows
 
 
 def compared(roots: Sequence[Path]) -> dict[str, Any]:
-    """What the runs have in common and apart, as plain data.
+    """Return the comparison of runs as plain data.
 
     runs: of each its name, settings that differ, successes by policy with intervals,
     rows of the dream's curve; paired: success of each run's policies minus the first
@@ -74,7 +74,7 @@ def _played(run: Run) -> dict[str, list[Trajectory]]:
 
 
 def _curve(run: Run) -> list[dict[str, Any]]:
-    """The dream's curve; of a run that is still in it what it has told so far."""
+    """Return the learning curve in the dream; for a running run the rows so far."""
     path, metrics = run.path("curves/dream.jsonl"), run.path(FILE)
     if path.is_file():
         return read_json_rows(path)
@@ -85,7 +85,7 @@ def _curve(run: Run) -> list[dict[str, Any]]:
 def _paired(
     second: list[Trajectory], first: list[Trajectory]
 ) -> dict[str, float | None]:
-    """Over the games that both played; each game as often as both did."""
+    """Return the difference over the tasks that both played, paired by task."""
     first_by_task: dict[str, list[Trajectory]] = {}
     for t in first:
         first_by_task.setdefault(t.episode.task.id, []).append(t)

@@ -9,7 +9,7 @@ from worldmodel.data.json_reading import read_json_rows
 
 
 def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:
-    """Return what a verdict on a run is made of."""
+    """Return the evidence for a verdict on a run."""
     path, curve = run.path("curves/dream.jsonl"), []
     if path.is_file():
         curve = read_json_rows(path)
@@ -18,7 +18,7 @@ def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:
 
 
 def explain(run: Run) -> str:
-    """Return what is to be said of a run, finished or not.
+    """Return the verdict on a run, finished or not, with likely causes.
 
     Raises:
       RunError: it has no results yet.

@@ -1,4 +1,4 @@
-"""What a run will take: seconds, memory and disk, told before it begins, as ranges.
+"""Estimates what a run will take before it starts: seconds, memory, disk, as ranges.
 
 settings, the timings that was measured here (timings.py) -> seconds by stage, bytes,
 questions to a server. How stages compare with a fit's update was measured on runs of
@@ -89,9 +89,9 @@ def compiled(stage: str) -> float | int:
 
 
 class Estimate(NamedTuple):
-    """Seconds by stage (without compiling), and bytes: most memory, disk.
+    """Seconds by stage (without compiling), peak memory and disk in bytes.
 
-    Of a run behind a server also how often it is asked, the tokens and what they cost.
+    For a run behind a chat server also the number of requests, the tokens and the cost.
     """
 
     seconds: dict[str, float]
@@ -109,9 +109,9 @@ def estimate_run(
     *,
     fine_tune: bool,
 ) -> Estimate:
-    """Of a whole run; `collected` transitions where they are known already.
+    """Return the estimate of a whole run; `collected` is its number of transitions.
 
-    A step limit that is left to the environment counts as the usual one.
+    A step limit that is left to the environment is taken to be the usual one.
     """
     steps = config.env.max_episode_steps or limits.DEFAULT
     env = dataclasses.replace(config.env, max_episode_steps=steps)
@@ -246,7 +246,7 @@ def _real_steps(c: RunConfig, collected: int, *, fine_tune: bool) -> dict[str, i
 
 
 def recorded_transitions(config: RunConfig) -> int | None:
-    """Transitions of the settings' own episodes; None where they are collected."""
+    """Return the number of given transitions; None if the run collects them."""
     if not config.data.episodes:
         return None
     return sum(len(e.transitions) for e in read_episodes(config.data.episodes))
@@ -255,7 +255,7 @@ def recorded_transitions(config: RunConfig) -> int | None:
 def ranges(
     estimate: Estimate, done: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
-    """Least and most of seconds (of stages not `done`), memory and disk, in bytes."""
+    """Return (low, high) of seconds for stages not `done`, memory and disk bytes."""
     left = {k: s for k, s in estimate.seconds.items() if k not in done and s}
     high = sum((HIGHEST * s + compiled(k) for k, s in left.items()), 0.0)
     return {
@@ -269,7 +269,7 @@ def ranges(
 
 
 def summary(estimate: Estimate, done: Collection[str] = ()) -> str:
-    """One line of ranges."""
+    """Return the ranges in one line."""
     intervals = ranges(estimate, done)
     (low, high), (memory_low, memory_high) = intervals["seconds"], intervals["memory"]
     line = (
@@ -287,7 +287,7 @@ def summary(estimate: Estimate, done: Collection[str] = ()) -> str:
 
 
 def table(estimate: Estimate) -> str:
-    """Seconds of each stage, then the line of ranges."""
+    """Return the time of each stage, and the line of ranges, as text."""
     rows = [
         f"  {name:15} {time_of(LOWEST * s)} to {time_of(HIGHEST * s + compiled(name))}"
         for name, s in estimate.seconds.items()
@@ -297,7 +297,7 @@ def table(estimate: Estimate) -> str:
 
 
 def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
-    """What may not suffice: `memory` bytes of the machine, the disk under `root`.
+    """Return warnings if `memory` bytes or the disk under `root` may not suffice.
 
     Raises:
       RunError: the disk is too small even for the least that was estimated.
@@ -325,7 +325,7 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
 
 
 def machine_memory() -> int | None:
-    """Bytes of this machine, or of the share a container gives; None: not known."""
+    """Return the memory of this machine or container in bytes; None if unknown."""
     names = getattr(os, "sysconf_names", {})
     if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(names):
         return None
@@ -337,7 +337,7 @@ def machine_memory() -> int | None:
 
 
 def time_of(seconds: float | int) -> str:
-    """Seconds in the unit that suits them."""
+    """Return a duration as text, in a suitable unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

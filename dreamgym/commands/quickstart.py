@@ -1,4 +1,4 @@
-"""All stages in order over one run directory; the same call resumes."""
+"""Runs all stages of a run in order; the same call resumes it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,21 +32,21 @@ def quickstart(
     track: Sequence[str] = (),
     others: Sequence[Run] = (),
 ) -> dict[str, Any]:
-    """Run every stage that is not done yet; return what results.json holds.
+    """Run every unfinished stage; return the content of results.json.
 
     Writes results.json, the table, plots and report.html.
 
-    Without `fine_tune` it ends before the real fine-tuning, which the comparison of
-    dream, warmstart and bc does not need; a later call makes up for it. Models are
-    spread over the devices of `mesh`. Metrics go to metrics.jsonl while it runs, and to
-    the trackers that `track` names (tracking.TRACKERS). Stages that one of the `others`
-    has computed under the same key are taken from there.
+    Without `fine_tune` it stops before real fine-tuning, which the comparison of dream,
+    warmstart and bc does not need; a later call can add it. Models are sharded over the
+    devices of `mesh`. Metrics go to metrics.jsonl and to the trackers that `track`
+    names (tracking.TRACKERS). Stages that one of the `others` has computed under the
+    same key are copied from there.
 
     Raises:
-      TrackerError: a tracker that is not known, not installed or cannot begin.
-      RunError: a directory or setting that cannot be used.
+      TrackerError: a tracker is unknown, not installed or fails to start.
+      RunError: a directory or setting cannot be used.
       RecordError: bad episodes; the message names file and line.
-      ServerLost: the server that is the dream does not answer.
+      ServerLost: the chat server behind the dream does not answer.
     """
     run_chat.check_server(config)
     tune_process()

@@ -1,8 +1,8 @@
-"""A run that goes on from another: old and fresh real episodes, one more fit.
+"""Refit: a run that continues another one with new real episodes.
 
-source run + new episodes -> a new run whose experience model starts at the source's
-weights and tokenizer -> both models scored on the same unseen games. The new run is a
-run like any other: its later stages train policies in the dream that was mended.
+source run + new episodes -> a new run whose experience model starts from the source's
+weights and tokenizer -> both models scored on the same held-out tasks. The later stages
+of the new run train policies in the refitted dream, as in any other run.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from worldmodel.experience.base import ExperienceModel
 def refit(
     source: Run, episodes: Path, root: Path, track: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Collect and fit the new run at `root`; returns what refit.json holds.
+    """Fit the new run at `root`; return the content of refit.json.
 
-    before, after: the scorecards of the source's model and of the new one, each with
-    its own memory, on the new run's dev games, which neither was fitted to. The fit's
-    metrics go to the trackers that `track` names, too.
+    Its entries `before` and `after` are the scorecards of the source's model and of the
+    new one, each with its own memory, on the new run's dev tasks, which neither was
+    fitted to. Metrics also go to the trackers that `track` names.
 
     Raises:
       RunError: the source is not pretrained, or `root` holds another run.

@@ -1,4 +1,4 @@
-"""The page of a run from what it holds: report.html, with three episodes dreamed."""
+"""Writes the page of a run, report.html, with three dreamed episodes."""
 
 import dataclasses
 import json
@@ -99,9 +99,9 @@ def _dream_views(run: Run, episodes: Sequence[Episode]) -> list[dict[str, Any]]:
 
 
 def choose_episodes(episodes: Sequence[Episode], count: int) -> list[Episode]:
-    """Return a won episode, a lost one and so on, of different families if there are.
+    """Return successful and failed episodes in turn, of different families if possible.
 
-    Among equals the first is chosen.
+    Among equals the first one is taken.
     """
     left, chosen = list(episodes), list[Episode]()
     while left and len(chosen) < count:

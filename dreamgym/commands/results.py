@@ -1,4 +1,4 @@
-"""The results of a run from what it holds: results.json, table.md and the plots."""
+"""Writes the results of a run: results.json, table.md and the plots."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from worldmodel.data.json_reading import read_json_rows, read_json_value
 
 
 def write_results(run: Run) -> dict[str, Any]:
-    """Write results.json, table.md and the plots; returns what results.json holds.
+    """Write results.json, table.md and the plots; return the content of results.json.
 
-    The `real_transitions` of a policy are the real steps of the stages that it goes on
-    from, test games aside.
+    The `real_transitions` of a policy are the real steps of all stages that it depends
+    on, without test episodes.
     """
     played = {
         name: evaluate.trajectories(run.path(f"test/{name}.jsonl"))
@@ -72,7 +72,7 @@ def write_results(run: Run) -> dict[str, Any]:
 
 
 def _note(run: Run, policy: str) -> str | None:
-    """Return what is to be said of a policy's training loop, if it had one."""
+    """Return a note about a policy's training loop, if it had one."""
     note = run.numbers(STAGES.policies().get(policy, "")).get("note")
     if note is not None and policy not in ("untrained", "bc"):
         return note

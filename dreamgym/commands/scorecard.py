@@ -1,4 +1,4 @@
-"""The full scorecard of a run, on its dev games or on any episodes."""
+"""The full scorecard of a run, on its dev tasks or on other episodes."""
 
 import itertools
 from pathlib import Path
@@ -26,10 +26,10 @@ ON_POLICY = ("warmstart", "dream")
 def on_policy(
     run: Run, model: ExperienceModel, limit: int, shares: Shares
 ) -> dict[str, Any]:
-    """Return the scorecard on the test episodes of each policy that played some.
+    """Return a scorecard on the test episodes of each policy that has some.
 
-    These are the states that the policies themselves reach, which decide what a policy
-    learns in the dream and what it is worth outside.
+    They contain the states that the policies themselves reach, on which the accuracy of
+    the dream matters most for training.
     """
     scorecards = {}
     for name in ON_POLICY:
@@ -59,14 +59,14 @@ def _free(run: Run, name: str, episodes: str) -> str:
 def full_scorecard(
     run: Run, path: Path | None, limit: int | None, server: ServerConfig | None = None
 ) -> tuple[dict, Path]:
-    """Score a run's model on the episodes of a file, or on its dev games, in full.
+    """Score a run's model in full on the episodes of a file, or on its dev tasks.
 
-    Without a `limit` it is the run's own, and all episodes are dreamed whole; with one
-    as many as it holds. With a `server` it is asked in the place of the run's own
-    model. On the dev games also the policies' own test episodes (`on_policy`). Writes
-    scorecard/NAME.json, NAME.html and its plots into the run; returns the card and the
-    page's path. Episodes of tasks that the model was fitted to are counted in
-    `seen_tasks`: what is measured on those is not on unseen games.
+    `limit` is the number of transitions, and of open-loop steps (default: the run's,
+    and all open-loop steps). A `server` is scored in place of the run's own model. With
+    the dev tasks, also the test episodes of policies are scored (`on_policy`). Writes
+    scorecard/NAME.json, NAME.html and its plots into the run; returns the scorecard and
+    the path of the page. `seen_tasks` counts episodes of tasks that the model was
+    fitted to: what is measured on those does not show generalization.
     """
     experience = load_experience(run, server=server)
     train, dev = read(run)

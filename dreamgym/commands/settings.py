@@ -1,4 +1,4 @@
-"""Settings listed: name, type, default, meaning."""
+"""Lists settings with name, type, default and meaning."""
 
 import textwrap
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def matching(name: str = "", preset_name: str = "default") -> list[Setting]:
 
 
 def text(settings: Sequence[Setting]) -> str:
-    """Return settings as text: a line each, and the meaning below it."""
+    """Return settings as text: one line each, with the meaning below it."""
     lines = []
     for s in settings:
         lines.append(f"{s.name}  ({s.type})  {value_text(s.default)}")

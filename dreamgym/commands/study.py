@@ -1,9 +1,10 @@
-"""Studies: a grid of runs, one JSON a cell, a table that leaves blank what did not run.
+"""Studies: a grid of runs with one JSON file per cell, and a table of the results.
 
-study.toml -> cells (one setting each of every axis) -> a run a cell, stage by stage,
-resumable; early stages are shared by cells that agree on them -> cells/KEY.json -> the
-table. A cell is keyed by its whole configuration: a
-study can grow, be killed and go on, and never mixes numbers of different settings.
+study.toml -> cells (one value of every axis) -> one run per cell, which can be resumed;
+stages are shared by cells in which they have the same key -> cells/KEY.json -> the
+table, in which cells that did not run are blank. The key of a cell hashes its whole
+configuration, so that a study can be extended and resumed, and never mixes results of
+different settings.
 
     preset = "small"
     last_stage = "warmstart"                # of each run
@@ -60,11 +61,11 @@ Cell = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """`fixed` settings, `grid` axes, named groups (`variants`), `columns` to tell.
+    """A study: `fixed` settings, `grid` axes, `variants`, `columns` of its table.
 
-    `policies` play the test tasks after the last stage, whichever it is: a
-    warm start can so be scored without a policy of the dream. `compare_to` names for
-    a variant the one that it is compared with.
+    `variants` are named groups of settings. `policies` play the test tasks after the
+    last stage, so that a warm start can be evaluated without training in the dream.
+    `compare_to` names for a variant the one that it is compared with.
     """
 
     preset: str
@@ -78,10 +79,11 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """The study of a TOML file, with every cell's configuration checked.
+    """Read a study from a TOML file; check the configuration of every cell.
 
     Raises:
-      RunError: no such file, bad TOML, unknown keys, stages or settings.
+      RunError: the file is missing or malformed, or has unknown keys, stages or
+        settings.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -140,10 +142,10 @@ def read_study(path: Path) -> Study:
 
 
 def _check(path: Path, study: Study) -> None:
-    """Columns and differences that can be told.
+    """Check the columns and comparisons of a study.
 
     Raises:
-      RunError: a policy or a variant that is none.
+      RunError: one of them names an unknown policy or variant.
     """
     for name, where in study.columns.items():
         try:
@@ -168,7 +170,7 @@ def _check(path: Path, study: Study) -> None:
 
 
 def cells(study: Study) -> Iterator[Cell]:
-    """Every combination of the axes' values, the last axis fastest."""
+    """Yield every combination of the axes' values; the last axis changes fastest."""
     named = {VARIANT: list(study.variants)} if study.variants else {}
     axes = {**named, **study.grid}
     for values in itertools.product(*axes.values()):
@@ -176,7 +178,7 @@ def cells(study: Study) -> Iterator[Cell]:
 
 
 def config_of(study: Study, cell: Cell) -> RunConfig:
-    """The whole configuration of a cell."""
+    """Return the whole configuration of a cell."""
     settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
     settings.pop(VARIANT, None)
     config = preset(study.preset)
@@ -188,11 +190,11 @@ def config_of(study: Study, cell: Cell) -> RunConfig:
 def compute(
     study: Study, cell: Cell, root: Path, track: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run a cell to its last stage and write its JSON; returns that.
+    """Run a cell up to its last stage; write and return its JSON.
 
     Its metrics go to its run's metrics.jsonl and to the trackers that `track` names.
 
-    A finished cell is read again from its run, so that new columns cost nothing.
+    A finished cell is read again from its run, so that new columns need no computation.
     """
     config = config_of(study, cell)
     digest = config.digest()
@@ -219,9 +221,9 @@ def compute(
 
 
 def stage_names(study: Study) -> list[str]:
-    """Return the last stages of a cell: those of `last_stage`, and the test tasks.
+    """Return the last stages of a cell: those of `last_stage`, and evaluations.
 
-    What they need is run before them.
+    The runner adds the stages that they need.
     """
     names = [stage.name for stage in STAGES.commands()[study.last_stage]]
     return [*names, *(f"evaluate/{policy}" for policy in study.policies)]
@@ -234,14 +236,15 @@ def _versions(run: Run) -> list[str]:
 
 
 def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
-    """Policies of a finished cell play test games that no cell has played.
+    """Let the policies of a finished cell play test tasks that no cell has played.
 
-    What a table of many rows picks looks better in it than it is; games that picked
-    nothing tell. Each policy that a column names plays `count` games, or as many as
-    there are, after the first `evaluate.tasks`. Returns whether the cell had finished.
+    The best of many rows looks better in a table than it is (selection bias); tasks
+    that took no part in the selection give an unbiased result. Each policy that a
+    column names plays `count` tasks, or as many as there are, after the first
+    `evaluate.tasks`. Returns whether the cell was finished.
 
     Raises:
-      RunError: the run is gone; no column names a policy; no game is left.
+      RunError: the run is missing, no column names a policy, or no task is left.
     """
     digest = config_of(study, cell).digest()
     path = root / CELLS / f"{digest}.json"
@@ -267,7 +270,7 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
 
 
 def _first(study: Study) -> int:
-    """How many test games some cell has played: those after them confirm."""
+    """Return the number of test tasks that any cell has played."""
     return max(config_of(study, c).evaluate.tasks for c in cells(study))
 
 
@@ -312,7 +315,7 @@ def _games(run: Run, folder: str) -> dict[str, Any]:
 
 
 def _value(run: Run, path: str) -> Any:
-    """A value of the run's JSON files; None where there is none of that name."""
+    """Return a value of the run's JSON files; None if there is none of that name."""
     file, _, rest = path.partition(".")
     value = run.read_json(f"{file}.json") if run.path(f"{file}.json").is_file() else {}
     for name in rest.split("."):
@@ -321,9 +324,9 @@ def _value(run: Run, path: str) -> Any:
 
 
 def table(study: Study, root: Path, confirmed: int | None = None) -> str:
-    """A row for each setting but the seed; blanks where none ran.
+    """Return the table: a row for each setting but the seed, blank where none ran.
 
-    With `confirmed` of the cells whose policies played so many confirmation tasks.
+    With `confirmed` it has the results on so many confirmation tasks.
     """
     axes, rows = _rows(study, root, confirmed)
     pairs = []
@@ -343,9 +346,10 @@ def table(study: Study, root: Path, confirmed: int | None = None) -> str:
 
 
 def plot(study: Study, root: Path, confirmed: int | None = None) -> Path | None:
-    """ROOT/study.png: what has an interval, by row; None where nothing has.
+    """Plot the columns that have intervals in ROOT/study.png; return its path.
 
-    Of confirmation tasks study-confirmation.png.
+    None if no column has intervals. The plot of confirmation tasks is
+    study-confirmation.png.
     """
     path = root / ("study.png" if confirmed is None else f"study-{CONFIRMATION}.png")
     _, rows = _rows(study, root, confirmed)

@@ -1,1 +1,1 @@
-"""Every setting of a run, and nothing else."""
+"""The settings of a run, presets, and overrides."""

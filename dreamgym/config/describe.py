@@ -1,4 +1,4 @@
-"""What every setting is: name, type, default and meaning, read from the dataclasses.
+"""Describes settings: name, type, default and meaning, read from the dataclasses.
 
 The meaning of a setting is the docstring under its field. Python does not keep it, so
 the source of the class is parsed.
@@ -43,7 +43,7 @@ def settings_of(config: Any, prefix: str = "") -> Iterator[Setting]:
 
 
 def group_text(group: Any) -> str:
-    """Return what a group of settings is, in the first line of its docstring."""
+    """Return the first line of the docstring of a group of settings."""
     cls = group if isinstance(group, type) else type(group)
     return (cls.__doc__ or "").partition("\n")[0]
 

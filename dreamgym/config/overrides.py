@@ -1,4 +1,4 @@
-"""Settings replaced by name, read back from JSON, and hashed."""
+"""Replaces settings by name, reads them from JSON, and hashes them."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from dreamgym.config.describe import unknown_setting
 
 
 def digest_of(settings: dict[str, Any], episodes: str) -> str:
-    """The hash of settings as plain data, of this version or of one before."""
+    """Return the hash of settings as plain data, of this or an earlier version."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     if episodes:
         digest.update(Path(episodes).read_bytes())
@@ -25,8 +25,8 @@ def changed(config: Any, name: str, value: Any) -> Any:
     """Return a configuration with one setting, named by dots, replaced.
 
     Raises:
-      ValueError: no such setting, or a value of another type; the message has the whole
-        name, and names near it or what was expected.
+      ValueError: the setting does not exist or its value has another type; the message
+        has the whole name, and similar names or what was expected.
     """
     return _changed(config, config, name, name, value)
 
@@ -108,11 +108,10 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def restored(kind: Any, value: Any) -> Any:
-    """A value of `asdict` as the dataclass, tuple or plain value of its type again.
+    """Return the dataclass, tuple or plain value of which `asdict` gave this value.
 
     Raises:
-      ValueError: a field that the dataclass does not have, or lacks; the message names
-        it.
+      ValueError: a field is unknown or missing; the message names it.
     """
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]  # all of one kind

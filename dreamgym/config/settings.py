@@ -124,10 +124,12 @@ class RunConfig:
             )
 
     def check_new(self) -> None:
-        """Refuse settings that nothing would come of, before a run begins with them.
+        """Check a new run for settings with which it could not succeed.
+
+        Existing runs are not checked.
 
         Raises:
-          ValueError: such a setting, by its whole name. Runs that stand are not asked.
+          ValueError: there is such a setting; the message has its whole name.
         """
         for name, loop in (("train", self.train), ("transfer", self.transfer)):
             if problem := loop.dead():
@@ -141,9 +143,9 @@ class RunConfig:
             )
 
     def json(self) -> dict[str, Any]:
-        """The settings as plain data."""
+        """Return the settings as plain data."""
         return dataclasses.asdict(self)
 
     def digest(self) -> str:
-        """A hash of all settings, and of the episodes' content where given."""
+        """Return a hash of all settings, and of the content of an episodes file."""
         return digest_of(self.json(), self.data.episodes)

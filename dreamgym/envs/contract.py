@@ -1,4 +1,4 @@
-"""The contract checker: what every environment must do, the dream included.
+"""The contract checker: tests what every environment must do, the dream included.
 
 environment -> a few of its tasks, played with nonsense, with random valid actions and
 with the expert's plan, each twice -> all faults and warnings at once, each with what,

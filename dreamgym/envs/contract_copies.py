@@ -1,4 +1,4 @@
-"""The part of the checker that steps two copies of an environment in turn."""
+"""The part of the contract checker that steps two copies of an environment in turn."""
 
 from collections.abc import Callable
 

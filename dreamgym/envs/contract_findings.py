@@ -1,11 +1,11 @@
-"""What a check finds: faults and warnings, each with its place and its cure."""
+"""The findings of a check: faults and warnings, each with its place and advice."""
 
 import dataclasses
 from typing import Any, NamedTuple
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, or will hurt: what, where, and what to do."""
+    """One fault or warning: what is wrong, where, and what to do."""
 
     what: str
     where: str
@@ -17,18 +17,18 @@ class Finding(NamedTuple):
 
 @dataclasses.dataclass
 class Findings:
-    """All findings of a check; the same thing is listed once, with how often it was."""
+    """All findings of a check; equal findings are listed once, with their count."""
 
     faults: dict[str, Finding] = dataclasses.field(default_factory=dict)
     warnings: dict[str, Finding] = dataclasses.field(default_factory=dict)
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fault(self, what: str, where: str, cure: str) -> None:
-        """Add something that breaks the contract."""
+        """Add a violation of the contract."""
         self._add(self.faults, Finding(what, where, cure))
 
     def warn(self, what: str, where: str, cure: str) -> None:
-        """Add something that keeps the contract and will hurt all the same."""
+        """Add something that is allowed but will cause problems."""
         self._add(self.warnings, Finding(what, where, cure))
 
     def _add(self, kind: dict[str, Finding], finding: Finding) -> None:
@@ -39,7 +39,7 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """The result of a check: what was checked, what is wrong, what will hurt.
+    """The result of a check: what was checked, faults and warnings.
 
     `steps` counts the real steps that the check took, `resets` the real resets.
     """
@@ -51,7 +51,7 @@ class Report:
     resets: int
 
     def text(self, name: str) -> str:
-        """Return the report as a person reads it."""
+        """Return the report as text."""
         count = f"{_number(self.faults, 'fault')}, {_number(self.warnings, 'warning')}"
         real = f"{self.steps} real steps, {self.resets} resets"
         verdict = "breaks" if self.faults else "keeps"

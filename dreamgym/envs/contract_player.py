@@ -1,4 +1,4 @@
-"""Plays an environment for its check: every call guarded, every result looked at.
+"""Plays an environment for its check: guards every call and checks every result.
 
 A call that raises, or a result of the wrong type, becomes a finding with the call, the
 line that raised and what was expected; the episode ends there, and the check goes on.
@@ -21,7 +21,7 @@ from worldmodel.data.records import Task
 
 
 class Played(NamedTuple):
-    """One step: the action and what came of it. Step 0 is the reset, without action."""
+    """One step: the action and its result. Step 0 is the reset, without an action."""
 
     action: str
     observation: str
@@ -34,7 +34,7 @@ class Played(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """The steps of one episode; `broken` where it ended with a fault."""
+    """The steps of one episode; `broken` if it ended with a fault."""
 
     task: Task
     steps: tuple[Played, ...]

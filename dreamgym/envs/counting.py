@@ -1,8 +1,8 @@
-"""A count of real steps, taken where the environment is stepped.
+"""Counts real steps where the environment is stepped.
 
 CountedEnv -> RealSteps -> the marker of a stage. Every real environment of a run is
-wrapped, forks included, so that steps count whoever asks for them, also those of a step
-that raises and of an attempt that is interrupted.
+wrapped, forks included, so that all steps are counted whoever takes them, including
+steps that raise an error and those of interrupted attempts.
 """
 
 import contextlib

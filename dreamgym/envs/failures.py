@@ -1,7 +1,8 @@
-"""The edge to foreign code: what an environment raises, how long it may take.
+"""Calls into environments, which are foreign code: their errors and deadlines.
 
-call into an environment -> its value, or an EnvironmentFailure that says why there is
-none. `guarded` is the only place of the library that catches any exception of theirs.
+A call returns its value, or an EnvironmentFailure with the reason why there is none.
+`guarded` is the only place of the library that catches every exception of an
+environment.
 """
 
 import signal

@@ -41,7 +41,7 @@ Table = Mapping[int, Mapping[int, list[Any]]]
 
 
 class GymnasiumText(TextEnv):
-    """A Gymnasium environment of discrete spaces, told and taken as text."""
+    """A Gymnasium environment of discrete spaces, with text as its interface."""
 
     gym_id: ClassVar[str] = ""
     gym_options: ClassVar[Mapping[str, Any]] = {}

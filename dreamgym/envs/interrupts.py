@@ -1,8 +1,8 @@
-"""Ctrl-C that no foreign code can swallow.
+"""Handles Ctrl-C so that foreign code cannot suppress it.
 
 Libraries and environments may catch KeyboardInterrupt, or turn it into an exception of
-their own. The handler also records that it was pressed, and `check_interrupt` raises it
-again at the next place of ours.
+their own. The handler also records it, and `check_interrupt` raises it again in our own
+code.
 """
 
 import contextlib

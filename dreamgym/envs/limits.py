@@ -1,4 +1,4 @@
-"""How many steps an episode may have: what the environment declares, or its plans say.
+"""The step limit of an episode: declared by the environment, or from expert plans.
 
 environment, tasks -> the limit of an episode, with the reason for it
 """
@@ -16,8 +16,8 @@ from worldmodel.data.records import Task
 MARGIN = 1.75
 """The limit of an episode, as a multiple of the longest expert's plan.
 
-With it the tasks of TextWorldExpress, whose longest plan has 9 actions, get the 16
-steps under which all published tables were measured.
+The tasks of TextWorldExpress, whose longest plan has 9 actions, get a limit of 16
+steps, with which all published tables were measured.
 """
 
 MIN_SPARE = 4

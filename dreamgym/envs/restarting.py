@@ -1,8 +1,8 @@
-"""A real environment that is restarted where its machine or server is lost.
+"""A real environment that is restarted if its process or server is lost.
 
-call -> an instance of the environment; where that lost its connection, a fresh one, in
-which the episode is played again up to the same observations -> the answer. Whoever
-plays sees nothing of it. An environment that does not come back is EnvironmentDown.
+A call goes to an instance of the environment. If that has lost its connection, a new
+instance is created and the episode is replayed up to the same observations, without the
+caller noticing. If the environment does not come back, EnvironmentDown is raised.
 """
 
 import itertools
@@ -40,10 +40,11 @@ RESET_SECONDS, STEP_SECONDS = 120.0, 30.0
 
 
 class RestartingEnv(gymnasium.Wrapper):
-    """An environment, and how to make it anew.
+    """An environment that is created again if its connection is lost.
 
-    An environment declares other deadlines by `reset_seconds` and `step_seconds`; 0 is
-    none. Games that a deadline ends are not repeated: they would end there again.
+    An environment declares its deadlines by `reset_seconds` and `step_seconds`; 0 is
+    none. Episodes that a deadline ends are not repeated, because they would end there
+    again.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env]):

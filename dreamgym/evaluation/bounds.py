@@ -103,7 +103,7 @@ def sentence(bound: Bound, *, discount: float, measured: int) -> str:
 def says_something(bound: Mapping[str, Any]) -> bool:
     """Return whether a bound, as `best_bound` gives it, is more than trivial.
 
-    A loss of less than the largest possible one is promised.
+    It is trivial unless it excludes the largest possible loss.
     """
     total, span = bound.get("total"), bound.get("span")
     return total is not None and span is not None and total > -span

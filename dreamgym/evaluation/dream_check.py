@@ -1,7 +1,7 @@
-"""What a dream gets wrong about a policy: the same tasks, played in both.
+"""Compares a policy in the dream with the same policy in the real environment.
 
-real and dreamed trajectories of one policy -> the difference in success with its
-interval -> what differs, in words -> whether a policy should be trained there.
+real and dreamed trajectories on the same tasks -> the difference in success with its
+interval -> a description of what differs -> whether to train in this dream.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def disagrees(
 def dream_faults(
     real: Sequence[Trajectory], dreamed: Sequence[Trajectory]
 ) -> list[str]:
-    """Return what the dream gets wrong, in words, by comparing two sets of episodes."""
+    """Describe how dreamed episodes differ from real ones of the same policy."""
     a, b = _shares(real), _shares(dreamed)
     out = []
     if b["broken"] > a["broken"] + CLEARLY:
@@ -103,9 +103,9 @@ def _both(what: str, real: float, dreamed: float) -> str:
 def scorecard_refusals(
     scorecard: Mapping[str, Any], *, min_predictable: float, min_ends: float
 ) -> list[str]:
-    """Return why a dream with this scorecard is no place to train in; empty if it is.
+    """Return the reasons in a scorecard not to train in this dream; empty if none.
 
-    Figures of fewer than FEW cases refuse nothing.
+    Figures of fewer than FEW cases are ignored.
     """
     rows = (
         (

@@ -1,4 +1,4 @@
-"""Dreamed steps next to the real ones: what is predicted, and what people see of it.
+"""Compares dreamed steps with the real ones, for the terminal and for pages.
 
 episode, experience model -> compared steps -> views (plain data, as JSON holds it) ->
 the terminal (`dreamgym show`) and pages (templates/episodes.html).
@@ -120,7 +120,7 @@ def episode_view(
     first: int = 1,
     title: str = "",
 ) -> dict[str, Any]:
-    """Return what people see of an episode, or of some steps from number `first` on."""
+    """Return an episode, or its steps from number `first` on, as plain data."""
     return {
         "id": printable(episode.id),
         "title": printable(title or episode.task.instruction or episode.task.id),

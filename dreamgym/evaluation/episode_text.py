@@ -1,4 +1,4 @@
-"""Compared steps in a terminal: two columns, marks where they differ, a legend.
+"""Prints compared steps in two columns, with marks where they differ and a legend.
 
 Text of episodes is put into rich's Text objects, never parsed as its markup.
 """

@@ -32,12 +32,12 @@ def by_family(
 ) -> dict[str, Any]:
     """Return the scorecard of all episodes, with those of each family in `families`.
 
-    With the `env` they come from, near misses are tried there, and where its
-    transitions are random every case is played a second time; `real_transitions` counts
-    its steps. With `full` also the scorecards of each source (who acted) in `sources`,
-    and in `ceiling` what the environment scores itself when it is played again.
-    `open_loop_steps`, `shares`: see fidelity.score; the parts are not dreamed whole
-    again.
+    With the `env` that the episodes come from, near misses are replayed there; if its
+    transitions are random, so is every case. `real_transitions` counts these steps.
+    With `full`, `sources` has the scorecard of each behavior policy, and `ceiling` the
+    score of the environment itself when the episodes are replayed. For
+    `open_loop_steps` and `shares` see fidelity.score; only the scorecard of all
+    episodes has open-loop steps.
     """
     replays = None if env is None else Replays(env)
     ask = functools.partial(
@@ -78,7 +78,7 @@ def _parts(
 
 
 class Replays:
-    """A real environment in which recorded steps are played a second time.
+    """Replays recorded steps in a real environment.
 
     `transitions` counts the real steps that this takes, `failed` the replays in which
     the environment raised an exception.
@@ -90,11 +90,11 @@ class Replays:
         self._results: dict[tuple, ReplayResult | None] = {}
 
     def __call__(self, query: Query) -> ReplayResult | None:
-        """Return what a query's action leads to, its past played again first.
+        """Replay the past of a query; return the outcome of its action.
 
-        None where the environment comes to another state (its transitions are random)
-        or cannot take the task: then it is not the one that the query is of. Each query
-        is played once; a family's scorecard asks again what the whole one asked.
+        None if the environment arrives at another state (its transitions are random) or
+        does not know the task. Each query is replayed once and cached, because the
+        scorecard of a family repeats queries of the whole one.
         """
         key = (query.task.id, *query[1:])
         if key not in self._results:
@@ -130,11 +130,10 @@ class Replays:
         return ReplayResult(lines(text), float(reward) > 0 or bool(info.get("success")))
 
     def exact(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Return how often the environment comes to the recorded next state again.
+        """Return how often a replay reaches the recorded next state.
 
-        What an experience model can reach at best: below 1 where transitions are
-        random. Episodes whose task it cannot take, or that begin elsewhere, are left
-        out.
+        It is the ceiling for an experience model, below 1 if transitions are random.
+        Episodes with an unknown task or another initial state are left out.
         """
         rate = Rate()
         for e in episodes:

@@ -1,7 +1,8 @@
-"""How good a policy is without an environment: what recorded episodes can answer.
+"""Off-policy evaluation: what recorded episodes say about a policy.
 
-policy, held-out demonstrations -> how often it acts as recorded; with its success in
-the dream, and how far outcomes of the dream are those that were recorded.
+Without an environment: policy, held-out demonstrations -> how often it takes the
+recorded action; its success in the dream; how well the dream predicts recorded
+outcomes.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def action_agreement(
 
 
 def sentences(off_policy: dict[str, Any]) -> list[str]:
-    """Return what can be said of policies that no environment was at hand to test."""
+    """Return sentences on policies that could not be tested in an environment."""
     out = ["No environment was at hand: what follows is no success in the real one."]
     for name, row in off_policy["policies"].items():
         acts, won = row["action_agreement"], row["dream_success"]

@@ -49,7 +49,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def print_table(results: dict[str, Any], console: Console) -> None:
-    """Print the final table: rich_table on a terminal, as Markdown elsewhere."""
+    """Print the final table: with rich on a terminal, as Markdown elsewhere."""
     if not console.is_terminal:
         for line in printable_lines(table(results)):
             console.print(Text(line), soft_wrap=True)

@@ -1,7 +1,7 @@
-"""The page of a run, report.html: what was asked, what came of it, how to go on.
+"""The page of a run, report.html: its request, its results, and next steps.
 
-results, curves, scorecard, views of episodes -> one self-contained HTML file. What is
-in a run directory is collected by dreamgym/commands/report.py.
+results, curves, scorecard, views of episodes -> one self-contained HTML file. They are
+read from the run directory by dreamgym/commands/report.py.
 """
 
 import json
@@ -26,11 +26,11 @@ POLICIES = {
     "real_only": "trained in reality alone, with the fine-tuning's budget",
     "real_only_total": "trained in reality alone, with all real steps of the dream",
 }
-"""What each policy of a run is."""
+"""A description of each policy of a run."""
 
 
 class RunFacts(NamedTuple):
-    """What a page says of a run besides its results: all of it is shown as text.
+    """What a page shows of a run besides its results; everything is shown as text.
 
     `request` are pairs of a name and a value, `next_steps` of a sentence and commands,
     `stages` have name, seconds and real steps. `episodes` are views

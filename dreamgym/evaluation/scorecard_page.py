@@ -1,4 +1,4 @@
-"""The fidelity scorecard for people: lines in the terminal, and a page with plots."""
+"""Shows the fidelity scorecard in the terminal, and as a page with plots."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

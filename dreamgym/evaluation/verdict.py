@@ -38,29 +38,29 @@ class Cause(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a verdict is made of: results.json, numbers by stage, the dream's curve."""
+    """The evidence for a verdict: results.json, numbers by stage, the dream's curve."""
 
     results: Mapping[str, Any]
     stages: Mapping[str, Mapping[str, Any]]
     curve: Sequence[Mapping[str, Any]] = ()
 
     def success(self, policy: str) -> float | None:
-        """A policy's success on the test games, None where nobody knows it."""
+        """Return a policy's success on the test tasks, None if it is unknown."""
         row = self.results.get("policies", {}).get(policy)
         return None if row is None else row["success"]["mean"]
 
     def trained(self) -> dict[str, float]:
-        """Success of the policies that were trained, by name."""
+        """Return the success of each trained policy by name."""
         names = [n for n in self.results["policies"] if n not in (*FLOORS, "untrained")]
         rates = {name: self.success(name) for name in names}
         return {name: rate for name, rate in rates.items() if rate is not None}
 
     def number(self, stage: str, name: str) -> Any:
-        """A number of a stage, None where it has none."""
+        """Return a number of a stage, None if it has none of that name."""
         return self.stages.get(stage, {}).get(name)
 
     def figure(self, *path: str) -> Mapping[str, Any]:
-        """A figure of the scorecard: its mean (None: unknown) and count."""
+        """Return the mean (None: unknown) and count of a figure of the scorecard."""
         part: Any = self.results.get("fidelity") or {}
         for name in path:
             part = part.get(name) or {}
@@ -84,7 +84,7 @@ def verdict(evidence: Evidence) -> list[str]:
 
 
 def outcome_sentences(evidence: Evidence) -> list[str]:
-    """Return what the test games say of all policies, next to chance and the expert."""
+    """Return sentences on the test results of all policies, chance and the expert."""
     trained = evidence.trained()
     if not trained and evidence.results.get("off_policy"):
         return off_policy_sentences(evidence.results["off_policy"])
@@ -115,7 +115,7 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
 
 
 def training_sentences(evidence: Evidence) -> list[str]:
-    """Return what early experience and training in the dream changed."""
+    """Return sentences on the effects of early experience and training in the dream."""
     out = []
     paired = evidence.results.get("paired", {})
     for key, what in (
@@ -161,8 +161,8 @@ def _is_disappointing(evidence: Evidence) -> bool:
 def causes(evidence: Evidence) -> list[Cause]:
     """Return the likely causes of a disappointing run, the first one first.
 
-    What comes earlier in a run comes first: without demonstrations, or with a dream
-    that is wrong, what later stages do is of no use.
+    Causes in earlier stages come first: without demonstrations, or with a wrong dream,
+    later stages cannot succeed.
     """
     checks = (
         few_demonstrations,
@@ -180,7 +180,7 @@ def causes(evidence: Evidence) -> list[Cause]:
 
 
 def few_demonstrations(evidence: Evidence) -> Cause | None:
-    """Too few won episodes to imitate, an expert's or others'."""
+    """Return a cause if there are too few successful episodes to imitate."""
     count = evidence.number("bc", "imitated_episodes")
     if count is None or count >= FEW_DEMONSTRATIONS:
         return None
@@ -193,7 +193,7 @@ def few_demonstrations(evidence: Evidence) -> Cause | None:
 
 
 def few_won(evidence: Evidence) -> Cause | None:
-    """Too few won episodes for the dream to learn rewards and ends from."""
+    """Return a cause if the dream has too few successes to learn rewards and ends."""
     won, episodes = (
         evidence.number("collect", name) for name in ("successes", "episodes")
     )
@@ -209,7 +209,7 @@ def few_won(evidence: Evidence) -> Cause | None:
 
 
 def low_fidelity(evidence: Evidence) -> Cause | None:
-    """A dream that is often wrong about what it could know."""
+    """Return a cause if the dream is often wrong about predictable states."""
     figure = evidence.figure("exact", "predictable")
     if figure["mean"] is None or figure["mean"] >= LOW_FIDELITY:
         return None
@@ -223,7 +223,7 @@ def low_fidelity(evidence: Evidence) -> Cause | None:
 
 
 def low_ends(evidence: Evidence) -> Cause | None:
-    """A dream that misses ends."""
+    """Return a cause if the dream misses ends of episodes."""
     figure = evidence.figure("done", "recall")
     if figure["mean"] is None or figure["mean"] >= LOW_ENDS:
         return None
@@ -236,7 +236,7 @@ def low_ends(evidence: Evidence) -> Cause | None:
 
 
 def wrong_about_policy(evidence: Evidence) -> Cause | None:
-    """A dream that disagrees with the environment about the warm start."""
+    """Return a cause if dream and environment disagree about the warm start."""
     if not evidence.number("dream_check", "disagrees"):
         return None
     sentence = str(evidence.number("dream_check", "sentence"))
@@ -249,7 +249,7 @@ def wrong_about_policy(evidence: Evidence) -> Cause | None:
 
 
 def invalid_actions(evidence: Evidence) -> Cause | None:
-    """A warm start that often writes what the environment does not take."""
+    """Return a cause if the warm start often takes invalid actions."""
     row = evidence.results.get("policies", {}).get("warmstart", {})
     share = row.get("invalid_action_rate")
     if share is None or share <= HIGH_INVALID:
@@ -263,7 +263,7 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
 
 
 def little_signal(evidence: Evidence) -> Cause | None:
-    """Groups of rollouts that end alike, from which nothing can be learnt."""
+    """Return a cause if many groups have equal returns, which give no gradient."""
     shares = [
         row["informative_groups"]
         for row in evidence.curve
@@ -281,7 +281,7 @@ def little_signal(evidence: Evidence) -> Cause | None:
 
 
 def broken_rollouts(evidence: Evidence) -> Cause | None:
-    """Rollouts that broke off in the dream."""
+    """Return a cause if many rollouts ended with an error in the dream."""
     rollouts = sum(row.get("rollouts", 0.0) for row in evidence.curve)
     unscored = sum(row.get("unscored_rollouts", 0.0) for row in evidence.curve)
     if not rollouts or unscored / rollouts < 0.25:
@@ -295,7 +295,7 @@ def broken_rollouts(evidence: Evidence) -> Cause | None:
 
 
 def large_kl(evidence: Evidence) -> Cause | None:
-    """A policy that moved far from where it began."""
+    """Return a cause if the policy moved far from its warm start."""
     distance = evidence.number("train", "kl")
     if distance is None or distance <= LARGE_KL:
         return None
@@ -309,7 +309,7 @@ def large_kl(evidence: Evidence) -> Cause | None:
 
 
 def few_games(evidence: Evidence) -> Cause | None:
-    """Too few test games to show a difference of use."""
+    """Return a cause if there are too few test tasks to show a useful difference."""
     trained = evidence.trained()
     if not trained:
         return None

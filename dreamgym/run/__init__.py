@@ -1,1 +1,1 @@
-"""A run directory, whatever is computed in it."""
+"""A run directory: its files, stages, progress display and trackers."""

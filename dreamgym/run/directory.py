@@ -36,8 +36,9 @@ class RunError(RuntimeError):
 class Run:
     """One run directory, opened under one configuration.
 
-    `mesh` is where models are computed; a run may go on upon another one. `track` names
-    trackers beside the run's metrics.jsonl (tracking.TRACKERS).
+    `mesh` holds the devices that compute its models; a run may be resumed on another
+    mesh. `track` names trackers in addition to the run's metrics.jsonl
+    (tracking.TRACKERS).
     """
 
     ESTIMATE_STEPS = "stages/estimate.steps"
@@ -50,13 +51,13 @@ class Run:
         mesh: Mesh | None = None,
         track: Sequence[str] = (),
     ):
-        """Open or create.
+        """Open the directory, or create it for a new run.
 
         Raises:
           RunError: the directory holds something else, another schema or other
             settings; nothing is overwritten.
-          ValueError: settings of a new run that nothing would come of.
-          TrackerError: a tracker that is not known, not installed or cannot begin.
+          ValueError: settings with which a new run could not succeed.
+          TrackerError: a tracker is unknown, not installed or fails to start.
         """
         require(track)
         self.root, self.config, self.mesh = Path(directory), config, mesh
@@ -90,7 +91,7 @@ class Run:
 
     @classmethod
     def open(cls, directory: str | Path, mesh: Mesh | None = None) -> "Run":
-        """The run that stands in a directory, with the settings it was made with.
+        """Open the existing run of a directory, with the settings it was created with.
 
         Raises:
           RunError: no run there, or one of another version.
@@ -125,11 +126,11 @@ class Run:
         return not episodes or digest == digest_of(manifest["config"], episodes)
 
     def path(self, name: str) -> Path:
-        """A path inside the run."""
+        """Return a path inside the run."""
         return self.root / name
 
     def write_json(self, name: str, value: Any) -> None:
-        """Replace a JSON file at once or not at all."""
+        """Write a JSON file atomically."""
         with atomic_write(self.root / name) as file:
             json.dump(value, file, indent=2)
             file.write("\n")
@@ -146,7 +147,7 @@ class Run:
         return read_json_object(path)
 
     def done(self, stage: str) -> dict[str, Any] | None:
-        """The marker of a finished stage: its numbers, seconds and version, or None.
+        """Return the marker of a finished stage (numbers, seconds, version), or None.
 
         Raises:
           RunError: the marker is no JSON.
@@ -166,7 +167,7 @@ class Run:
         return marker
 
     def numbers(self, stage: str) -> dict[str, Any]:
-        """What a finished stage counted; nothing where it has not been run."""
+        """Return the numbers of a finished stage; empty if it has not been run."""
         return (self.done(stage) or {}).get("numbers", {})
 
     def estimate_steps(self) -> int:
@@ -176,7 +177,7 @@ class Run:
         return int(text) if text.isdigit() else 0
 
     def require(self, stage: str) -> dict[str, Any]:
-        """The marker of a stage that another needs.
+        """Return the marker of a stage that another one needs.
 
         Raises:
           RunError: it has not been run here.
@@ -197,7 +198,7 @@ class Run:
         key: str = "",
         test: bool = False,
     ) -> dict[str, Any]:
-        """Run a stage unless its marker stands; prints a line of numbers.
+        """Run a stage unless its marker exists; print a line of its numbers.
 
         The marker holds its `key` (run/stage.py).
 
@@ -231,7 +232,7 @@ class Run:
     def mark(
         self, name: str, numbers: dict[str, Any], *, seconds: float = 0.0, key: str = ""
     ) -> None:
-        """Write the marker of a finished stage; without a key no run shares it."""
+        """Write the marker of a finished stage; without a key it is never reused."""
         marker = {
             "numbers": numbers,
             "seconds": round(seconds, 1),
@@ -241,7 +242,7 @@ class Run:
         self.write_json(f"stages/{name}.json", marker)
 
     def track(self, name: str, step: int, metrics: Mapping[str, Any]) -> None:
-        """Tell metrics.jsonl and the trackers the numbers of a step, once."""
+        """Log the metrics of a step once, to metrics.jsonl and the trackers."""
         self._tracking.log(name, step, metrics)
 
     @contextlib.contextmanager
@@ -284,7 +285,7 @@ class Run:
         write_curve(self.root / "curves" / f"{name}.jsonl", curve)
 
     def close(self) -> None:
-        """Close the trackers. What is tracked afterwards is in metrics.jsonl alone."""
+        """Close the trackers; later metrics only go to metrics.jsonl."""
         self._tracking.close()
 
     def __enter__(self) -> "Run":
@@ -298,8 +299,8 @@ class Run:
     def drop(self, name: str) -> None:
         """Remove a folder of the run that is no longer needed (checkpoints).
 
-        All of it or nothing, whenever it is killed: half a checkpoint could not be
-        restored.
+        It is renamed first, so that a process killed in between leaves no incomplete
+        checkpoint, which could not be restored.
         """
         path = self.root / name
         trash = path.with_name(f".{path.name}.gone")

@@ -1,8 +1,8 @@
-"""What a person who waits sees: on a terminal a live table, elsewhere a line at times.
+"""Progress display: a live table on a terminal, a regular line elsewhere.
 
-position, rows of metrics, clock -> Status -> rich's Live on a terminal that moves its
-cursor; into a file a plain line every INTERVAL seconds, so that a log shows that the
-program is alive. Colours are for terminals alone.
+position, rows of metrics, clock -> Status -> rich's Live on a terminal that can move
+its cursor, or a plain line every INTERVAL seconds in a file, so that a log shows that
+the program is alive. Only terminals get colours.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ INTERVAL = 10.0
 HISTORY = 1.0
 """Positions within so many seconds of the start were reached before (a resumed run)."""
 MIN_HEIGHT = 10
-"""Lines that a terminal must have for a live table."""
+"""Minimal height of a terminal, in lines, for a live table."""
 TREND_CELLS = 24
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 
@@ -64,7 +64,7 @@ def output_console() -> Console:
 
 
 def sparkline(values: Sequence[float | int], cells: int, marks: str = BARS) -> str:
-    """Return the last values as marks of growing height; equal ones as the lowest."""
+    """Return the last values as bars of one line; equal values have the lowest bar."""
     last = [float(v) for v in values][-cells:]
     low, span = min(last, default=0.0), max(last, default=0.0) - min(last, default=0.0)
     top = len(marks) - 1
@@ -97,7 +97,7 @@ def seconds_left(marks: Sequence[tuple[int, float]], total: int) -> float | None
 
 
 class Status:
-    """How far something is: a position out of `total` (0: unknown), and its metrics."""
+    """The progress of a task: its position out of `total` (0: unknown) and metrics."""
 
     def __init__(self, total: int, text: str, unit: str):
         self._total, self._text, self._unit = total, text, unit
@@ -118,7 +118,7 @@ class Status:
             self._marks = [*self._marks[:2], (self._done, seconds)]
 
     def head(self) -> str:
-        """Return what runs, its position and its time."""
+        """Return the name, position and time of the task."""
         seconds = time.monotonic()
         out = [self._text]
         if self._total:

@@ -1,9 +1,9 @@
-"""One command at a time in a run directory.
+"""A lock that lets only one command at a time work in a run directory.
 
-The lock is the kernel's (flock), so it ends with the process that holds it, however
-that ends; what stands in the file only says who holds it. On NFS and other network file
-systems flock may be kept for one host alone, or refused: there two hosts can still
-write into one run at once, and must not.
+It is a kernel lock (flock), so it ends with the process that holds it, however that
+ends; the content of the file only tells who holds it. On NFS and other network file
+systems flock may work on each host alone, or not at all: there, take care that two
+hosts do not write into one run at once.
 """
 
 import datetime
@@ -68,7 +68,7 @@ class RunLock:
 
 
 def _owner(path: Path) -> str:
-    """Return who holds the lock, as far as its file says."""
+    """Return the holder of the lock, according to its file."""
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
         return f"process {row['pid']} ({row['command']!r}, since {row['since']})"

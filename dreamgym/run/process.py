@@ -1,4 +1,4 @@
-"""What a process that computes needs of the machine: memory and compiled programs."""
+"""Process settings: the compilation cache and how memory is returned."""
 
 import ctypes
 import sys
@@ -14,8 +14,9 @@ _KEEP_MEMORY = ((-4, 0), (-1, 2**31 - 1), (-8, 1))
 def tune_process() -> None:
     """Keep compiled programs on disk, and freed memory in the process.
 
-    glibc hands every large buffer back to the kernel, which clears it page by page
-    when the next update asks for it: half as long again (docs/LOG.md, 2026-11-21).
+    By default glibc returns each large buffer to the kernel, which has to clear its
+    pages when the next update allocates it again. That makes an update take 1.5 times
+    as long (docs/LOG.md, 2026-11-21).
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

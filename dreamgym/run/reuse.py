@@ -1,7 +1,7 @@
-"""A stage that another run has computed: its files and its marker, copied.
+"""Reuse of stages: copies the files and marker of a stage from another run.
 
-A stage is the same function of the settings it reads in every run, so where keys are
-equal (run/stage.py) the files of one are as good as computed anew.
+A stage is a function of the settings it reads, so where the keys of a stage are equal
+in two runs (run/stage.py) its files are, too.
 """
 
 import os
@@ -15,7 +15,7 @@ from dreamgym.run.stage import Stage
 
 
 def reuse_stage(run: Run, stage: Stage, key: str, others: Sequence[Run]) -> bool:
-    """Copy a stage from a run that has it under this key; whether there was one."""
+    """Copy a stage from a run that has it under this key; return whether one had."""
     for other in others:
         if other.root == run.root or (other.done(stage.name) or {}).get("key") != key:
             continue

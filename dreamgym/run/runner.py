@@ -1,4 +1,4 @@
-"""Stages run in order: what is done is left, what another run computed is taken."""
+"""Runs stages in order; skips finished ones and reuses those of other runs."""
 
 import shutil
 import sys
@@ -21,10 +21,10 @@ def run_stages(
     others: Sequence[Run] = (),
     check: Callable[[Stage, dict[str, Any]], None] | None = None,
 ) -> None:
-    """Run these stages and what they need; one that is done is not run again.
+    """Run these stages and those they need, except the ones that are finished.
 
-    A stage that one of the `others` has computed under the same key is taken from
-    there. `check` sees the numbers of each stage as it is done, and may raise.
+    A stage that one of the `others` has computed under the same key is copied from
+    there. `check` is called with the numbers of each finished stage, and may raise.
 
     Raises:
       BlockingIOError: another process works in the run directory.
@@ -52,7 +52,7 @@ def run_stages(
 
 
 def remove_work(run: Run, stage: Stage) -> None:
-    """Remove checkpoints that a stage left when it was done."""
+    """Remove the checkpoints of a finished stage."""
     for name in (stage.name, *stage.policies):
         path: Path = run.root / "checkpoints" / name
         if path.is_dir():

@@ -1,10 +1,10 @@
-"""A stage declares what it needs, reads and writes; it gets that and nothing else.
+"""Stages: each declares the stages it needs, the settings it reads, its files.
 
-Stage -> StageTable: the order of a run, what a stage goes on from, its key, the
-policies that it makes. A body works on a StageView of the run (view.py): settings that
-it does not read and files that neither it nor a stage it needs writes raise an error,
-so that two runs with one key of a stage have one result of it. Nothing here imports a
-body, so that help needs no JAX.
+A StageTable derives from these the order of a run, the key of a stage and the policies
+it makes. The body of a stage gets a StageView of the run (view.py). It raises an error
+for settings that the stage does not read and for files that neither it nor a stage it
+needs writes; so two runs in which a stage has the same key have the same result of it.
+Nothing in this module imports a body, so that `--help` does not import JAX.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ class Late:
 class Stage:
     """One step of a run: what it needs, reads and writes, and what it does.
 
-    `needs` are the stages it goes on from; `reads` the settings, by their dotted names
-    (a group stands for all in it); `writes` the files and folders of the run. A stage
-    that fits or trains `policies` names them. `command` is the subcommand that runs it,
-    its own name where that is empty. The real steps of a `test` cost no policy
-    anything. `body(run)` returns the numbers of its marker; `about` says in a sentence
-    what it does.
+    `needs` are the stages that must be finished before; `reads` are settings by their
+    dotted names (a group stands for all of its settings); `writes` are files and
+    folders of the run; `policies` are the policies that the stage fits or trains.
+    `command` is the subcommand that runs the stage, by default its name. Real steps of
+    a `test` stage do not count as training data of a policy. `body(run)` returns the
+    numbers of the stage's marker; `about` describes the stage in a sentence.
     """
 
     name: str
@@ -64,10 +64,10 @@ class Stage:
 
 
 class StageTable(Mapping[str, Stage]):
-    """Stages in an order in which each stands behind what it needs.
+    """A table of stages in which each comes after the stages it needs.
 
     Raises:
-      ValueError: a name twice, or a stage before one that it needs.
+      ValueError: a name occurs twice, or a stage comes before one that it needs.
     """
 
     def __init__(self, stages: Iterable[Stage]):
@@ -114,8 +114,8 @@ class StageTable(Mapping[str, Stage]):
     def key(self, name: str, config: RunConfig) -> str:
         """Return a hash that is equal for runs in which a stage computes the same.
 
-        Of its name and program version, the values of the settings that it reads, the
-        content of files that they name, and the keys of the stages it needs.
+        It hashes the stage's name, the program version, the values of the settings that
+        it reads, the content of files that they name, and the keys of its needs.
         """
         stage = self[name]
         values = {path: _plain(_value(config, path)) for path in stage.reads}

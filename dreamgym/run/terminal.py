@@ -1,8 +1,8 @@
-"""Text of others on the terminal: without escape sequences.
+"""Escapes control characters in what a command prints.
 
 Answers of servers, environments and files may hold control characters that move the
 cursor, change the title or type into the terminal. The streams of a command pass
-through here, the one place that shows them escaped (`\\x1b`).
+through this module, which shows them escaped (`\\x1b`).
 """
 
 import re

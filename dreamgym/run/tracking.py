@@ -1,8 +1,8 @@
-"""Metrics of a run while it runs: JSON lines always, other trackers where asked for.
+"""Tracking of metrics: always as JSON lines, optionally in other trackers.
 
-track(stage, step, metrics) -> RUN/metrics.jsonl -> TensorBoard, Weights & Biases. What
-stands in the file was told: a run that goes on tells nothing twice. A tracker that
-breaks is dropped aloud and never stops a run.
+track(stage, step, metrics) -> RUN/metrics.jsonl -> TensorBoard, Weights & Biases. A
+resumed run does not log a row again that the file already has. A tracker that fails is
+dropped with a message and never stops a run.
 """
 
 import hashlib
@@ -21,31 +21,31 @@ from typing import Any, Protocol, runtime_checkable
 SCHEMA = "dreamgym.metrics/1"
 FILE = "metrics.jsonl"
 Metrics = Mapping[str, float | int | None]
-"""Numbers by their names; None stands for one that was not finite."""
+"""Metrics by name; None stands for a value that was not finite."""
 
 
 class TrackerError(RuntimeError):
-    """A tracker that cannot begin: which one, why, and what to do."""
+    """A tracker cannot start; the message says which, why, and what to do."""
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Where metrics are sent, in addition to the file."""
+    """A destination of metrics, in addition to the file."""
 
     def log(self, stage: str, step: int, metrics: Metrics) -> None:
-        """Numbers of a stage at its step; steps of a stage mostly grow."""
+        """Log the metrics of a stage at a step; steps of a stage mostly increase."""
         ...
 
     def close(self) -> None:
-        """Hand over what is not written yet."""
+        """Write everything that is still buffered."""
         ...
 
 
 def read_metrics(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The rows of a metrics file, oldest first; a torn last line is left out.
+    """Return the rows of a metrics file in order; an incomplete last line is ignored.
 
     Raises:
-      ValueError: a line that is none of ours; the message names file and line.
+      ValueError: a line has another format; the message names file and line.
     """
     lines = Path(path).read_bytes().split(b"\n")
     out = []
@@ -67,13 +67,13 @@ def read_metrics(path: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 class Journal:
-    """The metrics file: a row a line, whole on disk before the next one begins."""
+    """The metrics file: one row per line, each flushed to disk before the next."""
 
     def __init__(self, path: str | os.PathLike):
-        """Go on from what is there; what a kill left of a last line is cut off.
+        """Open the file to append; an incomplete last line is removed.
 
         Raises:
-          ValueError: a line that is none of ours.
+          ValueError: a line has another format.
         """
         self._path = Path(path)
         self._logged: set[tuple[str, int]] = set()
@@ -84,7 +84,10 @@ class Journal:
                 os.truncate(self._path, whole)
 
     def log(self, stage: str, step: int, metrics: Metrics) -> bool:
-        """Append a row, unless this step of this stage has one; whether it did."""
+        """Append a row unless the stage already has one for this step.
+
+        Returns whether a row was written.
+        """
         if (stage, step) in self._logged:
             return False
         row = {
@@ -101,7 +104,7 @@ class Journal:
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, float | int | None]:
-    """The numbers among the values, for JSON; None where one is not finite."""
+    """Return the values that are numbers, for JSON; None if one is not finite."""
     out: dict[str, float | int | None] = {}
     for name, value in metrics.items():
         if isinstance(value, int):  # counts stay whole
@@ -187,13 +190,13 @@ def require(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """The file of a run directory and the trackers that were asked for."""
+    """The metrics file of a run directory and its optional trackers."""
 
     def __init__(self, root: Path, names: Sequence[str], config: Mapping[str, Any]):
-        """Open the trackers; what is wrong with one is said now, not in an hour.
+        """Open the trackers, so that a mistake shows at the start of a run.
 
         Raises:
-          TrackerError: one that is not known, not installed, or refuses to begin.
+          TrackerError: a tracker is unknown, not installed, or fails to start.
         """
         require(names)
         self._root = root
@@ -208,7 +211,7 @@ class Tracking:
 
         Raises:
           OSError: the file cannot be written (as checkpoints could not be, either).
-          ValueError: a metrics file that is none of ours.
+          ValueError: the metrics file has another format.
         """
         if self._journal is None:  # a run that is only looked at is not written to
             self._journal = Journal(self._root / FILE)
@@ -217,7 +220,7 @@ class Tracking:
             self._each(lambda tracker: tracker.log(stage, step, numbers))
 
     def close(self) -> None:
-        """Close the trackers; the file is whole at any time."""
+        """Close the trackers; the file needs no closing."""
         self._each(lambda tracker: tracker.close())
         self._trackers = {}
 

@@ -1,4 +1,4 @@
-"""Versions that decide what a run computes."""
+"""Versions of the packages that a run's results depend on."""
 
 import contextlib
 import platform
@@ -16,7 +16,7 @@ _PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Versions that decide what a run computes."""
+    """Return the versions of the packages that a run's results depend on."""
     out = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -25,4 +25,4 @@ def versions() -> dict[str, str]:
 
 
 VERSION = versions().get("dreamgym", "")
-"""Of this program; stages of another are not taken over (study.py)."""
+"""The version of this package; stages of another version are not reused."""

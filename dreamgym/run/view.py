@@ -10,7 +10,7 @@ from dreamgym.run.directory import Run
 from dreamgym.run.stage import Stage, StageTable
 
 SHARED_PATHS = ("checkpoints", "stages", "chat_cache.sqlite", "metrics.jsonl")
-"""Paths that every stage may use: work in progress, markers, kept answers."""
+"""Paths that every stage may use: checkpoints, markers, cached answers."""
 
 
 class UndeclaredError(RuntimeError):
@@ -21,7 +21,7 @@ class StageView(Run):
     """A run as one stage sees it: its settings, its files and those it needs."""
 
     def __init__(self, run: Run, stage: Stage, table: StageTable):
-        """See the class; nothing is opened anew."""
+        """Create the view; no file is opened again."""
         vars(self).update(vars(run))
         self._stage = stage
         self._files = {w for s in table.closure([stage.name]) for w in s.writes}

@@ -1,1 +1,1 @@
-"""One file a stage of a run; nothing imports them but the table."""
+"""The stages of a run, one per file; only stages/table.py imports them."""

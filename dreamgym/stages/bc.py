@@ -1,8 +1,9 @@
-"""Stage: behaviour cloning, the control of every policy after it.
+"""Stage: behaviour cloning, the baseline for every later policy.
 
-Both policies begin at the experience model's weights, which know the words and what
-actions do; or, where `bc.init` says so, at what that began at. `untrained` is
-this model, asked to act; `bc` is fitted to demonstrations, to its best dev loss.
+Both policies start from the weights of the experience model, which has learned the
+vocabulary and the effects of actions; or, if `bc.init` says so, from its initial model.
+`untrained` is this model prompted to act; `bc` is fitted to demonstrations, up to the
+best dev loss.
 """
 
 import sys
@@ -15,7 +16,7 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Fit a policy to the demonstrations; writes policies/untrained and policies/bc."""
+    """Fit a policy to the demonstrations; write policies/untrained and policies/bc."""
     experts, dev_experts = demonstrations(run)
     imitated = imitated_episodes(run)
     policy = initial_policy(run)

@@ -1,4 +1,4 @@
-"""Stage: what other actions lead to, at states of the demonstrations."""
+"""Stage: outcomes of alternative actions at states of the demonstrations."""
 
 import sys
 from typing import Any
@@ -19,10 +19,10 @@ from worldmodel.data.records import write_branches
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Take real alternatives at states of the demonstrations; writes branches.jsonl.
+    """Take alternative actions at states of demonstrations; write branches.jsonl.
 
-    None are taken where no environment is at hand, nor where the warm start's method
-    is behaviour cloning alone, which reads none.
+    Nothing is done without an environment, or if the warm start only uses behaviour
+    cloning, which does not read branches.
     """
     result = BranchingResult([], 0, [], 0, 0, 0, 0)
     if run.config.env.id and run.config.warmstart.method != "bc":

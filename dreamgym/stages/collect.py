@@ -1,7 +1,8 @@
-"""Stage: real episodes from train (and dev) tasks, as versioned JSONL.
+"""Stage: real episodes of train and dev tasks, as versioned JSONL.
 
-Experts, noisy experts and random actors play distinct tasks; success and failure both
-stay. With episodes from elsewhere this stage only checks, splits and copies them.
+Experts, noisy experts and random behavior policies play distinct tasks; successes and
+failures are both recorded. If the settings name an episodes file, the stage checks,
+splits and copies it instead.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ def body(run: Run) -> dict[str, Any]:
     """Write episodes.jsonl (train) and dev.jsonl into the run.
 
     Raises:
-      RunError: nothing to learn from, or nothing to measure it on.
+      RunError: there are no train episodes, or no dev episodes.
     """
     if run.config.data.base_run:
         source = Run.open(run.config.data.base_run)

@@ -1,7 +1,7 @@
-"""Stage: the dream is asked about the policy that it is to train.
+"""Stage: checks the dream on the policy that is to be trained in it.
 
-the warm start plays dev tasks in the dream, and the same ones really where there is an
-environment -> do both agree about success -> is the policy trained there.
+The warm start plays dev tasks in the dream and, if there is an environment, the same
+tasks in reality. The policy is only trained in the dream if both agree on success.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Stage: a small ensemble on the experience model, where the run is to have one."""
+"""Stage: a small ensemble of experience models, if the settings ask for one."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from worldmodel.experience.ensemble import members
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Fit members to what the model was fitted to; writes ensemble/NUMBER.
+    """Fit the members to the experience model's examples; write ensemble/NUMBER.
 
     A stage of its own, so that runs that differ in it share their experience model.
     """

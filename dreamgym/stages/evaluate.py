@@ -1,4 +1,4 @@
-"""Stages: a policy plays the real test games, the same for every policy."""
+"""Stages: each policy plays the same real test tasks."""
 
 import sys
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run, policy: str) -> dict[str, Any]:
-    """Play the real test games with a policy; writes test/POLICY.jsonl."""
+    """Play the real test tasks with a policy; write test/POLICY.jsonl."""
     if not run.config.env.id:
         return {"status": NO_ENV}
     return _numbers(policy, play_test_games(run, policy))
 
 
 def floor_body(run: Run, name: str) -> dict[str, Any]:
-    """Play the real test games with an actor of FLOORS; writes test/NAME.jsonl.
+    """Play the real test tasks with a baseline of FLOORS; write test/NAME.jsonl.
 
-    Nothing was trained for it: it shows what the policies are to be compared with.
+    A baseline needs no training; it shows what trained policies must exceed.
     """
     if not run.config.env.id:
         return {"status": NO_ENV}

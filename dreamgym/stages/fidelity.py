@@ -1,4 +1,4 @@
-"""Stage: how far the experience model can be trusted, on unseen games."""
+"""Stage: fidelity of the experience model on held-out tasks."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from worldmodel.text.identifiers import task_shares
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Score the experience model on dev games; writes fidelity.json and its plot."""
+    """Score the experience model on dev tasks; write fidelity.json and its plot."""
     experience = load_experience(run, stage="fidelity")
     with run_chat.experience_session(experience):
         return _score(run, experience)

@@ -1,4 +1,4 @@
-"""Stage: what recorded episodes say of policies where no environment is at hand."""
+"""Stage: off-policy comparison with recorded episodes, without an environment."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from dreamgym.run.directory import Run
 
 POLICIES = ("bc", "warmstart", "dream")
 MAX_STATES = 300
-"""States of held-out demonstrations in which a policy is asked, at most."""
+"""Maximal number of states of held-out demonstrations in which a policy acts."""
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Compare policies with recorded episodes, where no environment is at hand.
+    """Compare policies with recorded episodes if there is no environment.
 
     Writes off_policy.json.
     """

@@ -1,4 +1,4 @@
-"""Stage: the experience model, its tokenizer and memory; a server's is not fitted."""
+"""Stage: fits the experience model, its tokenizer and replay memory."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Fit the experience model; writes experience/ and tokenizer/.
+    """Fit the experience model; write experience/ and tokenizer/.
 
-    Where a server answers, nothing is fitted: experience/ then holds the model as it is
-    before any fit, from which the policies start, and the numbers have no losses.
+    If a chat server is the experience model, nothing is fitted: experience/ then holds
+    the initial model, from which the policies start, and the numbers have no losses.
     """
     run.require("collect")
     c = run.config

@@ -1,4 +1,4 @@
-"""Stage: the reward model, where the rewards of a loop ask for one."""
+"""Stage: fits the reward model, if the rewards of a training loop use one."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Fit a reward model if the rewards of a loop need one; writes reward_model/."""
+    """Fit a reward model if the rewards of a loop need one; write reward_model/."""
     loops = (run.config.train, run.config.transfer)
     if not any(rewards.needs_reward_model(loop.reward) for loop in loops):
         return {"pairs": 0}

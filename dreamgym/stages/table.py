@@ -1,8 +1,7 @@
-"""The stages of a run, each with what it needs, reads, writes and makes.
+"""The table of stages: what each needs, reads, writes, and which policies it makes.
 
-The order of a run, what runs of a study share, the subcommands and the list of policies
-follow from this table. It is what `dreamgym.run.runner` runs; nothing else imports a
-stage.
+The order of a run, the stages that runs of a study share, the subcommands and the list
+of policies are derived from this table. Only this module imports the stages.
 """
 
 from dreamgym.agent.config import FLOORS

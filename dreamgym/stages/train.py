@@ -91,15 +91,15 @@ def _has_other_rewards(config: RunConfig) -> bool:
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Train from the warm start in the dream; writes policies/dream.
+    """Train from the warm start in the dream; write policies/dream.
 
-    Nothing is trained where the dream was found wrong about the warm start (stage
-    dream_check). What was trained is kept where it is no worse than the warm start, as
-    far as real dev games tell, or else success in the dream.
+    Nothing is trained if the stage dream_check found the dream wrong about the warm
+    start. The trained policy is kept if it is no worse than the warm start on real dev
+    tasks or, without an environment, in the dream; else the warm start is kept.
 
-    A server's answers are kept on disk, so an update that was broken off is played
-    again without new questions. Where it answers none any more the stage stops. With
-    `train.environment` = "real" the same happens in the real environment instead.
+    Answers of a chat server are cached on disk, so that an interrupted update is
+    repeated without new requests; if the server stops answering the stage stops. With
+    `train.environment` = "real" the policy is trained in the real environment instead.
     """
     check = run.numbers("dream_check")
     if check.get("refused") and not check["forced"]:

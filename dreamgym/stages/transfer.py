@@ -14,7 +14,7 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run, name: str, start: str) -> dict[str, Any]:
-    """Fine-tune the policy `start` in the real environment; writes policies/NAME."""
+    """Fine-tune the policy `start` in the real environment; write policies/NAME."""
     if not run.config.env.id:
         return {"status": environments.NO_ENV}
     budget = run.config.transfer.real_transitions

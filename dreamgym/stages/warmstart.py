@@ -1,7 +1,7 @@
-"""Stage: early experience, the policy before any reward.
+"""Stage: early experience (arXiv:2510.08558), training before any reward is used.
 
-demonstrations and branches -> reflections -> fits within the updates of behaviour
-cloning, from the same weights.
+demonstrations and branches -> reflections -> a fit from the same weights and with the
+same number of updates as behaviour cloning.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from worldmodel.reasoning.teacher import TeacherConfig
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Warm-start the policy by early experience; writes policies/warmstart."""
+    """Warm-start the policy by early experience; write policies/warmstart."""
     c, policy = run.config.warmstart, models.initial_policy(run)
     experts, dev_experts = run_episodes.demonstrations(run)
     branches = read_branches(run.path("branches.jsonl"))
