@@ -199,6 +199,7 @@ def dpo_weights(
     sum of w over its pairs, negative where it failed, times the number of episodes in
     pairs over the number of pairs: a mean over those episodes is the mean over pairs.
     """
+    # Unscored episodes are in no pair: their outcome is unknown, not a failure.
     positive, negative = success & scored, ~success & scored
     pair = positive[:, :, None] & negative[:, None, :]
     margin = np.where(pair, log_ratios[:, :, None] - log_ratios[:, None, :], 0.0)
@@ -215,6 +216,7 @@ def whiten(
     """Scale advantages to mean 0 and standard deviation 1; 0 outside the mask."""
     if mask.sum() < 2:
         return np.zeros_like(advantages)
+    # Turns outside the mask do not enter the loss, so they must not shift the mean.
     inside = advantages[mask].astype(np.float64)
     out = (advantages - inside.mean()) / (inside.std() + 1e-8)
     return np.where(mask, out, 0.0).astype(np.float32)

@@ -48,6 +48,7 @@ class TurnGrid:
 
     def return_scale(self, rewards: Sequence[float] | Flat, discount: float) -> float:
         """Return the root mean square of the returns of all turns; 1 where it is 0."""
+        # Nothing is subtracted: only units change, not which returns are positive.
         returns = returns_to_go(self._rows(rewards), discount)[self._mask]
         scale = float(np.sqrt(np.mean(returns**2))) if len(returns) else 0.0
         return scale if scale > 0.0 else 1.0
@@ -99,6 +100,8 @@ class TurnGrid:
         `tokens` of the episode, which a mean over episodes divides by.
         """
         groups = (len(self._length) // size, size)
+        # The log ratio of an episode is the sum over its turns: DPO compares whole
+        # responses, here the actions of a trajectory.
         per_episode = dpo_weights(
             self._rows(log_ratios).sum(1).reshape(groups),
             success.reshape(groups),

@@ -47,6 +47,7 @@ def critic_loss(logits, batch: Tokens, *, clip: float):
             batch.weight,
         )
     )
+    # As with logits, the output at a column belongs to the token after it.
     value = logits[:, :-1, 0]
     return losses.value_loss(value, old_value, returns, mask, weight, clip=clip), {}
 
@@ -74,6 +75,8 @@ class Critic:
             self._model,
             optimizer,
             on_logits(functools.partial(critic_loss, clip=config.value_clip)),
+            # A shared trunk is the policy's, so that only the head may be fitted: the
+            # value loss would move the policy outside its trust region.
             ComputeConfig(frozen=tuple(sorted(top - {HEAD})) if shared else ()),
         )
         definition = self._model.definition
@@ -141,6 +144,8 @@ class Critic:
             params = jax.tree.map(jnp.copy, self._params(state, policy))
             state = state._replace(params=params)
         positions = [self.positions(e) for e in examples]
+        # `values` are from before the first step: value clipping (losses.value_loss) is
+        # relative to them in every epoch, as PPO's ratio is to the sampling policy.
         tokens = self._packed(
             _value_examples(examples, positions, returns=returns, old_value=values)
         )

@@ -76,6 +76,7 @@ def policy_loss(
         log_ratios = losses.turn_log_ratio(log_ratios, mask, segment)
     clip = {"clip_low": c.clip_low, "clip_high": c.clip_high}
     if c.surrogate.importance_level == "none":
+        # REINFORCE (Williams, 1992): the gradient of log p, without a ratio to clip.
         policy = masked_ratio(-advantage * logp, mask, loss_weight)
     else:
         policy = losses.clipped_policy_loss(
@@ -150,6 +151,7 @@ def size_terms(distribution_of, new, old, batch: Tokens, masks):
     kl = losses.token_kl(new_log_probs, distribution_of(old, batch, masks), mask)
     logp = jnp.take_along_axis(new_log_probs, ids[..., None], axis=-1)[..., 0]
     log_ratios = losses.log_ratio(logp, sampler_logp, mask)
+    # A turn is one action, so its ratio is the product over its tokens.
     ratio = jnp.exp(losses.turn_sums(log_ratios, mask, segment))
     # Each token has its share of its turn's weight, so that a turn's terms count once.
     tokens = losses.turn_sums(jnp.ones_like(kl), mask, segment)

@@ -63,6 +63,7 @@ def backtracking_line_search(
 @jax.jit
 def interpolate(old: Any, new: Any, fraction: float | Array) -> Any:
     """Return the parameters at that fraction of the way from `old` to `new`."""
+    # `fraction` is an argument of the program, so that all fractions share one.
     return jax.tree.map(lambda a, b: a + fraction * (b - a), old, new)
 
 

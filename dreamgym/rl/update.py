@@ -56,6 +56,8 @@ def merge_equal_turns(examples: Sequence[Example]) -> list[Example]:
     for e in examples:
         advantage = e.columns["advantage"]
         if isinstance(advantage, float):
+            # Rounded: equal turns that were sampled in different batches differ by the
+            # rounding of their float sums.
             sampler_logp = round(float(np.sum(e.columns["sampler_logp"])), 2)
             # Of one sign: below and above 0 the clipped loss has different slopes.
             key = tuple(e.ids), advantage > 0, sampler_logp
@@ -82,6 +84,8 @@ class Updater:
         config: UpdateConfig,
     ):
         self.config = config
+        # Row 2 p holds the tokens of phase p, row 2 p + 1 those that may begin it; a
+        # turn's `token_type` numbers these rows (policy_loss.distribution).
         self._masks = np.stack(
             [np.asarray(grammar.allowed), np.asarray(grammar.first)], axis=1
         ).reshape(-1, grammar.allowed.shape[1])
@@ -89,7 +93,9 @@ class Updater:
         optimizer = OptimizerConfig(
             learning_rate=config.learning_rate,
             warmup_steps=config.warmup_steps,
+            # The number of updates is open: alarms or a budget may end the loop.
             cosine_decay=False,
+            # Decay pulls towards zero, which no loss term or trust region asks for.
             weight_decay=0.0,
         )
         self.learner = Learner(
@@ -266,11 +272,14 @@ class Updater:
             "kl_weight": np.float32(weights.kl),
             "entropy_weight": np.float32(weights.entropy),
         }
+        # An average of past policies as reference follows the policy slowly, so that
+        # the KL penalty does not tie it to its start for good.
         reference = self._reference if state.average is None else state.average
 
         def gradient(batch: Tokens, rows: np.ndarray):
             more = {"ref_logp": self._log_probs(reference, batch, self._masks)}
             if learner_logp is not None:
+                # Pieces are padded to one size, so that one program serves them all.
                 padding = len(batch.ids) - len(rows)
                 more["learner_logp"] = np.pad(
                     learner_logp[rows], ((0, padding), (0, 0))

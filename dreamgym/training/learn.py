@@ -94,6 +94,8 @@ def learn(
             seed=seed + state.update,
             weights=weights,
             auxiliary=_draw(auxiliary, config.auxiliary.examples_per_update, rng),
+            # Replayed turns are not of this policy's episodes: they train it, but the
+            # bound on its improvement counts only states that it visits itself.
             visitation_weights=[
                 *visitation[advantages.indices],
                 *[0.0] * len(replayed),
@@ -198,6 +200,7 @@ def _advantages_from_critic(
     grid = TurnGrid(length, batch.scored, unknown)
     ends = count.cumsum() - 1
     position_rewards, discount = np.zeros(len(values)), np.ones(len(values))
+    # Elsewhere the discount is 1: time passes between turns, not between tokens.
     position_rewards[ends], discount[ends] = rewards, c.discount
     advantages, mask, returns = grid.gae_advantages(
         position_rewards, values, discount, c
@@ -284,4 +287,5 @@ def _extend_replay(
         for e in examples
         if tuple(e.ids) in successful and np.mean(e.columns["advantage"]) > 0
     }
+    # The oldest are dropped: they were sampled by the earliest policies.
     return (*replay, *additions.values())[-config.replay.capacity :]

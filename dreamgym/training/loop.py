@@ -65,6 +65,7 @@ def train(
     recovery, max_steps = Recovery(config), envs.max_steps
     try:
         while not _is_finished(state, config, budget):
+            # Seeded by the number of the update: a resumed run draws as it would have.
             rng = np.random.default_rng((seed, state.update))
             key = jax.random.fold_in(jax.random.key(seed), state.update)
             current = _with_params(policy, state.policy)

@@ -71,6 +71,7 @@ def alarms(
     if c.max_invalid_share and invalid > c.max_invalid_share:
         out.append("invalid")
     recent_kl = [r["update_kl"] for r in previous[-RECENT:] if r.get("update_kl")]
+    # The median, because a single earlier jump must not excuse the next one.
     if c.max_kl_ratio and len(recent_kl) >= 3:
         if row.get("update_kl", 0.0) > c.max_kl_ratio * statistics.median(recent_kl):
             out.append("jump")
@@ -112,6 +113,8 @@ def _has_dropped(rows: Sequence[Mapping[str, Any]], family: str, drop: float) ->
     rate = wins / rollouts
     for earlier_wins, earlier_rollouts in sums[: len(sums) - size]:
         earlier_rate = earlier_wins / earlier_rollouts
+        # The standard error of a difference of two rates, if both are equal in truth
+        # (two-proportion z-test): small windows differ by chance.
         pooled = (earlier_wins + wins) / (earlier_rollouts + rollouts)
         error = math.sqrt(pooled * (1 - pooled) * (1 / earlier_rollouts + 1 / rollouts))
         if earlier_rate - rate > max(drop, SURE * error):
@@ -165,6 +168,7 @@ def _dream_and_reality_diverge(rows: Sequence[Mapping[str, Any]], gap: float) ->
 
 def apply_remedies(weights: LossWeights, remedies: Sequence[str]) -> LossWeights:
     """Return the weights after the remedies; a weight of 0 becomes a small one."""
+    # At least a small number: twice 0 would leave a weight at 0.
     w = weights
     if "entropy" in remedies:
         w = w._replace(entropy=max(2 * w.entropy, 1e-3))

@@ -68,6 +68,7 @@ class TurnBatch:
         unit, weights = self.config.update.surrogate.loss_aggregation, []
         for t, tokens in zip(self.trajectories, self.sampled_tokens, strict=True):
             for turn in t.turns:
+                # A loss is a sum over tokens, so a unit's weight is shared among them.
                 size = {"token": 1, "turn": sum(turn.sampled), "episode": int(tokens)}
                 weights.append(1.0 / max(size[unit], 1))
         return weights
@@ -142,6 +143,7 @@ class TurnBatch:
         )
         if scale is None:
             scale = self.grid().return_scale(out, self.config.update.discount)
+        # Scaled first: the KL is in nats whatever the units of the rewards are.
         out /= scale
         if weights.kl and self.config.update.kl_penalty.placement == "reward":
             out -= weights.kl * updater.reference_log_ratio(self.examples)

@@ -96,6 +96,7 @@ class _Queue:
         self._share = self._share[self._batch :]
         runs = [self._prompts[i] for i in numbers]
         streams = Streams(self._model, self._batch, self._capacity)
+        # Filled up with short runs: the batch keeps its one compiled shape.
         padded = runs + [runs[-1][:1]] * (self._batch - len(runs))
         streams.append(padded, columns=bucket(max(map(len, runs))))
         return streams, numbers
@@ -139,6 +140,8 @@ class _Queue:
                 keys[index],
                 max_tokens=max_tokens,
                 limit=max_tokens - np.array(used),
+                # Pauses when a quarter of the slots is free: one for each slot would
+                # stop all streams too often, and free slots cost as much as others.
                 enough=self._batch - max(self._batch // 4, 1) if more else 0,
                 active=active,
                 banned=None if banned is None else banned[index],

@@ -98,6 +98,8 @@ def attend(
 ) -> Float[Array, "B T N H"]:
     """Return softmax attention of grouped query heads, computed in float32."""
     scores = _scores(_group_queries(q, k.shape[1]), k, mask)
+    # The maximum only prevents overflow; it cancels in the quotient, so that its
+    # gradient would be work for nothing.
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     out = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
     # Divided last, because the outputs are fewer than the weights.
@@ -119,6 +121,7 @@ def _join_heads(out: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
 
 def _scores(q: Array, k: Array, mask: Array) -> Float[Array, "B K G T C"]:
     scores = jnp.einsum("bkgth,bkch->bkgtc", q, k, preferred_element_type=jnp.float32)
+    # Not -inf: in a row where nothing may be read, -inf minus its maximum is NaN.
     return jnp.where(mask[:, None, None], scores, -1e30)
 
 
@@ -149,6 +152,7 @@ def attend_used(
         )
         scores = _scores(grouped, k, readable(at, i * block, block, window))
         higher = jnp.maximum(top, scores.max(-1))
+        # Sums so far are relative to the old maximum; `fade` rescales them to the new.
         fade, weights = jnp.exp(top - higher), jnp.exp(scores - higher[..., None])
         new = jnp.einsum("bkgtc,bkch->bkgth", weights.astype(v.dtype), v)
         total = total * fade + weights.sum(-1)
@@ -160,6 +164,7 @@ def attend_used(
         jnp.zeros(shape, jnp.float32),
         jnp.zeros((*shape, size), jnp.float32),
     )
+    # A loop bound that is computed: columns behind the longest stream cost nothing.
     blocks = jnp.minimum(at.max() // block + 1, capacity // block)
     _, total, out = jax.lax.fori_loop(0, blocks, body, start)
     return _join_heads((out / total[..., None]).astype(q.dtype))
@@ -246,6 +251,7 @@ class Linear(nnx.Module):
         """Return the projected input."""
         y: Any = matmul(x, self.kernel[...])
         if self.rank:
+            # Two thin products; A B itself would be as large as the kernel.
             added = (x @ self.lora_a[...]) @ self.lora_b[...] * self.scale
             y = y + added.astype(y.dtype)
         if self.biased:
@@ -286,6 +292,7 @@ class Attention(nnx.Module):
         """
         c = self.config
         batch, steps = placement.positions.shape
+        # Of all tokens, even with `read`: later tokens attend to them in the cache.
         k = self.k(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
         v = self.v(h).reshape(batch, steps, c.num_key_value_heads, c.head_dim)
         if c.qk_norm:
@@ -361,6 +368,7 @@ class ShortConv(nnx.Module):
         for back in range(self.size):
             start = self.size - 1 - back
             inputs = jax.lax.slice_in_dim(row, start, start + x.shape[1], axis=1)
+            # Packed texts lie side by side: none may read the end of the one before.
             real = (placement.positions >= back)[..., None]
             mixed += jnp.where(real, inputs, 0) * self.taps[...][start][None, None]
         gated = output_gate * mixed

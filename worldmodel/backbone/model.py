@@ -138,6 +138,7 @@ def _rematerialized(
 ) -> Array:
     definition, params = nnx.split(layer)
 
+    # Around a layer each: memory grows with layers by the residual stream alone.
     @jax.checkpoint
     def run(params: Any, x: Array) -> Array:
         return nnx.merge(definition, params)(x, placement, by, None)[0]

@@ -24,10 +24,13 @@ def scaled_rates(
         return base / scaling.factor
     original = scaling.original_max_position_embeddings
     if scaling.rope_type == "llama3":
+        # Llama 3.1: rates with many turns within the original context stay, those with
+        # few are divided, and a ramp lies in between.
         turns = original * base / (2 * np.pi)
         span = scaling.high_freq_factor - scaling.low_freq_factor
         keep = np.clip((turns - scaling.low_freq_factor) / span, 0.0, 1.0)
         return base * (keep + (1 - keep) / scaling.factor)
+    # YaRN (arXiv:2309.00071): the same idea, with the ramp over dimensions.
     size = 2 * base.size
 
     def dimension(rotations: float) -> float:

@@ -72,6 +72,7 @@ def draw(shaped: Float[Array, "B V"], uniform: Float[Array, "B 2"]) -> Int[Array
     batch, size = shaped.shape
     # In two stages, a block and a token within it: short cumulative sums lose less to
     # rounding than one over the whole vocabulary.
+    # Not normalised: `_inverse` multiplies the uniform number by the sum instead.
     weights = jnp.exp(shaped - shaped.max(-1, keepdims=True))
     short = -size % _WIDTH
     blocks = jnp.pad(weights, ((0, 0), (0, short))).reshape(batch, -1, _WIDTH)

@@ -91,6 +91,7 @@ def _append(
 ) -> StreamState:
     positions = state.length[:, None] + jnp.arange(ids.shape[1])[None]
     decoder = nnx.merge(definition, params)
+    # Only the last token of a run is scored: logits of all would be B x R x V floats.
     place, last = Placement(positions, count=count), jnp.maximum(count - 1, 0)
     hidden, cache = decoder(ids, place, state.cache, read=last)
     logits = decoder.logits(hidden[:, 0])
@@ -116,6 +117,8 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
         top_k=None if grammar.top_k is None else jnp.asarray(grammar.top_k)[phase],
         top_p=None if grammar.top_p is None else jnp.asarray(grammar.top_p)[phase],
     )
+    # By the stream's own number of draws, not by a chain of split keys: the noise does
+    # not depend on pauses, on the batch, or on when the stream began.
     uniform = jax.vmap(
         lambda key, draws: jax.random.uniform(jax.random.fold_in(key, draws), (2,))
     )(keys, state.draws)
@@ -123,6 +126,7 @@ def _choose(state: StreamState, grammar: Grammar, keys: Array, banned: Array | N
     token = jnp.where(temperature > 0, draw(shaped, uniform), greedy)
     logp = jnp.take_along_axis(shaped, token[:, None], axis=1)[:, 0]
     logp -= jax.nn.logsumexp(shaped, axis=-1)
+    # A token that the limit of a phase forces was no choice: log 1 = 0.
     forced = state.count >= jnp.asarray(grammar.max_tokens)[phase]
     token = jnp.where(forced, jnp.asarray(grammar.forced_token)[phase], token)
     return token, jnp.where(forced, 0.0, logp), ~forced
@@ -166,6 +170,7 @@ def _sample(
         place = Placement(state.length[:, None], count=on.astype(jnp.int32))
         hidden, cache = decoder(token[:, None], place, state.cache)
         logits = jnp.where(on[:, None], decoder.logits(hidden[:, 0]), state.logits)
+        # Streams that have ended run along: shapes are fixed, and `on` masks them.
         ended = closed & (state.phase == last_phase)
         state = StreamState(
             cache,

@@ -112,6 +112,7 @@ def pack(examples: Sequence[Example], width: int) -> Tokens:
         span = slice(at, at + length)
         segments[row] += 1
         out.ids[row, span] = example.ids[-length:]
+        # From 0 in each segment, as when the text is generated alone.
         out.position[row, span] = np.arange(length)
         out.segment[row, span] = segments[row]
         out.mask[row, span] = example.mask[-length:]

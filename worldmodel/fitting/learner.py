@@ -121,6 +121,8 @@ class Learner:
             compiler_options=_memory_saving_options(),
         )
         self._value = jax.jit(lambda *args, **kw: passes(*args, **kw)[1])
+        # The state is donated, so that old and new parameters and moments do not take
+        # memory at the same time.
         self._apply = jax.jit(
             functools.partial(_apply, self._tx, self._split, compute.ema_decay),
             compiler_options=_memory_saving_options(),
@@ -295,6 +297,8 @@ def _metrics(definition, loss, compute, params, batch, **loss_args):
 
 
 def _gradient(passes, split, params, batch, **loss_args):
+    # Differentiated by the trainable parameters alone: frozen ones need no gradient,
+    # neither its memory nor its matrix products.
     trainable, fixed = split(params)
 
     def total(trainable):
@@ -316,6 +320,7 @@ def _apply(tx, split, decay, state, grads, count):
     updates, opt = tx.update(grads, state.opt, trainable)
     trainable: Any = optax.apply_updates(trainable, updates)
     params, average = nnx.merge_state(trainable, fixed), state.average
+    # No bias correction (as in Adam) is needed: the average starts at the parameters.
     if average is not None:
         average = ema(average, params, decay)
     return TrainState(params, opt, state.step + 1, average), norm

@@ -53,6 +53,7 @@ def read_logp(output: DecoderOutput, ids: Int[AnyArray, "B T"]) -> Float[Array, 
     hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, size, width)
     targets = jnp.pad(targets, (0, padding)).reshape(-1, size)
 
+    # Without checkpoint the backward pass would keep the logits of all pieces.
     @jax.checkpoint
     def piece(args: tuple[Array, Array]) -> Array:
         x, y = args

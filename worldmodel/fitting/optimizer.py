@@ -42,4 +42,6 @@ def optimizer(
         step = optax.contrib.muon(rate, adam_b2=c.beta2, weight_decay=c.weight_decay)
     else:
         step = optax.adamw(rate, b2=c.beta2, weight_decay=c.weight_decay)
+    # Clipped before the moments are updated: one outlier would otherwise stay in
+    # Adam's second moment for about 1 / (1 - beta2) steps.
     return optax.chain(optax.clip_by_global_norm(c.max_grad_norm), step)

@@ -103,6 +103,7 @@ def fit(
         batch = next(batches)
         tokens_read += int(np.count_nonzero(batch.segment))
         state, metrics = learner.update(state, [batch])
+        # Summed on the device: reading the number here would wait for every update.
         window = metrics["loss"] if window is None else window + metrics["loss"]
         if step % config.eval_every and step != config.steps:
             if progress is not None and step % PROGRESS_INTERVAL == 0:
