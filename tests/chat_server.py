@@ -99,11 +99,11 @@ def answering(rule: Callable[[dict[str, Any]], Any]) -> Behaviour:
     """The text that a rule finds for the body; a number is a status."""
 
     def behave(handler: Handler, body: dict[str, Any]) -> None:
-        said = rule(body)
-        if isinstance(said, int):
-            handler.say(said, b"told so")
+        text = rule(body)
+        if isinstance(text, int):
+            handler.say(text, b"told so")
         else:
-            ok(said)(handler, body)
+            ok(text)(handler, body)
 
     return behave
 

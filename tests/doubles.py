@@ -50,21 +50,21 @@ def walk(state: State, action: str) -> Outcome:
     """One step of the corridor as a pure function of the state's lines."""
     at, goal, end = (int(line.split()[1]) for line in state[:3])
 
-    def now(room: int, said: str) -> State:
-        return (f"at {room}", *state[1:3], f"said {said}")
+    def now(room: int, message: str) -> State:
+        return (f"at {room}", *state[1:3], f"said {message}")
 
     if action == "go right":
         blocked = at == end
-        said = "wall" if blocked else "ok"
-        return Outcome(now(at + (not blocked), said), 0.0, False, False, False)
+        message = "wall" if blocked else "ok"
+        return Outcome(now(at + (not blocked), message), 0.0, False, False, False)
     if action == "go left":
         if at == 0:
             return Outcome(now(0, "you fall"), 0.0, True, False, False)
         return Outcome(now(at - 1, "ok"), 0.0, False, False, False)
     if action == "take coin" and at == goal:
         return Outcome(now(at, "taken"), 1.0, True, True, False)
-    said = "no coin" if action == "take coin" else "unknown action"
-    return Outcome(now(at, said), 0.0, False, False, action not in ACTIONS)
+    message = "no coin" if action == "take coin" else "unknown action"
+    return Outcome(now(at, message), 0.0, False, False, action not in ACTIONS)
 
 
 def plan(state: State) -> list[str]:

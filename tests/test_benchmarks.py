@@ -30,9 +30,9 @@ def run(script: str, *args: str) -> list[dict]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["model"] == "1m"
-    return found["rows"]
+    result = json.loads(done.stdout)
+    assert result["model"] == "1m"
+    return result["rows"]
 
 
 PEERS = ["--peers", ""]
@@ -81,10 +81,10 @@ def test_the_memory_finds_what_faiss_finds():
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["rows"]
-    assert [row["queries"] for row in found] == [1, 16, 64, 256]
-    assert all(row["agree"] > 0.999 for row in found)
-    assert all(row["ratio"] > 0 for row in found)
+    results = json.loads(done.stdout)["rows"]
+    assert [row["queries"] for row in results] == [1, 16, 64, 256]
+    assert all(row["agree"] > 0.999 for row in results)
+    assert all(row["ratio"] > 0 for row in results)
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def unfitted(tmp_path) -> Run:
 
 def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
     state = ["at 0", "goal 1", "end 2", "said ok"]
-    said = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
+    reply = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
     file = tmp_path / "found.json"
-    with chat_server.serving(chat_server.ok(json.dumps(said))) as server:
+    with chat_server.serving(chat_server.ok(json.dumps(reply))) as server:
         done = subprocess.run(
             [
                 sys.executable, SCRIPTS / "bench_dream.py", str(unfitted.root),
@@ -118,9 +118,9 @@ def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
         )  # fmt: skip
         assert len(server.posts) == 3
     assert done.returncode == 0, done.stderr
-    found = json.loads(file.read_text())
-    rows = {row["what"]: row for row in found["rows"]}
-    assert all(line in done.stdout for line in found["sentences"])
+    result = json.loads(file.read_text())
+    rows = {row["what"]: row for row in result["rows"]}
+    assert all(line in done.stdout for line in result["sentences"])
     for slots in (2, 4):
         row = rows[f"dream, {slots} slots"]
         assert 0 < row["computed"] <= row["asked"] == 8

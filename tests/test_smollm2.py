@@ -54,8 +54,8 @@ def test_logits_are_those_of_transformers(ours, theirs):
         with torch.no_grad():
             logits = other(torch.tensor([ids])).logits[0].double()
         want = torch.log_softmax(logits, -1)[range(len(ids) - 1), ids[1:]].numpy()
-        (found,) = score(model, [ids])
-        np.testing.assert_allclose(found.logp[1:], want, atol=2e-3)
+        (result,) = score(model, [ids])
+        np.testing.assert_allclose(result.logp[1:], want, atol=2e-3)
 
 
 def test_greedy_text_is_that_of_transformers(ours, theirs):
@@ -67,20 +67,20 @@ def test_greedy_text_is_that_of_transformers(ours, theirs):
     grammar = free_grammar(model.config.vocab_size, temperature=0.0)
     keys = jax.random.split(jax.random.key(0), len(prompts))
     done = complete(model, vocabulary, prompts, grammar, keys, max_tokens=24)
-    for ids, found in zip(prompts, done, strict=True):
+    for ids, item in zip(prompts, done, strict=True):
         wanted = other.generate(
             torch.tensor([ids]), attention_mask=torch.ones((1, len(ids)), dtype=int),
             max_new_tokens=24, min_new_tokens=24, do_sample=False, pad_token_id=0,
         )[0, len(ids) :].tolist()  # fmt: skip
         # Up to a near-tie: there their choice is as probable as ours.
         differ = [
-            i for i, (a, b) in enumerate(zip(found.ids, wanted, strict=True)) if a != b
+            i for i, (a, b) in enumerate(zip(item.ids, wanted, strict=True)) if a != b
         ]
         if differ:
             at = differ[0]
             with torch.no_grad():
                 row = other(torch.tensor([ids + wanted[:at]])).logits[0, -1]
-            gap = float(row[wanted[at]] - row[found.ids[at]])
+            gap = float(row[wanted[at]] - row[item.ids[at]])
             assert gap < 1e-3, f"{at} tokens agree, then {gap} apart"
 
 

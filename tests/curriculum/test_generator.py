@@ -206,15 +206,15 @@ def test_extend_takes_in_the_good_and_counts_the_rest():
         tasks[1].id: None,
         tasks[2].id: variant(),
     }
-    asked = []
+    queries = []
 
     @FunctionProposer
     def propose(seeds):
-        asked.extend(t.id for t in seeds)
+        queries.extend(t.id for t in seeds)
         return [answers[t.id] for t in seeds]
 
     got = generator.extend(pool, propose, 3, np.random.default_rng(0))
-    assert sorted(asked) == sorted(answers)
+    assert sorted(queries) == sorted(answers)
     assert got == {"accepted": 1, "form": 1, "duplicate": 1}
     (made,) = pool.active(generated=True)
     assert made.generated

@@ -139,7 +139,7 @@ def test_kinds_by_hand(kind, fitting):
     game = doubles.task(0, 2, 3)
     steps = {"no": 1, "one": 2, "rich": 2, "long": 4}
     success = {"one": 0.5, "long": 1.0}
-    found = {
+    result = {
         name
         for name, task in [
             ("no", SILENT),
@@ -150,7 +150,7 @@ def test_kinds_by_hand(kind, fitting):
         ]
         if kind.fits(task, steps=steps.get(name), success=success.get(name, 0.2))
     }
-    assert found == fitting
+    assert result == fitting
 
 
 def test_a_unit_that_nobody_counts_is_refused():

@@ -27,9 +27,9 @@ def test_weights_by_hand():
     pool = TaskPool(named(3))
     helpers.record(pool, "t0", [True, False], 0)
     helpers.record(pool, "t2", [True, True], 0)
-    found = task_weights(pool, pool.active(), CurriculumConfig())
-    np.testing.assert_allclose(found, [0.25, 0.25, 0.0], rtol=1e-12)
-    got = weights(found, 0.2)
+    result = task_weights(pool, pool.active(), CurriculumConfig())
+    np.testing.assert_allclose(result, [0.25, 0.25, 0.0], rtol=1e-12)
+    got = weights(result, 0.2)
     np.testing.assert_allclose(got, [0.4 + 1 / 15, 0.4 + 1 / 15, 1 / 15], rtol=1e-12)
 
 
@@ -230,11 +230,11 @@ def test_a_part_whose_tasks_are_all_retired_goes_on_being_drawn():
     assert {e.task.id for e in pool.active()} == {f"call{i}" for i in range(4)}
     mix = [(0.5, lambda e: "call" in e.task.id), (0.5, lambda e: "none" in e.task.id)]
     rng = np.random.default_rng(0)
-    found = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, task_mixture=mix)]
-    assert sum("none" in x for x in found) == 4
+    results = [t.id for t in sample(pool, 8, CurriculumConfig(), rng, task_mixture=mix)]
+    assert sum("none" in x for x in results) == 4
     # One that no task fits leaves its share to the others.
     nobody = [(0.5, mix[0][1]), (0.5, lambda e: e.generated)]
-    found = [
+    results = [
         t.id for t in sample(pool, 8, CurriculumConfig(), rng, task_mixture=nobody)
     ]
-    assert sum("call" in x for x in found) == 8
+    assert sum("call" in x for x in results) == 8

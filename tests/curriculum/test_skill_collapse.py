@@ -25,7 +25,7 @@ def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("call_precision", "call collapse"),
         ("tool_accuracy", "which collapse"),
@@ -33,9 +33,9 @@ def test_a_fall_of_everything_is_a_worse_policy_and_no_trade():
         ("argument_score", "skill collapse"),
     ],
 )
-def test_falls_have_the_primers_names(name, said):
+def test_falls_have_the_primers_names(name, message):
     rows = [{name: 0.9, "call_recall": 0.1}, {name: 0.4, "call_recall": 0.5}]
-    assert red_flags(rows, drop=0.2) == {name: said}
+    assert red_flags(rows, drop=0.2) == {name: message}
 
 
 def test_the_best_is_looked_for_in_the_window_alone():
@@ -50,7 +50,7 @@ def test_more_steps_for_a_success_is_no_skill():
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (0.0, {"call_rate": "calls vanish"}),
         (0.019, {"call_rate": "calls vanish"}),
@@ -59,8 +59,8 @@ def test_more_steps_for_a_success_is_no_skill():
         (0.61, {"call_rate": "calls explode"}),
     ],
 )
-def test_calls_vanish_and_explode(made, said):
-    assert red_flags([{"call_rate": made, "due_rate": 0.2}], drop=0.2) == said
+def test_calls_vanish_and_explode(made, message):
+    assert red_flags([{"call_rate": made, "due_rate": 0.2}], drop=0.2) == message
 
 
 def test_shaping_without_success_is_a_plateau():

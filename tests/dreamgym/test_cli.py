@@ -42,10 +42,10 @@ def refused(capsys, *args):
         status = run(*args)
     except SystemExit as stop:
         status = stop.code
-    told = capsys.readouterr().err
-    assert status == 2, told
-    assert "Traceback" not in told
-    return told
+    output = capsys.readouterr().err
+    assert status == 2, output
+    assert "Traceback" not in output
+    return output
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -53,31 +53,31 @@ def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         run(command, "--help")
     assert stop.value.code == 0
-    told = capsys.readouterr().out
-    assert f"dreamgym {command}" in told
+    output = capsys.readouterr().out
+    assert f"dreamgym {command}" in output
     if command == "scorecard":
-        assert "RUN/scorecard/" in told
+        assert "RUN/scorecard/" in output
     elif command == "reward-model":
-        assert "RUN/reward_model/" in told
+        assert "RUN/reward_model/" in output
     elif command not in ("check", "report"):
         for option in ("--run-dir", "--preset", "--seed", "--env", "--model"):
-            assert option in told
+            assert option in output
     if command not in ("check", "report", "reward-model"):
-        assert told.count("--server-key-env VARIABLE") >= 1
-        assert "chat_cache.sqlite" in told
+        assert output.count("--server-key-env VARIABLE") >= 1
+        assert "chat_cache.sqlite" in output
 
 
 def test_the_help_names_every_command(capsys):
     with pytest.raises(SystemExit) as stop:
         run("--help")
     assert stop.value.code == 0
-    told = capsys.readouterr().out
-    assert [c for c in COMMANDS if c not in told] == []
-    assert "examples:" in told
+    output = capsys.readouterr().out
+    assert [c for c in COMMANDS if c not in output] == []
+    assert "examples:" in output
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["launch"], ["invalid choice: 'launch'", "quickstart"]),
         ([], ["COMMAND"]),
@@ -108,9 +108,9 @@ def test_the_help_names_every_command(capsys):
         (["refit", "r"], ["--episodes"]),
     ],
 )
-def test_what_is_unknown_is_refused_with_the_known(args, told, capsys, tmp_path):
+def test_what_is_unknown_is_refused_with_the_known(args, message, capsys, tmp_path):
     error = refused(capsys, *args)
-    for word in told:
+    for word in message:
         assert word in error
     assert list(tmp_path.iterdir()) == []  # nothing was begun
 
@@ -171,7 +171,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_named_with_file_line_and_expectation(name, capsys):
-    change, told = BAD[name]
+    change, messages = BAD[name]
     lines = rows()
     long = next(i for i, x in enumerate(lines) if len(json.loads(x)["transitions"]) > 1)
     lines[long] = change(lines[long])
@@ -182,7 +182,7 @@ def test_a_bad_line_is_named_with_file_line_and_expectation(name, capsys):
     )
     assert f"e.jsonl:{long + 1}:" in error
     assert "expected" in error
-    for word in told:
+    for word in messages:
         assert word in error
 
 
@@ -245,12 +245,12 @@ def test_a_task_on_both_sides_is_refused_and_test_episodes_are_left_out(capsys):
     write_episodes("e.jsonl", [one, two, of("dev", one)])
     error = refused(capsys, *args)
     assert f"got 1 in train and dev (such as {one.task.id!r})" in error
-    for number, (split, told) in enumerate((
+    for number, (split, output) in enumerate((
         ("test", "of split 'train' or 'dev', got none"),
         ("dev", "expected an episode of split 'train', got none"),
     )):  # fmt: skip
         write_episodes("e.jsonl", [of(split, one)])
-        assert told in refused(capsys, *args[:-3], f"r{number}", *args[-2:])
+        assert output in refused(capsys, *args[:-3], f"r{number}", *args[-2:])
     write_episodes("e.jsonl", [one, two, of("test", three)])
     assert run(*args[:-3], "s", *args[-2:]) == 0
     assert "1 episodes of split 'test' are left out" in capsys.readouterr().err
@@ -286,11 +286,11 @@ def test_one_task_alone_cannot_be_split(capsys):
 def test_a_stage_runs_alone_and_once(capsys, tmp_path):
     assert tiny("collect", "--env", CORRIDOR) == 0
     assert "collect:" in capsys.readouterr().out
-    found = (tmp_path / "r/episodes.jsonl").read_bytes()
+    result = (tmp_path / "r/episodes.jsonl").read_bytes()
     assert len(read_episodes(tmp_path / "r/episodes.jsonl")) == 60
     assert tiny("collect", "--env", CORRIDOR) == 0
     assert "done before" in capsys.readouterr().err
-    assert (tmp_path / "r/episodes.jsonl").read_bytes() == found
+    assert (tmp_path / "r/episodes.jsonl").read_bytes() == result
 
 
 def test_fidelity_needs_a_run_that_is_fitted(capsys, tmp_path):
@@ -348,7 +348,7 @@ def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
 def test_every_setting_can_be_set(tmp_path):
     from dreamgym.run.directory import Run
 
-    said = {
+    text = {
         "experience.history": 0,
         "experience.reasoning": False,
         "uncertainty.false_abort_rate": 0.05,
@@ -356,10 +356,10 @@ def test_every_setting_can_be_set(tmp_path):
         "pretrain.data_share": 1,
         "pretrain.fit.optimizer.name": "adamw",
     }
-    args = [x for k, v in said.items() for x in ("--set", f"{k}={json.dumps(v)}")]
+    args = [x for k, v in text.items() for x in ("--set", f"{k}={json.dumps(v)}")]
     assert tiny("collect", "--env", CORRIDOR, *args) == 0
     config = Run.open(tmp_path / "r").config
-    for name, value in said.items():
+    for name, value in text.items():
         assert operator.attrgetter(name)(config) == value
     # A bare word is a string; what is asked of a server has settings too.
     more = ["--set", "memory.encoder=lexical", "--set", "server.chat.max_tokens=64"]
@@ -380,8 +380,8 @@ def test_lists_and_tables_are_given_as_json_or_toml(value, tmp_path):
 
     args = ["--env", CORRIDOR, "--set", f"train.reward.milestones={value}"]
     assert tiny("collect", *args) == 0
-    (found,) = Run.open(tmp_path / "r").config.train.reward.milestones
-    assert (found.name, found.pattern) == ("lit", "^on$")
+    (result,) = Run.open(tmp_path / "r").config.train.reward.milestones
+    assert (result.name, result.pattern) == ("lit", "^on$")
 
 
 def test_a_stage_runs_what_it_needs_first(monkeypatch):
@@ -451,7 +451,7 @@ def test_an_environment_beside_you_is_found(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ("hope=1", "no setting 'hope'; `dreamgym settings` lists them"),
         (
@@ -483,11 +483,11 @@ def test_an_environment_beside_you_is_found(capsys, tmp_path):
         ("=1", "expected NAME=VALUE"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(setting, told, capsys, tmp_path):
+def test_a_setting_that_cannot_be_is_refused(setting, message, capsys, tmp_path):
     error = refused(
         capsys, "collect", "--preset", "tiny", "--run-dir", "r", "--set", setting
     )
-    assert told in error
+    assert message in error
     assert not (tmp_path / "r").exists()
 
 
@@ -496,9 +496,9 @@ def test_a_setting_that_cannot_be_is_refused(setting, told, capsys, tmp_path):
 
 def test_check_says_what_holds(capsys):
     assert run("check", "--env", CORRIDOR) == 0
-    told = capsys.readouterr().out
-    assert "keeps the contract" in told
-    assert "expert" in told
+    output = capsys.readouterr().out
+    assert "keeps the contract" in output
+    assert "expert" in output
 
 
 class Falling(doubles.Corridor):
@@ -519,9 +519,9 @@ class Shapeless(doubles.Corridor):
 def test_check_names_what_is_broken_with_status_1(broken, capsys, monkeypatch):
     monkeypatch.setattr(doubles, "Broken", broken, raising=False)
     assert run("check", "--env", "tests.doubles:Broken") == 1
-    told = capsys.readouterr().out
-    assert "tests.doubles:Broken breaks the contract: " in told
-    assert f"\nfault: {'the expert' if broken is Falling else 'reset must'}" in told
+    output = capsys.readouterr().out
+    assert "tests.doubles:Broken breaks the contract: " in output
+    assert f"\nfault: {'the expert' if broken is Falling else 'reset must'}" in output
     assert run("check", "--env", "tests.doubles:Broken", "--json") == 1
     assert len(json.loads(capsys.readouterr().out)["faults"]) >= 1
 
@@ -549,9 +549,9 @@ def test_report_prints_the_table_of_a_finished_run_and_writes_its_page(
     write_episodes(tmp_path / "r/dev.jsonl", [doubles.expert(doubles.task(0, 1, 2))])
     (tmp_path / "r/results.json").write_text(json.dumps(empty))
     assert run("report", "r") == 0
-    told = capsys.readouterr().out
-    assert "skipped: why" in told
-    assert "r/report.html" in told
+    output = capsys.readouterr().out
+    assert "skipped: why" in output
+    assert "r/report.html" in output
     page = (tmp_path / "r/report.html").read_text()
     assert "dreamgym 9.9" in page
     assert "None: the experience model gave no answer" in page  # nothing was fitted

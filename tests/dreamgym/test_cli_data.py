@@ -19,9 +19,9 @@ def _elsewhere(tmp_path, monkeypatch):
 
 def run(capsys, *args):
     status = cli.main([str(a) for a in args])
-    told = capsys.readouterr()
-    assert "Traceback" not in told.err
-    return status, told.out, told.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    return status, output.out, output.err
 
 
 def chats(count=3):
@@ -67,9 +67,9 @@ def test_traces_become_episodes_that_a_run_can_use(capsys, tmp_path):
 def test_the_split_is_kept_unless_it_is_said(capsys, tmp_path):
     row = json.loads(chats(1)) | {"split": "test", "family": "own"}
     (tmp_path / "t.jsonl").write_text(json.dumps(row))
-    for said, split in (((), "test"), (("--split", "dev"), "dev")):
+    for text, split in (((), "test"), (("--split", "dev"), "dev")):
         assert (
-            run(capsys, "import", "openai", "t.jsonl", "--to", "o.jsonl", *said)[0] == 0
+            run(capsys, "import", "openai", "t.jsonl", "--to", "o.jsonl", *text)[0] == 0
         )
         (episode,) = read_episodes("o.jsonl")
         assert (episode.task.split, episode.task.family) == (split, "own")
@@ -98,9 +98,9 @@ def test_an_unknown_format_is_refused_with_the_known(capsys):
     with pytest.raises(SystemExit) as stop:
         run(capsys, "import", "atari", "t.jsonl", "--to", "o.jsonl")
     assert stop.value.code == 2
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     for word in ("atari", "openai", "agentgym", "gymnasium"):
-        assert word in told
+        assert word in output
 
 
 def test_inspect_sees_a_leak_between_files(capsys):
@@ -115,16 +115,16 @@ def test_inspect_sees_a_leak_between_files(capsys):
     assert (status, err) == (0, "")
     assert f"leak: the same task id in train and dev: 1 (such as {one.task.id})" in out
     status, out, _ = run(capsys, "inspect", "train.jsonl", "dev.jsonl.gz", "--json")
-    found = json.loads(out)
-    assert found["episodes"] == 3
-    assert found["leaks"]["tasks"]["shared"] == [
+    result = json.loads(out)
+    assert result["episodes"] == 3
+    assert result["leaks"]["tasks"]["shared"] == [
         {"splits": ["train", "dev"], "count": 1}
     ]
-    assert found["leaks"]["seen_in_train"]["dev"]["share"] == 1.0
+    assert result["leaks"]["seen_in_train"]["dev"]["share"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "output"),
     [
         (None, "e.jsonl: no such file"),
         (b"", "e.jsonl: expected at least one episode"),
@@ -136,13 +136,15 @@ def test_inspect_sees_a_leak_between_files(capsys):
     ],
 )
 @pytest.mark.parametrize("args", [["inspect"], ["import", "openai", "--to", "o.jsonl"]])
-def test_a_bad_file_is_one_line_on_stderr(content, told, args, capsys, tmp_path):
+def test_a_bad_file_is_one_line_on_stderr(content, output, args, capsys, tmp_path):
     if content is not None:
         (tmp_path / "e.jsonl").write_bytes(content)
     status, out, err = run(capsys, *args, "e.jsonl")
-    told = told.replace("'schema'", "'schema'" if args == ["inspect"] else "'messages'")
+    output = output.replace(
+        "'schema'", "'schema'" if args == ["inspect"] else "'messages'"
+    )
     assert (status, out) == (2, "")
-    assert err.startswith(f"dreamgym {args[0]}: {told}")
+    assert err.startswith(f"dreamgym {args[0]}: {output}")
     assert err.count("\n") == 1
     assert not (tmp_path / "o.jsonl").exists()
 
@@ -152,8 +154,8 @@ def test_the_help_teaches_by_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         run(capsys, command, "--help")
     assert stop.value.code == 0
-    told = capsys.readouterr().out
-    assert f"examples:\n  dreamgym {command} " in told
+    output = capsys.readouterr().out
+    assert f"examples:\n  dreamgym {command} " in output
 
 
 def test_a_bar_follows_the_bytes(monkeypatch, tmp_path):

@@ -22,9 +22,9 @@ def directory(tmp_path_factory, tok, text_model):
 
 def run(capsys, *args):
     status = cli.main([str(a) for a in args])
-    told = capsys.readouterr()
-    assert "Traceback" not in told.err
-    return status, told.out, told.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    return status, output.out, output.err
 
 
 def generated(capsys, directory, *more):
@@ -87,10 +87,10 @@ def test_scores_line_by_line(capsys, directory, text_model, tmp_path):
     path.write_bytes("\n".join(lines).encode())
     status, out, err = run(capsys, "score", "--model", directory, path)
     assert status == 0, err
-    found = [json.loads(line) for line in out.splitlines()]
+    results = [json.loads(line) for line in out.splitlines()]
     vocabulary = Vocabulary.load(directory)
-    assert [f["line"] for f in found] == [1, 2, 3, 4, 5]
-    for text, row in zip(lines, found, strict=True):
+    assert [f["line"] for f in results] == [1, 2, 3, 4, 5]
+    for text, row in zip(lines, results, strict=True):
         ids = vocabulary.encode(text)
         assert row["ids"] == ids
         assert row["tokens"] == len(ids)

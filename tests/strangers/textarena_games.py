@@ -35,9 +35,9 @@ class TextArenaGame(SeededEnv):
         news = [str(o[1]) for o in self.env.state.observations[0][seen:]]
         invalid = any("invalid move" in text for text in news)
         reward = (self.env.state.rewards or {}).get(0, 0.0) if ended else 0.0
-        said = "invalid move" if invalid else "ok"
+        message = "invalid move" if invalid else "ok"
         won = bool(ended) and reward == 1 and not invalid
-        return Turn(f"{self.view()}\nsaid {said}", reward, bool(ended), won, invalid)
+        return Turn(f"{self.view()}\nsaid {message}", reward, bool(ended), won, invalid)
 
 
 class TowerOfHanoi(TextArenaGame):

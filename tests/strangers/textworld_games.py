@@ -36,10 +36,10 @@ class TextWorldGame(SeededEnv):
     def act(self, action):
         self.info = json.loads(self.server.call("stepJSON", action))
         reward, self.score = self.info["score"] - self.score, self.info["score"]
-        said = self.info["observation"].strip()
+        text = self.info["observation"].strip()
         won, lost = self.info["tasksuccess"], self.info["taskfailure"]
-        invalid = said.startswith("Unknown action")
-        return Turn(self.text(said), reward, bool(won or lost), bool(won), invalid)
+        invalid = text.startswith("Unknown action")
+        return Turn(self.text(text), reward, bool(won or lost), bool(won), invalid)
 
     def expert(self):
         return [action for action in self.gold if action != "look around"]

@@ -69,9 +69,9 @@ def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
         assert not all(s.is_fully_replicated for s in spread_out)
     if saved is not None:
         checkpoint.save(saved, 1, state, {})
-        found = checkpoint.restore(restored, state)  # of another mesh
-        assert found is not None
-        state = TrainState(*found[1])
+        results = checkpoint.restore(restored, state)  # of another mesh
+        assert results is not None
+        state = TrainState(*results[1])
     state, _ = learner.update(state, [rows])
     assert [x.sharding for x in jax.tree.leaves(state)] == layout
     streams = Streams(model, 8, 40)
@@ -98,12 +98,12 @@ def main() -> None:
     from tests import helpers
     from worldmodel.backbone.mesh import make_mesh, parse_mesh, shard
 
-    found = {}
+    value = {}
     for family, changes in list(SHAPES.items())[: 1 if quick else None]:
         shape = helpers.config(32, hidden_size=32, intermediate_size=64, **changes)
         model = helpers.lively_model(shape, embed=3.0)
         if jax.process_count() == 1:
-            found |= {f"{family}/one/{k}": v for k, v in outcome(model).items()}
+            value |= {f"{family}/one/{k}": v for k, v in outcome(model).items()}
         before = None
         for text in QUICK if quick else MESHES:
             mesh = make_mesh(parse_mesh(text))
@@ -117,9 +117,9 @@ def main() -> None:
             saved = out.with_suffix(f".{family}.{text}")
             result = outcome(placed, saved, before or saved)
             before = saved
-            found |= {f"{family}/{text}/{k}": v for k, v in result.items()}
+            value |= {f"{family}/{text}/{k}": v for k, v in result.items()}
     if jax.process_index() == 0:
-        np.savez(out, **found)
+        np.savez(out, **value)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ def run(model, vocabulary, texts, *, temperature=1.0, seed=0, most=40, **options
 def test_log_probabilities_are_those_of_a_score(text_model, vocabulary):
     (done,) = run(text_model, vocabulary, ["the lamp"], most=20)
     assert (done.finish, len(done.ids)) == ("length", 20)
-    (found,) = score(text_model, [done.prompt_ids + done.ids])
+    (result,) = score(text_model, [done.prompt_ids + done.ids])
     at = len(done.prompt_ids)
-    np.testing.assert_allclose(found.logp[at:], done.logp, atol=1e-4)
-    assert found.logp[0] == 0.0
+    np.testing.assert_allclose(result.logp[at:], done.logp, atol=1e-4)
+    assert result.logp[0] == 0.0
     # And those of a full pass.
     logits = helpers.full_pass(text_model, done.prompt_ids + done.ids)
     want = helpers.log_softmax(logits)[np.arange(at - 1, at + 19), done.ids]
@@ -86,10 +86,10 @@ def test_scores_of_many_lines_are_those_of_each(text_model, vocabulary):
     assert [s.ids for s in together] == lines
     assert together[1].logp == []
     assert together[2].logp == [0.0]
-    for line, found in zip(lines, together, strict=True):
+    for line, item in zip(lines, together, strict=True):
         if line:
             (alone,) = score(text_model, [line])
-            np.testing.assert_allclose(found.logp, alone.logp, atol=1e-4)
+            np.testing.assert_allclose(item.logp, alone.logp, atol=1e-4)
 
 
 def test_what_does_not_fit_is_an_error(text_model, vocabulary):

@@ -29,8 +29,8 @@ def start(out: Path, devices: int, *more: str) -> subprocess.Popen:
 
 def finish(*running: subprocess.Popen) -> None:
     for process in running:
-        told, _ = process.communicate(timeout=400)
-        assert process.returncode == 0, told[-3000:]
+        output, _ = process.communicate(timeout=400)
+        assert process.returncode == 0, output[-3000:]
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ def collected(env=None, episodes=60, tasks=TASKS, *, seed=0, max_steps=8, **sett
 
 
 def test_episodes_are_what_the_environment_answers(tmp_path):
-    found = collected()
-    assert [e.task.id for e in found] == [t.id for t in TASKS] * 6
-    for e in found:
+    results = collected()
+    assert [e.task.id for e in results] == [t.id for t in TASKS] * 6
+    for e in results:
         again = doubles.episode(e.task, [t.action for t in e.transitions])
         assert [t.next_state for t in e.transitions] == [
             t.next_state for t in again.transitions
@@ -34,19 +34,19 @@ def test_episodes_are_what_the_environment_answers(tmp_path):
         assert last.terminated or last.truncated
         assert not any(t.terminated or t.truncated for t in e.transitions[:-1])
         assert e.success is last.success
-    write_episodes(tmp_path / "e.jsonl", found)
-    assert read_episodes(tmp_path / "e.jsonl") == found
+    write_episodes(tmp_path / "e.jsonl", results)
+    assert read_episodes(tmp_path / "e.jsonl") == results
 
 
 def test_sources_are_drawn_by_their_weights():
-    found = collected(
+    results = collected(
         episodes=300, expert_weight=0.6, noisy_weight=0.1, random_weight=0.3
     )
-    counts = collections.Counter(e.source for e in found)
+    counts = collections.Counter(e.source for e in results)
     assert abs(counts["expert"] - 180) < 45
     assert abs(counts["random"] - 90) < 45
-    assert all(e.success for e in found if e.source == "expert")
-    lost = [e for e in found if e.source == "random" and not e.success]
+    assert all(e.success for e in results if e.source == "expert")
+    lost = [e for e in results if e.source == "random" and not e.success]
     assert lost
     noisy = collected(
         episodes=40,
@@ -60,7 +60,7 @@ def test_sources_are_drawn_by_their_weights():
 
 def test_random_actors_take_valid_foreign_and_mangled_actions():
     def invalid(**settings):
-        found = collected(
+        results = collected(
             episodes=200,
             expert_weight=0.0,
             noisy_weight=0.0,
@@ -68,7 +68,7 @@ def test_random_actors_take_valid_foreign_and_mangled_actions():
             max_steps=12,
             **settings,
         )
-        steps = [t for e in found for t in e.transitions]
+        steps = [t for e in results for t in e.transitions]
         return sum(t.invalid for t in steps) / len(steps)
 
     assert (
@@ -91,7 +91,7 @@ def test_random_actors_take_valid_foreign_and_mangled_actions():
 
 def test_what_was_refused_is_not_tried_elsewhere():
     # Mangled words that are remembered would soon be most of what is tried.
-    found = collected(
+    results = collected(
         episodes=300,
         expert_weight=0.0,
         noisy_weight=0.0,
@@ -100,14 +100,14 @@ def test_what_was_refused_is_not_tried_elsewhere():
         scrambled_action_prob=0.1,
         rewarded_action_prob=0.0,
     )
-    played = [t.action for e in found for t in e.transitions]
+    played = [t.action for e in results for t in e.transitions]
     mangled = sum(a not in doubles.ACTIONS for a in played) / len(played)
     assert 0.02 < mangled < 0.12
 
 
 def test_random_actors_try_what_earned_a_reward_elsewhere():
     def tries(tempting):
-        found = collected(
+        results = collected(
             episodes=200,
             expert_weight=0.1,
             noisy_weight=0.0,
@@ -116,8 +116,8 @@ def test_random_actors_try_what_earned_a_reward_elsewhere():
             scrambled_action_prob=0.0,
             rewarded_action_prob=tempting,
         )
-        rewarding = {t.action for e in found for t in e.transitions if t.reward > 0}
-        played = [t for e in found if e.source == "random" for t in e.transitions]
+        rewarding = {t.action for e in results for t in e.transitions if t.reward > 0}
+        played = [t for e in results if e.source == "random" for t in e.transitions]
         vain = [t for t in played if t.action in rewarding and t.reward <= 0]
         return len(vain) / len(played)
 
@@ -130,8 +130,8 @@ def test_the_seed_decides():
 
 
 def test_an_environment_without_an_expert_is_played_at_random():
-    found = collected(doubles.Bare(), episodes=5)
-    assert {e.source for e in found} == {"random"}
+    results = collected(doubles.Bare(), episodes=5)
+    assert {e.source for e in results} == {"random"}
 
 
 def test_an_environment_that_breaks_leaves_its_episode_unscored(tmp_path):
@@ -141,10 +141,10 @@ def test_an_environment_that_breaks_leaves_its_episode_unscored(tmp_path):
                 raise OSError("no answer")
             return super().step(action)
 
-    found = collected(Crashing(), episodes=20)
-    broken = [e for e in found if e.success is None]
+    results = collected(Crashing(), episodes=20)
+    broken = [e for e in results if e.success is None]
     assert broken
     assert all("end 2" in e.task.initial_state for e in broken)
-    assert any(e.success for e in found)
-    write_episodes(tmp_path / "e.jsonl", found)
+    assert any(e.success for e in results)
+    write_episodes(tmp_path / "e.jsonl", results)
     read_episodes(tmp_path / "e.jsonl")

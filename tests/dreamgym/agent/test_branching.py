@@ -19,12 +19,12 @@ EPISODE = doubles.expert(TASK)  # go right, go right, take coin
 
 
 def test_branches_are_what_the_environment_answers_to_other_actions():
-    found, spent, unreachable, *_ = branch(
+    results, spent, unreachable, *_ = branch(
         doubles.Corridor(), [EPISODE], alternatives=5, max_episodes=9, seed=0
     )
     assert unreachable == []
     for step, expert in enumerate(EPISODE.transitions):
-        mine = [b for b in found if b.step == step]
+        mine = [b for b in results if b.step == step]
         others = set(doubles.ACTIONS) - {expert.action}
         assert {b.transition.action for b in mine} == others
         for one in mine:
@@ -46,8 +46,8 @@ def test_alternatives_and_episodes_are_limited_and_drawn_by_seed():
             doubles.Corridor(), episodes, alternatives=1, max_episodes=4, seed=seed
         )
 
-    found, *_ = of(0)
-    places = [(b.episode, b.step) for b in found]
+    results, *_ = of(0)
+    places = [(b.episode, b.step) for b in results]
     assert len(set(places)) == len(places)
     assert {e for e, _ in places} == {e.id for e in episodes[:4]}
     assert of(0) == of(0)
@@ -59,10 +59,10 @@ def test_without_valid_actions_alternatives_come_from_other_episodes():
         valid_actions = property()  # type: ignore[assignment]
 
     other = doubles.episode(doubles.task(1, 0, 3), ["go left", "fly", "take coin"])
-    found, *_ = branch(
+    results, *_ = branch(
         Silent(), [EPISODE, other], alternatives=9, max_episodes=1, seed=0
     )
-    first = {b.transition.action for b in found if b.step == 0}
+    first = {b.transition.action for b in results if b.step == 0}
     assert first == {"go left", "fly", "take coin"}
 
 
@@ -79,22 +79,24 @@ def test_a_replay_that_does_not_arrive_is_detected():
             last,
         ),
     )
-    found, _, unreachable, *_ = branch(
+    results, _, unreachable, *_ = branch(
         doubles.Corridor(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0
     )
     assert unreachable == ["bad"]
-    assert {b.step for b in found if b.episode == "bad"} == {0}  # it still stood there
-    assert {b.step for b in found if b.episode == EPISODE.id} == {0, 1, 2}
+    assert {b.step for b in results if b.episode == "bad"} == {
+        0
+    }  # it still stood there
+    assert {b.step for b in results if b.episode == EPISODE.id} == {0, 1, 2}
 
 
 def test_a_game_that_starts_elsewhere_yields_no_branch():
     moved = dataclasses.replace(
         EPISODE, task=dataclasses.replace(TASK, options={"at": 1, "goal": 2, "end": 3})
     )
-    found, spent, unreachable, *_ = branch(
+    result, spent, unreachable, *_ = branch(
         doubles.Corridor(), [moved], alternatives=2, max_episodes=9, seed=0
     )
-    assert (found, spent, unreachable) == ([], 0, [EPISODE.id])
+    assert (result, spent, unreachable) == ([], 0, [EPISODE.id])
 
 
 def test_a_replay_that_drifts_midway_leaves_the_episode():
@@ -111,11 +113,11 @@ def test_a_replay_that_drifts_midway_leaves_the_episode():
             return "\n".join(self.state), {"instruction": "take the coin"}
 
     # Resets 1 and 2 serve step 0, 3 the look and first branch of step 1, 4 drifts.
-    found, _, unreachable, *_ = branch(
+    results, _, unreachable, *_ = branch(
         Aging(), [EPISODE], alternatives=2, max_episodes=9, seed=0
     )
     assert unreachable == [EPISODE.id]
-    assert sorted(b.step for b in found) == [0, 0, 1]
+    assert sorted(b.step for b in results) == [0, 0, 1]
     assert Aging.games == 4  # no game is spent on an episode that was left
 
 
@@ -152,14 +154,14 @@ def test_a_dream_is_branched_by_its_own_fork():
             return super().reset(**options)
 
     env = Dream(doubles.RuleModel(), [TASK], max_steps=9)
-    found = branch(env, [EPISODE], alternatives=9, max_episodes=1, seed=0)
+    result = branch(env, [EPISODE], alternatives=9, max_episodes=1, seed=0)
     assert Dream.resets == 1
-    assert {(b.step, b.transition.action) for b in found.branches} == {
+    assert {(b.step, b.transition.action) for b in result.branches} == {
         (0, "take coin"),
         (1, "take coin"),
         (2, "go right"),
     }  # actions seen on the way: a dream declares none
-    for b in found.branches:
+    for b in result.branches:
         t = b.transition
         assert t.next_state == doubles.walk(t.state, t.action).state
 
@@ -171,9 +173,9 @@ def test_a_snapshot_that_drifts_leaves_the_episode():
             self.state = ("at 3", *self.state[1:])
             return ("\n".join(self.state), *out[1:])
 
-    found = branch(Moving(), [EPISODE], alternatives=1, max_episodes=1, seed=0)
-    assert found.unreachable_episodes == [EPISODE.id]
-    assert {b.step for b in found.branches} == {0}
+    result = branch(Moving(), [EPISODE], alternatives=1, max_episodes=1, seed=0)
+    assert result.unreachable_episodes == [EPISODE.id]
+    assert {b.step for b in result.branches} == {0}
 
 
 def test_every_fork_is_closed_once_and_the_walker_is_not():
@@ -195,11 +197,11 @@ def test_every_fork_is_closed_once_and_the_walker_is_not():
         forked = False
 
     twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]  # all known by then
-    found = branch(Closing(), twice, alternatives=2, max_episodes=9, seed=0)
+    result = branch(Closing(), twice, alternatives=2, max_episodes=9, seed=0)
     assert Closing.open_now == 0
     # A fork for each alternative, the first of which is that of the look.
     assert Closing.closed == 6 + 3
-    assert (len(found.branches), found.duplicates) == (6, 6)
+    assert (len(result.branches), result.duplicates) == (6, 6)
 
 
 # --- an environment that raises ----------------------------------------------
@@ -240,24 +242,24 @@ def test_an_alternative_that_raises_is_dropped_and_counted(kind, capsys):
     whole = branch(
         doubles.Corridor(), [EPISODE], alternatives=2, max_episodes=9, seed=0
     )
-    found = branch(kind(), [EPISODE], alternatives=2, max_episodes=9, seed=0)
-    lost = [b for b in whole.branches if b not in found.branches]
+    result = branch(kind(), [EPISODE], alternatives=2, max_episodes=9, seed=0)
+    lost = [b for b in whole.branches if b not in result.branches]
     assert [(b.step, b.transition.action) for b in lost] == [(1, "go left")]
-    assert [b for b in whole.branches if b not in lost] == found.branches
-    assert (found.crashed, whole.crashed, found.unreachable_episodes) == (1, 0, [])
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == f"branch: {EPISODE.id}, step 1, 'go left': OSError: no answer"
+    assert [b for b in whole.branches if b not in lost] == result.branches
+    assert (result.crashed, whole.crashed, result.unreachable_episodes) == (1, 0, [])
+    output = capsys.readouterr().err.splitlines()
+    assert output[0] == f"branch: {EPISODE.id}, step 1, 'go left': OSError: no answer"
     closed = (
         f"branch: {EPISODE.id}, step 1, fork not closed: OSError: cannot even be closed"
     )
-    assert told[1:] == ([closed] if kind is FragileForks else [])
+    assert output[1:] == ([closed] if kind is FragileForks else [])
 
 
 def test_what_raised_is_not_tried_again_in_the_same_state():
     twice = [EPISODE, dataclasses.replace(EPISODE, id="again")]
-    found = branch(Fragile(), twice, alternatives=2, max_episodes=9, seed=0)
-    assert (found.crashed, found.unreachable_episodes) == (1, [])
-    assert found.duplicates == 6  # all that the second could do, the broken one too
+    result = branch(Fragile(), twice, alternatives=2, max_episodes=9, seed=0)
+    assert (result.crashed, result.unreachable_episodes) == (1, [])
+    assert result.duplicates == 6  # all that the second could do, the broken one too
 
 
 @pytest.mark.parametrize(
@@ -279,10 +281,10 @@ def test_an_episode_whose_state_cannot_be_had_is_left(where, reached, capsys):
 
     setattr(Breaking, where, raises)
     bad = doubles.expert(doubles.task(0, 2, 5))
-    found = branch(Breaking(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0)
-    assert (found.unreachable_episodes, found.crashed) == ([bad.id], 0)
+    result = branch(Breaking(), [bad, EPISODE], alternatives=2, max_episodes=9, seed=0)
+    assert (result.unreachable_episodes, result.crashed) == ([bad.id], 0)
     steps = {
-        e.id: {b.step for b in found.branches if b.episode == e.id}
+        e.id: {b.step for b in result.branches if b.episode == e.id}
         for e in (bad, EPISODE)
     }
     assert steps == {bad.id: set(range(reached + 1)), EPISODE.id: {0, 1, 2}}
@@ -300,17 +302,17 @@ def test_a_state_that_comes_again_is_not_branched_again():
         TASK, ["go right", "go right", "go left", "go right", "take coin"], name="walk"
     )
     env = doubles.Corridor()
-    found = branch(env, [there_and_back], alternatives=2, max_episodes=1, seed=0)
-    keys = [(b.transition.state, b.transition.action) for b in found.branches]
+    result = branch(env, [there_and_back], alternatives=2, max_episodes=1, seed=0)
+    keys = [(b.transition.state, b.transition.action) for b in result.branches]
     assert len(set(keys)) == len(keys)
     # Room 1 has the expert's `go right` and two others, all known the second time.
     # Room 2 has `go left` and `take coin`: the expert does both, now and later.
-    assert [(b.step, b.transition.action) for b in found.branches] == [
-        *((0, a) for a in ("go left", "take coin")[:: _order(found, 0)]),
-        *((1, a) for a in ("go left", "take coin")[:: _order(found, 1)]),
+    assert [(b.step, b.transition.action) for b in result.branches] == [
+        *((0, a) for a in ("go left", "take coin")[:: _order(result, 0)]),
+        *((1, a) for a in ("go left", "take coin")[:: _order(result, 1)]),
         (2, "go right"),
     ]
-    assert found.duplicates == 2 + 1 + 2
+    assert result.duplicates == 2 + 1 + 2
     # Another game is another place, whatever it looks like.
     other = dataclasses.replace(EPISODE, task=dataclasses.replace(TASK, id="other"))
     both = branch(env, [EPISODE, other], alternatives=2, max_episodes=2, seed=0)
@@ -353,12 +355,12 @@ def rows(kinds):
 )
 def test_errors_are_at_most_a_share_of_the_branches(kinds, share, kept):
     some = rows(kinds)
-    found = cap_error_share(some, share, seed=0)
-    assert [b for b in some if b in found] == found  # in order
-    wrong = [b for b in found if b.transition.invalid]
+    results = cap_error_share(some, share, seed=0)
+    assert [b for b in some if b in results] == results  # in order
+    wrong = [b for b in results if b.transition.invalid]
     assert len(wrong) == kept
-    assert len(found) - kept == kinds.count(".")
-    assert cap_error_share(some, share, seed=0) == found
+    assert len(results) - kept == kinds.count(".")
+    assert cap_error_share(some, share, seed=0) == results
 
 
 def test_which_errors_stay_is_drawn_by_seed():
@@ -395,20 +397,20 @@ def test_branching_caps_errors_and_counts_them():
 
 
 def test_proposals_are_taken_and_what_is_not_valid_is_replaced():
-    said = {
+    text = {
         (EPISODE.id, 0): ["fly", "go right", "go left", "fly", ""],
         (EPISODE.id, 1): ["take coin"],
         (EPISODE.id, 2): ["sing", "fly", "go left"],
     }
-    found = branch(
+    result = branch(
         doubles.Corridor(),
         [EPISODE],
         alternatives=3,
         max_episodes=1,
         seed=0,
-        proposals=said,
+        proposals=text,
     )
-    taken = [(b.step, b.transition.action) for b in found.branches]
+    taken = [(b.step, b.transition.action) for b in result.branches]
     # Step 0: `fly` gives way to the one valid action left; the expert's and the empty
     # one are nobody's. Step 2: there is one valid action left for two.
     assert sorted(taken) == [
@@ -418,19 +420,19 @@ def test_proposals_are_taken_and_what_is_not_valid_is_replaced():
         (2, "go left"),
         (2, "go right"),
     ]
-    assert found.invalid_proposals == 3
+    assert result.invalid_proposals == 3
 
 
 def test_without_valid_actions_proposals_are_taken_as_they_are():
     class Silent(doubles.Corridor):
         valid_actions = property()  # type: ignore[assignment]
 
-    said = {(EPISODE.id, 0): ["fly", "go left", "sing"]}
-    found = branch(
-        Silent(), [EPISODE], alternatives=2, max_episodes=1, seed=0, proposals=said
+    text = {(EPISODE.id, 0): ["fly", "go left", "sing"]}
+    result = branch(
+        Silent(), [EPISODE], alternatives=2, max_episodes=1, seed=0, proposals=text
     )
-    assert [b.transition.action for b in found.branches] == ["fly", "go left"]
-    assert found.invalid_proposals == 0
+    assert [b.transition.action for b in result.branches] == ["fly", "go left"]
+    assert result.invalid_proposals == 0
 
 
 def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
@@ -443,13 +445,13 @@ def test_a_policy_proposes_at_every_state_the_same_whoever_else_is_asked():
             policy, episodes, count=12, temperature=temperature, seed=seed
         )
 
-    found = of([first])
-    assert found.keys() == {(EPISODE.id, 0)}
-    said = found[EPISODE.id, 0]
-    assert len(said) == 12
-    assert {"go right", "go left"} <= set(said)  # it was taught both
-    assert of([other, first])[EPISODE.id, 0] == said
-    assert of([first], seed=1) != found
+    results = of([first])
+    assert results.keys() == {(EPISODE.id, 0)}
+    messages = results[EPISODE.id, 0]
+    assert len(messages) == 12
+    assert {"go right", "go left"} <= set(messages)  # it was taught both
+    assert of([other, first])[EPISODE.id, 0] == messages
+    assert of([first], seed=1) != results
     assert len(set(of([first], temperature=0.0)[EPISODE.id, 0])) == 1
     assert of([]) == {}
 

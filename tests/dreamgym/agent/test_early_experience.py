@@ -92,9 +92,9 @@ def test_iwm_trains_on_the_next_state_of_expert_and_branch_alike():
         # Trained on: the edits and the end, not the action and not the forced `next`.
         expected = []
         for edit in edits.diff(t.state, t.next_state):
-            said = [x for x in edit.lines if isinstance(x, str)]
-            assert len(said) == len(edit.lines)  # nothing moves in this game
-            expected += [TOK.line(edit.index), *TOK.encode("\n".join(said))]
+            messages = [x for x in edit.lines if isinstance(x, str)]
+            assert len(messages) == len(edit.lines)  # nothing moves in this game
+            expected += [TOK.line(edit.index), *TOK.encode("\n".join(messages))]
         assert target(example) == names([*expected, TOK.control("end")])
 
 
@@ -142,14 +142,14 @@ def own(trajectories, most=99, seed=0):
 def test_iwm_of_rollouts_is_that_of_episodes_each_turn_once():
     walked = [doubles.trajectory(TASK, ["go right", "fly"], index=i) for i in range(3)]
     other = doubles.trajectory(TASK, ["go right", "go left"])
-    found = own([*walked, other])
+    results = own([*walked, other])
     plain = early.iwm_examples(POLICY, [walked[0].episode, other.episode], [])
     # Four rollouts begin alike, three of them go on alike.
-    assert [list(e.ids) for e in found] == [list(plain[i].ids) for i in (0, 1, 3)]
-    assert [e.weight for e in found] == [4.0, 3.0, 1.0]
-    assert [e.mask for e in found] == [plain[i].mask for i in (0, 1, 3)]
+    assert [list(e.ids) for e in results] == [list(plain[i].ids) for i in (0, 1, 3)]
+    assert [e.weight for e in results] == [4.0, 3.0, 1.0]
+    assert [e.mask for e in results] == [plain[i].mask for i in (0, 1, 3)]
     # The context is the one that the turn was sampled in.
-    for example, turn in zip(found, walked[0].turns, strict=False):
+    for example, turn in zip(results, walked[0].turns, strict=False):
         assert tuple(example.ids[: len(turn.context)]) == turn.context
 
 

@@ -54,10 +54,10 @@ def fitted(model, examples, held, steps, seed):
 
 
 def experience(episodes, seed):
-    found = branch(
+    result = branch(
         doubles.Corridor(), episodes, alternatives=2, max_episodes=99, seed=seed
     )
-    return found.branches
+    return result.branches
 
 
 def experts(seed):
@@ -86,13 +86,13 @@ def elsewhere(episodes, branches, seed):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_iwm_teaches_what_actions_lead_to_and_shuffled_ones_do_not(seed):
-    told = experts(seed)
-    branches = experience(told, seed)
+    demonstrations = experts(seed)
+    branches = experience(demonstrations, seed)
     held = early.iwm_examples(POLICY, HELD, experience(HELD, seed))
     loss = {}
     for name, (episodes, some) in {
-        "real": (told, branches),
-        "shuffled": elsewhere(told, branches, seed),
+        "real": (demonstrations, branches),
+        "shuffled": elsewhere(demonstrations, branches, seed),
     }.items():
         examples = early.iwm_examples(POLICY, episodes, some)
         _, loss[name] = fitted(POLICY.model, examples, held, 100, seed)
@@ -102,18 +102,20 @@ def test_iwm_teaches_what_actions_lead_to_and_shuffled_ones_do_not(seed):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_sr_makes_the_policy_act_as_its_thought_concludes(seed):
-    told = experts(seed)
-    bc = early.bc_examples(POLICY, told)
-    found = reflection_cases(told, experience(told, seed), per_state=1, seed=seed)
+    demonstrations = experts(seed)
+    bc = early.bc_examples(POLICY, demonstrations)
+    result = reflection_cases(
+        demonstrations, experience(demonstrations, seed), per_state=1, seed=seed
+    )
     held = reflection_cases(HELD, experience(HELD, seed), per_state=1, seed=seed)
-    thoughts, _ = reflections(RuleWriter(), found)
+    thoughts, _ = reflections(RuleWriter(), result)
     order = np.random.default_rng(seed).permutation(len(thoughts))
     others = [thoughts[i] for i in order]
     held_thoughts, _ = reflections(RuleWriter(), held)
     acting = [_action_alone(e) for e in early.sr_examples(POLICY, held, held_thoughts)]
     loss = {}
     for name, some in (("real", thoughts), ("shuffled", others)):
-        examples = bc + early.sr_examples(POLICY, found, some)
+        examples = bc + early.sr_examples(POLICY, result, some)
         _, loss[name] = fitted(POLICY.model, examples, acting, 100, seed)
     # Nats a token, seeds 0 and 1: 0.16 and 0.16 against 0.39 and 0.36.
     assert loss["real"] < 0.7 * loss["shuffled"]

@@ -53,15 +53,15 @@ def test_moments_are_the_states_that_have_branches_as_many_as_told():
     assert drawn == {"fly", "go left"}
 
 
-def step(before, action, after, **told):
+def step(before, action, after, **message):
     t = doubles.episode(TASK, ["go right"]).transitions[0]
     return dataclasses.replace(
-        t, state=before, action=action, next_state=after, **({"rewards": {}} | told)
+        t, state=before, action=action, next_state=after, **({"rewards": {}} | message)
     )
 
 
 @pytest.mark.parametrize(
-    ("after", "told", "words"),
+    ("after", "message", "words"),
     [
         (("a", "b"), {"success": True, "terminated": True}, "would finish the task"),
         (("a", "b"), {"rewards": {"r": 0.5}}, "would make progress"),
@@ -72,9 +72,9 @@ def step(before, action, after, **told):
         (("c",), {"rewards": {"r": -0.5}}, "would lead on"),
     ],
 )
-def test_a_reflection_names_the_real_outcome(after, told, words):
+def test_a_reflection_names_the_real_outcome(after, message, words):
     good = step(("a",), "win", ("z",), success=True, terminated=True)
-    other = step(("a",), "try", after, **told)
+    other = step(("a",), "try", after, **message)
     known = f"try {words} so win would finish the task"
     assert reflect(good, [other]) == (None if "finish" in words else known)
     assert reflect(other, []) == f"try {words}"
@@ -104,7 +104,7 @@ UNDONE = dataclasses.replace(
 
 
 @pytest.mark.parametrize(
-    ("thought", "found"),
+    ("thought", "result"),
     [
         # By hand: what an agent may say.
         ("the drawer is shut, so opening it may show something", []),
@@ -141,22 +141,22 @@ UNDONE = dataclasses.replace(
         ),
     ],
 )
-def test_what_leaks(thought, found):
-    assert leaks(thought, TAKEN, [UNDONE], task=KITCHEN) == found
+def test_what_leaks(thought, result):
+    assert leaks(thought, TAKEN, [UNDONE], task=KITCHEN) == result
 
 
 def test_what_the_agent_did_and_read_before_is_known():
-    said = "the spoon again"
-    assert leaks(said, TAKEN, [], task=KITCHEN) == ["outcome: spoon"]
-    assert leaks(said, TAKEN, [], task=KITCHEN, past=["drop spoon"]) == []
-    asked = dataclasses.replace(KITCHEN, instruction="find a spoon")
-    assert leaks(said, TAKEN, [], task=asked) == []
+    text = "the spoon again"
+    assert leaks(text, TAKEN, [], task=KITCHEN) == ["outcome: spoon"]
+    assert leaks(text, TAKEN, [], task=KITCHEN, past=["drop spoon"]) == []
+    queries = dataclasses.replace(KITCHEN, instruction="find a spoon")
+    assert leaks(text, TAKEN, [], task=queries) == []
     assert leaks("the library", TAKEN, [], task=KITCHEN) == []  # nobody went there
 
 
 def test_leaks_are_counted_by_kind():
-    found = leaks("expert expert: option B, the spoon", TAKEN, [], task=KITCHEN)
-    assert count_leaks(found) == {
+    result = leaks("expert expert: option B, the spoon", TAKEN, [], task=KITCHEN)
+    assert count_leaks(result) == {
         "leak_expert": 1,
         "leak_numbering": 1,
         "leak_outcome": 1,
@@ -188,9 +188,9 @@ def test_the_rule_never_leaks(data):
     state = data.draw(STATE)
     some = [data.draw(acted(state)) for _ in range(data.draw(st.integers(1, 3)))]
     task = Task(id="t", instruction=data.draw(TEXT))
-    found = reflect(some[0], some[1:]) or reflect(some[0], [])
-    assert found is not None
-    assert leaks(found, some[0], some[1:], task=task) == []
+    result = reflect(some[0], some[1:]) or reflect(some[0], [])
+    assert result is not None
+    assert leaks(result, some[0], some[1:], task=task) == []
 
 
 # --- writers -----------------------------------------------------------------
@@ -210,25 +210,25 @@ class Says:
 def test_a_leaking_or_missing_thought_is_the_rules():
     rule = [reflect(m.expert, m.others) for m in MOMENTS]
     good = "to the coin"
-    for said, expected, counts in (
+    for text, expected, counts in (
         ((good, None), [good, rule[1]], (rule[1] is not None, 0)),
         (("as the expert", good), [rule[0], good], (rule[0] is not None, 1)),
         ((None, None), rule, (1, 0)),  # of one of the two the rule knows no reason
         ((good, good), [good, good], (0, 0)),
     ):
-        writer = Says(*said)
+        writer = Says(*text)
         assert isinstance(writer, Writer)
-        found, told = reflections(writer, MOMENTS)
-        assert found == expected
-        assert (told["rewritten"], told["leak_expert"]) == counts
+        result, output = reflections(writer, MOMENTS)
+        assert result == expected
+        assert (output["rewritten"], output["leak_expert"]) == counts
         # What a writer found out by itself is counted too.
-        assert (told["written"], told["leak_outcome"]) == (2, 3)
+        assert (output["written"], output["leak_outcome"]) == (2, 3)
 
 
 def test_the_rule_as_a_writer_is_never_rewritten():
-    found, told = reflections(RuleWriter(), MOMENTS)
-    assert found == [reflect(m.expert, m.others) for m in MOMENTS]
-    without = found.count(None)
+    result, counts = reflections(RuleWriter(), MOMENTS)
+    assert result == [reflect(m.expert, m.others) for m in MOMENTS]
+    without = result.count(None)
     none = {"rewritten": 0, **{f"leak_{k}": 0 for k in LEAK_KINDS}}
-    assert told == none | {"unexplained": without}
+    assert counts == none | {"unexplained": without}
     assert reflections(RuleWriter(), []) == ([], none | {"unexplained": 0})

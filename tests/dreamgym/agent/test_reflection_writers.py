@@ -75,11 +75,11 @@ def test_a_teacher_writes_a_thought_a_moment_and_its_cost_is_counted():
     with serving(answering(lambda body: said(f"not {asked_of(body)}"))) as server:
         writer = teacher(server.url)
         assert isinstance(writer, Writer)
-        found, told = reflections(writer, MOMENTS)
+        result, counts = reflections(writer, MOMENTS)
         form = server.posts[0]["response_format"]["json_schema"]["schema"]
     assert form["required"] == ["thought"]
-    assert found == ["not fly", "not go left", "not go right"]
-    assert told == {
+    assert result == ["not fly", "not go left", "not go right"]
+    assert counts == {
         "rewritten": 0,
         "unexplained": 0,
         "written": 3,
@@ -121,27 +121,27 @@ def test_text_that_imitates_the_question_stays_text():
 
 def test_what_leaks_or_makes_no_sense_is_asked_again_then_left_to_the_rule():
     def rule(body):
-        seeds = asked.setdefault(asked_of(body), [])
+        seeds = queries.setdefault(asked_of(body), [])
         seeds.append(body["seed"])
         if asked_of(body) == "go left":
             return said("better") if len(seeds) == 3 else said("as the expert would")
         return "Sure!" if asked_of(body) == "fly" else said("to the coin")
 
-    asked: dict[str, list[int]] = {}
+    queries: dict[str, list[int]] = {}
     with serving(answering(rule)) as server:
         writer = teacher(server.url, retries=2)
-        found, told = reflections(writer, MOMENTS)
-    assert found == [
+        result, counts = reflections(writer, MOMENTS)
+    assert result == [
         reflect(MOMENTS[0].expert, MOMENTS[0].others),
         "better",
         "to the coin",
     ]
-    assert {k: len(set(v)) for k, v in asked.items()} == {
+    assert {k: len(set(v)) for k, v in queries.items()} == {
         "fly": 3,
         "go left": 3,
         "go right": 1,
     }
-    assert (told["written"], told["rewritten"], told["leak_expert"]) == (2, 1, 2)
+    assert (counts["written"], counts["rewritten"], counts["leak_expert"]) == (2, 1, 2)
     (problem,) = writer.report.problems
     assert problem.startswith(f"{TASK.id!r}: malformed: ")
 
@@ -166,10 +166,10 @@ def test_answers_on_disk_are_not_asked_for_again(tmp_path):
     cache = tmp_path / "a.sqlite"
     with serving(answering(lambda body: said(f"not {asked_of(body)}"))) as server:
         first = teacher(server.url, cache)
-        found = first.write(MOMENTS[:2])
+        result = first.write(MOMENTS[:2])
         first.client.close()
         again = teacher(server.url, cache)
-        assert again.write(MOMENTS)[:2] == found
+        assert again.write(MOMENTS)[:2] == result
         again.client.close()
         assert len(server.posts) == 3
         assert again.client.usage.cached == 2
@@ -264,11 +264,11 @@ def test_it_keeps_what_concludes_the_experts_action_and_leaks_nothing():
         [(right, None)],
     ]
     writer = Scripted(script, samples=3)
-    found, told = reflections(writer, MOMENTS)
+    result, counts = reflections(writer, MOMENTS)
     rule = [reflect(m.expert, m.others) for m in MOMENTS]
-    assert found == ["on to it", rule[1], "here it is"]
+    assert result == ["on to it", rule[1], "here it is"]
     assert writer.asked == [3, 2, 1]  # what is kept is not asked again
-    assert told == {
+    assert counts == {
         "rewritten": 0,
         "unexplained": 1,
         "written": 2,
@@ -288,9 +288,9 @@ def test_a_model_writes_the_same_for_the_same_seed_and_never_a_leak():
             policy, samples=2, temperature=1.0, seed=seed
         ).write(MOMENTS)
 
-    found = of()
-    assert found == of()
-    for m, thought in zip(MOMENTS, found, strict=True):
+    results = of()
+    assert results == of()
+    for m, thought in zip(MOMENTS, results, strict=True):
         assert thought is None or (thought and case_leaks(thought, m) == [])
     writer = RejectionSamplingWriter(policy, samples=2, temperature=1.0)
     assert writer.write([]) == []

@@ -76,8 +76,8 @@ def knowing(body):
         return json.dumps({"instruction": "take the coin", "initial_state": moved})
     got = doubles.walk(state, json.loads(shown.rpartition("ACTION\n")[2]))
     outcome = "win" if got.success else "lose" if got.terminated else "go"
-    told = {"reasoning": "", "next_state": got.state, "reward": got.reward}
-    return json.dumps(told | {"outcome": outcome})
+    reply = {"reasoning": "", "next_state": got.state, "reward": got.reward}
+    return json.dumps(reply | {"outcome": outcome})
 
 
 class Mortal:
@@ -101,8 +101,8 @@ def rule():
 
 @pytest.fixture(scope="module")
 def server(rule):
-    with chat_server.serving(chat_server.answering(rule)) as found:
-        yield found
+    with chat_server.serving(chat_server.answering(rule)) as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_nothing_is_fitted_and_the_numbers_say_so(prepared):
 def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     run, prepared, rule, server, tmp_path
 ):
-    numbers, asked = dream(run), sorted(rule.answered)
+    numbers, queries = dream(run), sorted(rule.answered)
     params, curve = left(run)
     assert [row["unscored_rollouts"] for row in curve] == [0.0, 0.0]
     assert max(row["success"] for row in curve) > 0
@@ -167,15 +167,15 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     warm, _ = load_model(run.path("policies/warmstart"))
     assert not equal(params, jax.tree.leaves(warm.params))
     # The double counts 10 tokens read and 4 written a post; no price is known.
-    told = {k: v for k, v in numbers.items() if k.startswith("server")}
-    assert told == {
-        "server_requests": len(asked), "server_prompt_tokens": 10 * len(asked),
-        "server_completion_tokens": 4 * len(asked),
+    output = {k: v for k, v in numbers.items() if k.startswith("server")}
+    assert output == {
+        "server_requests": len(queries), "server_prompt_tokens": 10 * len(queries),
+        "server_completion_tokens": 4 * len(queries),
     }  # fmt: skip
 
     shutil.copytree(prepared.root, tmp_path / "again")
     again, posts = Run.open(tmp_path / "again"), len(server.posts)
-    rule.lives, rule.answered = len(asked) // 2, []  # while it trains
+    rule.lives, rule.answered = len(queries) // 2, []  # while it trains
     with pytest.raises(ServerLost, match="status 503") as lost:
         dream(again)
     assert isinstance(lost.value.__cause__, ChatUnavailable)
@@ -184,12 +184,12 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     rule.lives = math.inf
     numbers_again = dream(again)
     # What was answered is not asked again, and all ends as if nothing had been.
-    assert sorted(rule.answered) == asked
+    assert sorted(rule.answered) == queries
     params_again, curve_again = left(again)
     assert equal(params, params_again)
     assert curve == curve_again
     sent = len(server.posts) - posts
-    assert sent > len(asked)
+    assert sent > len(queries)
     counted = {"computed_share": numbers_again["computed_share"]}  # by each process
     assert numbers_again == numbers | {"server_requests": sent} | counted
 
@@ -236,9 +236,9 @@ def test_the_scorecard_is_of_the_server_and_a_death_is_told_in_a_line(
     rule.lives = 0
     capsys.readouterr()
     assert cli.main(["scorecard", str(run.root)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    (output,) = capsys.readouterr().err.splitlines()
     for word in ("scorecard: unavailable: ", server.url, "the same command goes on"):
-        assert word in said
+        assert word in output
     assert not run.path("scorecard/dev-server.json").exists()
 
 
@@ -315,16 +315,16 @@ def test_a_server_that_says_nothing_of_it_may_be_doubted_by_other_signs(
         else 0 < answer.confidence
     )
     assert 0 < card["threshold"] <= 1.0
-    asked = len(server.posts) - posts
-    assert asked >= 4 * card["transitions"] * (signal == "self_consistency")
+    num_posts = len(server.posts) - posts
+    assert num_posts >= 4 * card["transitions"] * (signal == "self_consistency")
 
 
 def knowing_surely(handler, body):
     text = knowing(body)
     at = text.index('"next_state"')
     rows = [(text[:at], -9.0), (text[at:], -0.5)]
-    told = {"content": [{"token": t, "logprob": x} for t, x in rows]}
-    chat_server.ok(text, logprobs=told)(handler, body)
+    output = {"content": [{"token": t, "logprob": x} for t, x in rows]}
+    chat_server.ok(text, logprobs=output)(handler, body)
 
 
 # --- settings --------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_without_an_environment_that_varies_texts_are_renamed(env):
 
 
 def test_proposals_are_a_function_of_the_update_and_the_tasks():
-    def asked(now):
+    def record(now):
         pool = TaskPool(doubles.tasks("train"))
         pool.next_update = now
         config = CurriculumConfig(generator="rule")
@@ -109,7 +109,7 @@ def test_proposals_are_a_function_of_the_update_and_the_tasks():
         assert propose is not None
         return propose(doubles.tasks("train")[:8])
 
-    assert asked(3) == asked(3) != asked(4)
+    assert record(3) == record(3) != record(4)
 
 
 class Failing(doubles.Corridor):

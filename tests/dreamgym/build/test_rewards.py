@@ -65,23 +65,23 @@ def fitted(tmp_path_factory):
 
 
 def test_a_runs_own_episodes_make_its_model(fitted):
-    run, told = fitted
-    assert (told["pairs"], told["held_out"]) == (40, 8)
-    assert told["accuracy"] == told["ranked_right"] / 8 > 0.8
-    low, high = told["interval"]
-    assert low < told["accuracy"] <= high
-    assert 0 <= told["better_is_shorter"] <= 1
+    run, numbers = fitted
+    assert (numbers["pairs"], numbers["held_out"]) == (40, 8)
+    assert numbers["accuracy"] == numbers["ranked_right"] / 8 > 0.8
+    low, high = numbers["interval"]
+    assert low < numbers["accuracy"] <= high
+    assert 0 <= numbers["better_is_shorter"] <= 1
     assert run.path("curves/reward_model.jsonl").is_file()
     assert list(run.path("checkpoints").glob("*")) == []
-    assert "of 8 tasks held out" in rewards.summary(told)
+    assert "of 8 tasks held out" in rewards.summary(numbers)
 
 
 def test_what_is_done_is_not_done_again(fitted, monkeypatch):
-    run, told = fitted
+    run, numbers = fitted
     with monkeypatch.context() as patch:
         patch.setattr(reward_model, "fit", None)
         again = rewards.fit(run, CONFIG)
-        assert again["accuracy"] == told["accuracy"]
+        assert again["accuracy"] == numbers["accuracy"]
         with pytest.raises(TypeError):  # other settings are another fit
             rewards.fit(run, dataclasses.replace(CONFIG, steps=61))
 
@@ -104,9 +104,9 @@ def test_the_scorer_takes_the_runs_model_or_the_one_named(fitted, tmp_path):
         ),
     )
     other = made(tmp_path, train=1, dev=1)
-    found = scored(run, c, e)
-    assert found == scored(other, named, e)
-    assert set(found[0].sources) == {"reward_model"}
+    results = scored(run, c, e)
+    assert results == scored(other, named, e)
+    assert set(results[0].sources) == {"reward_model"}
     gone = dataclasses.replace(
         c, reward_model=RewardModelSourceConfig(model=str(tmp_path / "gone"))
     )
@@ -147,8 +147,8 @@ def test_the_scorer_asks_the_judge_that_is_named(tmp_path):
         judge = JudgeConfig(chat=ChatConfig(base_url=server.url), max_reward=3.0)
         c = RewardConfig(sources=("judge",), judge=judge)
         for _ in range(2):  # the second answer stands in the run
-            (found,) = scored(run, c, e)
-            assert found.rewards == ({"judge": 3.0},)
+            (result,) = scored(run, c, e)
+            assert result.rewards == ({"judge": 3.0},)
         assert len(server.posts) == 1
     usage = json.loads(run.path("stages/train.usage.json").read_text())["judge"]
     assert (usage["requests"], usage["cached"]) == (2, 1)

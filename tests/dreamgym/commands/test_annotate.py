@@ -36,9 +36,9 @@ def run(capsys, *args):
         status = cli.main(["annotate", *map(str, args)])
     except SystemExit as stop:
         status = stop.code
-    told = capsys.readouterr()
-    assert "Traceback" not in told.err
-    return status, told.out, told.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    return status, output.out, output.err
 
 
 def names(tmp_path):
@@ -61,8 +61,8 @@ class Breaking:
 
 def write(tmp_path, annotator, **made):
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    found = annotate.survey(source, out)
-    return annotate.annotate(source, out, annotator, made, found)
+    result = annotate.survey(source, out)
+    return annotate.annotate(source, out, annotator, made, result)
 
 
 def test_what_was_got_before_a_kill_is_not_got_again(tmp_path):
@@ -133,13 +133,13 @@ def test_by_rule_from_gzip_to_gzip(capsys, tmp_path):
     status, out, err = run(capsys, *args)
     assert (status, err) == (0, "")
     assert (tmp_path / "new/out.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
-    found = read_episodes("new/out.jsonl.gz")
+    results = read_episodes("new/out.jsonl.gz")
     had = len(RULED[0].transitions) + 1
     assert f"12 episodes, {STEPS} transitions; {had} had a trace\n" in out
     assert f"\n{STEPS - had} traces by rule\n" in out
-    assert found[1].transitions[0].reasoning == "mine"
-    assert found[1].transitions[1:] == RULED[1].transitions[1:]
-    assert [found[0], *found[2:]] == [RULED[0], *RULED[2:]]
+    assert results[1].transitions[0].reasoning == "mine"
+    assert results[1].transitions[1:] == RULED[1].transitions[1:]
+    assert [results[0], *results[2:]] == [RULED[0], *RULED[2:]]
     assert names(tmp_path / "new") == {"out.jsonl.gz"}
 
 
@@ -149,14 +149,14 @@ def fitted(tmp_path, monkeypatch):
 
     class Half(doubles.Known):
         def sample(self, queries, number):
-            found = self.predict(queries)
+            results = self.predict(queries)
             good = [number and q.action == "go right" for q in queries]
             return [
                 p._replace(
                     reasoning=f"own {number}",
                     next_state=p.next_state if ok else ("a cat",),
                 )
-                for p, ok in zip(found, good, strict=True)
+                for p, ok in zip(results, good, strict=True)
             ]
 
     made = Run(tmp_path / "r", preset("tiny", {"env.id": "tests.doubles:Corridor"}))
@@ -172,13 +172,13 @@ def test_by_own_and_then_into_a_run(capsys):
     args = ("in.jsonl", "--to", "out.jsonl", "--by", "own", "--run", "r")
     status, out, err = run(capsys, *args, "--samples", 3)
     assert (status, err) == (0, "")
-    found = read_episodes("out.jsonl")
+    results = read_episodes("out.jsonl")
     right = 0
-    for e, ruled in zip(found, RULED, strict=True):
+    for e, ruled in zip(results, RULED, strict=True):
         for t, rule in zip(e.transitions, ruled.transitions, strict=True):
             right += t.action == "go right"
-            told = "own 1" if t.action == "go right" else rule.reasoning
-            assert t == dataclasses.replace(rule, reasoning=told)
+            output = "own 1" if t.action == "go right" else rule.reasoning
+            assert t == dataclasses.replace(rule, reasoning=output)
     assert 0 < right < STEPS
     samples = 2 * right + 3 * (STEPS - right)
     assert f"traces: {right} of the model's own, {STEPS - right} by rule" in out
@@ -186,20 +186,22 @@ def test_by_own_and_then_into_a_run(capsys):
     collect_it = ("collect", "--preset", "tiny", "--run-dir", "n", "--episodes")
     assert cli.main([*collect_it, "out.jsonl"]) == 0
     kept = read_episodes("n/episodes.jsonl") + read_episodes("n/dev.jsonl")
-    traced = {e.id: [t.reasoning for t in e.transitions] for e in found}
+    traced = {e.id: [t.reasoning for t in e.transitions] for e in results}
     assert {e.id: [t.reasoning for t in e.transitions] for e in kept} == traced
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [({"reasoning": False}, "no reasoning"), ({"temperature": 0.0}, "the same")],
 )
-def test_a_model_that_cannot_tell_is_refused(changes, told, capsys, fitted, tmp_path):
+def test_a_model_that_cannot_tell_is_refused(
+    changes, message, capsys, fitted, tmp_path
+):
     fitted.config = dataclasses.replace(fitted.config, **changes)
     args = ("in.jsonl", "--to", "out.jsonl", "--by", "own", "--run", "r")
     status, _, err = run(capsys, *args)
     assert (status, err.count("\n")) == (2, 1)
-    assert told in err
+    assert message in err
     assert names(tmp_path) == {"in.jsonl", "r"}
 
 
@@ -212,11 +214,11 @@ def explained(body):
 
 def test_by_teacher_nothing_is_paid_for_twice(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TEACHER_KEY", "secret-key")
-    asked = itertools.count()
+    counter = itertools.count()
 
     def failing(body):
         # Of the fourth chunk all are refused: the key is not taken any more.
-        return explained(body) if next(asked) < 9 else 401
+        return explained(body) if next(counter) < 9 else 401
 
     with serving(answering(failing)) as server:
         args = (
@@ -243,8 +245,8 @@ def test_by_teacher_nothing_is_paid_for_twice(capsys, tmp_path, monkeypatch):
         assert "asked this time: 3 requests sent, 0 known before, 0 tried again" in out
         for e, old in zip(read_episodes("out.jsonl"), EPISODES, strict=True):
             steps = enumerate(old.transitions)
-            told = [dataclasses.replace(t, reasoning=f"why {i}") for i, t in steps]
-            assert e == dataclasses.replace(old, transitions=tuple(told))
+            output = [dataclasses.replace(t, reasoning=f"why {i}") for i, t in steps]
+            assert e == dataclasses.replace(old, transitions=tuple(output))
 
         # Once more from the beginning: every answer is known.
         (tmp_path / "out.jsonl").unlink()
@@ -297,7 +299,7 @@ def test_a_teacher_that_explains_nothing_ends_the_command(
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         ((), "--by"),
         (("--by", "oracle"), "'rule', 'teacher', 'own'"),
@@ -314,11 +316,11 @@ def test_a_teacher_that_explains_nothing_ends_the_command(
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_before_a_file_is_read(
-    args, told, capsys, tmp_path
+    args, message, capsys, tmp_path
 ):
     status, out, err = run(capsys, "missing.jsonl", "--to", "out.jsonl", *args)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert names(tmp_path) == {"in.jsonl"}
 
 
@@ -360,9 +362,9 @@ def test_a_fitted_run_annotates_with_its_own_samples(capsys, tmp_path):
     capsys.readouterr()
     for out in ("one.jsonl", "two.jsonl"):
         args = ("in.jsonl", "--to", out, "--by", "own", "--run", "r", "--samples", 2)
-        status, told, _ = run(capsys, *args)
+        status, output, _ = run(capsys, *args)
         assert status == 0
-        assert re.search(r"replies: \d+, \d+\.\d % accepted", told)
+        assert re.search(r"replies: \d+, \d+\.\d % accepted", output)
     assert (tmp_path / "one.jsonl").read_bytes() == (
         tmp_path / "two.jsonl"
     ).read_bytes()

@@ -42,8 +42,8 @@ def two(tmp_path):
 
 
 def test_what_differs_and_what_came_of_it(two):
-    found = compared([run.root for run in two])
-    one, other = found["runs"]
+    result = compared([run.root for run in two])
+    one, other = result["runs"]
     assert one["settings"] == {"seed": 0, "pretrain.rare_event_share": 0.0}
     assert other["settings"] == {"seed": 1, "pretrain.rare_event_share": 0.1}
     assert one["policies"]["dream"]["mean"] == 0.5
@@ -51,11 +51,11 @@ def test_what_differs_and_what_came_of_it(two):
     assert [r["success"] for r in one["curve"]] == [0.25, 0.5]
     assert other["curve"] == []
     # On the three games that both played: 3 of 3 against 2 of 3.
-    (paired,) = found["paired"]
+    (paired,) = result["paired"]
     assert paired.keys() == {"dream"}
     assert paired["dream"]["mean"] == pytest.approx(1 / 3)
     assert paired["dream"]["episodes"] == 3
-    json.dumps(found)
+    json.dumps(result)
 
 
 def test_of_a_dream_that_is_not_over_there_is_what_it_told(two):
@@ -102,10 +102,10 @@ def test_one_run_or_none_is_refused(two, tmp_path):
 
 def test_runs_of_the_same_settings_are_compared_too(two, tmp_path):
     same = Run(tmp_path / "c", preset("tiny"))  # nothing was played yet
-    found = compared([two[0].root, same.root])
-    assert found["runs"][1] == {
+    result = compared([two[0].root, same.root])
+    assert result["runs"][1] == {
         "name": str(same.root), "settings": {}, "policies": {}, "curve": [],
     }  # fmt: skip
-    assert found["paired"] == [{}]
-    assert "- none" in run_comparison.table(found)
-    run_comparison.plot(found, tmp_path / "c.png")
+    assert result["paired"] == [{}]
+    assert "- none" in run_comparison.table(result)
+    run_comparison.plot(result, tmp_path / "c.png")

@@ -48,14 +48,14 @@ def parts_of(found, command):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_ranges_hold_what_was_measured(name):
     seconds, memory = RUNS[name]
-    found = estimate_run(preset(name, model="micro"), MICRO, fine_tune=True)
+    result = estimate_run(preset(name, model="micro"), MICRO, fine_tune=True)
     for stage, took in seconds.items():
-        parts = ["bc", stage] if stage == "warmstart" else parts_of(found, stage)
-        told = sum(found.seconds[p] for p in parts)
+        parts = ["bc", stage] if stage == "warmstart" else parts_of(result, stage)
+        output = sum(result.seconds[p] for p in parts)
         compiled = sum(estimate.compiled(p) for p in parts)
-        low, high = estimate.LOWEST * told, estimate.HIGHEST * told
+        low, high = estimate.LOWEST * output, estimate.HIGHEST * output
         assert low <= took <= high + compiled, stage
-    ranges = estimate.ranges(found)
+    ranges = estimate.ranges(result)
     low, high = ranges["seconds"]
     assert low < sum(seconds.values()) < high
     assert high / low < 4  # wide, and it says something
@@ -70,9 +70,9 @@ def test_disk_is_what_a_run_of_small_holds():
     without = estimate_run(
         preset("small"), timing._replace(parameters=0), fine_tune=True
     )
-    found = estimate_run(preset("small"), timing, fine_tune=True)
+    result = estimate_run(preset("small"), timing, fine_tune=True)
     models = 8 * 3.73e6 + 31e6  # experience/, seven policies, a checkpoint
-    assert found.disk - without.disk == pytest.approx(models, rel=0.05)
+    assert result.disk - without.disk == pytest.approx(models, rel=0.05)
     known = estimate_run(preset("small"), timing, 69_709, fine_tune=True)
     none = estimate_run(preset("small"), timing, 0, fine_tune=True)
     assert known.disk - none.disk == pytest.approx(50.3e6, rel=0.05)
@@ -104,11 +104,11 @@ def test_stages_that_are_done_or_not_asked_for_cost_nothing():
 
 def test_a_warm_start_by_behaviour_cloning_alone_costs_nothing_more():
     config = preset("default")
-    found = estimate_run(config, MICRO, fine_tune=False)
-    both = found.seconds["bc"] + found.seconds["warmstart"]
-    rest = set(found.seconds) - {"bc", "warmstart"}
-    for done, left in (({"bc"}, found.seconds["warmstart"]), (set(), both)):
-        low, _ = estimate.ranges(found, rest | done)["seconds"]
+    result = estimate_run(config, MICRO, fine_tune=False)
+    both = result.seconds["bc"] + result.seconds["warmstart"]
+    rest = set(result.seconds) - {"bc", "warmstart"}
+    for done, left in (({"bc"}, result.seconds["warmstart"]), (set(), both)):
+        low, _ = estimate.ranges(result, rest | done)["seconds"]
         assert low == pytest.approx(estimate.LOWEST * left)
     alone = dataclasses.replace(config.warmstart, method="bc")
     config = dataclasses.replace(config, warmstart=alone)
@@ -148,8 +148,8 @@ def test_a_reward_model_that_is_not_there_yet_is_fitted_once():
             "transfer": dataclasses.replace(c.transfer, reward=transfer),
         }
         c = dataclasses.replace(c, **loops)
-        found = estimate_run(c, MICRO, fine_tune=True).seconds
-        return found.get("reward_model", 0.0)
+        result = estimate_run(c, MICRO, fine_tune=True).seconds
+        return result.get("reward_model", 0.0)
 
     own = RewardConfig(sources=("rule", "reward_model"))
     named = RewardConfig(
@@ -164,33 +164,33 @@ def test_a_reward_model_that_is_not_there_yet_is_fitted_once():
 def test_small_resources_are_warned_of_and_a_full_disk_is_refused(
     tmp_path, monkeypatch
 ):
-    found = estimate_run(preset("default"), MICRO, fine_tune=True)
-    assert estimate.warnings(found, tmp_path / "runs/new", 10**11) == []
-    (line,) = estimate.warnings(found, tmp_path, 10**9)
+    result = estimate_run(preset("default"), MICRO, fine_tune=True)
+    assert estimate.warnings(result, tmp_path / "runs/new", 10**11) == []
+    (line,) = estimate.warnings(result, tmp_path, 10**9)
     assert "memory: the machine has 1.0 GB" in line
     usage = shutil.disk_usage(tmp_path)
 
     def free(size):
-        told = usage._replace(free=int(size))
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: told)
+        output = usage._replace(free=int(size))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: output)
 
-    free(found.disk)
-    (line,) = estimate.warnings(found, tmp_path, None)
+    free(result.disk)
+    (line,) = estimate.warnings(result, tmp_path, None)
     assert "may be too little" in line
-    free(found.disk / 2)
+    free(result.disk / 2)
     with pytest.raises(RunError, match=r"disk: .* make room"):
-        estimate.warnings(found, tmp_path, None)
-    (tmp_path / "episodes.jsonl").write_bytes(b"x" * int(found.disk / 3))
+        estimate.warnings(result, tmp_path, None)
+    (tmp_path / "episodes.jsonl").write_bytes(b"x" * int(result.disk / 3))
     with pytest.raises(RunError, match=r"disk: .* make room"):  # another run's
-        estimate.warnings(found, tmp_path, None)
+        estimate.warnings(result, tmp_path, None)
     (tmp_path / "manifest.json").write_text("{}")
-    assert len(estimate.warnings(found, tmp_path, None)) == 1  # it is written already
+    assert len(estimate.warnings(result, tmp_path, None)) == 1  # it is written already
 
 
 def test_the_line_and_the_table_say_ranges():
-    found = estimate_run(preset("default"), MICRO, fine_tune=True)
-    line, *rows = estimate.table(found).splitlines()
-    assert line == estimate.summary(found)
+    result = estimate_run(preset("default"), MICRO, fine_tune=True)
+    line, *rows = estimate.table(result).splitlines()
+    assert line == estimate.summary(result)
     assert line.startswith("estimate: 6 min to ")
     assert {r.split()[0] for r in rows} == {
         name
@@ -213,29 +213,29 @@ def tiny(**changes):
 
 def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
-    found = timings.measure(tiny(), tmp_path)
-    assert found.update > 0
-    assert found.step > 0
-    assert 20_000 < found.parameters < 60_000  # nano: 448 x 32 and two small layers
-    assert found.vocabulary == 448
-    assert found.scratch > 0
-    asked = []
+    result = timings.measure(tiny(), tmp_path)
+    assert result.update > 0
+    assert result.step > 0
+    assert 20_000 < result.parameters < 60_000  # nano: 448 x 32 and two small layers
+    assert result.vocabulary == 448
+    assert result.scratch > 0
+    queries = []
 
     def update(config, mesh):
-        asked.append((config.model, mesh))
+        queries.append((config.model, mesh))
         kept = ("update", "parameters", "vocabulary", "scratch")
-        return {k: v for k, v in found._asdict().items() if k in kept}
+        return {k: v for k, v in result._asdict().items() if k in kept}
 
     monkeypatch.setattr(timings, "_update", update)
     monkeypatch.setattr(timings, "_step_seconds", lambda *_: 1.0)
-    assert 10 < found.real_steps <= timings.TIMED_STEPS
+    assert 10 < result.real_steps <= timings.TIMED_STEPS
     again = timings.measure(tiny(seed=3), tmp_path)
-    assert again == found._replace(real_steps=0)  # as it was found, for no step
-    assert asked == []
+    assert again == result._replace(real_steps=0)  # as it was found, for no step
+    assert queries == []
     assert timings.measure(tiny(model="micro"), tmp_path).step == 1.0
     mesh = make_mesh(parse_mesh("data=1"))
     assert timings.measure(tiny(), tmp_path, mesh).step == 1.0
-    assert asked == [("micro", None), ("nano", mesh)]
+    assert queries == [("micro", None), ("nano", mesh)]
     for path in tmp_path.iterdir():
         os.utime(path, (0, time.time() - timings.FRESH - 1))
     assert timings.measure(tiny(), tmp_path).step == 1.0
@@ -243,9 +243,9 @@ def test_a_machine_is_measured_once_for_each_setting(tmp_path, monkeypatch):
 
 def test_a_mesh_is_measured_as_it_is():
     mesh = make_mesh(parse_mesh("data=1"))
-    found = timings._update(tiny(), mesh)
-    assert found["update"] > 0
-    assert found["parameters"] == timings._update(tiny(), None)["parameters"]
+    result = timings._update(tiny(), mesh)
+    assert result["update"] > 0
+    assert result["parameters"] == timings._update(tiny(), None)["parameters"]
 
 
 # --- a server ------------------------------------------------------------------------
@@ -264,14 +264,14 @@ def test_a_server_is_asked_as_much_as_it_may_be_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
     with serving(ok(json.dumps(SAID))) as server:
         config = behind(server.url)
-        found = timings.measure(config, tmp_path)
+        result = timings.measure(config, tmp_path)
         assert len(server.posts) == 3
-        assert timings.measure(config, tmp_path) == found._replace(real_steps=0)
+        assert timings.measure(config, tmp_path) == result._replace(real_steps=0)
         assert len(server.posts) == 3
-    assert found.answer > 0
+    assert result.answer > 0
     # Of chat_server: 10 tokens of prompt and 4 of an answer.
-    assert (found.requests, found.tokens) == (1.0, 14.0)
-    assert found.cost == pytest.approx((10 * 1.0 + 4 * 10.0) / 1e6)
+    assert (result.requests, result.tokens) == (1.0, 14.0)
+    assert result.cost == pytest.approx((10 * 1.0 + 4 * 10.0) / 1e6)
 
 
 def test_what_a_server_is_asked_by_hand():
@@ -282,17 +282,17 @@ def test_what_a_server_is_asked_by_hand():
     steps += loop.monitor.real_eval_tasks * 4  # dev games, before training
     answers = config.fidelity.transitions + 0.6 * steps
     answers += loop.updates * loop.curriculum.proposals_per_update
-    found = estimate_run(config, served, fine_tune=False)
-    assert found.requests == pytest.approx(1.5 * answers)
-    assert found.tokens == pytest.approx(100 * answers)
-    assert found.cost == pytest.approx(0.01 * answers)
+    result = estimate_run(config, served, fine_tune=False)
+    assert result.requests == pytest.approx(1.5 * answers)
+    assert result.tokens == pytest.approx(100 * answers)
+    assert result.cost == pytest.approx(0.01 * answers)
     local = estimate_run(tiny(), served, fine_tune=False)
     assert local.requests == local.cost == 0
     stages = ("fidelity", "dream_check", "train")
-    apart = {k: found.seconds[k] - local.seconds[k] for k in stages}
+    apart = {k: result.seconds[k] - local.seconds[k] for k in stages}
     assert sum(apart.values()) == pytest.approx(2.0 * answers)
-    assert found.seconds["pretrain"] == 0
-    line = estimate.summary(found)
+    assert result.seconds["pretrain"] == 0
+    line = estimate.summary(result)
     least, most = 0.7 * 1.5 * answers, 1.5 * 1.5 * answers
     assert f"{least:,.0f} to {most:,.0f} questions to the server" in line
     assert "at its prices" in line
@@ -303,15 +303,15 @@ def test_what_a_server_is_asked_by_hand():
     )
     more = estimate_run(trusted, served, fine_tune=False)
     beside = loop.updates * loop.curriculum.proposals_per_update * 1.5
-    assert more.requests - beside == pytest.approx(4 * (found.requests - beside))
+    assert more.requests - beside == pytest.approx(4 * (result.requests - beside))
 
 
 def test_a_server_that_does_not_answer(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(timings, "SECONDS", 0.2)
     args = ["--preset", "tiny", "--env", "tests.doubles:Corridor"]
     with serving(status(400)) as server:
-        asked = ["--server", server.url]
-        assert main(["estimate", *args, *asked]) == 2
+        queries = ["--server", server.url]
+        assert main(["estimate", *args, *queries]) == 2
         assert "dreamgym estimate: " in capsys.readouterr().err
         config = behind(server.url)
         print_estimate(tmp_path / "r", config, fine_tune=False)
@@ -324,10 +324,10 @@ def test_a_tiny_run_takes_what_was_said(tmp_path, capsys):
     mostly what its programs take to load."""
     args = ["--preset", "tiny", "--env", "tests.doubles:Corridor"]
     assert main(["estimate", *args, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     assert main(["quickstart", *args, "--run-dir", str(tmp_path / "r")]) == 0
     assert "estimate: " in capsys.readouterr().err
     took = json.loads((tmp_path / "r/results.json").read_text())["seconds"]
-    assert said["seconds"][0] / 2 < sum(took.values()) < 2 * said["seconds"][1]
+    assert output["seconds"][0] / 2 < sum(took.values()) < 2 * output["seconds"][1]
     size = sum(p.stat().st_size for p in (tmp_path / "r").rglob("*") if p.is_file())
-    assert size < said["disk"][1]
+    assert size < output["disk"][1]

@@ -54,14 +54,14 @@ def test_the_ledger_agrees_with_every_stage(tmp_path, monkeypatch):
     Ledger.taken = Ledger.stop_at = 0
     root = tmp_path / "run"
     cli_estimate.print_estimate(root, preset("tiny", {"env.id": SPEC}), fine_tune=True)
-    asked = Ledger.taken
-    assert 0 < asked <= 40
+    queries = Ledger.taken
+    assert 0 < queries <= 40
     monkeypatch.undo()
     run, saw = run_all(root)
-    assert run.estimate_steps() == asked
+    assert run.estimate_steps() == queries
     check(run, saw)
     cli_estimate.print_estimate(root, run.config, fine_tune=True)  # known for a day
-    assert Ledger.taken == asked + sum(saw.values())
+    assert Ledger.taken == queries + sum(saw.values())
 
 
 def test_steps_of_interrupted_attempts_count(tmp_path):

@@ -62,37 +62,38 @@ def check_policy(row, limit):
 
 
 def check_results(root, seed=0, *, killed=False):
-    found = results(root)
-    assert found["schema"] == "dreamgym.run/2"
-    assert (found["preset"], found["seed"]) == ("tiny", seed)
-    assert {"python", "jax", "dreamgym"} <= found["versions"].keys()
-    assert list(found["seconds"]) == list(STAGES)
-    assert all(s >= 0 for s in found["seconds"].values())
-    assert found["seconds"]["pretrain"] > 0
-    assert tuple(found["policies"]) == ROWS
+    result = results(root)
+    assert result["schema"] == "dreamgym.run/2"
+    assert (result["preset"], result["seed"]) == ("tiny", seed)
+    assert {"python", "jax", "dreamgym"} <= result["versions"].keys()
+    assert list(result["seconds"]) == list(STAGES)
+    assert all(s >= 0 for s in result["seconds"].values())
+    assert result["seconds"]["pretrain"] > 0
+    assert tuple(result["policies"]) == ROWS
     collected = json.loads((root / "stages/collect.json").read_text())["numbers"]
     limit = collected["max_episode_steps"]
-    assert {check_policy(row, limit) for row in found["policies"].values()} == {8}
-    assert "dream_minus_warmstart" in found["paired"]
-    assert "dream_minus_bc" in found["paired"]
-    for name, d in found["paired"].items():
-        a, b = (found["policies"][n]["success"] for n in name.split("_minus_"))
+    assert {check_policy(row, limit) for row in result["policies"].values()} == {8}
+    assert "dream_minus_warmstart" in result["paired"]
+    assert "dream_minus_bc" in result["paired"]
+    for name, d in result["paired"].items():
+        a, b = (result["policies"][n]["success"] for n in name.split("_minus_"))
         assert d["low"] <= d["mean"] <= d["high"]
         if d["episodes"] == 8:
             assert math.isclose(d["mean"], a["mean"] - b["mean"], abs_tol=1e-9)
-    for family in found["families"].values():
+    for family in result["families"].values():
         assert tuple(family["policies"]) == ROWS
         assert "dream_minus_warmstart" in family["paired"]
         for row in family["policies"].values():
             check_policy(row, limit)
     for name in ROWS:
         games = sum(
-            check_policy(f["policies"][name], limit) for f in found["families"].values()
+            check_policy(f["policies"][name], limit)
+            for f in result["families"].values()
         )
         assert games == 8
-    assert 0.0 <= found["fidelity"]["exact"]["all"]["mean"] <= 1.0
-    check_costs(root, found["policies"], killed=killed)
-    return found
+    assert 0.0 <= result["fidelity"]["exact"]["all"]["mean"] <= 1.0
+    check_costs(root, result["policies"], killed=killed)
+    return result
 
 
 def check_costs(root, policies, *, killed):
@@ -161,9 +162,9 @@ def corridor(tmp_path_factory):
 
 def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
     root, out = corridor
-    found = check_results(root)
+    result = check_results(root)
     check_games(root)
-    assert found["families"].keys() == {"long", "short"}
+    assert result["families"].keys() == {"long", "short"}
     table = (root / "table.md").read_text()
     assert table.strip() in out
     assert out.splitlines()[-1] == f"report:  {root / 'report.html'}"
@@ -203,9 +204,9 @@ def test_the_whole_pipeline_on_the_real_environment(tmp_path):
     start = time.monotonic()
     finish(begin(tmp_path / "run"))
     assert time.monotonic() - start < 300  # 90 s on an idle machine
-    found = check_results(tmp_path / "run")
+    result = check_results(tmp_path / "run")
     check_games(tmp_path / "run")
-    assert found["families"].keys() == {"coin", "mapreader"}
+    assert result["families"].keys() == {"coin", "mapreader"}
 
 
 def test_the_same_command_again_does_nothing_and_says_the_same(corridor):
@@ -242,12 +243,12 @@ def test_episodes_alone_give_a_dream_policy_and_no_claim_about_the_real(tmp_path
     write_episodes(tmp_path / "mine.jsonl", some + lost)
     root = tmp_path / "run"
     out = finish(begin(root, "--episodes", str(tmp_path / "mine.jsonl")))
-    found = results(root)
-    assert "skipped: no environment" in found["skipped"]
+    result = results(root)
+    assert "skipped: no environment" in result["skipped"]
     assert "skipped: no environment" in out
     assert "skipped" in (root / "table.md").read_text()
-    assert found["policies"] == found["families"] == found["paired"] == {}
-    assert found["fidelity"]["transitions"] > 0
+    assert result["policies"] == result["families"] == result["paired"] == {}
+    assert result["fidelity"]["transitions"] > 0
     assert (root / "policies/dream/model.safetensors").is_file()
     assert not (root / "test").exists()
     assert not (root / "policies/s2r").exists()

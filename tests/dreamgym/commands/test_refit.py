@@ -54,8 +54,8 @@ def test_of_new_tasks_some_are_held_out(tmp_path):
     assert {e.task.id for e in dev} == {"place-8", "place-3"}
     assert not {e.task.id for e in dev} & {e.task.id for e in train}
     # Where the file says which, those.
-    said = [episode(0), episode(1, split="dev"), episode(2)]
-    write_episodes(tmp_path / "b.jsonl", said)
+    text = [episode(0), episode(1, split="dev"), episode(2)]
+    write_episodes(tmp_path / "b.jsonl", text)
     train, dev = run_episodes.joined(old, str(tmp_path / "b.jsonl"))
     assert {e.task.id for e in dev} == {"place-8", "place-1"}
 
@@ -95,10 +95,10 @@ def test_a_refit_starts_where_its_source_ended(tmp_path):
         dataclasses.replace(doubles.expert(t), id=f"n{i}") for i, t in enumerate(tasks)
     ]
     write_episodes(tmp_path / "new.jsonl.gz", fresh)
-    told = refit(old, tmp_path / "new.jsonl.gz", tmp_path / "new")
+    data = refit(old, tmp_path / "new.jsonl.gz", tmp_path / "new")
     run = Run.open(tmp_path / "new")
     assert run.config.data.base_run == str((tmp_path / "old").resolve())
-    assert json.loads(run.path("refit.json").read_text()) == told
+    assert json.loads(run.path("refit.json").read_text()) == data
     # The source is as it was; its tokenizer is kept.
     assert before == {p.name: p.read_bytes() for p in old.path("experience").iterdir()}
     new, tok = (
@@ -108,7 +108,7 @@ def test_a_refit_starts_where_its_source_ended(tmp_path):
     text = "at 3 go right, take the coin"
     assert new.tokenizer.encode(text) == tok.encode(text)
     # Both on the same unseen games; the fit went on from lower ground.
-    assert told["before"]["transitions"] == told["after"]["transitions"] > 0
+    assert data["before"]["transitions"] == data["after"]["transitions"] > 0
     curves = [
         [
             json.loads(x)
@@ -120,4 +120,4 @@ def test_a_refit_starts_where_its_source_ended(tmp_path):
     sizes = [len(read_episodes(r.path("episodes.jsonl"))) for r in (old, run)]
     assert sizes[1] > sizes[0]
     assert len(new.memory) > len(run_experience.load_experience(old).memory)
-    assert np.isfinite(told["after"]["exact"]["all"]["mean"])
+    assert np.isfinite(data["after"]["exact"]["all"]["mean"])

@@ -18,11 +18,11 @@ from worldmodel.memory import ReplayMemory
 
 
 def episode(name, family, won):
-    found = doubles.expert(doubles.task(0, 1, 2))
-    task = dataclasses.replace(found.task, id=name, family=family)
-    steps = found.transitions if won else found.transitions[:1]
+    result = doubles.expert(doubles.task(0, 1, 2))
+    task = dataclasses.replace(result.task, id=name, family=family)
+    steps = result.transitions if won else result.transitions[:1]
     return dataclasses.replace(
-        found, id=name, task=task, success=won, transitions=steps
+        result, id=name, task=task, success=won, transitions=steps
     )
 
 
@@ -71,10 +71,10 @@ def test_episodes_are_dreamed_once_and_kept(run, monkeypatch):
     views, text = report.episode_views(run)
     assert text == "Held-out dev episodes."
     assert [v["id"] for v in views] == ["x"]
-    asked = model.asked
-    assert asked == len(views[0]["steps"]) > 0
+    num_queries = model.asked
+    assert num_queries == len(views[0]["steps"]) > 0
     assert report.episode_views(run) == (views, text)
-    assert model.asked == asked
+    assert model.asked == num_queries
     write_episodes(run.path("test/dream.jsonl"), [episode("y", "coin", False)])
     views, text = report.episode_views(run)  # others are there now
     assert [v["id"] for v in views] == ["y"]

@@ -20,11 +20,11 @@ def run(tmp_path, monkeypatch):
     made = Run(
         tmp_path / "r", preset("tiny", env=EnvConfig(id="tests.doubles:Corridor"))
     )
-    found = doubles.episode(doubles.task(0, 1, 2), ["fly", "go right", "go left"])
-    found = dataclasses.replace(found, id="mine")
-    write_episodes(made.path("dev.jsonl"), [found])
+    result = doubles.episode(doubles.task(0, 1, 2), ["fly", "go right", "go left"])
+    result = dataclasses.replace(result, id="mine")
+    write_episodes(made.path("dev.jsonl"), [result])
     write_episodes(made.path("episodes.jsonl"), [])
-    monkeypatch.setattr(show, "read", lambda _: ([], [found]))
+    monkeypatch.setattr(show, "read", lambda _: ([], [result]))
     monkeypatch.setattr(show, "load_experience", lambda *_, **__: Still())
     return made
 

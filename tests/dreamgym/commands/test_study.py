@@ -51,10 +51,10 @@ def written(tmp_path, text=TEXT):
 
 def test_cells_are_every_combination(tmp_path):
     grid = study.read_study(written(tmp_path))
-    found = list(study.cells(grid))
-    assert len(found) == 2 * 2 * 2
-    assert found[1] == {"variant": "all", "seed": 0, "collect.episodes": 30}
-    configs = [study.config_of(grid, c) for c in found]
+    results = list(study.cells(grid))
+    assert len(results) == 2 * 2 * 2
+    assert results[1] == {"variant": "all", "seed": 0, "collect.episodes": 30}
+    configs = [study.config_of(grid, c) for c in results]
     assert len({c.digest() for c in configs}) == 8
     last = configs[-1]
     assert (last.seed, last.collect.episodes, last.experience.history) == (1, 30, 0)
@@ -66,8 +66,8 @@ def test_cells_are_every_combination(tmp_path):
 def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
     grid = study.read_study(written(tmp_path))
     first, second = list(study.cells(grid))[:2]
-    told = study.compute(grid, first, tmp_path / "r")
-    assert told["values"] == {"episodes": 20}
+    output = study.compute(grid, first, tmp_path / "r")
+    assert output["values"] == {"episodes": 20}
     study.compute(grid, second, tmp_path / "r")
     lines = study.table(grid, tmp_path / "r").splitlines()
     assert lines[0] == "| variant | collect.episodes | seeds | episodes |"
@@ -94,7 +94,7 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('preset = "tiny"', 'preset = "huge"', "unknown preset 'huge'"),
         (
@@ -135,8 +135,8 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
         ),
     ],
 )
-def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, told):
-    with pytest.raises(RunError, match=told):
+def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, message):
+    with pytest.raises(RunError, match=message):
         study.read_study(written(tmp_path, TEXT.replace(old, new)))
 
 
@@ -153,13 +153,13 @@ def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, cap
     fault = RunError("no successful episode")
     command = ["study", str(path), "--root", str(tmp_path / "r")]
     assert cli.main(command) == 2
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert len(tried) == 8
-    assert "| all | 20 | 1 of 2 |" in told.out
-    assert "| no history | 30 | 2 of 2 |" in told.out
+    assert "| all | 20 | 1 of 2 |" in output.out
+    assert "| no history | 30 | 2 of 2 |" in output.out
     name = "variant=all seed=0 collect.episodes=20: no successful episode"
-    assert f"cell {name}" in told.err  # at once, and in the end
-    assert f"study: 2 cells failed, and are blank:\n  {name}\n" in told.err
+    assert f"cell {name}" in output.err  # at once, and in the end
+    assert f"study: 2 cells failed, and are blank:\n  {name}\n" in output.err
     assert cli.main([*command, "--table"]) == 0
     tried.clear()
     fault = run_chat.ServerLost("nobody there")  # nor will there be for the next
@@ -170,11 +170,11 @@ def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, cap
 def test_a_column_that_is_not_there_is_named(tmp_path):
     text = TEXT.replace("numbers.episodes", "numbers.speed")
     grid = study.read_study(written(tmp_path, text))
-    found = study.compute(grid, next(study.cells(grid)), tmp_path / "r")
-    assert found["values"] == {"episodes": None}
-    *rows, said = study.table(grid, tmp_path / "r").splitlines()
+    result = study.compute(grid, next(study.cells(grid)), tmp_path / "r")
+    assert result["values"] == {"episodes": None}
+    *rows, output = study.table(grid, tmp_path / "r").splitlines()
     assert rows[2].endswith("| 1 of 2 |  |")
-    assert "column 'episodes': no finished cell has a value at" in said
+    assert "column 'episodes': no finished cell has a value at" in output
     with pytest.raises(RunError, match="no such file"):
         study.read_study(tmp_path / "none.toml")
 
@@ -237,15 +237,17 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
     table = StageTable([collect, warmstart, evaluate])
     monkeypatch.setattr(study, "STAGES", table)
     for cell in study.cells(of):
-        found = study.compute(of, cell, tmp_path / "r")
+        result = study.compute(of, cell, tmp_path / "r")
     assert played == [True] * 2  # after the last stage; cells that agree share it
-    assert found["games"]["g0"] == {"family": "long", "success": {"bc": False}}
-    assert found["games"]["g2"]["success"] == {"bc": None}
-    told = study.table(of, tmp_path / "r").splitlines()
-    assert told[2].startswith("| all | 20 | 2 of 2 | 1.000 [0.342, 1.000] | 1.000 [")
-    assert told[5].startswith("| no history | 30 | 2 of 2 | 0.500 [0.095, 0.905] | 0.0")
-    assert told[7] == "no history 20 minus all 20, same seeds, same games:"
-    assert told[9] == "- long: -1.000 [-1.000, -1.000], 2 games"
+    assert result["games"]["g0"] == {"family": "long", "success": {"bc": False}}
+    assert result["games"]["g2"]["success"] == {"bc": None}
+    output = study.table(of, tmp_path / "r").splitlines()
+    assert output[2].startswith("| all | 20 | 2 of 2 | 1.000 [0.342, 1.000] | 1.000 [")
+    assert output[5].startswith(
+        "| no history | 30 | 2 of 2 | 0.500 [0.095, 0.905] | 0.0"
+    )
+    assert output[7] == "no history 20 minus all 20, same seeds, same games:"
+    assert output[9] == "- long: -1.000 [-1.000, -1.000], 2 games"
     assert study.plot(of, tmp_path / "r").is_file()
 
 
@@ -307,10 +309,10 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     left = [set(STAGES) - done for _, done in study.unfinished(grid, tmp_path / "r")]
     for names, cell in zip(left, study.cells(grid), strict=True):
         ran.clear()
-        found = study.compute(grid, cell, tmp_path / "r")
+        result = study.compute(grid, cell, tmp_path / "r")
         assert ran == expected[cell["variant"]], cell
         assert names == set(ran)  # as was foretold
-        roots.append(tmp_path / "r/runs" / found["digest"])
+        roots.append(tmp_path / "r/runs" / result["digest"])
         ran.clear()
         study.compute(grid, cell, tmp_path / "r")
         assert ran == []
@@ -392,10 +394,10 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     assert cli.main([*command, "--table"]) == 0
     assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out
     assert cli.main([*command, "--confirm", "6"]) == 0
-    told = capsys.readouterr()
-    assert "| long | 1 of 2 | 0.000 [" in told.out
-    assert "| short | 2 of 2 | 0.500 [" in told.out
-    assert told.err.count("not finished") == 1
+    output = capsys.readouterr()
+    assert "| long | 1 of 2 | 0.000 [" in output.out
+    assert "| short | 2 of 2 | 0.500 [" in output.out
+    assert output.err.count("not finished") == 1
     assert played == [(0, "bc"), (1, "bc"), (0, "bc")]  # the fourth had not finished
     every = [t.id for t in doubles.tasks("test")]
     for run in (root / "runs").iterdir():
@@ -419,7 +421,7 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "given", "told"),
+    ("old", "new", "given", "message"),
     [
         ("[columns]", "[columns]", "0", "--confirm: expected at least 1 task, got 0"),
         ('bc = "test/bc"\n', "", "3", "no column names a policy's test games"),
@@ -432,12 +434,12 @@ def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     ],
 )
 def test_fresh_games_that_cannot_be_are_refused(
-    confirmed, capsys, old, new, given, told
+    confirmed, capsys, old, new, given, message
 ):
     path, root, played = confirmed
     path.write_text(CONFIRMED.replace(old, new))
     assert cli.main(["study", str(path), "--root", str(root), "--confirm", given]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert played == []
 
 

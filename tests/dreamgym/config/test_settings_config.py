@@ -124,7 +124,7 @@ def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cls", "settings", "told"),
+    ("cls", "settings", "message"),
     [
         (CollectConfig, {"train_tasks": 0}, "train_tasks"),
         (
@@ -136,8 +136,8 @@ def test_the_content_of_the_episodes_enters_the_digest(tmp_path):
         (stages.EvaluateConfig, {"temperature": -1.0}, "temperature"),
     ],
 )
-def test_bad_settings_are_refused_by_name(cls, settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_settings_are_refused_by_name(cls, settings, message):
+    with pytest.raises(ValueError, match=message):
         cls(**settings)
 
 
@@ -182,7 +182,7 @@ def test_the_public_names_are_there():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"train.curriculum.step_limit.initial": 99, "env.max_episode_steps": 8},
@@ -198,8 +198,8 @@ def test_the_public_names_are_there():
         ),
     ],
 )
-def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, message):
+    with pytest.raises(ValueError, match=message):
         overrides.changed_by(presets.preset("tiny"), settings)
     one = {"bc.fit.steps": 1, "warmstart.method": "sr"}
     assert overrides.changed_by(presets.preset("tiny"), one).bc.fit.steps == 1

@@ -39,12 +39,12 @@ def test_tasks_of_an_environment_are_its_own_up_to_a_count():
 
 def test_an_environment_without_tasks_has_seeds_that_never_meet():
     env = doubles.Bare()
-    found = {s: base.tasks_of(env, "bare", s, 50) for s in base.SPLITS}
-    seeds = [t.options["seed"] for tasks in found.values() for t in tasks]
-    names = [t.id for tasks in found.values() for t in tasks]
+    result = {s: base.tasks_of(env, "bare", s, 50) for s in base.SPLITS}
+    seeds = [t.options["seed"] for tasks in result.values() for t in tasks]
+    names = [t.id for tasks in result.values() for t in tasks]
     assert len(set(seeds)) == len(set(names)) == 150
-    assert {t.split for t in found["dev"]} == {"dev"}
-    assert {t.env for t in found["dev"]} == {"bare"}
+    assert {t.split for t in result["dev"]} == {"dev"}
+    assert {t.env for t in result["dev"]} == {"bare"}
 
 
 def test_begin_hands_over_seed_and_task_and_keeps_what_was_told():
@@ -95,8 +95,8 @@ def test_success_is_told_or_a_positive_return_at_the_end(answer, earned, won):
 
 
 def test_take_keeps_names_of_rewards_and_the_two_ends_apart():
-    told = {"rewards": {"a": 1, "b": -0.25}, "invalid": True, "reveals": False}
-    step = base.take(Fixed(0.75, False, True, told), "a")
+    output = {"rewards": {"a": 1, "b": -0.25}, "invalid": True, "reveals": False}
+    step = base.take(Fixed(0.75, False, True, output), "a")
     assert step.rewards == {"a": 1.0, "b": -0.25}
     assert (step.terminated, step.truncated, step.invalid) == (False, True, True)
     assert step.reveals is False
@@ -113,8 +113,8 @@ TASKS = [doubles.task(0, 1, 2), doubles.task(2, 1, 2), doubles.task(1, 1, 2)]
 
 
 def test_what_numpy_says_can_be_written():
-    told = {"invalid": np.True_, "reveals": np.False_, "success": np.True_}
-    step = base.take(Fixed(np.float32(0.5), np.True_, np.False_, told), "a")
+    output = {"invalid": np.True_, "reveals": np.False_, "success": np.True_}
+    step = base.take(Fixed(np.float32(0.5), np.True_, np.False_, output), "a")
     assert [step.invalid, step.reveals, step.success] == [True, False, True]
     json.dumps(step._asdict())
     quiet = base.take(Fixed(0.0, False, False, {}), "a")
@@ -124,10 +124,12 @@ def test_what_numpy_says_can_be_written():
 def test_an_action_is_invalid_as_told_else_where_nothing_changed():
     (t,) = doubles.episode(TASKS[0], ["go right"]).transitions
     same = dataclasses.replace(t, next_state=t.state)
-    for told, moved, stuck in ((None, False, True), (True, True, True),
+    for output, moved, stuck in ((None, False, True), (True, True, True),
                                (False, False, False)):  # fmt: skip
-        assert base.counts_as_invalid(dataclasses.replace(t, invalid=told)) is moved
-        assert base.counts_as_invalid(dataclasses.replace(same, invalid=told)) is stuck
+        assert base.counts_as_invalid(dataclasses.replace(t, invalid=output)) is moved
+        assert (
+            base.counts_as_invalid(dataclasses.replace(same, invalid=output)) is stuck
+        )
 
 
 class Odd(doubles.Corridor):
@@ -144,11 +146,11 @@ def test_tasks_that_cannot_be_begun_or_written_stay_as_they_are(capsys):
     numpy = dataclasses.replace(TASKS[2], options={"seed": np.int64(3)})
     given = [TASKS[0], TASKS[1], numpy, doubles.task(3, 1, 4)]
     bare = [dataclasses.replace(t, initial_state=()) for t in given]
-    found = base.begin_all(Odd(), bare)
-    assert found[:3] == bare[:3]
-    assert found[3] == given[3]
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split("begun: ")[1].split(":")[0] for line in told] == [
+    results = base.begin_all(Odd(), bare)
+    assert results[:3] == bare[:3]
+    assert results[3] == given[3]
+    output = capsys.readouterr().err.splitlines()
+    assert [line.split("begun: ")[1].split(":")[0] for line in output] == [
         "RuntimeError", "UnicodeEncodeError", "TypeError",
     ]  # fmt: skip
     with pytest.raises(UnicodeEncodeError):
@@ -204,9 +206,9 @@ def test_a_capability_is_seen_where_its_method_is_and_behind_wrappers(lookup, me
     env = Capable()
     assert lookup(env) is env
     wrapped = gymnasium.wrappers.OrderEnforcing(Shouting(env))
-    found = lookup(wrapped)
-    assert found is not None
-    assert callable(getattr(found, method))
+    result = lookup(wrapped)
+    assert result is not None
+    assert callable(getattr(result, method))
     assert lookup(doubles.Bare()) is None
     assert lookup(Shouting(doubles.Bare())) is None
 
@@ -216,9 +218,9 @@ def test_a_wrappers_own_method_comes_first():
         def valid_actions(self):
             return ["wait"]
 
-    found = base.as_valid_actions(Shouting(Slow(doubles.Corridor())))
-    assert found is not None
-    assert found.valid_actions() == ["wait"]
+    result = base.as_valid_actions(Shouting(Slow(doubles.Corridor())))
+    assert result is not None
+    assert result.valid_actions() == ["wait"]
 
 
 def test_a_fork_of_a_wrapped_environment_keeps_its_wrappers():
@@ -278,8 +280,8 @@ def test_an_interrupt_is_no_failure_of_the_environment(error):
 
 
 def test_a_step_as_a_record():
-    told = {"rewards": {"a": 1.0}, "invalid": False, "reveals": True}
-    step = base.take(Fixed(1.0, True, False, told), "a")
+    output = {"rewards": {"a": 1.0}, "invalid": False, "reveals": True}
+    step = base.take(Fixed(1.0, True, False, output), "a")
     record = step.transition(("here",), "open", "a door")
     assert record == Transition(
         state=("here",),

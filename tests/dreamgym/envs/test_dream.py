@@ -79,8 +79,8 @@ def test_a_refused_action_is_known_by_its_answer():
     task = doubles.task(0, 1, 3)
     envs = DreamVectorEnv(doubles.RuleModel(), 1, max_steps=9)
     envs.reset(options={"tasks": [task]})
-    told = [envs.step([action])[0].invalid for action in ("fly", "go right")]
-    assert told == [True, False]
+    info = [envs.step([action])[0].invalid for action in ("fly", "go right")]
+    assert info == [True, False]
 
 
 def test_a_reply_without_sense_ends_one_trajectory_unscored():
@@ -117,9 +117,9 @@ def test_the_single_view_answers_as_the_real_one():
         seen = [e.reset(options={"task": task})[0] for e in (env, real)]
         assert seen[0] == seen[1]
         for action in ["fly", *doubles.plan(task.initial_state)]:
-            dreamed, told = env.step(action), real.step(action)
-            assert dreamed[:4] == told[:4]
-            assert dreamed[4]["success"] == told[4]["success"]
+            dreamed, info = env.step(action), real.step(action)
+            assert dreamed[:4] == info[:4]
+            assert dreamed[4]["success"] == info[4]["success"]
             assert sum(dreamed[4]["rewards"].values()) == dreamed[1]
 
 

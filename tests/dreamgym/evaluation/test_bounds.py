@@ -86,9 +86,9 @@ def test_the_bound_never_fails(seed, states, actions, discount, error, step, sha
     old = rng.dirichlet(np.ones(actions), states) * 0.98 + 0.02 / actions
     other = rng.dirichlet(np.ones(actions), states) * 0.98 + 0.02 / actions
     new = (1 - step) * old + step * other
-    found = promised(real, dream, old, new, discount)
+    result = promised(real, dream, old, new, discount)
     gained = returned(real, new, discount) - returned(real, old, discount)
-    assert gained >= found.total - 1e-8
+    assert gained >= result.total - 1e-8
     apart = abs(returned(real, new, discount) - returned(dream, new, discount))
     eps_r, eps_p = errors(real, dream)
     most = bounds.lemma1(eps_r=eps_r, eps_p=eps_p, discount=discount, r_max=1.0)
@@ -152,21 +152,21 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("eps_p", "gain", "told"),
+    ("eps_p", "gain", "message"),
     [
         (0.0, 0.02, "the new policy is better in the real environment, if"),
         (0.001, 0.02, "it promises no gain. The experience model costs most"),
         (1.0, 0.02, "it says nothing, as no policy can lose more than 10"),
     ],
 )
-def test_what_the_bound_says_in_words(eps_p, gain, told):
+def test_what_the_bound_says_in_words(eps_p, gain, message):
     bound = bounds.theorem1(
         gain=gain, delta=1e-5, eps_r=0.0, eps_p=eps_p, discount=0.9, r_max=1.0
     )
-    said = bounds.sentence(bound, discount=0.9, measured=400)
-    assert told in said
-    assert "among 400 transitions" in said
-    assert "lower estimate" in said
+    text = bounds.sentence(bound, discount=0.9, measured=400)
+    assert message in text
+    assert "among 400 transitions" in text
+    assert "lower estimate" in text
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ def test_the_best_update_of_a_curve_is_told():
         {"update": 2, "surrogate_gain": 0.02, "update_kl_max_turn": 1e-6},
         {"update": 3},  # nothing was learned
     ]
-    found = bounds.best_bound(curve, discount=0.9, **errors)
-    assert (found["update"], found["updates"], found["measured"]) == (2, 2, 10)
-    np.testing.assert_allclose(found["gain"], 0.2)
-    np.testing.assert_allclose(found["total"], 0.2 - 3600 * 1e-6)
-    assert found["sentence"].startswith("Best of 2 updates: Theorem 1 at discount 0.9")
-    assert "the new policy is better" in found["sentence"]
+    result = bounds.best_bound(curve, discount=0.9, **errors)
+    assert (result["update"], result["updates"], result["measured"]) == (2, 2, 10)
+    np.testing.assert_allclose(result["gain"], 0.2)
+    np.testing.assert_allclose(result["total"], 0.2 - 3600 * 1e-6)
+    assert result["sentence"].startswith("Best of 2 updates: Theorem 1 at discount 0.9")
+    assert "the new policy is better" in result["sentence"]
     # A mean advantage of 3 takes a reward of 0.3 at least, where 0.1 was seen.
     rich = [{"update": 4, "surrogate_gain": 3.0, "update_kl_max_turn": 0.0}]
     small = errors | {"r_max": 0.1, "eps_p": 1.0}

@@ -19,8 +19,8 @@ LOOP = [
 FIT = [{"step": 10, "loss": 1.0, "held_out/loss": 2.0}, {"step": 20, "loss": 0.5}]
 
 
-def lines(panel, **found):
-    return dict(curves.points(panel, found))
+def lines(panel, **result):
+    return dict(curves.points(panel, result))
 
 
 def test_a_line_has_the_points_that_are_known():
@@ -52,26 +52,28 @@ def test_a_fit_is_drawn_by_step_and_what_is_no_number_is_left_out():
 
 
 def test_only_panels_with_a_line_become_figures():
-    found = curves.figures({"dream": LOOP, "fit": FIT})
-    titles = [f["title"] for f in found]
+    results = curves.figures({"dream": LOOP, "fit": FIT})
+    titles = [f["title"] for f in results]
     assert titles == [
         "Success of rollouts", "Success by family", "Groups with a signal",
         "Held-out loss of fits",
     ]  # fmt: skip
-    assert all(f["uri"].startswith("data:image/svg+xml;base64,") for f in found)
+    assert all(f["uri"].startswith("data:image/svg+xml;base64,") for f in results)
     assert curves.figures({}) == []
 
 
 def test_names_of_families_are_no_tex_and_no_trouble():
     rows = [{"update": 1, f"success/{ATTACK}": 0.5, "success/_hidden": 0.1}]
-    (found,) = curves.figures({"$x_{": rows})
-    assert found["title"] == "Success by family"
+    (result,) = curves.figures({"$x_{": rows})
+    assert result["title"] == "Success by family"
 
 
 def test_many_families_leave_room_for_the_plot():
     rows = [{"update": 1} | {f"success/{'long name' * 9}{i}": 0.5 for i in range(99)}]
-    (found,) = curves.figures({"dream": rows})  # too little room is a warning: an error
-    assert found["title"] == "Success by family"
+    (result,) = curves.figures(
+        {"dream": rows}
+    )  # too little room is a warning: an error
+    assert result["title"] == "Success by family"
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: p.title)

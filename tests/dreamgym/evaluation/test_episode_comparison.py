@@ -48,11 +48,11 @@ def test_a_line_that_occurs_twice_matches_once():
     real = helpers.transition(("a",), "x", ("lamp", "lamp", "door"))
     answer = Prediction(("lamp", "door"), 0.0, "go", "", 0.5, None)
     step = ComparedStep(real, real.state, answer, ())
-    (found,) = episode_view(EPISODE, [step], as_lines)["steps"]
-    assert found["real"] == [["lamp", True], ["lamp", False], ["door", True]]
-    assert all(same for _, same in found["dream"]["lines"])
-    assert not found["dream"]["same_state"]
-    assert not found["hidden_difference"]
+    (result,) = episode_view(EPISODE, [step], as_lines)["steps"]
+    assert result["real"] == [["lamp", True], ["lamp", False], ["door", True]]
+    assert all(same for _, same in result["dream"]["lines"])
+    assert not result["dream"]["same_state"]
+    assert not result["hidden_difference"]
 
 
 def test_what_the_answer_was_made_of_is_there():
@@ -72,17 +72,17 @@ def test_how_both_ended_is_said():
     broken = steps()[1]._replace(
         dreamed=steps()[1].dreamed._replace(error="no reward", outcome="go")
     )
-    found = episode_view(EPISODE, [steps()[0], broken], as_lines)
-    assert found["dreamed_outcome"] == "the dream breaks off at step 2"
-    assert found["steps"][1]["dream"]["error"] == "no reward"
-    assert not found["steps"][1]["dream"]["same_end"]
+    result = episode_view(EPISODE, [steps()[0], broken], as_lines)
+    assert result["dreamed_outcome"] == "the dream breaks off at step 2"
+    assert result["steps"][1]["dream"]["error"] == "no reward"
+    assert not result["steps"][1]["dream"]["same_end"]
 
 
 def test_a_difference_that_people_do_not_see_is_said():
-    found = episode_view(EPISODE, steps(), lambda _: ["a room"])["steps"]
-    assert not found[0]["hidden_difference"]
-    assert found[1]["hidden_difference"]
-    assert found[1]["dream"]["raw"] == ["fog"]
+    results = episode_view(EPISODE, steps(), lambda _: ["a room"])["steps"]
+    assert not results[0]["hidden_difference"]
+    assert results[1]["hidden_difference"]
+    assert results[1]["dream"]["raw"] == ["fog"]
 
 
 class Fog:
@@ -105,16 +105,16 @@ class Fog:
 
 def test_an_episode_goes_on_from_the_states_of_the_dream():
     model, one = Fog(), EPISODE.transitions[0]
-    found = compare_episode(model, lambda _: [(1.0, one)], EPISODE)
-    assert [s.state for s in found] == [one.state, ("fog",), ("fog",)]
-    assert [s.dreamed is None for s in found] == [False, False, True]
+    results = compare_episode(model, lambda _: [(1.0, one)], EPISODE)
+    assert [s.state for s in results] == [one.state, ("fog",), ("fog",)]
+    assert [s.dreamed is None for s in results] == [False, False, True]
     assert [q.past for q in model.queries] == [(), ("press lamp",)]
-    assert found[0].recalled == ((1.0, one),)
+    assert results[0].recalled == ((1.0, one),)
 
 
 def test_a_single_step_begins_at_the_real_state():
     model = Fog()
-    found = compare_step(model, lambda _: [], EPISODE, 2)
-    assert found.state == EPISODE.transitions[2].state
+    result = compare_step(model, lambda _: [], EPISODE, 2)
+    assert result.state == EPISODE.transitions[2].state
     assert model.queries[0].past == ("press lamp", "nothing")
-    assert found.dreamed.outcome == "go"
+    assert result.dreamed.outcome == "go"

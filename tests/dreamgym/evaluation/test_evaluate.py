@@ -21,13 +21,13 @@ def envs(size=3):
 def test_one_episode_a_game_in_order():
     games = list(doubles.tasks("test")[:5])
     policy = doubles.Scripted(doubles.expert_rule)
-    told = []
-    found = evaluate.play(
+    messages = []
+    results = evaluate.play(
         policy, envs(), games, seed=0, temperature=0.5,
-        progress=lambda *x: told.append(x),
+        progress=lambda *x: messages.append(x),
     )  # fmt: skip
-    assert [t.episode.task for t in found] == games
-    assert told[-1] == (5, 5)
+    assert [t.episode.task for t in results] == games
+    assert messages[-1] == (5, 5)
 
 
 def test_the_noise_of_a_game_is_the_same_for_every_policy():
@@ -73,9 +73,9 @@ def test_a_policy_without_a_scored_episode_has_no_numbers(rows):
 
 def test_families_apart_in_order_of_name():
     rows = [doubles.trajectory(x, WIN) for x in (A, B, A)]
-    found = evaluate.by_family(rows)
-    assert list(found) == ["long", "short"]
-    assert found["short"] == [rows[0], rows[2]]
+    result = evaluate.by_family(rows)
+    assert list(result) == ["long", "short"]
+    assert result["short"] == [rows[0], rows[2]]
 
 
 def test_pairs_are_games_where_both_were_scored():

@@ -53,11 +53,11 @@ def test_sentences_say_what_was_measured_and_what_it_is_worth():
         "action_agreement": {"mean": 0.62, "count": 120},
         "dream_success": {"mean": 0.4, "episodes": 10},
     }
-    said = sentences(
+    messages = sentences(
         {"policies": {"bc": row}, "outcome_agreement": {"mean": 0.475, "count": 42}}
     )
-    assert "no success in the real one" in said[0]
-    assert said[1] == (
+    assert "no success in the real one" in messages[0]
+    assert messages[1] == (
         "bc takes the recorded action in 62 % of 120 states of held-out "
         "demonstrations, and it wins 40 % of 10 dev tasks in the dream."
     )
@@ -66,7 +66,7 @@ def test_sentences_say_what_was_measured_and_what_it_is_worth():
         {"policies": {"bc": lost}, "outcome_agreement": {"mean": None, "count": 0}}
     )
     assert unscored.endswith("none of its episodes in the dream could be scored.")
-    assert "of 42 recorded episodes" in said[2]
-    assert said[2].endswith("48 % end as recorded.")
+    assert "of 42 recorded episodes" in messages[2]
+    assert messages[2].endswith("48 % end as recorded.")
     nobody = {"policies": {}, "outcome_agreement": {"mean": None, "count": 0}}
     assert len(sentences(nobody)) == 1

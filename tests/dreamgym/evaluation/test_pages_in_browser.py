@@ -70,10 +70,10 @@ def opened(pages, folder):
         [*command, frames(pages, folder).as_uri()],
         capture_output=True, text=True, timeout=180, check=True,
     )  # fmt: skip
-    found = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:]
-    assert found[1], done.stderr[-2000:]
-    return json.loads(found[1].replace("&gt;", ">").replace("&amp;", "&"))
+    results = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert results, done.stderr[-2000:]
+    assert results[1], done.stderr[-2000:]
+    return json.loads(results[1].replace("&gt;", ">").replace("&amp;", "&"))
 
 
 def without_policy(text):
@@ -101,10 +101,10 @@ def hostile_pages(folder):
 
 def test_hostile_text_runs_nothing_and_no_page_is_too_wide(tmp_path):
     pages = {n: without_policy(t) for n, t in hostile_pages(tmp_path).items()}
-    found = opened(pages, tmp_path)
-    assert found.pop("owned") == []
-    assert len(found) == 6
-    for name, seen in found.items():
+    results = opened(pages, tmp_path)
+    assert results.pop("owned") == []
+    assert len(results) == 6
+    for name, seen in results.items():
         assert seen["scripts"] == 0, name
         assert seen["width"] <= seen["room"], (name, seen)
         assert seen["wide"] == [], (name, seen)
@@ -118,10 +118,10 @@ def test_the_trap_works(tmp_path):
     """The same text, not escaped, runs; a table without its box is too wide."""
     text = f"<!doctype html><body>{hostile.ATTACK}".encode(errors="replace").decode()
     wide = "<!doctype html><body><div style='width:2000px'>x</div>"
-    found = opened({"bad": text, "wide": wide}, tmp_path)
-    assert {"script", "img"} <= set(found["owned"])
-    assert found["wide phone"]["width"] > found["wide phone"]["room"]
-    assert found["wide desktop"]["wide"]
+    result = opened({"bad": text, "wide": wide}, tmp_path)
+    assert {"script", "img"} <= set(result["owned"])
+    assert result["wide phone"]["width"] > result["wide phone"]["room"]
+    assert result["wide desktop"]["wide"]
 
 
 def test_the_policy_of_a_page_stops_scripts_on_its_own(tmp_path):

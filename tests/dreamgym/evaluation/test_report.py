@@ -78,8 +78,8 @@ def test_write_leaves_table_and_plots(tmp_path):
     loop = [{"update": n, "success": n / 4, "kl": 0.1} for n in (1, 2)] + [
         {"update": 3}
     ]
-    told = {"fit": fit, "dream": loop, "lost": loop[2:], "odd": [{"step": 1}]}
-    for name, rows in told.items():
+    output = {"fit": fit, "dream": loop, "lost": loop[2:], "odd": [{"step": 1}]}
+    for name, rows in output.items():
         (tmp_path / f"curves/{name}.jsonl").write_text(
             "".join(json.dumps(r) + "\n" for r in rows)
         )
@@ -91,9 +91,9 @@ def test_write_leaves_table_and_plots(tmp_path):
 
 @pytest.mark.parametrize("first", [0.0, 0.9])
 def test_the_success_plot_shows_the_numbers(tmp_path, first):
-    found = results()
-    found["policies"]["bc"] = row(first)
-    report.plot_success(found, tmp_path / "a.png")
+    result = results()
+    result["policies"]["bc"] = row(first)
+    report.plot_success(result, tmp_path / "a.png")
     report.plot_success(results(), tmp_path / "b.png")
     a, b = picture(tmp_path / "a.png"), picture(tmp_path / "b.png")
     assert a.shape == b.shape
@@ -101,12 +101,12 @@ def test_the_success_plot_shows_the_numbers(tmp_path, first):
 
 
 def test_a_policy_that_learned_nothing_is_marked():
-    found = results()
-    found["policies"]["dream"] |= {
+    result = results()
+    result["policies"]["dream"] |= {
         "note": "learned nothing",
         "errors": {"x": 1, "y": 2},
     }
-    text = report.table(found)
+    text = report.table(result)
     assert "| dream \\* |" in text
     assert "\n- \\* dream: learned nothing" in text
     assert "dream: 3 of 43 games were not scored: y (2), x (1)" in text
@@ -114,22 +114,22 @@ def test_a_policy_that_learned_nothing_is_marked():
 
 
 def test_no_pair_is_no_difference():
-    found = results()
+    result = results()
     none = {"mean": None, "low": None, "high": None, "episodes": 0}
-    found["paired"] = {"dream_minus_bc": none}
-    assert "dream minus bc: none (no game" in report.table(found)
+    result["paired"] = {"dream_minus_bc": none}
+    assert "dream minus bc: none (no game" in report.table(result)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_the_table_is_drawn_on_a_terminal_and_markdown_elsewhere(is_terminal):
-    found, file = results(), io.StringIO()
-    found["policies"] = {"[bold]x\x1b[2J": row(0.5, note="learned nothing")}
-    found |= {"paired": {}, "verdict": ["A verdict."]}
+    result, file = results(), io.StringIO()
+    result["policies"] = {"[bold]x\x1b[2J": row(0.5, note="learned nothing")}
+    result |= {"paired": {}, "verdict": ["A verdict."]}
     console = Console(
         file=file, width=120, force_terminal=is_terminal, markup=False, highlight=False,
         color_system=None,
     )  # fmt: skip
-    report.print_table(found, console)
+    report.print_table(result, console)
     text = file.getvalue()
     assert ("| policy | success |" in text) == (not is_terminal)
     assert "[bold]x" in text  # no markup of rich's

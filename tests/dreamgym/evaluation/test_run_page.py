@@ -36,17 +36,17 @@ def words(page):
 
 def test_the_page_holds_what_was_measured(tmp_path):
     bound = {"sentence": "A bound.", "total": 0.5, "span": 1.0}
-    found = results() | {"fidelity": card(), "bound": bound}
+    result = results() | {"fidelity": card(), "bound": bound}
     view = episode_view(EPISODE, steps(), as_lines)
-    page = written(tmp_path, found, facts(episodes=[view]))
+    page = written(tmp_path, result, facts(episodes=[view]))
     text = words(page)
     assert "dream trained in the dream 50.0 %" in text
     assert "37.5 % to 62.5 % 40 (+3 unscored) 0.50 7.25 6.2 % 12,345" in text
     assert "dream minus bc +0.250 [-0.050, +0.550], 40 games not decided" in text
     assert "Family coin" in text
     assert "A bound." in text
-    found["bound"] = bound | {"total": -2.0}  # no policy can lose more than 1
-    assert "A bound." not in words(written(tmp_path, found, facts()))
+    result["bound"] = bound | {"total": -2.0}  # no policy can lose more than 1
+    assert "A bound." not in words(written(tmp_path, result, facts()))
     assert "Do not trust this dream yet" in text
     assert "go through the door room · 3 steps · really won · won in the dream" in text
     assert page.count("data:image/svg+xml") == 3  # success twice, signal
@@ -54,15 +54,15 @@ def test_the_page_holds_what_was_measured(tmp_path):
 
 
 def test_the_verdict_stands_first_and_is_made_up_where_there_is_none(tmp_path):
-    found = results()
-    text = words(written(tmp_path, found, facts()))
+    result = results()
+    text = words(written(tmp_path, result, facts()))
     assert (
         "The policy dream succeeds in 50.0 % of 40 real test games (37.5 % to 62.5 %), "
         "bc in 25.0 %: not decided, as the interval of the difference holds 0."
     ) in text
-    found["verdict"] = ["One < two.", "Three."]
-    found["policies"]["dream"]["note"] = "learned nothing"
-    text = words(written(tmp_path, found, facts()))
+    result["verdict"] = ["One < two.", "Three."]
+    result["policies"]["dream"]["note"] = "learned nothing"
+    text = words(written(tmp_path, result, facts()))
     assert "The policy dream succeeds" not in text
     at = [text.index(x) for x in ("One &lt; two.", "Three.", "dream: learned nothing.",
                                   "What was asked")]  # fmt: skip
@@ -79,26 +79,31 @@ def test_what_an_interval_decides():
 
 
 def test_a_run_of_episodes_alone_says_what_was_skipped(tmp_path):
-    found = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: no env"}
-    text = words(written(tmp_path, found, facts("why"), {"none": []}))
+    result = {
+        "policies": {},
+        "families": {},
+        "paired": {},
+        "skipped": "skipped: no env",
+    }
+    text = words(written(tmp_path, result, facts("why"), {"none": []}))
     assert "Nothing was played in a real environment: skipped: no env." in text
     assert "Curves" not in text
 
 
 def hostile(text=ATTACK):
     """Results, facts and curves with a text in every field that is one."""
-    found = results()
-    found["policies"] = {text: row(0.5, note=text, errors={text: 2}), "bc": row(0.25)}
-    found["paired"] = {f"{text}_minus_bc": found["paired"]["dream_minus_bc"]}
-    found["families"] = {text: found["families"]["coin"]}
-    found |= {
+    result = results()
+    result["policies"] = {text: row(0.5, note=text, errors={text: 2}), "bc": row(0.25)}
+    result["paired"] = {f"{text}_minus_bc": result["paired"]["dream_minus_bc"]}
+    result["families"] = {text: result["families"]["coin"]}
+    result |= {
         "verdict": [text],
         "bound": {"sentence": text, "total": 0, "span": 1},
         "skipped": "",
     }
     scorecard = card(families={text: card()}, episodes=text)
     scorecard["error_detection_auroc"] = {text: 0.5}
-    found["fidelity"] = scorecard
+    result["fidelity"] = scorecard
     one = steps()[0]
     answer = one.dreamed._replace(
         next_state=(text, text), reasoning=text, error=text, outcome="go"
@@ -111,7 +116,7 @@ def hostile(text=ATTACK):
     bad = one._replace(real=real, dreamed=answer, recalled=((0.5, real),))
     view = episode_view(episode, [bad], as_lines)
     rows = [{"update": 1, f"success/{text}": 0.5}]
-    return found, facts(text, [view]), {text: rows}
+    return result, facts(text, [view]), {text: rows}
 
 
 def test_no_text_adds_a_tag_to_the_page(tmp_path):

@@ -25,8 +25,8 @@ def levels(found):
 def test_a_level_is_of_the_whole_interval():
     # Wilson at 95 %: 98 of 100 from 93.0 %; 9 of 10 from 59.6 to 98.2 %; 5 of 10 to
     # 76.3 %.
-    found = scorecard(rate(0.98, 100), rate(0.9, 10), rate(0.5, 10), rate(None, 0))
-    assert levels(found) == ["good", "open", "bad", "unknown"]
+    result = scorecard(rate(0.98, 100), rate(0.9, 10), rate(0.5, 10), rate(None, 0))
+    assert levels(result) == ["good", "open", "bad", "unknown"]
 
 
 def test_the_verdict_is_one_sentence_that_names_what_is_missing():
@@ -50,10 +50,10 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
 
 
 def test_a_scorecard_without_whole_episodes_has_no_agreement():
-    found = scorecard(*[rate(0.98, 100)] * 4)
-    del found["open_loop"]
-    assert levels(found)[-1] == "unknown"
-    assert "agreement on success" in verdict(found)
+    result = scorecard(*[rate(0.98, 100)] * 4)
+    del result["open_loop"]
+    assert levels(result)[-1] == "unknown"
+    assert "agreement on success" in verdict(result)
 
 
 def test_every_entry_and_every_group_is_explained_and_has_a_name_of_its_own():

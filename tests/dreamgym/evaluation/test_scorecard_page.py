@@ -37,31 +37,35 @@ def card(**more):
 
 
 def test_the_table_says_rates_with_intervals_and_cases():
-    told = scorecard_page.table(card())
-    assert "3 held-out transitions" in told
-    row = next(x for x in told.splitlines() if x.strip().startswith("next state exact"))
+    output = scorecard_page.table(card())
+    assert "3 held-out transitions" in output
+    row = next(
+        x for x in output.splitlines() if x.strip().startswith("next state exact")
+    )
     assert "33.3% [6.1%, 79.2%] n=3" in row  # Wilson, one of three
-    assert "changed lines: precision" in told
-    assert told.index("Do not trust this dream yet") < told.index("Next states:")
-    assert "of its tasks were in the training data" not in told
+    assert "changed lines: precision" in output
+    assert output.index("Do not trust this dream yet") < output.index("Next states:")
+    assert "of its tasks were in the training data" not in output
     assert "2 of its tasks were in the training data" in scorecard_page.table(
         card(seen_tasks=2)
     )
     # Nothing of that kind was asked: no number is shown.
-    many = next(x for x in told.splitlines() if "many lines" in x)
+    many = next(x for x in output.splitlines() if "many lines" in x)
     assert many.endswith("- (n=0)")
 
 
 def test_what_decides_stands_first_and_is_told_of_policies_before_all():
-    found = card()
-    found["on_policy"] = {"dream": {k: v for k, v in found.items() if k != "families"}}
-    first, *_ = scorecard_page.summary(found).splitlines()
+    result = card()
+    result["on_policy"] = {
+        "dream": {k: v for k, v in result.items() if k != "families"}
+    }
+    first, *_ = scorecard_page.summary(result).splitlines()
     assert first.startswith("right next states, episodes of dream")
-    lines = scorecard_page.summary(found).splitlines()
+    lines = scorecard_page.summary(result).splitlines()
     for what in ("rewards found", "ends found", "agreement on success"):
         assert sum(line.startswith(what) for line in lines) == 2
-    assert lines[-1] == verdict(found)
-    text = scorecard_page.table(found)
+    assert lines[-1] == verdict(result)
+    text = scorecard_page.table(result)
     assert "identifiers and numbers copied" in text
     assert "... that no training episode held" in text
 
@@ -72,12 +76,12 @@ def test_the_interval_is_of_the_effective_number_of_cases():
 
 
 def test_the_page_holds_every_number_and_quotes_names(tmp_path):
-    found = card(episodes="<i>mine", seen_tasks=1)
-    scorecard_page.write_page(found, tmp_path / "deep/card.html")
+    result = card(episodes="<i>mine", seen_tasks=1)
+    scorecard_page.write_page(result, tmp_path / "deep/card.html")
     page = (tmp_path / "deep/card.html").read_text()
-    for _, value in scorecard_page.rows(found):
+    for _, value in scorecard_page.rows(result):
         assert value.strip() in page
-    assert verdict(found) in page.replace("&#39;", "'")
+    assert verdict(result) in page.replace("&#39;", "'")
     assert "&lt;b&gt;lamps" in page
     assert "&lt;i&gt;mine" in page
     assert "<b>lamps" not in page
@@ -87,10 +91,10 @@ def test_the_page_holds_every_number_and_quotes_names(tmp_path):
 
 
 def test_bars_stand_beside_the_baseline(tmp_path):
-    found = card()
-    scorecard_page.plot_states(found, tmp_path / "deep/f.png")
+    result = card()
+    scorecard_page.plot_states(result, tmp_path / "deep/f.png")
     one = matplotlib.image.imread(tmp_path / "deep/f.png")
-    found["copy"]["all"]["mean"] = 0.9
-    scorecard_page.plot_states(found, tmp_path / "deep/g.png")
+    result["copy"]["all"]["mean"] = 0.9
+    scorecard_page.plot_states(result, tmp_path / "deep/g.png")
     other = matplotlib.image.imread(tmp_path / "deep/g.png")
     assert np.abs(one - other).max() > 0.1

@@ -61,11 +61,11 @@ def test_wilson_at_the_edges_stays_a_rate():
     ],
 )
 def test_a_rate_counts_games_and_not_seeds(games, alike):
-    found = rate(games)
+    result = rate(games)
     low, high = wilson(*alike)
-    assert found["mean"] == alike[0] / alike[1]
-    assert found["count"] == sum(map(len, games.values()))
-    np.testing.assert_allclose((found["low"], found["high"]), (low, high))
+    assert result["mean"] == alike[0] / alike[1]
+    assert result["count"] == sum(map(len, games.values()))
+    np.testing.assert_allclose((result["low"], result["high"]), (low, high))
     assert (rate({})["low"], rate({})["high"]) == (0.0, 1.0)
 
 
@@ -76,9 +76,9 @@ def test_the_interval_of_several_seeds_holds_the_truth_as_often_as_it_says():
     for _ in range(400):
         chances = rng.beta(0.5, 0.5, 60)
         won = rng.random((60, 3)) < chances[:, None]
-        found = rate({str(i): row.tolist() for i, row in enumerate(won)})
+        result = rate({str(i): row.tolist() for i, row in enumerate(won)})
         low, high = wilson(int(won.sum()), 180)
-        held += found["low"] < 0.5 < found["high"]
+        held += result["low"] < 0.5 < result["high"]
         naive += low < 0.5 < high
     assert held / 400 > 0.92
     assert naive / 400 < 0.9

@@ -38,16 +38,16 @@ def shown(row, other=None):
 def test_rates_are_pooled_over_seeds_with_an_interval():
     """By hand: 3 of 4 and 1 of 3 scored are 4 of 7; of coin 2 of 2 and 1 of 2."""
     row = Row(("all",), 3, [cell(0, "1110", "0110"), cell(1, "10-0", "0000")])
-    told, below = shown(row)
+    output, below = shown(row)
     # By game 2 of 2, 1 of 2, 1 of 1, 0 of 2: less 4/7 of their counts 6/7, -1/7, 3/7
     # and -8/7, squares 110/49; as far apart as 12/7 x 1.3095 independent ones.
     low, high = wilson_of(4 / 7, 7 / (110 / 84))
-    assert told["seeds"] == "2 of 3"
-    assert told["trained"] == f"0.571 [{low:.3f}, {high:.3f}] (0.333 to 0.750)"
+    assert output["seeds"] == "2 of 3"
+    assert output["trained"] == f"0.571 [{low:.3f}, {high:.3f}] (0.333 to 0.750)"
     low, high = wilson(3, 4)  # 2 of 2 and 1 of 2: no further apart than four games
-    assert told["coin"] == f"0.750 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
-    assert told["gain"].startswith("+0.250 [")  # 1 in game 0 of 4, twice
-    assert told["gain"].endswith("(+0.250 to +0.333)")
+    assert output["coin"] == f"0.750 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
+    assert output["gain"].startswith("+0.250 [")  # 1 in game 0 of 4, twice
+    assert output["gain"].endswith("(+0.250 to +0.333)")
     assert ["column 'exact'", "column 'seconds'"] == [b.split(":")[0] for b in below]
 
 
@@ -57,18 +57,18 @@ def test_rates_of_other_files_are_pooled_by_their_counts_and_numbers_by_range():
         cell(1, "----", "----", exact={"mean": 1.0, "count": 30}, seconds=4),
         cell(2, "----", "----", exact={"mean": None, "count": 0}, seconds=None),
     ]
-    told, _ = shown(Row(("all",), 3, cells))
+    output, _ = shown(Row(("all",), 3, cells))
     low, high = wilson(35, 40)
-    assert told["exact"] == f"0.875 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
-    assert told["seconds"] == "3 (2 to 4)"
-    assert told["trained"] == ""
+    assert output["exact"] == f"0.875 [{low:.3f}, {high:.3f}] (0.500 to 1.000)"
+    assert output["seconds"] == "3 (2 to 4)"
+    assert output["trained"] == ""
 
 
 def test_one_seed_has_no_range_and_text_stays_text():
-    told, _ = shown(Row(("all",), 1, [cell(0, "1111", "1111", seconds="fast")]))
-    assert told["trained"] == "1.000 [0.510, 1.000]"
-    assert told["gain"] == "+0.000 [+0.000, +0.000]"
-    assert told["seconds"] == "fast"
+    output, _ = shown(Row(("all",), 1, [cell(0, "1111", "1111", seconds="fast")]))
+    assert output["trained"] == "1.000 [0.510, 1.000]"
+    assert output["gain"] == "+0.000 [+0.000, +0.000]"
+    assert output["seconds"] == "fast"
 
 
 def test_differences_are_of_the_same_seeds_and_games():
@@ -86,8 +86,8 @@ def test_differences_are_of_the_same_seeds_and_games():
 def test_games_played_by_several_seeds_are_one_draw():
     """The interval of a hundred copies of two games is that of the two."""
     copies = [cell(seed, "10--", "00--") for seed in range(100)]
-    found = study_table.number(Row(("a",), 100, copies), "gain", COLUMNS["gain"])
-    assert (found["mean"], found["low"], found["high"]) == (0.5, 0.0, 1.0)
+    result = study_table.number(Row(("a",), 100, copies), "gain", COLUMNS["gain"])
+    assert (result["mean"], result["low"], result["high"]) == (0.5, 0.0, 1.0)
     rng = np.random.default_rng(0)
     many = ["".join(rng.choice(["0", "1"], 4)) for _ in range(100)]
     cells = [cell(s, text, "0000") for s, text in enumerate(many)]

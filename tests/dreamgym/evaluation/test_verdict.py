@@ -57,25 +57,25 @@ def test_chance_is_compared_with_each_policy():
 
 
 def test_an_expert_that_loses_is_said():
-    (_, said) = outcome_sentences(evidence(expert=0.5, bc=0.4))
-    assert said.startswith("The expert itself wins 50 %")
+    (_, text) = outcome_sentences(evidence(expert=0.5, bc=0.4))
+    assert text.startswith("The expert itself wins 50 %")
     assert outcome_sentences(evidence(expert=1.0, untrained=0.2)) == [
         "No policy was scored on real test games."
     ]
 
 
 @pytest.mark.parametrize(
-    ("pair", "said"),
+    ("pair", "message"),
     [
         (gain(0.02, 0.1, 0.2), "made the policy better: +0.100 [+0.020, +0.200] over"),
         (gain(-0.4, -0.27, -0.15), "made the policy worse: -0.270 [-0.400, -0.150]"),
         (gain(-0.1, 0.0, 0.1), "changed nothing that these games can show: +0.000"),
     ],
 )
-def test_what_training_changed_is_said_with_its_interval(pair, said):
+def test_what_training_changed_is_said_with_its_interval(pair, message):
     (sentence,) = training_sentences(evidence(bc=0.4, paired=pair))
     assert sentence.startswith("Training in the dream ")
-    assert said in sentence
+    assert message in sentence
 
 
 def test_a_stage_that_kept_another_policy_says_so():
@@ -100,7 +100,7 @@ def scored(part, name, mean, count):
 
 
 @pytest.mark.parametrize(
-    ("some", "name", "said", "advice"),
+    ("some", "name", "message", "advice"),
     [
         (with_stage(bc={"imitated_episodes": 7}), "few demonstrations", "only 7 won",
          "collect."),
@@ -122,10 +122,12 @@ def scored(part, name, mean, count):
         (evidence(bc=row(0.4, 60)), "few test games", "ences of 0.18", "evaluate"),
     ],
 )  # fmt: skip
-def test_each_cause_is_named_with_its_numbers_and_a_setting(some, name, said, advice):
+def test_each_cause_is_named_with_its_numbers_and_a_setting(
+    some, name, message, advice
+):
     (cause,) = causes(some)
     assert cause.name == name
-    assert said in cause.sentence
+    assert message in cause.sentence
     assert advice in cause.advice
 
 

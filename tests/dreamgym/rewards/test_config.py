@@ -39,8 +39,8 @@ FULL = RewardConfig(
 
 @pytest.mark.parametrize("config", [RewardConfig(), FULL])
 def test_settings_come_back_from_json(config):
-    told = json.loads(json.dumps(dataclasses.asdict(config)))
-    assert restored(RewardConfig, told) == config
+    data = json.loads(json.dumps(dataclasses.asdict(config)))
+    assert restored(RewardConfig, data) == config
 
 
 def test_every_setting_can_be_set_from_the_command_line():
@@ -71,7 +71,7 @@ def test_every_setting_can_be_set_from_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("milestones", [{"name": "a", "pattern": "("}], "weight"),
         ("milestones", [{"name": "a", "pattern": "(", "weight": 1}], "pattern"),
@@ -81,6 +81,6 @@ def test_every_setting_can_be_set_from_the_command_line():
         ("tools.call", [1.0], "call"),
     ],
 )
-def test_settings_of_no_sense_are_refused(name, value, told):
-    with pytest.raises(ValueError, match=told):
+def test_settings_of_no_sense_are_refused(name, value, message):
+    with pytest.raises(ValueError, match=message):
         changed(RewardConfig(), name, value)

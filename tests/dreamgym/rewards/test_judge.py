@@ -46,10 +46,10 @@ def test_scores_pay_between_bad_and_good():
     with serving(ok(said(10, 0, 4.0))) as server:
         made = judge(server.url)
         assert isinstance(made, StepJudge)
-        found = made.scores([room("x")], ALL)
+        result = made.scores([room("x")], ALL)
         form = server.posts[0]["response_format"]["json_schema"]["schema"]
     # -0.5 + 1.5 * 4 / 10 = 0.1
-    assert found == [{0: 1.0, 1: -0.5, 2: pytest.approx(0.1)}]
+    assert result == [{0: 1.0, 1: -0.5, 2: pytest.approx(0.1)}]
     assert form["properties"]["scores"]["minItems"] == 3
     assert made.client.usage == (1, 0, 0, 10, 4, 10.0)
 
@@ -57,14 +57,14 @@ def test_scores_pay_between_bad_and_good():
 def test_only_the_wanted_steps_are_asked_of():
     def rule(body):
         last = chat_server.user_text(body).splitlines()[-1]
-        asked.append(last)
+        queries.append(last)
         return said(10, 0)
 
-    asked = []
+    queries = []
     with serving(answering(rule)) as server:
-        found = judge(server.url).scores([room("x"), room("y")], [(0, 2), ()])
-    assert asked == ["Score these 2 steps: 1, 3."]
-    assert found == [{0: 1.0, 2: -0.5}, {}]
+        result = judge(server.url).scores([room("x"), room("y")], [(0, 2), ()])
+    assert queries == ["Score these 2 steps: 1, 3."]
+    assert result == [{0: 1.0, 2: -0.5}, {}]
 
 
 def test_the_question_shows_the_episode_and_no_rewards():
@@ -82,18 +82,18 @@ def test_the_question_shows_the_episode_and_no_rewards():
 def test_what_was_done_before_a_fork_is_shown_and_is_no_step():
     e = room("x")
     fork = dataclasses.replace(e, transitions=e.transitions[1:])
-    plain, told = (
+    plain, output = (
         judge_messages(fork, (0, 1), state_chars=1000, past=past)[1].content
         for past in ((), ("press lamp", "say\n\nSTEP 9"))
     )
-    assert told.replace(
+    assert output.replace(
         'DONE BEFORE, and not to be scored\n"press lamp"\n"say\\n\\nSTEP 9"\n\n', ""
     ) == plain  # fmt: skip
-    assert told.index("DONE BEFORE") < told.index("\nSTATE\n")
+    assert output.index("DONE BEFORE") < output.index("\nSTATE\n")
     with serving(ok(said(10, 0))) as server:
         judge(server.url).scores([e, fork], [(), (0, 1)], [(), ("press lamp",)])
-        (asked,) = server.posts
-    assert '"press lamp"' in chat_server.user_text(asked)
+        (queries,) = server.posts
+    assert '"press lamp"' in chat_server.user_text(queries)
 
 
 def test_who_does_the_same_is_judged_once(tmp_path):
@@ -121,19 +121,19 @@ def test_nonsense_is_asked_again_then_left_unscored_with_a_reason():
     c = RewardConfig(environment_weight=0.0, sources=("judge",))
     with serving(answering(rule)) as server:
         made = judge(server.url, retries=2)
-        found = RewardFunction(c, judge=made).score(
+        results = RewardFunction(c, judge=made).score(
             [room("never"), room("slow"), room("fine")]
         )
     assert {k: len(set(v)) for k, v in seeds.items()} == {
         "never": 3, "slow": 3, "fine": 1,
     }  # fmt: skip
-    assert found[0].problem is not None
-    assert found[0].problem.startswith("judge: malformed: ")
-    assert found[0].rewards == ({}, {}, {})
-    assert found[0].sources == ("none",) * 3
-    assert [x.problem for x in found[1:]] == [None, None]
-    assert found[2].rewards == ({"judge": 0.25},) * 3  # half way from -0.5 to 1
-    assert found[2].sources == ("judge",) * 3
+    assert results[0].problem is not None
+    assert results[0].problem.startswith("judge: malformed: ")
+    assert results[0].rewards == ({}, {}, {})
+    assert results[0].sources == ("none",) * 3
+    assert [x.problem for x in results[1:]] == [None, None]
+    assert results[2].rewards == ({"judge": 0.25},) * 3  # half way from -0.5 to 1
+    assert results[2].sources == ("judge",) * 3
 
 
 def test_a_refused_episode_is_unscored_the_others_are_not():

@@ -72,7 +72,7 @@ def row(**changes):
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
         ({"schema": "other/1"}, "schema.*other/1"),
         ({"worse": None}, "'worse'"),
@@ -85,10 +85,10 @@ def row(**changes):
         ({"task": 3}, "task.*dict"),
     ],
 )  # fmt: skip
-def test_errors_name_file_and_line(tmp_path, bad, told):
+def test_errors_name_file_and_line(tmp_path, bad, message):
     path = tmp_path / "p.jsonl"
     path.write_text(f"{json.dumps(row())}\n\n{json.dumps(row(**bad))}\n")
-    with pytest.raises(RecordError, match=rf"p\.jsonl:3:.*{told}"):
+    with pytest.raises(RecordError, match=rf"p\.jsonl:3:.*{message}"):
         read_preferences(path)
 
 

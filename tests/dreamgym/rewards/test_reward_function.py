@@ -57,8 +57,8 @@ class Judging:
 
 
 def one(config, episode, **parts) -> RewardedEpisode:
-    (found,) = RewardFunction(config, **parts).score([episode])
-    return found
+    (result,) = RewardFunction(config, **parts).score([episode])
+    return result
 
 
 def test_the_default_leaves_rewards_as_they_are():
@@ -68,11 +68,11 @@ def test_the_default_leaves_rewards_as_they_are():
     )
     e = dataclasses.replace(WON, transitions=(t, *WON.transitions[1:]))
     for some in (e, dataclasses.replace(e, success=None)):
-        found = one(RewardConfig(), some)
-        assert found.rewards == tuple(x.rewards for x in some.transitions)
-        assert found.sources == ("rule", "none", "rule")
-        assert found.problem is None
-        assert with_rewards(some, found) == some
+        result = one(RewardConfig(), some)
+        assert result.rewards == tuple(x.rewards for x in some.transitions)
+        assert result.sources == ("rule", "none", "rule")
+        assert result.problem is None
+        assert with_rewards(some, result) == some
 
 
 def test_the_mixture_by_hand():
@@ -87,9 +87,9 @@ def test_the_mixture_by_hand():
 
 
 def test_an_outcome_that_nobody_knows_is_a_problem_where_it_is_needed():
-    found = one(RewardConfig(outcome_weight=0.5), UNKNOWN)
-    assert found.problem == "outcome: nobody scored the episode"
-    assert found.rewards[-1] == {"reward": 0.5}  # no outcome, but no zero either
+    result = one(RewardConfig(outcome_weight=0.5), UNKNOWN)
+    assert result.problem == "outcome: nobody scored the episode"
+    assert result.rewards[-1] == {"reward": 0.5}  # no outcome, but no zero either
     assert one(RewardConfig(process_requires_success=True), UNKNOWN).problem is not None
     assert one(RewardConfig(invalid_penalty=1.0), UNKNOWN).problem is None
 
@@ -138,22 +138,22 @@ def test_doubt_of_the_dream_is_neither_scaled_nor_gated():
 
 
 @pytest.mark.parametrize(
-    ("score", "who", "paid", "asked"),
+    ("score", "who", "paid", "queries"),
     [
         (2.0, "reward_model", 2 / (1 + math.exp(-2.0)) - 1, ()),
         (0.1, "judge", 0.2, (1,)),
     ],
 )
-def test_a_tier_that_does_not_know_passes_on(score, who, paid, asked):
+def test_a_tier_that_does_not_know_passes_on(score, who, paid, queries):
     # The rule knows steps 0 and 2 (they pay); R = 2 is sure of step 1, 0.1 is not.
     judge = Judging()
     c = RewardConfig(sources=("rule", "reward_model", "judge"))
-    found = one(c, WON, reward_model=Learned(9.0, score, 9.0), judge=judge)
-    assert found.rewards[0] == {"reward": 0.5}
-    assert found.rewards[1] == pytest.approx({"reward": 0.0, who: paid})
-    assert found.rewards[2] == {"reward": 1.0}
-    assert found.sources == ("rule", who, "rule")
-    assert judge.asked == [(WON.id, asked)]
+    result = one(c, WON, reward_model=Learned(9.0, score, 9.0), judge=judge)
+    assert result.rewards[0] == {"reward": 0.5}
+    assert result.rewards[1] == pytest.approx({"reward": 0.0, who: paid})
+    assert result.rewards[2] == {"reward": 1.0}
+    assert result.sources == ("rule", who, "rule")
+    assert judge.asked == [(WON.id, queries)]
 
 
 def test_what_nobody_knows_is_said_to_be_nobodys():
@@ -182,16 +182,16 @@ def test_a_blend_is_the_weighted_sum_of_all():
         sources=("rule", "reward_model", "judge"), source_weights=(0.5, 0.3, 0.2),
         reward_model=RewardModelSourceConfig(scale=2.0),
     )  # fmt: skip
-    found = one(c, WON, reward_model=Learned(0.0, 1.0, -1.0), judge=Judging())
+    result = one(c, WON, reward_model=Learned(0.0, 1.0, -1.0), judge=Judging())
     p = 1 / (1 + math.exp(-1.0))
     expected = [
         {"reward": 0.25, "reward_model": 0.0, "judge": 0.2 * 0.1},
         {"reward": 0.0, "reward_model": 0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.2},
         {"reward": 0.5, "reward_model": -0.3 * 2 * (2 * p - 1), "judge": 0.2 * 0.3},
     ]
-    for got, want in zip(found.rewards, expected, strict=True):
+    for got, want in zip(result.rewards, expected, strict=True):
         assert got == pytest.approx(want)
-    assert found.sources == ("rule+reward_model+judge",) * 3
+    assert result.sources == ("rule+reward_model+judge",) * 3
     judge = Judging()
     c = dataclasses.replace(c, source_weights=(0.5, 0.5, 0.0))
     one(c, WON, reward_model=Learned(0.0, 1.0, -1.0), judge=judge)
@@ -220,9 +220,9 @@ def test_every_tier_is_told_what_was_done_before_a_fork():
     learned, judge = Learned(0.0, 0.0, 0.0), Judging()
     scorer = RewardFunction(c, reward_model=learned, judge=judge)
     past = ("search()",)
-    _, found = scorer.score([WON, fork], [(), past])
-    assert found.rewards[0]["tool/which"] == 0.5 * 1.5
-    assert found.rewards[0]["tool/arguments"] == 0.5 * 0.5
+    _, result = scorer.score([WON, fork], [(), past])
+    assert result.rewards[0]["tool/which"] == 0.5 * 1.5
+    assert result.rewards[0]["tool/arguments"] == 0.5 * 0.5
     assert learned.pasts == judge.pasts == [(), past]
     (alone,) = scorer.score([fork])
     assert alone.rewards[0]["tool/which"] == 0.5 * -0.5
@@ -254,12 +254,12 @@ def test_everything_at_once_does_not_depend_on_any_order():
             config, reward_model=Learned(1, 0.01, 3), judge=Judging()
         ).score(some)
 
-    found = scored(episodes)
+    results = scored(episodes)
     order = [2, 0, 3, 1]
-    assert scored([episodes[i] for i in order]) == [found[i] for i in order]
+    assert scored([episodes[i] for i in order]) == [results[i] for i in order]
     turned = dataclasses.replace(c, milestones=c.milestones[::-1])
-    assert scored(episodes, turned) == found
-    assert [scored([e])[0] for e in episodes] == found
+    assert scored(episodes, turned) == results
+    assert [scored([e])[0] for e in episodes] == results
     assert RewardFunction(c, reward_model=Learned(), judge=Judging()).score([]) == []
 
 
@@ -273,7 +273,7 @@ def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
         for t, x in zip(WON.transitions, paid, strict=True)
     )
     e = dataclasses.replace(WON, transitions=steps, success=success)
-    found = one(
+    result = one(
         RewardConfig(
             outcome_weight=alpha, process_requires_success=gated, failure_reward=-1.0
         ),
@@ -282,12 +282,12 @@ def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
     process = 0.0 if gated and not success else sum(paid)
     expected = alpha * (1.0 if success else -1.0) + (1 - alpha) * process
     np.testing.assert_allclose(
-        with_rewards(e, found).episode_return, expected, rtol=0, atol=1e-12
+        with_rewards(e, result).episode_return, expected, rtol=0, atol=1e-12
     )
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"outcome_weight": 1.5}, "outcome_weight"),
         ({"invalid_penalty": -0.1}, "invalid_penalty"),
@@ -307,8 +307,8 @@ def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
         ),
     ],
 )
-def test_bad_settings_are_refused_by_name(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_settings_are_refused_by_name(changes, message):
+    with pytest.raises(ValueError, match=message):
         RewardConfig(**changes)
 
 

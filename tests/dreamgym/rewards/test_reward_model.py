@@ -136,13 +136,13 @@ def test_the_average_step_it_was_fitted_to_has_a_score_of_0(told):
 def test_scores_do_not_depend_on_what_is_scored_beside(told):
     model, _ = told
     both = [(p.task, x) for p in UNSEEN[:5] for x in (p.better, p.worse)]
-    found = model.scores(both)
-    assert [len(x) for x in found] == [len(steps) for _, steps in both]
+    results = model.scores(both)
+    assert [len(x) for x in results] == [len(steps) for _, steps in both]
     for i in (0, 3, 9):
         (alone,) = model.scores([both[i]])
-        np.testing.assert_allclose(alone, found[i], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(alone, results[i], rtol=1e-4, atol=1e-5)
     turned = model.scores(both[::-1])[::-1]
-    for a, b in zip(found, turned, strict=True):
+    for a, b in zip(results, turned, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     assert model.scores([]) == []
 

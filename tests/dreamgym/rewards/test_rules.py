@@ -40,28 +40,28 @@ def test_the_primers_trajectory_a_is_paid_a_half():
     # When right +1.0, which wrong -0.5, valid JSON +0.5, runs but is irrelevant 0,
     # final answer wrong -0.5.
     e = asked([call("news_api", topic="Paris"), "It will snow."], success=False)
-    (told,) = RewardFunction(ON).score([e])
-    assert told.rewards == (
+    (rewarded,) = RewardFunction(ON).score([e])
+    assert rewarded.rewards == (
         {"tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5},
         {"tool/task": -0.5},
     )
-    assert rules.add_components(told.rewards) == {
+    assert rules.add_components(rewarded.rewards) == {
         "tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5, "tool/task": -0.5,
     }  # fmt: skip
-    assert sum(v for r in told.rewards for v in r.values()) == 0.5
+    assert sum(v for r in rewarded.rewards for v in r.values()) == 0.5
 
 
 def test_the_primers_trajectory_b_is_paid_fourteen_and_a_half():
     # When +1.0, which +1.5, correct JSON arguments +1.0 (valid 0.5, their values 0.5),
     # runs +1.0, final answer right +10.
     e = asked([call(city="Paris", date="tomorrow"), "It will rain."])
-    (told,) = RewardFunction(ON).score([e])
-    assert told.rewards == (
+    (rewarded,) = RewardFunction(ON).score([e])
+    assert rewarded.rewards == (
         {"tool/when": 1.0, "tool/which": 1.5, "tool/syntax": 0.5,
          "tool/arguments": 0.5, "tool/execution": 1.0},
         {"tool/task": 10.0},
     )  # fmt: skip
-    assert sum(v for r in told.rewards for v in r.values()) == 14.5
+    assert sum(v for r in rewarded.rewards for v in r.values()) == 14.5
 
 
 C = Call("weather_api", {"city": "Paris", "date": "tomorrow"})
@@ -129,8 +129,8 @@ def test_without_due_calls_or_switched_off_the_table_is_silent():
 def test_weights_scale_their_part():
     weights = dataclasses.replace(TABLE.weights, which=2.0, arguments=0.0)
     table = dataclasses.replace(TABLE, weights=weights, tool=(3.0, -1.0))
-    found = rules.call_rewards(C, C, False, table)
-    assert (found["which"], found["arguments"], found["when"]) == (6.0, 0.0, 1.0)
+    result = rules.call_rewards(C, C, False, table)
+    assert (result["which"], result["arguments"], result["when"]) == (6.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("part", ["call", "tool", "syntax", "execution", "task"])
@@ -168,8 +168,8 @@ def test_what_holds_from_the_start_is_no_progress():
     steps = [step(on, "wait", on), step(on, "press", off), step(off, "press", on),
              step(on, "press", off), step(off, "press", on)]  # fmt: skip
     assert rules.milestone_rewards(steps, [LIT]) == [{}] * 5  # nor where it is lost
-    found = rules.milestone_rewards(steps[2:], [LIT])
-    assert found == [{"milestone/lit": 0.25}, {}, {}]
+    result = rules.milestone_rewards(steps[2:], [LIT])
+    assert result == [{"milestone/lit": 0.25}, {}, {}]
 
 
 def test_what_was_reached_before_a_fork_is_not_paid_again():
@@ -220,10 +220,10 @@ def test_what_is_kept_is_not_the_environments_to_scale():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [({"name": ""}, "name"), ({"pattern": "("}, "pattern.*'m'"),
      ({"search_in": "x"}, "search_in"), ({"weight": float("nan")}, "weight")],
 )  # fmt: skip
-def test_bad_milestones_are_refused(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_milestones_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         MilestoneConfig(**({"name": "m", "pattern": "x", "weight": 1.0} | changes))

@@ -46,9 +46,9 @@ def test_a_value_is_read_where_the_turn_begins(trunk):
     state = judge.init()
     np.testing.assert_array_equal(judge.values(state, policy, given), 0.0)
     state, head = with_head(state)
-    found = judge.values(state, policy, given)
+    results = judge.values(state, policy, given)
     m = doubles.model()
-    for e, value in zip(given[:6], found[:6], strict=True):
+    for e, value in zip(given[:6], results[:6], strict=True):
         # Up to the forced opener; what the policy wrote is not read.
         before = list(e.ids[: list(e.mask).index(True)])
         ids = np.array([before])
@@ -62,11 +62,11 @@ def test_a_value_is_read_where_the_turn_begins(trunk):
         np.testing.assert_allclose(
             value, np.asarray(hidden) @ head, rtol=2e-4, atol=1e-4
         )
-    assert np.ptp(found) > 0.1
+    assert np.ptp(results) > 0.1
     # However turns are packed.
     other = Critic(doubles.model(), CriticConfig(network=trunk), rows=2, width=30)
     np.testing.assert_allclose(
-        other.values(state, policy, given[::-1])[::-1], found, rtol=1e-4, atol=1e-5
+        other.values(state, policy, given[::-1])[::-1], results, rtol=1e-4, atol=1e-5
     )
 
 
@@ -74,11 +74,11 @@ def test_a_shared_trunk_is_the_policys_of_now():
     judge, given = critic(), turns()[:4]
     state, _ = with_head(judge.init())
     other = doubles.model(7).params
-    found = judge.values(state, other, given)
+    result = judge.values(state, other, given)
     whole = with_scalar_head(doubles.model(7)).params
     assert helpers.distance(whole, state.params) > 0
     assert (
-        np.abs(found - judge.values(state, doubles.model().params, given)).max() > 0.01
+        np.abs(result - judge.values(state, doubles.model().params, given)).max() > 0.01
     )
     # A critic with a network of its own does not look at the policy.
     alone = critic("separate")
@@ -94,7 +94,7 @@ def test_what_is_fitted_leaves_the_policy_alone():
     before = jax.tree.map(np.asarray, policy)
     judge, given = critic(value_clip=0.0), turns()
     returns = np.ones(len(given), np.float32)
-    state, told = judge.fit(
+    state, metrics = judge.fit(
         judge.init(), policy, given, returns, np.zeros_like(returns), seed=0
     )
     after = judge.values(state, policy, given)
@@ -118,7 +118,7 @@ def test_what_is_fitted_leaves_the_policy_alone():
         if helpers.distance(x[...], flat[p][...]) > 0
     }
     np.testing.assert_allclose(
-        told["explained_variance"], 1.0, atol=1e-6
+        metrics["explained_variance"], 1.0, atol=1e-6
     )  # nothing varies
 
 
@@ -134,9 +134,9 @@ def explained(seed, returns_of, *, trunk="separate"):
     returns, unseen = returns_of(train, seed), returns_of(test, seed)
     for n in range(8):
         values = judge.values(state, policy, train)
-        state, told = judge.fit(state, policy, train, returns, values, seed=n)
+        state, metrics = judge.fit(state, policy, train, returns, values, seed=n)
     left = unseen - judge.values(state, policy, test)
-    return 1.0 - left.var() / unseen.var(), told["explained_variance"]
+    return 1.0 - left.var() / unseen.var(), metrics["explained_variance"]
 
 
 def place(examples, seed):

@@ -305,6 +305,6 @@ def test_the_surrogate_and_the_divergence_are_those_of_rlax():
             for t in range(6):
                 only = np.zeros((1, 6), bool)
                 only[0, t] = True
-                found = losses.sampled_kl(a, b, only, kind=kind)
-                total += float(jnp.exp(a)[0, t] * found.total)
+                result = losses.sampled_kl(a, b, only, kind=kind)
+                total += float(jnp.exp(a)[0, t] * result.total)
         np.testing.assert_allclose(total, want.sum(), rtol=1e-4)

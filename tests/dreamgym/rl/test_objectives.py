@@ -34,13 +34,13 @@ def test_without_a_ratio_the_gradient_is_that_of_weighted_likelihood():
     given = base.examples((0.5, -2.0))
     tokens = pack(given, 80)
     masks = base.masks_of(doubles.policy(action_tokens=5))
-    grads, told = base.gradient(given=given, **NONE)
+    grads, metrics = base.gradient(given=given, **NONE)
     params = learner.learner.init().params
     want = jax.grad(lambda p: -sums(p, tokens, masks, tokens.columns["advantage"]))(
         params
     )
     assert helpers.distance(grads, want) < 1e-4
-    assert float(told["loss"].count) == tokens.mask.sum()
+    assert float(metrics["loss"].count) == tokens.mask.sum()
     # No clip: whatever the sampler said of its tokens.
     far = [base.with_shift(e, -3.0) for e in given]
     other, _ = base.gradient(given=far, **NONE)
@@ -71,11 +71,11 @@ def test_preferences_have_the_gradient_of_dpo():
         margin[None], np.array([[True, True, False]]), np.ones((1, 3), bool), beta=beta
     )[0]
     written = [sum(e.mask) for e in given]
-    told = [
+    output = [
         e._replace(weight=1.0 / n).with_columns(advantage=float(a * n))
         for e, a, n in zip(given, each, written, strict=True)
     ]
-    grads, metrics = base.gradient(given=merge_equal_turns(told), **NONE)
+    grads, metrics = base.gradient(given=merge_equal_turns(output), **NONE)
     count = float(metrics["loss"].count)
     assert count == pytest.approx(3.0)
     grads = jax.tree.map(lambda g: g / count, grads)
@@ -98,8 +98,8 @@ def test_preferences_are_those_of_a_loop_over_pairs():
                     out[n, j] -= w
                     pairs += 1
                     used |= {(n, i), (n, j)}
-    found = dpo_weights(margin, won, scored, beta=0.3)
-    np.testing.assert_allclose(found, out * len(used) / pairs, rtol=1e-5, atol=1e-7)
+    result = dpo_weights(margin, won, scored, beta=0.3)
+    np.testing.assert_allclose(result, out * len(used) / pairs, rtol=1e-5, atol=1e-7)
     nobody = dpo_weights(margin, np.ones_like(won), scored, beta=0.3)
     np.testing.assert_array_equal(nobody, 0.0)
 
@@ -110,19 +110,19 @@ def test_what_is_imitated_beside_has_a_mean_of_its_own():
     other = [e._replace(columns={}) for e in base.examples((0.0,))[:3]]
 
     def step(**more):
-        state, told = learner.update(learner.learner.init(), given, seed=0, **more)
-        return state.params, told
+        state, info = learner.update(learner.learner.init(), given, seed=0, **more)
+        return state.params, info
 
-    plain, told = step()
-    assert "auxiliary_loss" not in told
-    none, told = step(auxiliary=other, weights=LossWeights(kl=0.02))
+    plain, info = step()
+    assert "auxiliary_loss" not in info
+    none, info = step(auxiliary=other, weights=LossWeights(kl=0.02))
     assert helpers.distance(plain, none) == 0.0
     weights = LossWeights(kl=0.02, auxiliary=0.5)
-    joined, told = step(auxiliary=other, weights=weights)
+    joined, info = step(auxiliary=other, weights=weights)
     assert helpers.distance(plain, joined) > 1e-4
-    assert told["auxiliary_loss"] > 0
+    assert info["auxiliary_loss"] > 0
     twice, again = step(auxiliary=other * 2, weights=weights)
-    assert again["auxiliary_loss"] == pytest.approx(told["auxiliary_loss"], rel=1e-5)
+    assert again["auxiliary_loss"] == pytest.approx(info["auxiliary_loss"], rel=1e-5)
     assert helpers.distance(joined, twice) < 1e-5
 
 
@@ -130,13 +130,13 @@ def test_its_gradient_is_added_in_proportion():
     learner = base.updater(reference=1)
     given, other = pack(base.examples(), 80), pack(base.examples((0.0,))[:3], 80)
     state = learner.learner.init()
-    grads, told = base.gradient()
-    beside, found = learner._auxiliary.gradient(state.params, other)
+    grads, metrics = base.gradient()
+    beside, result = learner._auxiliary.gradient(state.params, other)
     copy = jax.tree.map(jnp.copy, grads)
-    got, _ = learner._with_auxiliary(state, copy, told, 0.5, other)
+    got, _ = learner._with_auxiliary(state, copy, metrics, 0.5, other)
     share = 0.5 * given.mask.sum() / other.mask.sum()
     want = jax.tree.map(lambda a, b: a + share * b, grads, beside)
-    assert float(found["loss"].count) == other.mask.sum()
+    assert float(result["loss"].count) == other.mask.sum()
     assert helpers.distance(got, want) < 1e-4
 
 
@@ -162,7 +162,7 @@ def test_a_batch_in_small_pieces_makes_the_same_update(settings):
             most,
         )
         try:
-            state, told = learner.update(
+            state, metrics = learner.update(
                 learner.learner.init(),
                 base.examples(),
                 seed=0,
@@ -171,8 +171,8 @@ def test_a_batch_in_small_pieces_makes_the_same_update(settings):
             )
         finally:
             learner.learner.microbatches._max_rows = before
-        return state.params, told
+        return state.params, metrics
 
-    (whole, told), (pieces, again) = moved(None), moved(1)
+    (whole, metrics), (pieces, again) = moved(None), moved(1)
     assert helpers.distance(whole, pieces) < 2e-4
-    assert again == pytest.approx(told, rel=1e-3, abs=1e-5)
+    assert again == pytest.approx(metrics, rel=1e-3, abs=1e-5)

@@ -152,7 +152,7 @@ def test_logp_and_entropy_are_those_of_a_loop():
         entropy -= (p * np.log(p)).sum()
     config = UpdateConfig(temperature=temperature)
     ref = distribution(jnp.asarray(logits), tokens, masks, temperature)
-    _, told = policy_loss(
+    _, metrics = policy_loss(
         jnp.asarray(logits),
         tokens,
         ref_logp=ref,
@@ -161,8 +161,8 @@ def test_logp_and_entropy_are_those_of_a_loop():
         entropy_weight=0.0,
         config=config,
     )
-    np.testing.assert_allclose(told["entropy"].total, entropy, rtol=1e-4)
-    np.testing.assert_allclose(told["kl"].total, 0.0, atol=1e-5)
+    np.testing.assert_allclose(metrics["entropy"].total, entropy, rtol=1e-4)
+    np.testing.assert_allclose(metrics["kl"].total, 0.0, atol=1e-5)
 
 
 def test_entropy_stays_finite_where_logits_lie_far_apart():
@@ -173,7 +173,7 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
     masks = np.ones((1, 3), bool)
     assert abs(logp_of(logits, tokens, masks, 1.0)[0, 1]) < 1e-6
     ref = distribution(logits, tokens, masks, 1.0)
-    _, told = policy_loss(
+    _, metrics = policy_loss(
         logits,
         tokens,
         ref_logp=ref,
@@ -182,7 +182,7 @@ def test_entropy_stays_finite_where_logits_lie_far_apart():
         entropy_weight=0.0,
         config=UpdateConfig(),
     )
-    np.testing.assert_allclose(told["entropy"].total, 0.0, atol=1e-6)
+    np.testing.assert_allclose(metrics["entropy"].total, 0.0, atol=1e-6)
 
 
 # --- what enters the loss ----------------------------------------------------
@@ -238,7 +238,7 @@ def test_the_count_is_the_number_of_sampled_tokens():
     tokens = pack(examples(), 80)
     logits = jnp.zeros((*tokens.ids.shape, doubles.tokenizer().vocab_size))
     masks = masks_of(doubles.policy())
-    ratio, found = policy_loss(
+    ratio, result = policy_loss(
         logits,
         tokens,
         ref_logp=distribution(logits, tokens, masks, 1.0),
@@ -249,7 +249,7 @@ def test_the_count_is_the_number_of_sampled_tokens():
     )
     sampled = sum(sum(t.sampled) for t in turns())
     np.testing.assert_allclose(ratio.count, sampled, rtol=1e-6)
-    assert {k for k, v in found.items() if float(v.count) == sampled} == {
+    assert {k for k, v in result.items() if float(v.count) == sampled} == {
         "policy_loss",
         "kl",
         "entropy",
@@ -295,14 +295,14 @@ def test_minibatches_are_as_many_updates():
 
 
 def test_the_same_seed_gives_the_same_update_bit_for_bit():
-    found = []
+    results = []
     for seed in (0, 0, 5):
         learner = updater(num_minibatches=4, batch_rows=1, learning_rate=0.05)
-        found.append(
+        results.append(
             learner.update(learner.learner.init(), examples(), seed=seed)[0].params
         )
-    assert distance(found[0], found[1]) == 0.0
-    assert distance(found[0], found[2]) > 0.0
+    assert distance(results[0], results[1]) == 0.0
+    assert distance(results[0], results[2]) > 0.0
 
 
 @functools.cache
@@ -422,7 +422,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
     assert len(few) < len(given)
     assert sum(e.weight for e in few) == len(given)
     masks = masks_of(doubles.policy(action_tokens=5))
-    found = []
+    results = []
     for some in (given, few):
         tokens = pack(some, 80)
         ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
@@ -435,9 +435,9 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
             kl_weight=0.3,
             entropy_weight=0.0,
         )
-        found.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
-    (all_grads, all_told), (grads, told) = found
-    assert told == pytest.approx(all_told, rel=1e-5)
+        results.append((grads, {k: float(v.value()) for k, v in metrics.items()}))
+    (all_grads, all_told), (grads, output) = results
+    assert output == pytest.approx(all_told, rel=1e-5)
     for a, b in zip(jax.tree.leaves(all_grads), jax.tree.leaves(grads), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -449,13 +449,13 @@ def test_the_reference_may_follow_the_policy():
     near = updater(
         reference=5, learning_rate=3e-3, coefficient=0.1, reference_ema_decay=0.5
     )
-    found = []
+    results = []
     for one in (fixed, near):
         state = one.learner.init()
         for n in range(3):
             state, metrics = one.update(state, examples((1.0, -1.0)), seed=n)
-        found.append(metrics["kl"])
-    assert 0 < found[1] < 0.5 * found[0]
+        results.append(metrics["kl"])
+    assert 0 < results[1] < 0.5 * results[0]
 
 
 # --- choices -----------------------------------------------------------------
@@ -481,9 +481,9 @@ def test_what_was_moved_is_the_kl_of_new_and_old():
     for b, t in zip(*np.nonzero(tokens.mask), strict=True):
         real = np.isfinite(new[b, t - 1])
         p, q = new[b, t - 1][real], was[b, t - 1][real]
-        found = (np.exp(p) * (p - q)).sum()
-        total += found * tokens.weight[b, t]
-        most = max(most, found)
+        result = (np.exp(p) * (p - q)).sum()
+        total += result * tokens.weight[b, t]
+        most = max(most, result)
     assert metrics["step_fraction"] == 1.0
     count = tokens.weight[tokens.mask].sum()
     np.testing.assert_allclose(metrics["update_kl"], total / count, rtol=1e-3)
@@ -532,8 +532,8 @@ def test_what_a_step_gained_and_how_far_its_turns_went_by_a_loop():
 
 def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
     free = updater(learning_rate=3e-2)
-    far, told = free.update(free.learner.init(), examples(), seed=0)
-    radius = told["update_kl"] / 10
+    far, output = free.update(free.learner.init(), examples(), seed=0)
+    radius = output["update_kl"] / 10
     held = updater(learning_rate=3e-2, max_update_kl=radius)
     near, metrics = held.update(held.learner.init(), examples(), seed=0)
     assert metrics["update_kl"] <= radius
@@ -557,9 +557,9 @@ def test_a_step_beyond_the_radius_is_halved_until_it_is_not():
 def test_how_far_each_turn_is_from_the_reference():
     given = examples()
     np.testing.assert_allclose(updater().reference_log_ratio(given), 0.0, atol=1e-3)
-    found = updater(reference=5).reference_log_ratio(given)
+    results = updater(reference=5).reference_log_ratio(given)
     m, masks = doubles.model(5), masks_of(doubles.policy(action_tokens=5))
-    for e, got in zip(given, found, strict=True):
+    for e, got in zip(given, results, strict=True):
         tokens = pack([e], 80)
         logits = forward(
             m.definition, m.params, tokens.ids, tokens.position, tokens.segment
@@ -596,7 +596,7 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
     given = [  # as after some minibatches: the tokens of a turn differ in their ratio
         with_shift(e, 0.1 * rng.normal(size=len(e.ids))) for e in examples()
     ]
-    plain, told = gradient(given=given)
+    plain, metrics = gradient(given=given)
     size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
     for settings in (
         {"importance_level": "turn"},
@@ -607,10 +607,12 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
         {"kl": 0.5, "estimator": "k3"},
     ):
         kl = settings.pop("kl", 0.0)
-        grads, found = gradient(kl=kl, given=given, **settings)
+        grads, results = gradient(kl=kl, given=given, **settings)
         assert distance(grads, plain) > 1e-3 * size, settings
         for name in ("kl", "entropy"):
-            assert float(found[name].total) == pytest.approx(float(told[name].total))
+            assert float(results[name].total) == pytest.approx(
+                float(metrics[name].total)
+            )
     same, _ = gradient(
         kl=0.5, placement="reward", given=given
     )  # it is in the reward already
@@ -620,15 +622,15 @@ def test_each_choice_changes_the_gradient_and_nothing_else():
 def test_tokens_the_learner_finds_likelier_than_the_sampler_weigh_more():
     # e^1 times likelier: the weight is cut at 2; the clip stands where the learner was.
     once, _ = gradient()
-    _, told = gradient(importance_cap=2.0)
+    _, output = gradient(importance_cap=2.0)
     learner = updater(reference=1)
     moved = [with_shift(e, np.array(e.mask, float)) for e in examples()]
     shifted, expected = gradient(given=moved)
     np.testing.assert_allclose(
-        told["policy_loss"].total, 2.0 * expected["policy_loss"].total, rtol=1e-4
+        output["policy_loss"].total, 2.0 * expected["policy_loss"].total, rtol=1e-4
     )
     assert distance(once, shifted) > 0
-    assert float(told["policy_loss"].count) == float(expected["policy_loss"].count)
+    assert float(output["policy_loss"].count) == float(expected["policy_loss"].count)
     # In a whole update sampler and learner agree: every weight is one.
     exact = updater(learning_rate=1e-9, importance_cap=2.0)
     _, metrics = exact.update(exact.learner.init(), examples((1.0, -0.5)), seed=0)
@@ -650,7 +652,7 @@ def test_the_entropy_bonus_spreads_the_policy():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"learning_rate": 0.0}, "learning_rate must be > 0"),
         (
@@ -666,8 +668,8 @@ def test_the_entropy_bonus_spreads_the_policy():
         ),
     ],
 )
-def test_settings_that_nothing_would_come_of_are_refused(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_nothing_would_come_of_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         UpdateConfig(**settings)
 
 

@@ -26,12 +26,12 @@ def everything(root):
 
 def test_the_manifest_says_what_the_run_is(tmp_path):
     run = Run(tmp_path / "deep/run", preset("tiny", seed=3))
-    told = run.read_json("manifest.json")
-    assert told["schema"] == SCHEMA
-    assert (told["preset"], told["seed"]) == ("tiny", 3)
-    assert told["settings"] == run.config.digest()
-    assert told["config"]["collect"]["train_tasks"] == run.config.collect.train_tasks
-    assert {"python", "jax", "dreamgym"} <= told["versions"].keys()
+    data = run.read_json("manifest.json")
+    assert data["schema"] == SCHEMA
+    assert (data["preset"], data["seed"]) == ("tiny", 3)
+    assert data["settings"] == run.config.digest()
+    assert data["config"]["collect"]["train_tasks"] == run.config.collect.train_tasks
+    assert {"python", "jax", "dreamgym"} <= data["versions"].keys()
 
 
 def test_the_same_settings_open_the_run_again(tmp_path):
@@ -159,10 +159,10 @@ def test_what_is_followed_is_told_with_its_speed_and_gaps_are_filled(
     with monkeypatch.context() as patched:
         fake = types.SimpleNamespace(monotonic=lambda: next(clock, 110.0))
         patched.setattr(directory, "time", fake)
-        with run.progress_report("bc", 30) as told:
-            told(10, {"loss": 2.0, "tokens": 100})  # in 2 s
-            told(10, {})
-            told(20, {"loss": 1.0, "tokens": 110})  # in 5.5 s since the last row
+        with run.progress_report("bc", 30) as output:
+            output(10, {"loss": 2.0, "tokens": 100})  # in 2 s
+            output(10, {})
+            output(20, {"loss": 1.0, "tokens": 110})  # in 5.5 s since the last row
     run.write_curve("bc", [{"step": 20, "loss": 1.0}, {"step": 30, "loss": 0.5}])
     rows = [(r["stage"], r["step"], r["metrics"]) for r in read_metrics(run.path(FILE))]
     assert rows == [
@@ -192,9 +192,9 @@ def test_what_is_no_run_is_not_opened(tmp_path):
         Run.open(tmp_path)
     Run(tmp_path / "r", preset("tiny"))
     path = tmp_path / "r/manifest.json"
-    told = json.loads(path.read_text())
-    told["config"]["pretrain"]["speed"] = 9
-    path.write_text(json.dumps(told))
+    data = json.loads(path.read_text())
+    data["config"]["pretrain"]["speed"] = 9
+    path.write_text(json.dumps(data))
     with pytest.raises(
         RunError, match=r"made by dreamgym .*PretrainConfig has no \['speed'\]"
     ):
@@ -207,10 +207,10 @@ def test_what_is_no_run_is_not_opened(tmp_path):
 def test_a_run_of_before_a_setting_did_what_its_default_does(tmp_path):
     Run(tmp_path / "r", TINY)
     path = tmp_path / "r/manifest.json"
-    told = json.loads(path.read_text())
-    del told["config"]["uncertainty"]  # as a version before would have written it
-    digest = digest_of(told["config"], "")
-    path.write_text(json.dumps(told | {"settings": digest}))
+    data = json.loads(path.read_text())
+    del data["config"]["uncertainty"]  # as a version before would have written it
+    digest = digest_of(data["config"], "")
+    path.write_text(json.dumps(data | {"settings": digest}))
     assert Run.open(tmp_path / "r").config == TINY
     Run(tmp_path / "r", TINY)
     doubting = preset("tiny", uncertainty=UncertaintyConfig(false_abort_rate=0.1))
@@ -223,11 +223,11 @@ def test_a_run_of_before_a_setting_is_opened_with_its_episodes_and_no_others(tmp
     file.write_text("one")
     config = preset("tiny", {"env.id": "", "data.episodes": str(file)})
     made = Run(tmp_path / "r", config)
-    told = made.read_json("manifest.json")
-    del told["config"]["server"]  # as a version before would have written it
-    before = digest_of(told["config"], config.data.episodes)
-    assert before != told["settings"]
-    made.write_json("manifest.json", told | {"settings": before})
+    data = made.read_json("manifest.json")
+    del data["config"]["server"]  # as a version before would have written it
+    before = digest_of(data["config"], config.data.episodes)
+    assert before != data["settings"]
+    made.write_json("manifest.json", data | {"settings": before})
     assert Run.open(tmp_path / "r").config == config
     file.write_text("two")
     with pytest.raises(RunError, match="the episodes file has changed"):

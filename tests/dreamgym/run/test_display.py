@@ -136,10 +136,10 @@ def test_a_terminal_shows_a_live_table_and_is_left_clean(terminal):
         update(1, ROWS[0])
         update(12, ROWS[1])
         time.sleep(0.6)  # it is drawn four times a second
-        told = shown(terminal.getvalue())
-    assert "dream  12/30 updates" in told
-    assert re.search(r"success +52\.0 % +▁█", told)
-    assert re.search(r"KL to the start +0\.0123 +█▁", told)
+        output = shown(terminal.getvalue())
+    assert "dream  12/30 updates" in output
+    assert re.search(r"success +52\.0 % +▁█", output)
+    assert re.search(r"KL to the start +0\.0123 +█▁", output)
     assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
     assert not display._DISPLAY._open
 

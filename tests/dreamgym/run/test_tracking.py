@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_row_is_a_line_with_its_stage_step_and_time(tmp_path):
-    told = Tracking(tmp_path, (), {})
+    output = Tracking(tmp_path, (), {})
     assert not (tmp_path / FILE).exists()  # looking at a run writes nothing
     before = time.time()
-    told.log("dream", 3, {"success": np.float32(0.5), "n": 7, "bad": math.nan,
+    output.log("dream", 3, {"success": np.float32(0.5), "n": 7, "bad": math.nan,
                           "name": "x", "none": None})  # fmt: skip
     (line,) = (tmp_path / FILE).read_text().splitlines()
     row = json.loads(line)
@@ -37,14 +37,14 @@ def test_a_row_is_a_line_with_its_stage_step_and_time(tmp_path):
 
 def test_nothing_is_told_twice_and_a_row_without_numbers_not_at_all(tmp_path):
     for _ in range(2):  # as the process before, and as the one that goes on
-        told = Tracking(tmp_path, (), {})
+        output = Tracking(tmp_path, (), {})
         for step in (1, 2):
-            told.log("bc", step, {"loss": step})
-        told.log("iwm", 1, {"loss": 9})
-        told.log("bc", 3, {"note": "text"})
+            output.log("bc", step, {"loss": step})
+        output.log("iwm", 1, {"loss": 9})
+        output.log("bc", 3, {"note": "text"})
     rows = tracking.read_metrics(tmp_path / FILE)
-    found = [(r["stage"], r["step"], r["metrics"]["loss"]) for r in rows]
-    assert found == [("bc", 1, 1), ("bc", 2, 2), ("iwm", 1, 9)]
+    result = [(r["stage"], r["step"], r["metrics"]["loss"]) for r in rows]
+    assert result == [("bc", 1, 1), ("bc", 2, 2), ("iwm", 1, 9)]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"schema": "dreamgym.metr', b"\x00\x00"])
@@ -132,10 +132,10 @@ def test_a_tracker_that_breaks_is_dropped_aloud_and_once(tmp_path, monkeypatch, 
     good, bad = Fake(), Fake(breaks=2)
     made = {"good": ("json", lambda *_: good), "bad": ("json", lambda *_: bad)}
     monkeypatch.setattr(tracking, "TRACKERS", made)
-    told = Tracking(tmp_path, ("bad", "good", "good"), {})
+    output = Tracking(tmp_path, ("bad", "good", "good"), {})
     for step in (1, 2, 3):
-        told.log("a", step, {"x": step})
-    told.close()
+        output.log("a", step, {"x": step})
+    output.close()
     assert [s for _, s, _ in bad.told] == [1]
     assert [s for _, s, _ in good.told] == [1, 2, 3]
     assert (good.closed, bad.closed) == (True, False)
@@ -169,10 +169,10 @@ def test_no_run_is_made_for_a_tracker_that_is_not_there(tmp_path):
 
 def follow(root, name, steps):
     """A run's process: tell some steps of a stage, and end."""
-    told = Tracking(root, (name,), {"preset": "tiny", "seed": 0})
+    output = Tracking(root, (name,), {"preset": "tiny", "seed": 0})
     for step in steps:
-        told.log("dream", step, {"success": step / 10, "kl": math.nan})
-    told.close()
+        output.log("dream", step, {"success": step / 10, "kl": math.nan})
+    output.close()
 
 
 def events(folder):
@@ -182,7 +182,7 @@ def events(folder):
     """
     from tensorboardX.proto.event_pb2 import Event
 
-    found = {}
+    result = {}
     for path in sorted(folder.glob("events.*")):
         data, at = path.read_bytes(), 0
         while at < len(data):
@@ -191,10 +191,10 @@ def events(folder):
             at += size + 16
             for value in event.summary.value:
                 if value.HasField("simple_value"):
-                    found.setdefault((value.tag, event.step), []).append(
+                    result.setdefault((value.tag, event.step), []).append(
                         round(value.simple_value, 6)
                     )
-    return found
+    return result
 
 
 @pytest.mark.peer
@@ -202,8 +202,8 @@ def test_tensorboard_gets_each_number_once(tmp_path):
     pytest.importorskip("tensorboardX")
     follow(tmp_path, "tensorboard", (1, 2))
     follow(tmp_path, "tensorboard", (1, 2, 3))  # gone on
-    found = events(tmp_path / "tensorboard")
-    assert found == {("dream/success", n): [n / 10] for n in (1, 2, 3)}
+    result = events(tmp_path / "tensorboard")
+    assert result == {("dream/success", n): [n / 10] for n in (1, 2, 3)}
 
 
 OFFLINE = """
@@ -230,8 +230,8 @@ def test_wandb_offline_has_the_numbers_and_the_settings(tmp_path):
     assert len({p.stem for p in runs}) == 1  # one id: uploaded they are one run
     rows, settings = [], {}
     for path in runs:
-        more, found = stored(path)
-        rows, settings = rows + more, settings | found
+        more, result = stored(path)
+        rows, settings = rows + more, settings | result
     assert [(r["dream/step"], r["dream/success"]) for r in rows] == [
         (1, 0.1), (2, 0.2), (3, 0.3)
     ]  # fmt: skip

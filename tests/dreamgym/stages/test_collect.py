@@ -54,8 +54,8 @@ def test_an_environment_without_a_game_of_a_split_is_said_before_any_is_played(
 
     monkeypatch.setattr(doubles, "Missing", Missing, raising=False)
     run = Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Missing"}))
-    said = f"doubles:Missing.* at least 1 task of split '{split}', got none"
-    with pytest.raises(RunError, match=said):
+    message = f"doubles:Missing.* at least 1 task of split '{split}', got none"
+    with pytest.raises(RunError, match=message):
         collect.body(run)
     assert not run.path("episodes.jsonl").exists()
 
@@ -142,19 +142,19 @@ def test_nothing_to_imitate_says_how_the_episodes_ended(tmp_path, monkeypatch):
 
 def test_tasks_are_held_out_whole():
     tasks = list(doubles.tasks("train")[:10])
-    found = behavior.collect(
+    results = behavior.collect(
         doubles.Corridor(), tasks, 40, CollectConfig(), seed=0, max_steps=8
     )
-    train, held = run_episodes.split_by_task(found, share=0.2)
+    train, held = run_episodes.split_by_task(results, share=0.2)
     ids = [{e.task.id for e in part} for part in (train, held)]
     assert not ids[0] & ids[1]
     assert len(ids[1]) == 2
     assert len(train) + len(held) == 40
     assert {e.task.split for e in held} == {"dev"}
     assert {e.task.split for e in train} == {"train"}
-    two = [e for e in found if e.task in (found[0].task, found[1].task)]
+    two = [e for e in results if e.task in (results[0].task, results[1].task)]
     train, held = run_episodes.split_by_task(two, share=0.1)
     assert train
     assert held
     with pytest.raises(RunError, match=r"at least 2 tasks .* got 1"):
-        run_episodes.split_by_task([found[0]], share=0.1)
+        run_episodes.split_by_task([results[0]], share=0.1)

@@ -37,10 +37,10 @@ def test_a_run_trusts_its_members_once_they_are_fitted(tmp_path):
     run.stage("ensemble", lambda: ensemble.body(run))
     model = run_experience.load_experience(run)
     task = doubles.task(2, 4, 6)
-    asked = [Query(task, (), task.initial_state, "right")]
-    (answer,) = model.predict(asked)
+    queries = [Query(task, (), task.initial_state, "right")]
+    (answer,) = model.predict(queries)
     assert len(model.members) == 2
-    assert model.signals(asked)["ensemble"] == [answer.confidence]
+    assert model.signals(queries)["ensemble"] == [answer.confidence]
     # Replies have room for what was learned, whatever the settings say.
     assert numbers["reasoning_tokens"] > 1
     assert numbers["state_tokens"] > 1

@@ -26,8 +26,8 @@ def run(tmp_path) -> Run:
 
 def saying(state):
     """A server that tells the same state whatever is asked."""
-    told = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
-    return chat_server.ok(json.dumps(told))
+    reply = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}
+    return chat_server.ok(json.dumps(reply))
 
 
 def test_a_query_is_played_again_in_the_real_environment():
@@ -74,17 +74,17 @@ def test_the_environment_played_again_is_the_ceiling():
         doubles.episode(doubles.task(0, 2, 4), ["go right"]),
     ]
     replays = fidelity.Replays(doubles.Corridor())
-    found = replays.exact(episodes)
-    assert (found["mean"], found["count"], replays.transitions) == (1.0, 4, 4)
+    result = replays.exact(episodes)
+    assert (result["mean"], result["count"], replays.transitions) == (1.0, 4, 4)
     moody = fidelity.Replays(Moody())
     assert moody.stochastic
     assert not replays.stochastic
-    found = moody.exact(episodes)
-    assert (found["mean"], found["count"]) == (0.5, 4)
+    result = moody.exact(episodes)
+    assert (result["mean"], result["count"]) == (0.5, 4)
     task = dataclasses.replace(episodes[0].task, options={"no": "such"})
     foreign = dataclasses.replace(episodes[0], task=task)
-    found = replays.exact([foreign, episodes[1]])
-    assert (found["mean"], found["count"], replays.failed) == (1.0, 1, 1)
+    result = replays.exact([foreign, episodes[1]])
+    assert (result["mean"], result["count"], replays.failed) == (1.0, 1, 1)
 
 
 def test_tasks_that_are_seeds_are_played_again_by_their_seed():
@@ -92,7 +92,7 @@ def test_tasks_that_are_seeds_are_played_again_by_their_seed():
     tasks = base.tasks_of(doubles.Bare(), "bare", "dev", 4)
     episodes, queries = [], []
     for task in tasks:
-        told, state = base.begin(doubles.Bare(), task)
+        output, state = base.begin(doubles.Bare(), task)
         plan = doubles.plan(state)
         ts, at = [], state
         for action in plan:
@@ -102,17 +102,17 @@ def test_tasks_that_are_seeds_are_played_again_by_their_seed():
         episodes.append(
             Episode(
                 id=task.id,
-                task=told,
+                task=output,
                 transitions=tuple(ts),
                 source="expert",
                 success=True,
             )
         )
-        queries.append(Query(told, tuple(plan[:-1]), ts[-1].state, plan[-1]))
+        queries.append(Query(output, tuple(plan[:-1]), ts[-1].state, plan[-1]))
     steps = sum(len(e.transitions) for e in episodes)
     replays = fidelity.Replays(doubles.Bare())
-    found = replays.exact(episodes)
-    assert (found["mean"], found["count"]) == (1.0, steps)
+    result = replays.exact(episodes)
+    assert (result["mean"], result["count"]) == (1.0, steps)
     assert [replays(q).rewarded for q in queries] == [True] * 4
 
 
@@ -130,15 +130,15 @@ def test_a_server_is_scored_on_the_same_page(run, capsys):
         command = ["scorecard", str(run.root), "--limit", "12", "--server", server.url]
         assert cli.main([*command, "--json"]) == 0
         card = json.loads(capsys.readouterr().out)
-        asked = len(server.posts)
+        num_posts = len(server.posts)
         # Again: every answer is kept.
         assert cli.main(command) == 0
-        assert len(server.posts) == asked > 0
-    told = capsys.readouterr().out
-    assert "dev-server.html" in told
+        assert len(server.posts) == num_posts > 0
+    output = capsys.readouterr().out
+    assert "dev-server.html" in output
     assert card["transitions"] == 12
     assert card["malformed"]["mean"] == 0.0
-    assert card["usage"]["prompt_tokens"] == 10 * asked
+    assert card["usage"]["prompt_tokens"] == 10 * num_posts
     assert "error_detection_auroc" not in card  # a server tells one confidence, or none
     assert card["open_loop"]["episodes"] > 0
     page = (run.root / "scorecard/dev-server.html").read_text()

@@ -32,11 +32,11 @@ def test_a_run_finds_by_the_model_it_starts_from(folder, tmp_path):
     model = Hidden(doubles.model(), doubles.tokenizer())
     pairs = [pair for _, *pair in ASKED]
     vectors = model.encode([tuple(p) for p in pairs])
-    for (task, *_), mine, found in zip(
+    for (task, *_), mine, item in zip(
         ASKED, vectors, memory.nearest(ASKED, 1), strict=True
     ):
         others = [v for (t, *_), v in zip(ASKED, vectors, strict=True) if t != task]
-        np.testing.assert_allclose(found[-1][0], np.max(others @ mine), atol=1e-5)
+        np.testing.assert_allclose(item[-1][0], np.max(others @ mine), atol=1e-5)
     # Kept: the next stage reads the vectors again and does not encode what is stored.
     again = run_experience.replay_memory(run, [])
     assert again.nearest(ASKED, 2) == memory.nearest(ASKED, 2)
@@ -48,6 +48,6 @@ def test_a_run_finds_by_the_model_it_starts_from(folder, tmp_path):
 
 
 def test_a_model_that_has_read_nothing_finds_nothing():
-    for wrong, told in (("hidden_state", "has read something"), ("luck", "one of")):
-        with pytest.raises(ValueError, match=told):
+    for wrong, output in (("hidden_state", "has read something"), ("luck", "one of")):
+        with pytest.raises(ValueError, match=output):
             preset("tiny", {"memory.encoder": wrong})

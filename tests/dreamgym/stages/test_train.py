@@ -99,9 +99,9 @@ def test_the_loop_saves_its_policy_and_curve_and_the_stage_drops_checkpoints(who
         if x
     ]
     assert rows == progress.curve
-    told = [r for r in read_metrics(run.path(FILE)) if r["stage"] == "dream"]
-    assert [r["step"] for r in told] == [1, 2, 3]
-    for row, known in zip(told, progress.curve, strict=True):
+    messages = [r for r in read_metrics(run.path(FILE)) if r["stage"] == "dream"]
+    assert [r["step"] for r in messages] == [1, 2, 3]
+    for row, known in zip(messages, progress.curve, strict=True):
         assert row["metrics"] == pytest.approx(known | row["metrics"])
         assert row["metrics"]["aborted_share"] == 0.0
     # The bound is still to be measured: until it is, a kill must cost no update.
@@ -109,11 +109,11 @@ def test_the_loop_saves_its_policy_and_curve_and_the_stage_drops_checkpoints(who
     assert any(e.generated for e in progress.pool.entries.values())
     real = sum(len(doubles.plan(t.initial_state)) for t in TASKS)
     dreamed = [row["transitions"] for row in progress.curve]
-    told = sum(
+    messages = sum(
         min(run.config.memory.additions_per_update, n)
         for n in np.diff([0, *dreamed]).tolist()
     )
-    assert len(memory) == real + told
+    assert len(memory) == real + messages
 
 
 def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
@@ -123,10 +123,10 @@ def test_a_rule_proposes_where_the_settings_say_so(tmp_path):
     config = dataclasses.replace(LOOP, updates=1, curriculum=rule)
     *_, go = start(tmp_path / "rule", config, {"env.id": ""})
     _, progress = go()
-    (told,) = progress.pool.proposal_counts.values()
-    assert sum(told.values()) == 2
+    (output,) = progress.pool.proposal_counts.values()
+    assert sum(output.values()) == 2
     made = [e.task for e in progress.pool.entries.values() if e.generated]
-    assert len(made) == told["accepted"] > 0
+    assert len(made) == output["accepted"] > 0
     assert all(t.id.startswith("rule-") for t in made)
     nobody = dataclasses.replace(
         config, curriculum=dataclasses.replace(rule, generator="none")
@@ -178,8 +178,8 @@ def test_an_interrupted_loop_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, a
     assert progress.pool.entries == progress_whole.pool.entries
     assert memory._transitions == memory_whole._transitions
     assert memory._tasks == memory_whole._tasks
-    told = read_metrics(run.path(FILE))  # what came before the kill, and what after
-    assert [(r["stage"], r["step"]) for r in told] == [("dream", n) for n in (1, 2, 3)]
+    rows = read_metrics(run.path(FILE))  # what came before the kill, and what after
+    assert [(r["stage"], r["step"]) for r in rows] == [("dream", n) for n in (1, 2, 3)]
 
 
 def test_what_enriched_the_memory_stands_once_beside_the_checkpoint(
@@ -192,14 +192,14 @@ def test_what_enriched_the_memory_stands_once_beside_the_checkpoint(
     whole = kept.read_text("utf-8")
     assert whole.count("\n") == len(memory) - before > 0
     host = next(kept.parent.glob("step_*/host.json"))
-    told = json.loads(host.read_text())
-    assert told["remembered"] == whole.count("\n")
+    data = json.loads(host.read_text())
+    assert data["remembered"] == whole.count("\n")
     # Killed in the next update: after its rows, in the midst of one, before its save.
     kept.write_text(whole + whole.splitlines()[0] + "\n" + '["tas', "utf-8")
     _, again, on = start(tmp_path)
     stop_after(2, on, monkeypatch)
     rows = kept.read_text("utf-8").splitlines(keepends=True)
-    assert "".join(rows[: told["remembered"]]) == whole
+    assert "".join(rows[: data["remembered"]]) == whole
     assert len(rows) == len(again) - before
     # One that lost lines says what it misses, and is not gone on with.
     kept.write_text(whole.splitlines(keepends=True)[0], "utf-8")
@@ -214,7 +214,7 @@ def test_what_enriched_the_memory_stands_once_beside_the_checkpoint(
 )
 def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
     sure = {"a": 0.9, "b": math.nan, "c": 0.5}
-    asked, entered = [], []
+    requests, entered = [], []
 
     class Known(CachingExperienceModel):
         def __init__(self):
@@ -224,10 +224,10 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
             del tasks, key  # nothing is varied here
 
         def predict(self, queries):
-            asked.extend(queries)
-            told = (sure[q.action] for q in queries)
+            requests.extend(queries)
+            messages = (sure[q.action] for q in queries)
             return [Prediction(q.state, 0.0, "go", "", c, None)
-                    for q, c in zip(queries, told, strict=True)]  # fmt: skip
+                    for q, c in zip(queries, messages, strict=True)]  # fmt: skip
 
         def add_to_memory(self, tasks, fresh):
             entered.extend(zip(tasks, (t.action for t in fresh), strict=True))
@@ -241,7 +241,7 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
     assert {x for _, x in entered} == kept
     assert {task for task, _ in entered} == {TASKS[0].id}
     if least:
-        assert [q.past for q in asked] == [(), ("a",), ("a", "b")]
+        assert [q.past for q in requests] == [(), ("a",), ("a", "b")]
     with pytest.raises(ValueError, match=r"min_confidence in \[0, 1\]"):
         MemoryConfig(min_confidence=1.5)
 

@@ -64,8 +64,8 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     policy, whole = go()
     assert "alarm, update 2: length, reverted" in capsys.readouterr().err
     assert whole.replay
-    told = train._numbers(whole)
-    assert 0.0 <= told["accepted_model"] <= 1.0
+    numbers = train._numbers(whole)
+    assert 0.0 <= numbers["accepted_model"] <= 1.0
     assert whole.curve[1]["entropy_weight"] == 1e-3
     assert sum(row.get("forks", 0) for row in whole.curve) > 0
     run, _, go = start(tmp_path / "two", ALL, probe=lambda _: {"real_success": 0.5})
@@ -76,7 +76,7 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     assert same(progress.best, whole.best)
     assert same(other.model.params, policy.model.params)
     assert same(policy.model.params, whole.result.params)
-    assert told["best_update"] == 1
+    assert numbers["best_update"] == 1
     assert same(progress.policy, whole.policy)
     assert progress.curve == whole.curve
     assert progress.pool.state() == whole.pool.state()
@@ -107,10 +107,12 @@ def test_the_numbers_are_of_updates_with_a_scored_rollout():
 
     lost = {"unscored_rollouts": 8.0, "rollouts": 8.0}
     good = {"unscored_rollouts": 2.0, "rollouts": 8.0, "success": 0.25, "kl": 0.1}
-    found = numbers(lost, good, good | {"success": 0.5, "unscored_rollouts": 7.0}, lost)
-    assert (found["success_first"], found["success_last"]) == (0.25, 0.5)
-    assert (found["success_first_of"], found["success_last_of"]) == (6, 1)
-    assert "kl" not in found  # the last update was none
+    result = numbers(
+        lost, good, good | {"success": 0.5, "unscored_rollouts": 7.0}, lost
+    )
+    assert (result["success_first"], result["success_last"]) == (0.25, 0.5)
+    assert (result["success_first_of"], result["success_last_of"]) == (6, 1)
+    assert "kl" not in result  # the last update was none
     assert not {"success_first", "success_last"} & numbers(lost).keys()
 
 
@@ -126,11 +128,11 @@ def test_a_probe_plays_real_dev_games(tmp_path):
     )
     with run_loop.real_evaluation(run) as probe:
         assert probe is not None
-        told = probe(doubles.Scripted(doubles.expert_rule))
+        metrics = probe(doubles.Scripted(doubles.expert_rule))
         lost = probe(doubles.Scripted(lambda *_: "go left"))
-    assert told["real_success"] == 1.0
+    assert metrics["real_success"] == 1.0
     steps = sum(len(doubles.plan(t.initial_state)) for t in doubles.tasks("dev")[:5])
-    assert told["real_eval_transitions"] == steps
+    assert metrics["real_eval_transitions"] == steps
     assert lost["real_success"] < 0.5
     with run_loop.real_evaluation(corridor(tmp_path / "none")) as probe:
         assert probe is None
@@ -166,11 +168,11 @@ def test_a_probe_that_nobody_scored_tells_no_success(tmp_path):
         def broken(*_):
             raise RuntimeError("gone")
 
-        told = probe(doubles.Scripted(doubles.expert_rule))
+        metrics = probe(doubles.Scripted(doubles.expert_rule))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(doubles.Corridor, "step", broken)
             none = probe(doubles.Scripted(doubles.expert_rule))
-    assert {"real_success", "real_eval_transitions", "real_return"} < told.keys()
+    assert {"real_success", "real_eval_transitions", "real_return"} < metrics.keys()
     assert none.keys() == {"real_eval_transitions"}
 
 
@@ -188,9 +190,9 @@ def test_the_same_loop_runs_in_the_real_environment(tmp_path):
     warm = doubles.cloned(doubles.ACTIONS, [e.task for e in some])
     run.config = dataclasses.replace(run.config, policy=warm.config)
     save_policy(run, "warmstart", warm)
-    told = run.stage("train", lambda: train._train_in_environment(run))["numbers"]
-    assert told["updates"] == 1
-    assert told["real_transitions"] >= 16
+    numbers = run.stage("train", lambda: train._train_in_environment(run))["numbers"]
+    assert numbers["updates"] == 1
+    assert numbers["real_transitions"] >= 16
     assert run.path("policies/dream/config.json").is_file()
 
 
@@ -199,12 +201,12 @@ def test_demonstrations_may_be_imitated_beside(tmp_path, kind):
     run = corridor(tmp_path, auxiliary=AuxiliaryConfig(objective=kind, coefficient=0.1))
     some = episodes(run)
     policy = doubles.policy()
-    found = run_loop.supervised(run, policy, run.config.train)
+    results = run_loop.supervised(run, policy, run.config.train)
     steps = sum(len(e.transitions) for e in some)
-    assert len(found) == steps
-    texts = [policy.tokenizer.decode(list(e.ids)) for e in found]
+    assert len(results) == steps
+    texts = [policy.tokenizer.decode(list(e.ids)) for e in results]
     assert any("take coin" in t for t in texts)
-    assert all(any(e.mask) for e in found)
+    assert all(any(e.mask) for e in results)
 
 
 @pytest.mark.parametrize("kind", ["bc", "iwm"])
@@ -217,18 +219,18 @@ def test_no_more_demonstrations_are_imitated_than_the_warm_start_was_shown(
     run.config = changed(run.config, "bc.imitate", "experts")
     shown, _ = run_episodes.demonstrations(run)
     assert 0 < len(shown) < len(some)
-    found = run_loop.supervised(run, doubles.policy(), run.config.train)
-    assert len(found) == sum(len(e.transitions) for e in shown)
+    results = run_loop.supervised(run, doubles.policy(), run.config.train)
+    assert len(results) == sum(len(e.transitions) for e in shown)
 
 
-@pytest.mark.parametrize(("share", "asked"), [(0.49, False), (0.5, True)])
-def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, asked):
+@pytest.mark.parametrize(("share", "queries"), [(0.49, False), (0.5, True)])
+def test_nobody_is_asked_for_tasks_that_no_batch_has_room_for(tmp_path, share, queries):
     c = dataclasses.replace(LOOP.curriculum, generated_share=share)  # of 2 tasks
     run = corridor(tmp_path, curriculum=c)
     progress = TrainingState(0, None, run_loop.pool_of(TASKS, c), 0, [])
     model = doubles.Known(ReplayMemory(capacity=1))
     parts = run_loop._parts(run, doubles.policy(), progress, run.config.train, model)
-    assert (parts.propose is not None) == asked
+    assert (parts.propose is not None) == queries
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -279,13 +281,13 @@ def test_the_real_control_needs_an_environment_and_cannot_go_back():
 def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     judge = ChatConfig(base_url="http://127.0.0.1:1/v1", api_key_env="NO_SUCH_KEY")
-    for settings, said in (
+    for settings, text in (
         (ChatConfig(), r"train\.reward\.judge\.chat\.base_url must be set"),
         (judge, "NO_SUCH_KEY"),
     ):
         reward = RewardConfig(sources=("judge",), judge=JudgeConfig(chat=settings))
         config = preset("tiny", train=dataclasses.replace(LOOP, reward=reward))
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=text):
             run_chat.check_server(config)
 
 
@@ -293,23 +295,23 @@ def test_red_flags_of_skills_are_said_too(capsys):
     pool = run_loop.pool_of(TASKS, LOOP.curriculum)
     row = {"flags/call_rate": 1.0, "alarm/jump": 1.0, "success": 0.5}
     loop_checkpoint._print_alarms(TrainingState(4, None, pool, 0, [row]))
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "red flag, update 4: call_rate"
-    assert said[1].startswith("alarm, update 4: jump (see watch")
+    output = capsys.readouterr().err.splitlines()
+    assert output[0] == "red flag, update 4: call_rate"
+    assert output[1].startswith("alarm, update 4: jump (see watch")
 
 
 def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkeypatch):
     """The experience model is asked for its errors only where they are of use."""
-    asked = []
+    queries = []
     monkeypatch.setattr(
-        train.fidelity, "largest_errors", lambda *_, **__: asked.append(1)
+        train.fidelity, "largest_errors", lambda *_, **__: queries.append(1)
     )
     known = doubles.Known(ReplayMemory(capacity=10))
     scaled = dataclasses.replace(LOOP.update, normalize_advantages="group")
     withheld = dataclasses.replace(
         LOOP.update, kl_penalty=KLPenaltyConfig(coefficient=0.1, placement="reward")
     )
-    for number, (loop, said) in enumerate((
+    for number, (loop, text) in enumerate((
         ({"update": scaled}, train.UNPROMISED),
         ({"replay": ReplayConfig(ratio=0.5)}, train.UNPROMISED),
         ({"reward": RewardConfig(outcome_weight=0.5)}, train.UNMEASURED),
@@ -317,9 +319,9 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
         ({}, None),
     )):  # fmt: skip
         run = corridor(tmp_path / str(number), **loop)
-        told = train._lower_bound(run, known, [], [])
-        assert told == (None if said is None else {"sentence": said})
-        assert len(asked) == (said is None)
+        output = train._lower_bound(run, known, [], [])
+        assert output == (None if text is None else {"sentence": text})
+        assert len(queries) == (text is None)
     assert not train._paid_otherwise(preset("tiny"))
     unused = dataclasses.replace(
         withheld, kl_penalty=KLPenaltyConfig(coefficient=0.0, placement="reward")

@@ -57,11 +57,11 @@ def weights(run: Run, name: str) -> bytes:
 
 def lengths(run: Run) -> dict[str, int]:
     """Updates of each fit, as its curve tells."""
-    found = {}
+    results = {}
     for path in run.path("curves").glob("*.jsonl"):
         last = path.read_text().splitlines()[-1]
-        found[path.stem] = json.loads(last)["step"]
-    return found
+        results[path.stem] = json.loads(last)["step"]
+    return results
 
 
 @pytest.mark.parametrize("start", ["experience_model", "base_model"])
@@ -78,7 +78,7 @@ def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, star
     numbers(run)
     begun = weights(run, "untrained")
     same = {k: (p / "model.safetensors").read_bytes() for k, p in places.items()}
-    assert [k for k, found in same.items() if found == begun] == [start]
+    assert [k for k, item in same.items() if item == begun] == [start]
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_policies_begin_at_the_experience_model_or_where_it_began(tmp_path, star
 )
 def test_every_method_makes_as_many_updates_as_bc(tmp_path, method, fits):
     run = made(tmp_path, method=method)
-    told = numbers(run)
+    output = numbers(run)
     assert lengths(run) == fits
-    assert (told["iwm_examples"] > 0) == (method in ("both", "iwm"))
-    assert (told["sr_examples"] > 0) == (method in ("both", "sr"))
-    assert ("leak_expert" in told) == (method in ("both", "sr"))
-    assert (told["branches"] > 0) == (method != "bc")
-    assert (told["real_transitions"] > 0) == (method != "bc")
+    assert (output["iwm_examples"] > 0) == (method in ("both", "iwm"))
+    assert (output["sr_examples"] > 0) == (method in ("both", "sr"))
+    assert ("leak_expert" in output) == (method in ("both", "sr"))
+    assert (output["branches"] > 0) == (method != "bc")
+    assert (output["real_transitions"] > 0) == (method != "bc")
     assert (weights(run, "warmstart") == weights(run, "bc")) == (method == "bc")
     _, tok = load_model(run.path("policies/untrained"))
     assert tok.vocab_size == doubles.tokenizer().vocab_size
@@ -127,9 +127,9 @@ def test_smaller_shares_are_part_of_larger_ones():
     episodes = [doubles.expert(t) for t in doubles.tasks("train")[:16]]
 
     def ids(share, seed=0):
-        found = run_episodes.nested_subset(episodes, share, seed=seed)
-        assert found == [e for e in episodes if e in found]  # in order
-        return {e.id for e in found}
+        results = run_episodes.nested_subset(episodes, share, seed=seed)
+        assert results == [e for e in episodes if e in results]  # in order
+        return {e.id for e in results}
 
     shares = [0.125, 0.25, 0.5, 1.0]
     assert [len(ids(s)) for s in shares] == [2, 4, 8, 16]
@@ -139,26 +139,26 @@ def test_smaller_shares_are_part_of_larger_ones():
 
 
 def test_the_policy_proposes_where_it_is_the_source(tmp_path, monkeypatch):
-    asked = []
+    queries = []
 
     def proposals(policy, episodes, *, count, temperature, seed):
-        asked.append((len(episodes), count, temperature, seed))
+        queries.append((len(episodes), count, temperature, seed))
         del policy
         return {(e.id, 0): ["go left", "dance"] for e in episodes}
 
     monkeypatch.setattr(branch, "policy_proposals", proposals)
     run = made(tmp_path, **{"branch.proposer": "policy", "branch.temperature": 0.7})
-    told = numbers(run)
-    assert asked == [(2, 8, 0.7, 0)]  # two tries for each of K = 4
-    assert told["branches"] == 4
-    assert told["invalid_proposals"] == 2  # by what the corridor would take
+    output = numbers(run)
+    assert queries == [(2, 8, 0.7, 0)]  # two tries for each of K = 4
+    assert output["branches"] == 4
+    assert output["invalid_proposals"] == 2  # by what the corridor would take
 
 
 def test_the_control_is_cloned_once(tmp_path, monkeypatch):
     """A stage that was stopped after it, or a cell of a study that shares it."""
     run = made(tmp_path)
-    told = run.stage("bc", lambda: bc.body(run))["numbers"]
-    assert told == {
+    output = run.stage("bc", lambda: bc.body(run))["numbers"]
+    assert output == {
         "experts": 4,
         "imitated_episodes": 4,
         "bc_examples": numbers(run)["bc_examples"],
@@ -172,12 +172,12 @@ def test_the_control_is_cloned_once(tmp_path, monkeypatch):
 
 def test_branches_are_made_once(tmp_path, monkeypatch):
     run = made(tmp_path)
-    told = numbers(run)
+    output = numbers(run)
     run.path("stages/warmstart.json").unlink()
     tasks = [e.task for e in read_episodes(run.path("dev_games/bc.jsonl"))]
     monkeypatch.setattr(registry, "make", None)
     monkeypatch.setattr(environments, "dev_tasks", lambda _: tasks)
-    assert numbers(run) == told
+    assert numbers(run) == output
 
 
 def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
@@ -195,9 +195,9 @@ def test_an_environment_that_raises_at_a_branch_does_not_end_the_stage(
     run = made(tmp_path, method="iwm")
     fragile = dataclasses.replace(run.config.env, id="tests.doubles:Fragile")
     run.config = dataclasses.replace(run.config, env=fragile)
-    told = numbers(run)
-    assert told["crashed"] > 0
-    assert told["branches"] > 0
+    output = numbers(run)
+    assert output["crashed"] > 0
+    assert output["branches"] > 0
     assert "'take coin': OSError: no answer" in capsys.readouterr().err
 
 
@@ -206,17 +206,17 @@ def test_a_teacher_writes_and_its_cost_is_among_the_numbers(tmp_path):
     with serving(ok(says)) as server:
         address = {"teacher.base_url": server.url, "teacher.price_in": 1e6}
         run = made(tmp_path, **address, writer="teacher")
-        told = numbers(run)
+        output = numbers(run)
         count = len(server.posts)
-    assert count == told["teacher_requests"] > 0
-    assert told["teacher_prompt_tokens"] == 10 * count
-    assert told["teacher_cost"] == 10.0 * count
-    assert told["written"] == told["sr_examples"]
-    assert told["rewritten"] == 0
+    assert count == output["teacher_requests"] > 0
+    assert output["teacher_prompt_tokens"] == 10 * count
+    assert output["teacher_cost"] == 10.0 * count
+    assert output["written"] == output["sr_examples"]
+    assert output["rewritten"] == 0
     # What was answered is in the run: another attempt asks nothing.
     run.path("stages/warmstart.json").unlink()
     before = weights(run, "warmstart")
-    assert numbers(run) == told
+    assert numbers(run) == output
     assert weights(run, "warmstart") == before
 
 
@@ -250,17 +250,17 @@ def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
         bootstrap_share=primer,
         reflections_per_state=1,
     )
-    told = numbers(run)
+    output = numbers(run)
     # A model that knows nothing concludes nothing: all are the rule's.
-    assert told["written"] + told["rewritten"] == told["sr_examples"]
-    cases = told["sr_examples"] + told["unexplained"]
-    assert cases < told["samples"] <= 2 * cases
+    assert output["written"] + output["rewritten"] == output["sr_examples"]
+    cases = output["sr_examples"] + output["unexplained"]
+    assert cases < output["samples"] <= 2 * cases
     assert lengths(run).get("writer") == steps
     assert not list(run.path("checkpoints").glob("*"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"method": "dagger"}, "method must be one of"),
         ({"writer": "poet"}, "writer must be one of"),
@@ -271,8 +271,8 @@ def test_the_models_own_reflections_are_counted(tmp_path, primer, steps):
         ({"iwm_share": 1.0}, r"iwm_share must be in \[0, 1\), got 1.0"),
     ],
 )
-def test_a_bad_setting_says_what_it_must_be(settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_bad_setting_says_what_it_must_be(settings, message):
+    with pytest.raises(ValueError, match=message):
         WarmstartConfig(**settings)
 
 

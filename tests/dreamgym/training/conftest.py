@@ -10,7 +10,7 @@ from tests.dreamgym.training.common import UpdateCalls
 
 @pytest.fixture
 def update_calls(monkeypatch):
-    found = UpdateCalls()
+    result = UpdateCalls()
 
     def update(
         self,
@@ -24,15 +24,15 @@ def update_calls(monkeypatch):
         advantage_scale,
     ):
         del self, seed, advantage_scale
-        found.visits.append(list(visitation_weights))
-        found.examples.append(list(examples))
-        found.weights.append(weights)
-        found.auxiliary.append(list(auxiliary))
-        if not np.isfinite(found.loss):
+        result.visits.append(list(visitation_weights))
+        result.examples.append(list(examples))
+        result.weights.append(weights)
+        result.auxiliary.append(list(auxiliary))
+        if not np.isfinite(result.loss):
             raise FloatingPointError("loss is nan")
         params = jax.tree.map(lambda x: x + 1.0, state.params)
-        row = {"loss": found.loss, "kl": 0.1, "update_kl": 0.01, "entropy": 1.0}
+        row = {"loss": result.loss, "kl": 0.1, "update_kl": 0.01, "entropy": 1.0}
         return state._replace(params=params, step=state.step + 1), row
 
     monkeypatch.setattr(Updater, "update", update)
-    return found
+    return result

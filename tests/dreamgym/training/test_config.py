@@ -12,7 +12,7 @@ from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"group_size": 1},
@@ -38,8 +38,8 @@ from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
         ),
     ],
 )
-def test_bad_settings_are_refused_by_name(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_settings_are_refused_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
         LoopConfig(**settings)
     with pytest.raises(ValueError, match="group_size must be >= 2, got 1"):
         LoopConfig(
@@ -51,7 +51,7 @@ def test_bad_settings_are_refused_by_name(settings, said):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"monitor": MonitorConfig(response="revert", remedies=("rewards",))},
@@ -78,11 +78,11 @@ def test_bad_settings_are_refused_by_name(settings, said):
     ],
 )
 def test_dead_settings_are_refused_of_a_new_run_and_an_old_one_goes_on(
-    settings, said, tmp_path, monkeypatch
+    settings, message, tmp_path, monkeypatch
 ):
     """A version before may have begun with them, and its runs must open."""
     config = preset("tiny", train=TrainConfig(**settings))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Run(tmp_path / "new", config)
     assert not (tmp_path / "new").exists()
     with monkeypatch.context() as then:

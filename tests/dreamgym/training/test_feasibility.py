@@ -46,9 +46,9 @@ def trial(model, rule=doubles.expert_rule, *, max_steps=4, **settings):
 
 
 def test_a_plan_within_the_limit_is_found_and_one_beyond_it_is_not():
-    asked = trial(doubles.RuleModel(), rollouts=2)
-    assert asked([NEAR, FAR]) == [None, "no plan"]
-    assert asked.transitions == 2 * (2 + 4)
+    feasibility = trial(doubles.RuleModel(), rollouts=2)
+    assert feasibility([NEAR, FAR]) == [None, "no plan"]
+    assert feasibility.transitions == 2 * (2 + 4)
 
 
 def test_one_win_among_the_rollouts_is_enough():
@@ -65,8 +65,8 @@ def test_one_win_among_the_rollouts_is_enough():
 
 
 def test_a_task_whose_rollouts_all_break_is_refused_apart():
-    asked = trial(doubles.RuleModel(broken=["go right"]), rollouts=2)
-    assert asked([NEAR]) == ["unscored"]
+    feasibility = trial(doubles.RuleModel(broken=["go right"]), rollouts=2)
+    assert feasibility([NEAR]) == ["unscored"]
 
 
 def test_samples_that_disagree_refuse_a_task():
@@ -76,9 +76,9 @@ def test_samples_that_disagree_refuse_a_task():
 
 
 @pytest.mark.parametrize(
-    ("whole", "told"), [(0, "disagreement"), (2, "disagreement"), (3, None)]
+    ("whole", "message"), [(0, "disagreement"), (2, "disagreement"), (3, None)]
 )
-def test_samples_that_make_no_sense_agree_with_nothing(whole, told):
+def test_samples_that_make_no_sense_agree_with_nothing(whole, message):
     class Lost(Sampled):
         """Nothing changes: so it is where a server's answer is missing."""
 
@@ -86,7 +86,7 @@ def test_samples_that_make_no_sense_agree_with_nothing(whole, told):
             problem = None if number < whole else "refused: too long"
             return [Prediction(q.state, 0.0, "go", "", 1.0, problem) for q in queries]
 
-    assert trial(Lost(), samples=3)([NEAR]) == [told]
+    assert trial(Lost(), samples=3)([NEAR]) == [message]
 
 
 def test_what_is_revealed_may_differ():
@@ -101,16 +101,16 @@ def test_what_is_revealed_may_differ():
 
 
 def test_the_policy_that_tries_is_the_one_it_was_last_given():
-    asked = trial(doubles.RuleModel(), lambda *_: "go left", rollouts=1)
-    assert asked([NEAR]) == ["no plan"]
-    asked.policy = doubles.Scripted(doubles.expert_rule)
-    assert asked([NEAR]) == [None]
+    feasibility = trial(doubles.RuleModel(), lambda *_: "go left", rollouts=1)
+    assert feasibility([NEAR]) == ["no plan"]
+    feasibility.policy = doubles.Scripted(doubles.expert_rule)
+    assert feasibility([NEAR]) == [None]
 
 
 def test_the_order_of_tasks_does_not_matter_to_a_rule():
-    asked = trial(Sampled(doubtful=[NEAR.id]), rollouts=2, samples=2)
+    feasibility = trial(Sampled(doubtful=[NEAR.id]), rollouts=2, samples=2)
     here = doubles.task(2, 2, 6)
-    first, second = asked([NEAR, FAR, here]), asked([here, FAR, NEAR])
+    first, second = feasibility([NEAR, FAR, here]), feasibility([here, FAR, NEAR])
     assert first == second[::-1] == ["disagreement", "no plan", None]
 
 
@@ -132,9 +132,9 @@ def test_the_settings_ask_for_a_trial_or_not():
         )
 
     assert made() is None
-    asked = made(rollouts=1)
-    assert asked is not None
-    assert asked([NEAR, FAR]) == [None, "no plan"]
+    feasibility = made(rollouts=1)
+    assert feasibility is not None
+    assert feasibility([NEAR, FAR]) == [None, "no plan"]
 
 
 def test_the_generator_takes_in_what_a_trial_lets_through():
@@ -163,7 +163,7 @@ def test_the_generator_takes_in_what_a_trial_lets_through():
 
 def test_a_neural_policy_tries_with_its_own_turns():
     actor = doubles.cloned(doubles.ACTIONS, [doubles.task(1, 1, 6)])
-    asked = FeasibilityFilter(
+    queries = FeasibilityFilter(
         Sampled(),
         actor,
         FeasibilityConfig(rollouts=8, samples=2),
@@ -171,6 +171,6 @@ def test_a_neural_policy_tries_with_its_own_turns():
         temperature=1.0,
         seed=0,
     )
-    first = asked([doubles.task(1, 1, 6), FAR])
+    first = queries([doubles.task(1, 1, 6), FAR])
     assert first == [None, "no plan"]  # a third of its words take the coin at once
-    assert asked([doubles.task(1, 1, 6), FAR]) == first
+    assert queries([doubles.task(1, 1, 6), FAR]) == first

@@ -41,17 +41,17 @@ class Given:
 
 @pytest.fixture
 def given(monkeypatch):
-    found = Given()
+    result = Given()
 
     def update(self, state, examples, *, seed, weights, **rest):
         del self, rest
-        found.weights.append(weights.kl)
-        found.examples.append(list(examples))
-        found.seeds.append(seed)
+        result.weights.append(weights.kl)
+        result.examples.append(list(examples))
+        result.seeds.append(seed)
         return state._replace(step=state.step + 1), {"loss": 0.5, "kl": 0.25}
 
     monkeypatch.setattr(Updater, "update", update)
-    return found
+    return result
 
 
 @functools.cache

@@ -68,10 +68,10 @@ def undecided() -> Policy:
 
 def share_of_good(policy, seed):
     envs = Bandit(64, lambda action: action == GOOD)
-    found = rollout(
+    results = rollout(
         policy, envs, [ARM] * 64, key=jax.random.key(seed + 77), temperature=1.0
     )
-    return np.mean([t.episode.success for t in found])
+    return np.mean([t.episode.success for t in results])
 
 
 def learned(seed, pay, *, loop=None, **settings):
@@ -115,11 +115,11 @@ def learned(seed, pay, *, loop=None, **settings):
 
 def finds(seed, **settings):
     """Whether what pays is found; and where every action pays alike, nothing."""
-    found, _ = learned(seed, lambda action: action == GOOD, **settings)
+    result, _ = learned(seed, lambda action: action == GOOD, **settings)
     rng = np.random.default_rng(seed)
     # The same rate, and no news in it.
     control, _ = learned(seed, lambda _: bool(rng.random() < 0.25), **settings)
-    return found, control
+    return result, control
 
 
 def test_grpo_finds_what_pays_and_only_where_it_is_told():
@@ -127,7 +127,7 @@ def test_grpo_finds_what_pays_and_only_where_it_is_told():
     seeds = (0, 1, 2)
     assert all(0.05 < share_of_good(undecided(), seed) < 0.55 for seed in seeds)
     results = [finds(seed) for seed in seeds]
-    assert min(found for found, _ in results) > 0.9
+    assert min(item for item, _ in results) > 0.9
     assert np.mean([control for _, control in results]) < 0.5
 
 
@@ -189,8 +189,8 @@ def test_grpo_finds_what_pays_and_only_where_it_is_told():
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items())[:60],
 )
 def test_its_relatives_find_it_too(settings):
-    found, control = finds(0, **settings)
-    assert found > 0.85
+    result, control = finds(0, **settings)
+    assert result > 0.85
     assert control < 0.65
 
 

@@ -63,12 +63,12 @@ def test_the_loop_rolls_out_groups_and_tells_its_recorder(update_calls):
     assert len(end.curve) == 3
     assert [row["update"] for row in end.curve] == [1, 2, 3]
     total = 0
-    for number, (progress, found) in enumerate(recorder.seen, start=1):
+    for number, (progress, item) in enumerate(recorder.seen, start=1):
         assert progress.update == number
-        names = [t.episode.task.id for t in found]
+        names = [t.episode.task.id for t in item]
         assert names[0::2] == names[1::2]  # each task twice, side by side
         assert len(names) == 4
-        total += sum(len(t.turns) for t in found)
+        total += sum(len(t.turns) for t in item)
         assert progress.transitions == total == progress.curve[-1]["transitions"]
     assert not update_calls.examples  # a rule's group never differs
 
@@ -111,13 +111,13 @@ def test_invented_tasks_enter_the_pool_and_then_the_batch():
     end = loop(config=config, recorder=recorder, parts=parts)
     made = [e for e in end.pool.entries.values() if e.generated]
     assert made
-    for progress, found in recorder.seen:
-        told = progress.curve[-1]
-        share = np.mean([t.episode.task.split == "generated" for t in found])
-        assert told["tasks/generated_share"] == pytest.approx(share)
+    for progress, item in recorder.seen:
+        output = progress.curve[-1]
+        share = np.mean([t.episode.task.split == "generated" for t in item])
+        assert output["tasks/generated_share"] == pytest.approx(share)
         assert share <= 0.5
         counts = sum(
-            told.get(f"tasks/{k}", 0) for k in ("accepted", "duplicate", "form")
+            output.get(f"tasks/{k}", 0) for k in ("accepted", "duplicate", "form")
         )
         assert counts == 3
     assert end.curve[-1]["tasks/generated_share"] > 0

@@ -57,11 +57,11 @@ def curriculum(**settings):
 def test_episodes_grow_longer_by_the_schedule():
     config = curriculum(step_limit=StepLimitConfig(initial=3, updates=2))
     _, recorder, envs = loop(config)
-    lengths = [{len(t.turns) for t in found} for _, found in recorder.seen]
+    lengths = [{len(t.turns) for t in item} for _, item in recorder.seen]
     assert lengths == [{3}, {6}, {9}]  # 3 + (9 - 3) / 2 a update
     assert envs.max_steps == 9
     _, recorder, _ = loop(curriculum())
-    assert [{len(t.turns) for t in found} for _, found in recorder.seen] == [{9}] * 3
+    assert [{len(t.turns) for t in item} for _, item in recorder.seen] == [{9}] * 3
 
 
 @pytest.mark.usefixtures("update_calls")
@@ -93,9 +93,9 @@ def test_a_stage_chooses_tasks_limits_and_promotes():
     assert stage[:2] == [1.0, 2.0]  # always won: on after every check, and never back
     assert stage == sorted(stage)
     assert [row["step_limit"] for row in end.curve[:3]] == [12.0, 14.0, 14.0]
-    for (_, found), before in zip(recorder.seen, [0.0, *stage], strict=False):
+    for (_, item), before in zip(recorder.seen, [0.0, *stage], strict=False):
         if before == 0.0:
-            assert max(plans[t.episode.task.id] for t in found) <= 4
+            assert max(plans[t.episode.task.id] for t in item) <= 4
     assert end.curve[0]["skills/success"] == 1.0
     lost, _, _ = loop(
         config,
@@ -158,7 +158,7 @@ def test_proposals_are_tried_with_the_policy_of_now_and_counted():
     assert not any(e.generated for e in end.pool.entries.values())
     refused = sum(row.get("tasks/no plan", 0.0) for row in end.curve)
     assert refused == sum(n for _, n in trial.asked) > 0
-    played = sum(len(t.turns) for _, found in recorder.seen for t in found)
+    played = sum(len(t.turns) for _, item in recorder.seen for t in item)
     assert envs.transitions == played
     assert end.transitions == played + trial.transitions
     assert end.pool.proposal_counts["model"]["no plan"] == refused

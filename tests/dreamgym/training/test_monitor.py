@@ -66,8 +66,8 @@ def test_each_sign_has_its_limit(name, change):
 
 
 def test_refusals_that_nobody_tells_are_steps_that_change_nothing():
-    told = {k: v for k, v in CALM.items() if k != "invalid_action_share"}
-    assert alarms([], told | {"unchanged_state_share": 0.6}, ALL) == ["invalid"]
+    output = {k: v for k, v in CALM.items() if k != "invalid_action_share"}
+    assert alarms([], output | {"unchanged_state_share": 0.6}, ALL) == ["invalid"]
     assert alarms([], CALM | {"unchanged_state_share": 0.6}, ALL) == []
 
 
@@ -125,7 +125,7 @@ def test_probes_come_at_their_time():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"min_entropy": -1.0}, "min_entropy must be >= 0, got -1.0"),
         ({"response": "panic"}, "response must be one of .*'panic'"),
@@ -134,8 +134,8 @@ def test_probes_come_at_their_time():
         ({"patience": 0}, "patience must be >= 1"),
     ],
 )
-def test_bad_settings_are_refused_by_name(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_settings_are_refused_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
         MonitorConfig(**settings)
 
 

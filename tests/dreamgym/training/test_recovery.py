@@ -130,9 +130,9 @@ def test_real_dev_games_are_played_at_their_time_and_told():
     assert len(played) == 2
 
 
-def probing(*found):
+def probing(*result):
     """Real dev games as they come out, one after the other."""
-    rest = iter(found)
+    rest = iter(result)
     return LoopParts(
         real_eval=lambda _: {"real_success": next(rest), "real_eval_transitions": 7.0}
     )
@@ -146,18 +146,18 @@ def kept(config):
 
 @pytest.mark.usefixtures("update_calls")
 @pytest.mark.parametrize(
-    ("found", "best"),
+    ("result", "best"),
     [((0.3, 0.5, 0.4), 2), ((0.5, 0.5, 0.5), 1), ((0.1, 0.2, 0.3), 3)],
 )
-def test_training_ends_with_what_did_best_on_real_games(found, best):
+def test_training_ends_with_what_did_best_on_real_games(result, best):
     """An update adds 1 to the weights, so that they tell which one it is."""
     config = watching(real_eval_every=1, keep_best=True)
-    end = loop(config, progress=kept(config), parts=probing(*found))
+    end = loop(config, progress=kept(config), parts=probing(*result))
     start = weight_of(updater().learner.init())
     assert weight_of(end.result) == pytest.approx(start + best)
     assert weight_of(end.policy) == pytest.approx(start + 3)
     assert monitor.best_row(end.curve) == best - 1
-    last = loop(watching(real_eval_every=1), parts=probing(*found))
+    last = loop(watching(real_eval_every=1), parts=probing(*result))
     assert weight_of(last.result) == pytest.approx(start + 3)
 
 

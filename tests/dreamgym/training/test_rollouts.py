@@ -83,12 +83,12 @@ def test_where_groups_agree_other_tasks_are_rolled_out():
             doubles.expert_rule(task, past, state) if past or next(coin) else "go left"
         )
     )
-    found, _ = gathered(
+    result, _ = gathered(
         fickle,
         [doubles.task(0, 1, 2)] * 2,
         dataclasses.replace(CONFIG, max_resample_rounds=2),
     )
-    assert len(found.started) == 4
+    assert len(result.started) == 4
 
 
 def test_forks_go_on_from_states_on_the_way_of_groups_that_differ():
@@ -228,9 +228,9 @@ def test_what_nobody_could_score_leaves_the_update_and_not_the_curriculum(update
     rows = pair()
     paid = rescore(Rollouts(rows, []), score)
     assert [t.error for t in paid.started] == [None, "reward: judge: malformed"]
-    found = learn(paid.started, CONFIG)
+    result = learn(paid.started, CONFIG)
     assert not update_calls.examples
-    assert found.metrics["unscored/reward"] == 1.0
+    assert result.metrics["unscored/reward"] == 1.0
     assert rows[1].error is None
 
 
@@ -257,12 +257,12 @@ def test_who_paid_what_is_in_the_row_of_the_update():
     there = MilestoneConfig(name="there", pattern="^at 1$", weight=0.5)
     scorer = RewardFunction(RewardConfig(milestones=(there,)))
     paid = rescore(Rollouts(pair(), []), scorer.score)
-    found = learning.learn(
+    result = learning.learn(
         updater(), fresh([doubles.task(0, 1, 2)]), paid, CONFIG, seed=0
     )
     # Two steps won, one lost: the milestone and the coin are the rule's, a move left
     # into the wall is nobody's.
-    assert found.metrics["reward_source/rule"] == pytest.approx(2 / 3)
-    assert found.metrics["reward_source/none"] == pytest.approx(1 / 3)
-    assert found.metrics["reward/milestone/there"] == 0.25
-    assert found.metrics["reward/coin"] == 0.5
+    assert result.metrics["reward_source/rule"] == pytest.approx(2 / 3)
+    assert result.metrics["reward_source/none"] == pytest.approx(1 / 3)
+    assert result.metrics["reward/milestone/there"] == 0.25
+    assert result.metrics["reward/coin"] == 0.5

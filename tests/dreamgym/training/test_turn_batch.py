@@ -33,12 +33,12 @@ def test_filtered_imitation_takes_the_won_episodes_of_any_group(update_calls):
         kl_penalty=KLPenaltyConfig(coefficient=0.0),
         surrogate=SurrogateConfig(importance_level="none"),
     )
-    found = learn(rows, config)
+    result = learn(rows, config)
     (examples,) = update_calls.examples
     assert [e.columns["advantage"] for e in examples] == [
         1.0
     ] * 6  # 2 turns of 3 episodes
-    assert found.metrics["informative_turn_share"] == pytest.approx(6 / 7)
+    assert result.metrics["informative_turn_share"] == pytest.approx(6 / 7)
 
 
 def test_preferences_weigh_the_episodes_of_a_pair_alike(update_calls, monkeypatch):
@@ -64,11 +64,11 @@ def test_an_episode_with_a_void_turn_leaves_the_update_and_the_baseline(update_c
     config = dataclasses.replace(CONFIG, group_size=3)
     learn(rows, config)
     assert len(update_calls.examples[-1]) == 3  # of 5: at the second turn all agree
-    found = learn(rows, dataclasses.replace(config, drop_void_turns=True))
+    result = learn(rows, dataclasses.replace(config, drop_void_turns=True))
     adv = [e.columns["advantage"] for e in update_calls.examples[-1]]
     np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)  # 0.9 and 0
-    assert found.metrics["void_turn_share"] == pytest.approx(1 / 3)
-    assert found.metrics["success"] == pytest.approx(2 / 3)  # as it was played
+    assert result.metrics["void_turn_share"] == pytest.approx(1 / 3)
+    assert result.metrics["success"] == pytest.approx(2 / 3)  # as it was played
 
 
 def test_a_turn_is_void_that_says_nothing_or_was_cut_off():
@@ -141,7 +141,7 @@ def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
     )
     critic = Critic(doubles.model(), config.update.critic, rows=4, width=80)
     progress = fresh([doubles.task(0, 1, 2)])._replace(critic=critic.init())
-    found = learn(pair(), config, critic=critic, progress=progress)
+    result = learn(pair(), config, critic=critic, progress=progress)
     (examples,) = update_calls.examples
     # Values are 0 at first: won at the second turn, 0.5 a turn before, 0 where lost.
     for e, want in zip(examples, (0.5, 1.0, 0.0), strict=True):
@@ -149,8 +149,8 @@ def test_a_critic_over_tokens_gives_each_token_its_advantage(update_calls):
             np.asarray(e.columns["advantage"])[list(e.mask)], want
         )
         assert not np.asarray(e.columns["advantage"])[~np.asarray(e.mask)].any()
-    assert found.metrics["value_loss"] > 0
-    assert found.metrics["informative_turn_share"] == 1.0
+    assert result.metrics["value_loss"] > 0
+    assert result.metrics["informative_turn_share"] == 1.0
 
 
 def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):
@@ -161,11 +161,11 @@ def test_forks_are_groups_of_their_own_and_no_success_of_the_task(update_calls):
         doubles.trajectory(doubles.task(1, 2, 4), a)._replace(past=past)
         for a in (WIN, LOSE)
     ]
-    found = learn(rows, CONFIG, forked=forked)
+    result = learn(rows, CONFIG, forked=forked)
     adv = [e.columns["advantage"] for e in update_calls.examples[-1]]
     np.testing.assert_allclose(adv, [0.45, -0.45], rtol=1e-6)
-    assert found.metrics["success"] == 0.0
-    assert found.metrics["forks"] == 2.0
+    assert result.metrics["success"] == 0.0
+    assert result.metrics["forks"] == 2.0
 
 
 def test_the_remedy_of_rewards_turns_down_what_is_no_outcome(update_calls):

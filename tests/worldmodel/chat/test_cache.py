@@ -35,24 +35,24 @@ def test_a_cached_answer_is_not_asked_again(tmp_path):
     text = 'a "b" \n é \ud800 \x00'
     rows = [(text.encode(errors="replace").decode(), -0.5, None)]
     with serving(ok(text, **logprobs(*rows))) as server:
-        asked = client(server.url, path)
-        found = one(asked, request(logprobs=True))
-        asked.close()
+        chat_client = client(server.url, path)
+        result = one(chat_client, request(logprobs=True))
+        chat_client.close()
         again = client(server.url, path, retries=0, price_in=1.0)
         kept = one(again, request(logprobs=True))
-        assert kept == found._replace(cached=True)
+        assert kept == result._replace(cached=True)
         assert again.usage == (1, 1, 0, 0, 0, 0.0)
         assert len(server.posts) == 1
 
 
 def test_what_was_cut_is_paid_for_once(tmp_path):
     with serving(ok('{"a":', why="length"), ok("{}")) as server:
-        asked = client(server.url, tmp_path / "cache.db")
-        found = [one(asked, request(schema=SCHEMA)) for _ in range(2)]
+        chat_client = client(server.url, tmp_path / "cache.db")
+        results = [one(chat_client, request(schema=SCHEMA)) for _ in range(2)]
         assert len(server.posts) == 1
-        assert all(isinstance(x, ChatMalformed) for x in found)
-        assert {str(x) for x in found} == {"malformed: cut at max_tokens"}
-        assert asked.usage.cached == 1
+        assert all(isinstance(x, ChatMalformed) for x in results)
+        assert {str(x) for x in results} == {"malformed: cut at max_tokens"}
+        assert chat_client.usage.cached == 1
 
 
 def test_whatever_changes_the_answer_is_in_the_key(tmp_path):
@@ -74,9 +74,9 @@ def test_whatever_changes_the_answer_is_in_the_key(tmp_path):
 
 def test_errors_are_not_kept(tmp_path):
     with serving(status(400), status(500), ok("a")) as server:
-        asked = client(server.url, tmp_path / "cache.db", retries=0)
-        found = [one(asked) for _ in range(3)]
-    assert [type(x) for x in found] == [ChatRefused, ChatUnavailable, ChatReply]
+        chat_client = client(server.url, tmp_path / "cache.db", retries=0)
+        results = [one(chat_client) for _ in range(3)]
+    assert [type(x) for x in results] == [ChatRefused, ChatUnavailable, ChatReply]
 
 
 def other_database(path):
@@ -150,10 +150,10 @@ def test_a_killed_process_keeps_what_was_answered_and_what_it_cost(tmp_path):
             child.wait(timeout=10)
         assert len(server.posts) == 4
         config = ChatConfig(base_url=server.url, model="m")
-        asked = ChatClient(config, path, spent)
-        assert asked.usage == (6, 0, 0, 30, 12, 0.0)
-        found = asked.ask([request(str(i)) for i in range(6)])
-        assert texts(found) == ["a"] * 6
-        assert asked.usage == (12, 3, 0, 60, 24, 0.0)
+        queries = ChatClient(config, path, spent)
+        assert queries.usage == (6, 0, 0, 30, 12, 0.0)
+        result = queries.ask([request(str(i)) for i in range(6)])
+        assert texts(result) == ["a"] * 6
+        assert queries.usage == (12, 3, 0, 60, 24, 0.0)
         assert ChatClient(config, path).usage.requests == 0
         assert len(server.posts) == 7

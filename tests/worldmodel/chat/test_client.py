@@ -37,8 +37,8 @@ def request(text: str = "hello", **rest) -> ChatRequest:
 
 
 def one(asked: ChatClient, what: ChatRequest | None = None):
-    (found,) = asked.ask([request() if what is None else what])
-    return found
+    (result,) = asked.ask([request() if what is None else what])
+    return result
 
 
 def texts(found) -> list[str]:
@@ -62,8 +62,8 @@ def test_answers_come_in_order_and_several_at_once():
     peak: list[int] = []
     words = [*"01abcdef"]
     with serving(chat_server.answering(rule)) as server:
-        found = client(server.url, concurrency=4).ask([request(w) for w in words])
-    assert texts(found) == [w.upper() for w in words]
+        result = client(server.url, concurrency=4).ask([request(w) for w in words])
+    assert texts(result) == [w.upper() for w in words]
     assert 2 <= max(peak) <= 4
 
 
@@ -84,23 +84,23 @@ def test_what_is_posted():
 
 def test_usage_is_counted_by_hand():
     with serving(status(500), ok("a")) as server:
-        asked = client(server.url, price_in=1000.0, price_out=10_000.0)
-        asked.ask([request("x"), request("x")])
-        before = asked.usage
-        one(asked, request("y"))
+        chat_client = client(server.url, price_in=1000.0, price_out=10_000.0)
+        chat_client.ask([request("x"), request("x")])
+        before = chat_client.usage
+        one(chat_client, request("y"))
     # Two posts that answered: 10 tokens read and 4 written each, 0.001 and 0.01 apiece.
     assert before == (2, 1, 1, 10, 4, pytest.approx(0.05))
-    assert asked.usage == (3, 1, 1, 20, 8, pytest.approx(0.1))
-    assert asked.usage.since(before) == (1, 0, 0, 10, 4, pytest.approx(0.05))
+    assert chat_client.usage == (3, 1, 1, 20, 8, pytest.approx(0.1))
+    assert chat_client.usage.since(before) == (1, 0, 0, 10, 4, pytest.approx(0.05))
     assert len(server.posts) == 3
 
 
 def test_a_server_without_counts_costs_nothing_known():
     body = {"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": "x"}}
     with serving(chat_server.raw(json.dumps(body).encode())) as server:
-        asked = client(server.url)
-        assert one(asked) == ChatReply("a")
-    assert asked.usage == (1, 0, 0, 0, 0, 0.0)
+        chat_client = client(server.url)
+        assert one(chat_client) == ChatReply("a")
+    assert chat_client.usage == (1, 0, 0, 0, 0, 0.0)
 
 
 def test_numbers_beyond_all_floats_are_no_numbers():
@@ -109,9 +109,9 @@ def test_numbers_beyond_all_floats_are_no_numbers():
         "message": {"content": "a"}, **logprobs(("a", -huge, None)),
     }]}  # fmt: skip
     with serving(chat_server.raw(json.dumps(body).encode())) as server:
-        asked = client(server.url)
-        assert one(asked, request(logprobs=True)) == ChatReply("a")
-    assert asked.usage == (1, 0, 0, 0, 0, 0.0)
+        chat_client = client(server.url)
+        assert one(chat_client, request(logprobs=True)) == ChatReply("a")
+    assert chat_client.usage == (1, 0, 0, 0, 0, 0.0)
 
 
 def logprobs(*rows):
@@ -141,8 +141,8 @@ def test_tokens_are_those_of_the_text_or_none(rows, want):
 
 
 def test_a_client_works_where_a_loop_runs_already():
-    async def notebook(asked):
-        return one(asked)
+    async def notebook(queries):
+        return one(queries)
 
     with serving(ok("a")) as server:
         assert asyncio.run(notebook(client(server.url))).text == "a"
@@ -154,18 +154,18 @@ def test_a_client_works_where_a_loop_runs_already():
 @pytest.mark.parametrize("bad", [status(500), status(503), chat_server.torn])
 def test_a_fault_of_the_server_is_tried_again(bad):
     with serving(bad, bad, ok("a")) as server:
-        asked = client(server.url)
-        assert one(asked).text == "a"
-        assert asked.usage.retries == 2
+        chat_client = client(server.url)
+        assert one(chat_client).text == "a"
+        assert chat_client.usage.retries == 2
     assert len(server.posts) == 3
 
 
 @pytest.mark.parametrize("bad", [status(500, b"oops"), chat_server.torn])
 def test_tries_end(bad):
     with serving(bad) as server:
-        found = one(client(server.url))
-    assert isinstance(found, ChatUnavailable)
-    assert str(found).startswith("unavailable: ")
+        result = one(client(server.url))
+    assert isinstance(result, ChatUnavailable)
+    assert str(result).startswith("unavailable: ")
     assert len(server.posts) == 3
 
 
@@ -174,9 +174,9 @@ def test_retry_after_is_kept():
     with serving(status(429, Retry_After="0"), ok("a")) as server, at_most(6):
         assert one(client(server.url, backoff=100.0)).text == "a"
     with serving(status(429, Retry_After="900"), ok("a")) as server, at_most(6):
-        found = one(client(server.url))
-    assert isinstance(found, ChatRefused)
-    assert (found.status, len(server.posts)) == (429, 1)
+        result = one(client(server.url))
+    assert isinstance(result, ChatRefused)
+    assert (result.status, len(server.posts)) == (429, 1)
     date = "Wed, 21 Oct 2015 07:28:00 GMT"
     with serving(status(429, Retry_After=date), ok("a")) as server, at_most(6):
         assert one(client(server.url, backoff=100.0)).text == "a"
@@ -188,27 +188,27 @@ def test_retry_after_is_kept():
 def test_a_refusal_is_final_and_quoted_short(code):
     body = b"no  such\nthing " * 100
     with serving(status(code, body, Location="http://127.0.0.1:9/")) as server:
-        found = one(client(server.url))
-    assert isinstance(found, ChatRefused)
-    assert found.status == code
-    assert "no such thing" in str(found)
-    assert len(str(found)) < 350
+        result = one(client(server.url))
+    assert isinstance(result, ChatRefused)
+    assert result.status == code
+    assert "no such thing" in str(result)
+    assert len(str(result)) < 350
     assert len(server.posts) == 1
 
 
 def test_a_server_that_hangs_is_a_timeout():
     with serving(chat_server.hang) as server, at_most(5):
-        found = one(client(server.url, read_timeout=0.2, retries=1))
-        assert isinstance(found, ChatTimeout)
+        result = one(client(server.url, read_timeout=0.2, retries=1))
+        assert isinstance(result, ChatTimeout)
         assert len(server.posts) == 2
 
 
 @pytest.mark.parametrize("slow", [chat_server.drip, chat_server.drip_header])
 def test_a_server_that_drips_meets_the_deadline(slow):
     with serving(slow) as server, at_most(5):
-        found = one(client(server.url, read_timeout=2.0, deadline=0.3))
-    assert isinstance(found, ChatTimeout)
-    assert "deadline" in str(found)
+        result = one(client(server.url, read_timeout=2.0, deadline=0.3))
+    assert isinstance(result, ChatTimeout)
+    assert "deadline" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +220,12 @@ def test_a_server_that_drips_meets_the_deadline(slow):
 )  # fmt: skip
 def test_an_answer_of_no_use_is_malformed_and_not_tried_again(body, tmp_path):
     with serving(chat_server.raw(body), ok("a")) as server:
-        asked = client(server.url, tmp_path / "cache.db")
-        found = one(asked)
-        assert isinstance(found, ChatMalformed)
-        assert len(str(found)) < 350
+        chat_client = client(server.url, tmp_path / "cache.db")
+        result = one(chat_client)
+        assert isinstance(result, ChatMalformed)
+        assert len(str(result)) < 350
         assert len(server.posts) == 1
-        assert one(asked).text == "a"  # nor is it kept
+        assert one(chat_client).text == "a"  # nor is it kept
 
 
 @pytest.mark.parametrize(
@@ -239,27 +239,27 @@ def test_an_answer_of_no_use_is_malformed_and_not_tried_again(body, tmp_path):
 )  # fmt: skip
 def test_what_is_no_completion_is_a_fault_of_the_server(body, tmp_path):
     with serving(chat_server.raw(body)) as server:
-        asked = client(server.url, tmp_path / "cache.db")
-        found = one(asked)
-        assert isinstance(found, ChatUnavailable)
-        assert str(found).startswith(f"unavailable: {server.url}")
-        assert len(str(found)) < 350
+        chat_client = client(server.url, tmp_path / "cache.db")
+        result = one(chat_client)
+        assert isinstance(result, ChatUnavailable)
+        assert str(result).startswith(f"unavailable: {server.url}")
+        assert len(str(result)) < 350
         assert len(server.posts) == 3  # tried again like one
         server.behaviours = (ok("a"),)
-        assert one(asked).text == "a"  # nor is it kept
+        assert one(chat_client).text == "a"  # nor is it kept
 
 
 def test_an_error_without_its_status_is_told_and_read_by_its_code():
-    def told(code):
+    def record(code):
         error = {"message": "quota exceeded", "code": code}
         return chat_server.raw(json.dumps({"error": error}).encode())
 
     for code, posts in ((400, 1), (402, 1), (429, 3)):
-        with serving(told(code)) as server:
-            found = one(client(server.url))
-            assert isinstance(found, ChatRefused)
-            assert found.status == code
-            assert "quota exceeded" in str(found)
+        with serving(record(code)) as server:
+            result = one(client(server.url))
+            assert isinstance(result, ChatRefused)
+            assert result.status == code
+            assert "quota exceeded" in str(result)
             assert len(server.posts) == posts
     with serving(chat_server.raw(b'{"error": "quota exceeded"}')) as server:
         assert "quota exceeded" in str(one(client(server.url)))
@@ -267,43 +267,43 @@ def test_an_error_without_its_status_is_told_and_read_by_its_code():
 
 def test_what_is_cut_short_is_malformed_where_json_was_asked():
     with serving(ok('{"a":', why="length")) as server:
-        asked = client(server.url)
-        assert isinstance(one(asked, request(schema=SCHEMA)), ChatMalformed)
-        assert one(asked).text == '{"a":'
+        chat_client = client(server.url)
+        assert isinstance(one(chat_client, request(schema=SCHEMA)), ChatMalformed)
+        assert one(chat_client).text == '{"a":'
 
 
 # --- nobody there --------------------------------------------------------------
 
 
 def test_a_dead_server_fails_the_rest_fast():
-    asked = client(
+    chat_client = client(
         chat_server.closed_port(), concurrency=2, give_up=3, retries=1, backoff=0.05
     )
     with at_most(5):
-        found = asked.ask([request(str(i)) for i in range(200)])
-    assert all(isinstance(x, ChatUnavailable) for x in found)
-    assert sum("not tried" in str(x) for x in found) >= 196
-    assert asked.usage.retries <= 4
+        results = chat_client.ask([request(str(i)) for i in range(200)])
+    assert all(isinstance(x, ChatUnavailable) for x in results)
+    assert sum("not tried" in str(x) for x in results) >= 196
+    assert chat_client.usage.retries <= 4
 
 
 def test_a_server_that_dies_in_the_middle_fails_the_rest_fast():
     with serving(ok("a"), ok("a"), ok("a"), chat_server.hang) as server, at_most(8):
-        asked = client(
+        chat_client = client(
             server.url, concurrency=1, give_up=2, retries=0, read_timeout=0.2
         )
-        found = asked.ask([request(str(i)) for i in range(100)])
+        results = chat_client.ask([request(str(i)) for i in range(100)])
         assert len(server.posts) == 5
-    assert texts(found[:3]) == ["a"] * 3
-    assert all(isinstance(x, ChatTimeout) for x in found[3:5])
-    assert all("not tried" in str(x) for x in found[5:])
+    assert texts(results[:3]) == ["a"] * 3
+    assert all(isinstance(x, ChatTimeout) for x in results[3:5])
+    assert all("not tried" in str(x) for x in results[5:])
 
 
 def test_a_server_that_answers_now_and_then_is_not_dead():
     behaviours = itertools.chain.from_iterable([status(500), ok("a")] for _ in range(6))
     with serving(*behaviours) as server:
-        asked = client(server.url, concurrency=1, give_up=2, retries=0)
-        found = asked.ask([request(str(i)) for i in range(12)])
-    assert [isinstance(x, ChatReply) for x in found] == [False, True] * 6
+        chat_client = client(server.url, concurrency=1, give_up=2, retries=0)
+        results = chat_client.ask([request(str(i)) for i in range(12)])
+    assert [isinstance(x, ChatReply) for x in results] == [False, True] * 6
     # Refusals are answers: every request is sent.
     with serving(status(400)) as server:
         client(server.url, give_up=1).ask([request(str(i)) for i in range(12)])
@@ -326,10 +326,10 @@ def test_a_server_that_answers_now_and_then_is_not_dead():
 def test_what_a_server_does_not_take_is_left_out_and_remembered(lacks, posts):
     rule = chat_server.answering(lambda body: 400 if lacks & set(body) else "a")
     with serving(rule) as server:
-        asked = client(server.url)
+        chat_client = client(server.url)
         for seed in range(3):
-            found = one(asked, request(seed=seed, schema=SCHEMA, logprobs=True))
-            assert found.text == "a"
+            result = one(chat_client, request(seed=seed, schema=SCHEMA, logprobs=True))
+            assert result.text == "a"
     options = [{"response_format", "logprobs"} & set(b) for b in server.posts]
     assert options == [*posts, posts[-1], posts[-1]]
 
@@ -339,14 +339,16 @@ def test_a_refusal_of_something_else_leaves_the_options():
         return 400 if chat_server.user_text(body) == "too long" else "a"
 
     with serving(chat_server.answering(rule)) as server:
-        asked = client(server.url)
-        found = one(asked, request("too long", schema=SCHEMA))
-        assert isinstance(found, ChatRefused)
-        assert one(asked, request("short", schema=SCHEMA)).text == "a"
+        chat_client = client(server.url)
+        result = one(chat_client, request("too long", schema=SCHEMA))
+        assert isinstance(result, ChatRefused)
+        assert one(chat_client, request("short", schema=SCHEMA)).text == "a"
         assert "response_format" in server.posts[-1]
         count = len(server.posts)
         # Known to be taken: now a refusal costs one post.
-        assert isinstance(one(asked, request("too long", schema=SCHEMA)), ChatRefused)
+        assert isinstance(
+            one(chat_client, request("too long", schema=SCHEMA)), ChatRefused
+        )
         assert len(server.posts) == count + 1
 
 
@@ -360,13 +362,13 @@ def test_the_key_is_sent_and_never_shown(monkeypatch):
     spoken = f"{'x ' * 60}bad key {KEY} {KEY}".encode()
     faults = (status(401, spoken), status(500, spoken), chat_server.raw(spoken))
     with serving(*faults, ok("a")) as server:
-        asked = client(server.url, api_key_env="TEST_CHAT_KEY", retries=0)
-        found = [one(asked, request(str(i))) for i in range(4)]
-        assert all(isinstance(x, ChatError) for x in found[:3])
+        chat_client = client(server.url, api_key_env="TEST_CHAT_KEY", retries=0)
+        results = [one(chat_client, request(str(i))) for i in range(4)]
+        assert all(isinstance(x, ChatError) for x in results[:3])
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-        for shown in (*found, asked, asked.config, asked.usage):
+        for shown in (*results, chat_client, chat_client.config, chat_client.usage):
             assert "secret" not in repr(shown) + str(shown)
-    assert "[key]" in str(found[0])
+    assert "[key]" in str(results[0])
 
 
 @pytest.mark.parametrize("value", [None, "", "  ", "line\nbreak", "ключ"])

@@ -27,10 +27,10 @@ def call(name, arguments, **more):
 
 def chat(*messages, **row):
     """Messages as (role, content), or whole."""
-    said = [
+    text = [
         {"role": m[0], "content": m[1]} if isinstance(m, tuple) else m for m in messages
     ]
-    return {"messages": said} | row
+    return {"messages": text} | row
 
 
 def openai(*messages, **row):
@@ -110,13 +110,13 @@ def test_arguments_that_are_no_json_stay_as_the_model_wrote_them():
 
 def test_results_stand_in_the_order_of_their_calls():
     def answered(*order):
-        said = {"1": "of f", "2": "of g"}
+        results = {"1": "of f", "2": "of g"}
         return openai(
             ("user", "u"),
             {"role": "assistant", "tool_calls": [
                 call("f", "{}", id="1"), call("g", "{}", id="2"),
             ]},
-            *({"role": "tool", "content": said[i], "tool_call_id": i} for i in order),
+            *({"role": "tool", "content": results[i], "tool_call_id": i} for i in order),
             ("user", "go on"),
         ).transitions  # fmt: skip
 
@@ -373,8 +373,8 @@ def test_infos_of_each_shape(infos):
     assert episode.success is True
     assert episode.transitions[-1].success
     assert [t.invalid for t in episode.transitions] == [None, True]
-    told = False if "reveals" in infos else None
-    assert [t.reveals for t in episode.transitions] == [told, None]
+    output = False if "reveals" in infos else None
+    assert [t.reveals for t in episode.transitions] == [output, None]
     assert gym(infos=infos, success=False).success is False  # the row counts first
 
 
@@ -510,15 +510,15 @@ def layouts(rows):
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_file_in_every_layout(tmp_path, format):
     rows = [ROWS[format]] * 3
-    found = []
+    results = []
     for layout, text in layouts(rows).items():
         for pack in (bytes, gzip.compress):
             path = tmp_path / "some.jsonl"
             path.write_bytes(pack(text.encode()))
             got = list(importers.import_file(format, path))
             assert [e.id for e in got] == ["some-1", "some-2", "some-3"], layout
-            found.append(got)
-    assert all(got == found[0] for got in found)
+            results.append(got)
+    assert all(got == results[0] for got in results)
 
 
 def test_a_long_array_streams_over_many_reads(tmp_path):
@@ -527,12 +527,12 @@ def test_a_long_array_streams_over_many_reads(tmp_path):
     path = tmp_path / "a.json"
     text = "[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n]"
     path.write_text(text, encoding="utf-8")
-    told = []
-    got = list(importers.import_file("agentgym", path, progress=told.append))
+    messages = []
+    got = list(importers.import_file("agentgym", path, progress=messages.append))
     assert [e.transitions[0].next_state for e in got] == [(str(i),) for i in range(800)]
-    assert told == sorted(told)
-    assert told[-1] == path.stat().st_size
-    assert len(set(told)) >= 5  # not read at once
+    assert messages == sorted(messages)
+    assert messages[-1] == path.stat().st_size
+    assert len(set(messages)) >= 5  # not read at once
     rows[600]["conversations"][0]["from"] = "cat"
     text = "[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]"
     path.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ HERE = ("at kitchen", "said nothing")
 
 
 @pytest.mark.parametrize(
-    ("after", "found"),
+    ("after", "result"),
     [
         (HERE, True),  # nothing happened
         (("at kitchen", "said unknown action"), True),
@@ -19,12 +19,12 @@ HERE = ("at kitchen", "said nothing")
         (("at kitchen",), False),
     ],
 )
-def test_a_state_that_stayed_but_for_an_error(after, found):
-    assert error_only_change(HERE, after) == found
+def test_a_state_that_stayed_but_for_an_error(after, result):
+    assert error_only_change(HERE, after) == result
 
 
 @pytest.mark.parametrize(
-    ("after", "told", "wrong"),
+    ("after", "message", "wrong"),
     [
         (("a", "said b"), {}, True),  # nothing changed
         (("a", "said You can't do that."), {}, True),
@@ -39,5 +39,5 @@ def test_a_state_that_stayed_but_for_an_error(after, found):
         (("a", "said b"), {"reward": -0.1}, True),  # every step may have its price
     ],
 )
-def test_an_error_is_what_the_environment_could_not_do(after, told, wrong):
-    assert is_invalid(transition(("a", "said b"), "x", after, **told)) == wrong
+def test_an_error_is_what_the_environment_could_not_do(after, message, wrong):
+    assert is_invalid(transition(("a", "said b"), "x", after, **message)) == wrong

@@ -57,7 +57,7 @@ def test_a_short_row_gets_its_defaults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("episode", "end", "found"),
+    ("episode", "end", "result"),
     [
         (True, {"terminated": True}, True),
         (False, {"terminated": True}, False),
@@ -67,11 +67,11 @@ def test_a_short_row_gets_its_defaults(tmp_path):
         (True, {"success": False}, False),  # won, and gone on from
     ],
 )
-def test_an_end_is_won_as_its_episode_says(tmp_path, episode, end, found):
+def test_an_end_is_won_as_its_episode_says(tmp_path, episode, end, result):
     steps = [step("a", "b"), step("b", "c", **end)]
     path = write(tmp_path, row(transitions=steps, success=episode))
     (read,) = records.read_episodes(path)
-    assert [t.success for t in read.transitions] == [None, found]
+    assert [t.success for t in read.transitions] == [None, result]
     records.write_episodes(tmp_path / "again.jsonl", [read])
     assert records.read_episodes(tmp_path / "again.jsonl") == [read]
 
@@ -80,8 +80,8 @@ def test_an_end_is_won_as_its_episode_says(tmp_path, episode, end, found):
 def test_an_end_that_contradicts_its_episode_is_refused(tmp_path, won):
     steps = [step("a", "b"), step("b", "c", terminated=True, success=not won)]
     path = write(tmp_path, row(transitions=steps, success=won))
-    told = rf"transitions\[1\].success'.*the episode's success, {won}, at its end"
-    with pytest.raises(RecordError, match=told):
+    message = rf"transitions\[1\].success'.*the episode's success, {won}, at its end"
+    with pytest.raises(RecordError, match=message):
         records.read_episodes(path)
 
 
@@ -257,10 +257,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, what):
 
 def test_episodes_are_read_as_they_are_asked_for(tmp_path):
     path = write(tmp_path, row(), row(id="e2"), {"schema": "other/1"})
-    told = []
-    stream = records.iter_episodes(path, progress=told.append)
+    messages = []
+    stream = records.iter_episodes(path, progress=messages.append)
     assert [next(stream).id, next(stream).id] == ["e1", "e2"]  # the third is unread
-    assert len(told) == 1
+    assert len(messages) == 1
     with pytest.raises(RecordError, match=r"episodes\.jsonl:3:.*other/1"):
         next(stream)
 
@@ -391,9 +391,9 @@ def test_the_documented_line_is_read(tmp_path):
 
 def test_every_field_is_documented():
     text = EPISODES.read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    output = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     for kind in (Episode, records.Task, records.Transition):
-        assert set(kind.__dataclass_fields__) - told == set()
+        assert set(kind.__dataclass_fields__) - output == set()
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,9 @@ def test_duplicates_by_hand():
     )
     assert s["duplicates"] == {"transitions": 3, "episodes": 1, "ids": 1}
     assert s["contradictions"] == {"asked": 5, "several_answers": 0}
-    told = "\n".join(s["warnings"])
-    assert "1 episode ids are used again" in told
-    assert "1 episodes repeat another step for step" in told
+    output = "\n".join(s["warnings"])
+    assert "1 episode ids are used again" in output
+    assert "1 episodes repeat another step for step" in output
 
 
 def test_contradictions_by_hand():
@@ -141,9 +141,9 @@ def test_leaks_by_hand():
     # dev: (a, x, b) of 2; test: (b, y, c) of 2, though train came later.
     half = {"transitions": 1, "share": 0.5}
     assert s["leaks"]["seen_in_train"] == {"dev": half, "test": half}
-    told = "\n".join(s["warnings"])
-    assert "leak: the same task id in train and test: 1 (such as t1)" in told
-    assert "first state in train and dev: 1 (such as t2)" in told
+    output = "\n".join(s["warnings"])
+    assert "leak: the same task id in train and test: 1 (such as t1)" in output
+    assert "first state in train and dev: 1 (such as t2)" in output
 
 
 def test_a_mostly_copied_split_is_warned_of():
@@ -205,7 +205,7 @@ def test_what_would_hurt_is_warned_of(episodes, warning):
 
 
 def test_the_table_tells_what_the_summary_holds():
-    told = table(summarise([*GOOD, dataclasses.replace(GOOD[0], id="again")]))
+    output = table(summarise([*GOOD, dataclasses.replace(GOOD[0], id="again")]))
     for row in (
         r"all 4 3 6", "split train 3 2 5", "family (none) 2 2 2", "source s 4 3 6",
         "episode length 1 1 2 2", "success 2 yes, 2 no, 0 not told",
@@ -213,16 +213,16 @@ def test_the_table_tells_what_the_summary_holds():
         "rewarded 2 transitions (33.3%)", "dev in train 0 transitions (0.0%)",
         "warning: 1 episodes repeat another step for step",
     ):  # fmt: skip
-        assert row in "\n".join(" ".join(line.split()) for line in told.splitlines())
+        assert row in "\n".join(" ".join(line.split()) for line in output.splitlines())
 
 
 def test_a_table_of_many_families_is_cut():
     many = [
         episode(f"e{i}", "t", step("a", "x", "b"), family=f"f{i}") for i in range(25)
     ]
-    told = table(summarise(many))
-    assert told.count("family f") == 10
-    assert "... and 15 more: family" in told
+    output = table(summarise(many))
+    assert output.count("family f") == 10
+    assert "... and 15 more: family" in output
 
 
 def test_nothing_at_all_is_no_crash():

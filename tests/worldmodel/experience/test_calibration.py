@@ -34,33 +34,33 @@ def test_without_cases_a_chance_stays_as_it_is():
 @pytest.mark.parametrize(("slope", "offset"), [(0.4, -0.5), (1.0, 0.0), (2.5, 1.0)])
 def test_the_scaling_that_made_the_cases_is_found(slope, offset):
     rng = np.random.default_rng(0)
-    said = rng.uniform(0.01, 0.99, 20_000)
-    real = np.array([Platt(slope, offset)(p) for p in said])
-    found = platt(said, rng.uniform(size=len(said)) < real)
-    assert found.slope == pytest.approx(slope, rel=0.05)
-    assert found.offset == pytest.approx(offset, abs=0.06)
+    probabilities = rng.uniform(0.01, 0.99, 20_000)
+    real = np.array([Platt(slope, offset)(p) for p in probabilities])
+    result = platt(probabilities, rng.uniform(size=len(probabilities)) < real)
+    assert result.slope == pytest.approx(slope, rel=0.05)
+    assert result.offset == pytest.approx(offset, abs=0.06)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_platt_is_the_penalised_optimum(seed):
     rng = np.random.default_rng(seed)
-    said = rng.uniform(0, 1, 12) ** rng.uniform(0.2, 4)
+    probabilities = rng.uniform(0, 1, 12) ** rng.uniform(0.2, 4)
     true = rng.uniform(size=12) < 0.7
 
     def loss(w):
-        inside = np.clip(said, 1e-6, 1 - 1e-6)
+        inside = np.clip(probabilities, 1e-6, 1 - 1e-6)
         z = w[0] * np.log(inside / (1 - inside)) + w[1]
         far = (w[0] - 1) ** 2 + w[1] ** 2
         return np.logaddexp(0, np.where(true, -z, z)).sum() + 0.35 * far
 
     best = minimize(loss, [1.0, 0.0], method="BFGS").x
-    found = platt(said, true, strength=0.7)
+    result = platt(probabilities, true, strength=0.7)
     if best[0] > 1e-3:
-        np.testing.assert_allclose(found, best, atol=1e-4)
+        np.testing.assert_allclose(result, best, atol=1e-4)
     else:  # the order is kept, and the offset fits it
-        assert found.slope == 1e-3
+        assert result.slope == 1e-3
         least = minimize(lambda o: loss([1e-3, o[0]]), [0.0], method="BFGS").x
-        assert found.offset == pytest.approx(least[0], abs=1e-4)
+        assert result.offset == pytest.approx(least[0], abs=1e-4)
 
 
 def answer(t, *, confidence=0.9, wrong=False, **chances):
@@ -78,21 +78,21 @@ def test_each_chance_is_scaled_by_its_own_truth():
     real = [paid, over, plain, plain] * 100
     # Three of four answers are wrong; half as many earn or end as was said.
     answers = [answer(t, wrong=i % 4 != 0) for i, t in enumerate(real)]
-    found = calibration(answers, real)
-    told = found(answers[0])
-    assert told.confidence == pytest.approx(0.25, abs=0.02)
-    assert told.p_reward == pytest.approx(0.25, abs=0.02)
-    assert told.p_terminal == pytest.approx(0.25, abs=0.02)
-    assert told[:4] == answers[0][:4]
-    assert Calibration.parsed(json.loads(json.dumps(found.json()))) == found
+    result = calibration(answers, real)
+    messages = result(answers[0])
+    assert messages.confidence == pytest.approx(0.25, abs=0.02)
+    assert messages.p_reward == pytest.approx(0.25, abs=0.02)
+    assert messages.p_terminal == pytest.approx(0.25, abs=0.02)
+    assert messages[:4] == answers[0][:4]
+    assert Calibration.parsed(json.loads(json.dumps(result.json()))) == result
 
 
 def test_what_a_backend_cannot_tell_stays_unknown():
     t = helpers.transition()
     unknown = dict.fromkeys(PROBABILITIES.values(), math.nan)
-    found = calibration([answer(t, **unknown)] * 9, [t] * 9)
-    assert found == Calibration()
+    result = calibration([answer(t, **unknown)] * 9, [t] * 9)
+    assert result == Calibration()
     assert all(
-        math.isnan(getattr(found(answer(t, **unknown)), n))
+        math.isnan(getattr(result(answer(t, **unknown)), n))
         for n in PROBABILITIES.values()
     )

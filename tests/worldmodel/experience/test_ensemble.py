@@ -39,7 +39,7 @@ def three(trunk, tmp_path_factory):
 
 def last(model, texts):
     """log p of the last id of each text."""
-    return np.array([found.logp[-1] for found in completion.score(model, texts)])
+    return np.array([item.logp[-1] for item in completion.score(model, texts)])
 
 
 def test_members_differ_from_the_trunk_and_from_each_other(trunk, three):

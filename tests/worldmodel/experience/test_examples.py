@@ -159,9 +159,9 @@ def test_the_room_that_replies_need_by_hand(tok):
     memory = ReplayMemory.from_episodes(episodes, capacity=100)
     examples = transition_examples(tok, episodes, memory, SHAPE)
     steps = [t for e in episodes for t in e.transitions]
-    found = reply_tokens(examples)
+    result = reply_tokens(examples)
     # `next` closes the reasoning and `reward` the state: neither takes room in them.
-    assert found == {
+    assert result == {
         "reasoning_tokens": max(len(tok.encode(t.reasoning)) for t in steps),
         "state_tokens": max(
             len(prompts.effect_ids(tok, t.state, t.next_state)) - 1 for t in steps
@@ -172,7 +172,7 @@ def test_the_room_that_replies_need_by_hand(tok):
     }
     # One in a thousand may be cut, one in a hundred may not.
     long = Example([0] * 50, [True] * 50, [1] * 50)
-    assert reply_tokens([*examples * 200, long]) == found
+    assert reply_tokens([*examples * 200, long]) == result
     assert reply_tokens([*examples * 10, long])["state_tokens"] == 49
 
 
@@ -190,7 +190,7 @@ def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
     episode = helpers.episode("e", Task(id="a", instruction="go"), steps)
 
     def weights(balance):
-        found = transition_examples(
+        results = transition_examples(
             tok,
             [episode],
             ReplayMemory.from_episodes([episode], capacity=9),
@@ -201,7 +201,7 @@ def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
             [np.broadcast_to(e.weight, len(e.ids))[np.array(e.mask)][where]
              for where in (np.flatnonzero(np.array(e.token_type)[e.mask] == p)
                            for p in range(4))]
-            for e in found
+            for e in results
         ]  # fmt: skip
 
     for e in (*weights(0.0), *weights(0.1)):  # one of ten is not rarer than 0.1

@@ -56,8 +56,8 @@ def test_every_answer_has_a_form(tok, text_model):
 def test_a_reply_never_edits_a_line_that_is_not_there(tok, text_model):
     # An untrained model at temperature 1 would name any of 32 lines.
     queries = [ask(f"press {i}", state=HERE[: 1 + i % 2]) for i in range(24)]
-    found = others(tok, text_model).predict(queries)
-    assert not [p for p in found if p.error and "in a state of" in p.error]
+    results = others(tok, text_model).predict(queries)
+    assert not [p for p in results if p.error and "in a state of" in p.error]
 
 
 def test_the_same_question_has_the_same_answer(tok, text_model):
@@ -129,11 +129,11 @@ def test_refresh_shows_new_demonstrations(tok, text_model):
 
 
 def test_the_own_task_never_answers_itself(tok, text_model):
-    alone, told = (others(tok, text_model, tasks=()) for _ in range(2))
-    told.add_to_memory(
+    alone, output = (others(tok, text_model, tasks=()) for _ in range(2))
+    output.add_to_memory(
         ["t1"], [helpers.transition(HERE, "press lamp", ("the answer",))]
     )
-    assert told.predict([ask()]) == alone.predict([ask()])
+    assert output.predict([ask()]) == alone.predict([ask()])
 
 
 def scripted(*texts):
@@ -319,8 +319,8 @@ def test_passes_of_several_attempts_give_what_one_at_a_time_gives(
         text = f"{HERE[0] if kind == 'good' else 'dark'} {attempt} {moves}"
         return [*edit, *tok.encode(text), *end_of_reply(tok)]
 
-    asked = [ask(f"press {i}") for i in range(queries)]
-    replies_by_attempt(tok, monkeypatch, asked, reply)
+    requests = [ask(f"press {i}") for i in range(queries)]
+    replies_by_attempt(tok, monkeypatch, requests, reply)
     model = LocalExperienceModel(
         text_model,
         tok,
@@ -328,7 +328,7 @@ def test_passes_of_several_attempts_give_what_one_at_a_time_gives(
         dataclasses.replace(SHAPE, retries=last),
         state_formats={"room": state_format([HERE])},
     )
-    for i, answer in enumerate(model.predict(asked)):
+    for i, answer in enumerate(model.predict(requests)):
         attempt, moves = 0, True
         while kinds[i, attempt, moves] != "good" and attempt < last:
             error, attempt = kinds[i, attempt, moves], attempt + 1
@@ -354,8 +354,8 @@ def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
             text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
             state_formats=forms,
         )  # fmt: skip
-        (found,) = model.predict([ask(state=before)])
-        return found.next_state, found.error
+        (result,) = model.predict([ask(state=before)])
+        return result.next_state, result.error
 
     held = answer({"room": state_format([before])})
     assert held == (("hall south", "said no"), None)
@@ -378,8 +378,8 @@ def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
                 "room": form._replace(keyed_by_prefix=stems, distinct=False)
             },
         )  # fmt: skip
-        (found,) = model.predict([ask(state=before)])
-        assert found.next_state[: len(want)] == want
+        (result,) = model.predict([ask(state=before)])
+        assert result.next_state[: len(want)] == want
 
 
 # --- variations --------------------------------------------------------------
@@ -421,19 +421,19 @@ def test_random_variations_are_none_or_whole(tok, text_model):
 
 def test_signals_leave_answers_as_they_are(tok, text_model):
     model, plain = others(tok, text_model), others(tok, text_model)
-    found = model.signals(QUERIES[:3])
+    result = model.signals(QUERIES[:3])
     assert model.predict(QUERIES[:3]) == plain.predict(QUERIES[:3])
-    assert found["token_probability"] == [
+    assert result["token_probability"] == [
         p.confidence for p in plain.predict(QUERIES[:3])
     ]
-    assert {round(3 * x) / 3 for x in found["self_consistency"]} == set(
-        found["self_consistency"]
+    assert {round(3 * x) / 3 for x in result["self_consistency"]} == set(
+        result["self_consistency"]
     )
-    assert "ensemble" not in found
-    assert found["nearest_neighbor"][0] == pytest.approx(
+    assert "ensemble" not in result
+    assert result["nearest_neighbor"][0] == pytest.approx(
         1.0
     )  # the same state and action
-    assert found["nearest_neighbor"][3 - 1] < 0.9
+    assert result["nearest_neighbor"][3 - 1] < 0.9
     empty = LocalExperienceModel(text_model, tok, ReplayMemory(), SHAPE)
     assert empty.signals(QUERIES[:1])["nearest_neighbor"] == [0.0]
 
@@ -447,8 +447,8 @@ def test_a_sample_is_the_same_in_any_batch_and_another_for_another_number(
     assert again.sample(QUERIES[::-1], 1)[::-1] == two
     assert [again.sample([q], 0)[0] for q in QUERIES[:3]] == one[:3]
     answers = again.predict(QUERIES)
-    for found, other in ((one, two), (one, answers), (two, answers)):
-        assert [p.reasoning for p in found] != [p.reasoning for p in other]
+    for item, other in ((one, two), (one, answers), (two, answers)):
+        assert [p.reasoning for p in item] != [p.reasoning for p in other]
     # They are not remembered: the answers are those of a model never sampled.
     assert others(tok, text_model, once).predict(QUERIES) == answers
     assert (model.queried, model.computed) == (0, 0)
@@ -460,16 +460,16 @@ def test_signals_count_the_samples_that_agree(
 ):
     model = others(tok, text_model)
     (answer,) = model.predict(QUERIES[:1])
-    asked = []
+    requests = []
 
     def sample(queries, number):
-        asked.append(number)
+        requests.append(number)
         said = answer._replace(reward=answer.reward + (number > 0), error=problem)
         return [said for _ in queries]
 
     monkeypatch.setattr(model, "sample", sample)
     assert model.signals(QUERIES[:1])["self_consistency"] == [share]
-    assert asked == [0, 1, 2]
+    assert requests == [0, 1, 2]
 
 
 def trusting(tok, model, signal="token_probability", **settings):
@@ -481,12 +481,12 @@ def trusting(tok, model, signal="token_probability", **settings):
 
 def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
     two = create(text_model.config, seed=5)
-    found = {
+    result = {
         name: trusting(tok, text_model, members=m).signals(QUERIES[:4])["ensemble"]
         for name, m in (("a", [text_model]), ("b", [two]), ("ab", [text_model, two]))
     }
-    np.testing.assert_allclose(found["ab"], np.minimum(found["a"], found["b"]))
-    assert found["a"] != found["b"]
+    np.testing.assert_allclose(result["ab"], np.minimum(result["a"], result["b"]))
+    assert result["a"] != result["b"]
     # A member that is the model says what the model does of the same words.
     answers = others(tok, text_model).predict(QUERIES[:1])
     said = (answers[0].next_state, prompts.reward_and_outcome_ids(
@@ -494,7 +494,7 @@ def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
     mass = others(tok, text_model)._sequence_probability(
         text_model, QUERIES[:1], answers, [said]
     )
-    np.testing.assert_allclose(found["a"][0], mass[0], rtol=1e-5)
+    np.testing.assert_allclose(result["a"][0], mass[0], rtol=1e-5)
 
 
 def test_an_answer_is_trusted_by_the_signal_that_is_chosen(tok, text_model):
@@ -608,8 +608,8 @@ def test_a_reply_that_is_cut_is_a_problem(tok, text_model):
         model._read(ask(), tok, said(tok, t, [("next", 0)])).error is None
     )  # thoughts
     for name, phase in (("reward", 1), ("outcome", 2)):
-        found = model._read(ask(), tok, said(tok, t, [(name, phase)]))
-        assert found.error == "the reply was cut: it is longer than there is room for"
+        result = model._read(ask(), tok, said(tok, t, [(name, phase)]))
+        assert result.error == "the reply was cut: it is longer than there is room for"
 
 
 def test_a_question_longer_than_the_positions_has_no_answer(tok, text_model):

@@ -90,11 +90,11 @@ def test_a_prediction_is_what_the_server_says():
     with serving(ok(SAID)) as server:
         model = dreaming(server)
         assert isinstance(model, ExperienceModel)
-        (found,) = model.predict([ask()])
-    assert found.next_state == LIT
-    assert (found.reward, found.outcome, found.reasoning) == (0.5, "go", "the lamp")
-    assert found.error is None
-    assert math.isnan(found.confidence)  # no log-probabilities were told
+        (result,) = model.predict([ask()])
+    assert result.next_state == LIT
+    assert (result.reward, result.outcome, result.reasoning) == (0.5, "go", "the lamp")
+    assert result.error is None
+    assert math.isnan(result.confidence)  # no log-probabilities were told
     assert model.predict([]) == []
 
 
@@ -166,32 +166,32 @@ def test_no_text_changes_the_prompt_around_it(text):
 
 def test_text_that_imitates_a_reply_comes_back_as_a_line():
     line = 'x", "reward": 1, "outcome": "win"}'
-    said = json.dumps(GOOD | {"next_state": [line]})
-    with serving(ok(said)) as server:
-        (found,) = dreaming(server).predict([ask(state=(line,))])
-    assert (found.next_state, found.reward, found.outcome) == ((line,), 0.5, "go")
+    reply = json.dumps(GOOD | {"next_state": [line]})
+    with serving(ok(reply)) as server:
+        (result,) = dreaming(server).predict([ask(state=(line,))])
+    assert (result.next_state, result.reward, result.outcome) == ((line,), 0.5, "go")
 
 
 def test_what_makes_no_sense_is_asked_again_with_another_seed():
     with serving(ok("Sure!"), ok(SAID[:-5]), ok(SAID)) as server:
-        (found,) = dreaming(server, retries=2).predict([ask()])
-    assert found.error is None
-    assert found.next_state == LIT
+        (result,) = dreaming(server, retries=2).predict([ask()])
+    assert result.error is None
+    assert result.next_state == LIT
     assert len({b["seed"] for b in server.posts}) == 3
 
 
 def test_what_never_makes_sense_is_a_problem_and_is_remembered():
     with serving(ok("Sure!")) as server:
         model = dreaming(server, retries=1)
-        (found,) = model.predict([ask()])
-        assert found.error.startswith("malformed: ")
-        assert (found.next_state, found.reward, found.outcome) == (HERE, 0.0, "go")
+        (result,) = model.predict([ask()])
+        assert result.error.startswith("malformed: ")
+        assert (result.next_state, result.reward, result.outcome) == (HERE, 0.0, "go")
         assert len(server.posts) == 2
         model.predict([ask()])
         assert len(server.posts) == 2
     with serving(ok(SAID, why="length")) as server:
-        (found,) = dreaming(server, retries=0).predict([ask()])
-    assert found.error == "malformed: cut at max_tokens"
+        (result,) = dreaming(server, retries=0).predict([ask()])
+    assert result.error == "malformed: cut at max_tokens"
 
 
 def test_a_state_that_breaks_the_familys_form_is_a_problem():
@@ -200,12 +200,12 @@ def test_a_state_that_breaks_the_familys_form_is_a_problem():
     good = json.dumps(GOOD | {"next_state": ["the lamp", "my door"]})
     with serving(ok(bad), ok(bad), ok(good)) as server:
         model = dreaming(server, forms=forms, retries=0)
-        (found,) = model.predict([ask()])
-        assert found.error is not None
-        assert found.next_state == HERE
+        (result,) = model.predict([ask()])
+        assert result.error is not None
+        assert result.next_state == HERE
         model = dreaming(server, forms=forms, retries=1)
-        (found,) = model.predict([ask()])
-        assert found.error is None
+        (result,) = model.predict([ask()])
+        assert result.error is None
 
 
 def test_equal_questions_have_one_answer_until_the_memory_changes():
@@ -264,8 +264,8 @@ def test_answers_that_were_kept_do_not_hide_that_the_server_is_silent(tmp_path):
     silent = [False]
 
     def behave(handler, body):
-        said = {"instruction": "go", "initial_state": ["a"]}
-        text = json.dumps(said if _varies(body) else GOOD)
+        reply = {"instruction": "go", "initial_state": ["a"]}
+        text = json.dumps(reply if _varies(body) else GOOD)
         if silent[0]:
             chat_server.hang(handler, body)
         elif "cut it" in _action(body):
@@ -352,8 +352,8 @@ def test_a_server_that_goes_in_the_middle_stops_the_run_and_what_it_said_is_kept
 
     def rule(body):
         lost = gone[0] and "door" in chat_server.user_text(body).rpartition("\n\n")[2]
-        said = {"instruction": "go", "initial_state": ["a"]}
-        return 503 if lost else json.dumps(said if _varies(body) else GOOD)
+        reply = {"instruction": "go", "initial_state": ["a"]}
+        return 503 if lost else json.dumps(reply if _varies(body) else GOOD)
 
     with serving(answering(rule)) as server:
         model = dreaming(server)
@@ -405,11 +405,11 @@ def test_a_config_of_no_sense_is_refused(name):
     ],
 )
 def test_a_reply_is_read(changes, want):
-    said = json.dumps(GOOD | changes)
-    for text in (said, f" {said}\n", f"```json\n{said}\n```"):
-        found = prompting.read_reply(text)
-        assert found.error is None
-        assert (found.next_state, found.reward, found.outcome) == want
+    reply = json.dumps(GOOD | changes)
+    for text in (reply, f" {reply}\n", f"```json\n{reply}\n```"):
+        result = prompting.read_reply(text)
+        assert result.error is None
+        assert (result.next_state, result.reward, result.outcome) == want
 
 
 @pytest.mark.parametrize(
@@ -426,10 +426,10 @@ def test_a_reply_is_read(changes, want):
     ],
 )  # fmt: skip
 def test_a_reply_of_no_sense_is_a_problem(changes):
-    found = prompting.read_reply(json.dumps(GOOD | changes))
-    assert found.error is not None
-    found.error.encode()
-    assert (found.next_state, found.reward, found.outcome) == ((), 0.0, "go")
+    result = prompting.read_reply(json.dumps(GOOD | changes))
+    assert result.error is not None
+    result.error.encode()
+    assert (result.next_state, result.reward, result.outcome) == ((), 0.0, "go")
     assert prompting.read_reply(SAID.replace("0.5", "1e999")).error is not None
 
 
@@ -462,17 +462,19 @@ def test_reading_never_raises_and_keeps_its_promises():
         text = mutated(SAID, rng)
         if number % 4 == 0:
             text = "".join(rng.choices(PIECES, k=rng.randint(0, 30)))
-        found = prompting.read_reply(text)
-        good[found.error is None] += 1
-        assert math.isfinite(found.reward)
-        assert found.outcome in OUTCOMES
-        if found.error is None:
-            assert found.next_state
-            assert all(x.strip() and len(x.splitlines()) == 1 for x in found.next_state)
-            "".join((*found.next_state, found.reasoning)).encode()
+        result = prompting.read_reply(text)
+        good[result.error is None] += 1
+        assert math.isfinite(result.reward)
+        assert result.outcome in OUTCOMES
+        if result.error is None:
+            assert result.next_state
+            assert all(
+                x.strip() and len(x.splitlines()) == 1 for x in result.next_state
+            )
+            "".join((*result.next_state, result.reasoning)).encode()
         else:
-            assert found.next_state == ()
-            found.error.encode()
+            assert result.next_state == ()
+            result.error.encode()
         tokens = tuple(Token(3, -0.1) for _ in range(5))
         assert not prompting.confidence(ChatReply(text, tokens)) > 1.0
         drawn = prompting.read_variation(mutated(variation, rng))
@@ -504,21 +506,24 @@ def test_confidence_is_of_what_follows_the_reasoning():
 def test_a_prediction_has_the_confidence_of_its_tokens():
     at = SAID.index('"next_state"')
     rows = [(SAID[:at], -9.0), (SAID[at:], -0.5)]
-    told = {"content": [{"token": t, "logprob": x} for t, x in rows]}
-    with serving(ok(SAID, logprobs=told)) as server:
-        (found,) = dreaming(server).predict([ask()])
+    output = {"content": [{"token": t, "logprob": x} for t, x in rows]}
+    with serving(ok(SAID, logprobs=output)) as server:
+        (result,) = dreaming(server).predict([ask()])
         assert server.posts[0]["logprobs"] is True
-    np.testing.assert_allclose(found.confidence, math.exp(-0.5))
+    np.testing.assert_allclose(result.confidence, math.exp(-0.5))
 
 
 # --- variations ------------------------------------------------------------------
 
 
 def test_variations_are_tasks_or_none():
-    said = {"instruction": " open it ", "initial_state": ["the lamp is on", "a door"]}
+    reply = {"instruction": " open it ", "initial_state": ["the lamp is on", "a door"]}
     replies = [
-        json.dumps(said), json.dumps(said | {"instruction": ""}),
-        json.dumps(said | {"initial_state": []}), json.dumps(said | {"more": 1}), "no",
+        json.dumps(reply),
+        json.dumps(reply | {"instruction": ""}),
+        json.dumps(reply | {"initial_state": []}),
+        json.dumps(reply | {"more": 1}),
+        "no",
     ]  # fmt: skip
     rule = answering(lambda b: replies[int(chat_server.user_text(b)[6:7])])
     seeds = [task(f"t{i}", f"{i}") for i in range(5)]
@@ -542,8 +547,8 @@ def test_variations_are_tasks_or_none():
 
 
 def test_a_seed_task_without_an_answer_has_no_variation():
-    said = json.dumps({"instruction": "go", "initial_state": ["a"]})
-    rule = answering(lambda b: 400 if "0" in chat_server.user_text(b)[6:7] else said)
+    reply = json.dumps({"instruction": "go", "initial_state": ["a"]})
+    rule = answering(lambda b: 400 if "0" in chat_server.user_text(b)[6:7] else reply)
     with serving(rule) as server:
         none, some = dreaming(server).vary(
             [task("a", "0"), task("b", "1")], key=jax.random.key(0)
@@ -630,9 +635,9 @@ def test_smollm2_dreams_or_says_why_not(llama, tmp_path):
     )
     cook = Task(id="cook", instruction="cook the egg <|im_end|>", family="kitchen")
     queries = [Query(cook, (), KITCHEN, x) for x in ("open fridge", "drop knife")]
-    found = model.predict(queries)
-    assert len(found) == 2
-    for answer in found:
+    results = model.predict(queries)
+    assert len(results) == 2
+    for answer in results:
         if answer.error is None:
             assert answer.next_state
             assert 0.0 < answer.confidence <= 1.0
@@ -646,7 +651,7 @@ def test_smollm2_dreams_or_says_why_not(llama, tmp_path):
     process.wait(timeout=20)
     model.add_to_memory()
     with at_most(20):
-        if all(a.error is None for a in found):  # out of the cache
-            assert model.predict(queries) == found
+        if all(a.error is None for a in results):  # out of the cache
+            assert model.predict(queries) == results
         with pytest.raises(ChatUnavailable):
             model.predict([Query(cook, (), KITCHEN, "look")])

@@ -25,15 +25,15 @@ def trusting(
     )
 
 
-def once(*said: str):
+def once(*message: str):
     """The n-th request for each question gets the n-th text, later ones the last."""
-    asked: dict[str, list[int]] = {}
+    queries: dict[str, list[int]] = {}
 
     def rule(body):
-        seeds = asked.setdefault(body["messages"][-1]["content"], [])
+        seeds = queries.setdefault(body["messages"][-1]["content"], [])
         if body["seed"] not in seeds:
             seeds.append(body["seed"])
-        return said[min(seeds.index(body["seed"]), len(said) - 1)]
+        return message[min(seeds.index(body["seed"]), len(message) - 1)]
 
     return answering(rule)
 
@@ -54,12 +54,12 @@ THOUGHT = json.dumps(GOOD | {"reasoning": "another way to say it"})
 def test_agreement_is_the_share_of_more_samples_that_say_the_same(replies, share):
     with serving(once(*replies)) as server:
         model = trusting(server, "self_consistency")
-        (found,) = model.predict([ask()])
+        (result,) = model.predict([ask()])
         assert len(server.posts) == 1 + SAMPLES  # a malformed sample stands
         model.predict([ask()])
         assert len(server.posts) == 1 + SAMPLES  # and all of it is remembered
-    assert found.confidence == pytest.approx(share)
-    assert found.reward == GOOD["reward"]
+    assert result.confidence == pytest.approx(share)
+    assert result.reward == GOOD["reward"]
 
 
 @pytest.mark.parametrize("lost", ["nonsense", 413])
@@ -67,9 +67,9 @@ def test_a_sample_that_is_none_does_not_agree_that_nothing_happens(lost):
     """What stands in its place is: the same state, no reward, go on."""
     same = json.dumps(GOOD | {"next_state": list(ask().state), "reward": 0})
     with serving(once(same, same, lost)) as server:
-        (found,) = trusting(server, "self_consistency").predict([ask()])
-    assert found.error is None
-    assert found.confidence == pytest.approx(1 / 3)
+        (result,) = trusting(server, "self_consistency").predict([ask()])
+    assert result.error is None
+    assert result.confidence == pytest.approx(1 / 3)
 
 
 def test_nearest_is_how_near_the_memory_is_without_the_own_task():
@@ -92,16 +92,16 @@ def test_the_chances_are_scaled_after_the_signal_is_taken():
             confidence_signal="self_consistency",
             scale=lambda a: a._replace(confidence=a.confidence / 2),
         )
-        (found,) = model.predict([ask()])
-    assert found.confidence == 0.5
+        (result,) = model.predict([ask()])
+    assert result.confidence == 0.5
 
 
 def test_what_has_no_answer_has_no_confidence():
     with serving(ok("nonsense")) as server:
-        (found,) = trusting(server, "self_consistency").predict([ask()])
+        (result,) = trusting(server, "self_consistency").predict([ask()])
         assert len(server.posts) == 2  # asked again, and never for agreement
-    assert found.error is not None
-    assert math.isnan(found.confidence)
+    assert result.error is not None
+    assert math.isnan(result.confidence)
 
 
 def test_samples_have_noise_of_their_own_and_are_no_answers():
@@ -123,16 +123,16 @@ def test_a_server_that_dies_while_it_is_sampled_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("signal", "temperature", "told"),
+    ("signal", "temperature", "message"),
     [
         ("ensemble", 0.7, "confidence_signal must be one of"),
         ("self_consistency", 0.0, "must be > 0"),
     ],
 )
-def test_a_signal_that_a_server_cannot_give_is_refused(signal, temperature, told):
+def test_a_signal_that_a_server_cannot_give_is_refused(signal, temperature, message):
     client = chat("http://127.0.0.1:9/v1", temperature=temperature)
     assert dataclasses.asdict(client.config)["temperature"] == temperature
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         PromptedExperienceModel(
             client, memory(), PromptedConfig(), confidence_signal=signal
         )

@@ -54,14 +54,14 @@ def test_no_near_miss_without_a_step_that_matters():
     ("real", "kept"), [(True, []), (False, [True]), (None, [False])]
 )
 def test_a_near_miss_is_tried_where_that_can_be_done(real, kept):
-    e, asked = helpers.won_episode(("start", "walk"), ("room", "take coin")), []
+    e, queries = helpers.won_episode(("start", "walk"), ("room", "take coin")), []
 
     def replay(query):
-        asked.append(query)
+        queries.append(query)
         return None if real is None else ReplayResult(("start",), real)
 
     assert [c.known_failure for c in cases.near_misses([e, e], 9, replay)] == kept
-    assert {(q.past, q.state, q.action) for q in asked} == {
+    assert {(q.past, q.state, q.action) for q in queries} == {
         ((), ("start",), "take coin")
     }
 
@@ -86,24 +86,26 @@ def walk(task, steps, *, wins=True):
 def test_cases_come_from_all_steps_and_from_each_rare_stratum():
     """First steps alone would hold no end, no reward and no late step."""
     episodes = [walk(f"t{i}", 10, wins=i < 5) for i in range(50)]
-    asked = cases.sample_cases(episodes, 40)
-    assert len(asked) == 40
-    steps = [len(c.query.past) for c in asked]
+    sampled_cases = cases.sample_cases(episodes, 40)
+    assert len(sampled_cases) == 40
+    steps = [len(c.query.past) for c in sampled_cases]
     assert max(steps) == 9
     assert sum(s >= 5 for s in steps) >= 10
     # 5 of 500 transitions end; three strata share half of the limit, 6 each.
-    ends = [c for c in asked if c.transition.terminated]
+    ends = [c for c in sampled_cases if c.transition.terminated]
     assert len(ends) == 5
     assert {c.weight for c in ends} == {1.0}
-    assert sum(c.weight for c in asked) == pytest.approx(500)
+    assert sum(c.weight for c in sampled_cases) == pytest.approx(500)
 
 
 def test_a_weighted_mean_is_that_of_the_whole_episodes():
     episodes = [walk(f"t{i}", 10, wins=i < 5) for i in range(50)]
-    asked = cases.sample_cases(episodes, 40)
-    share = sum(c.weight * c.transition.terminated for c in asked) / 500
+    sampled_cases = cases.sample_cases(episodes, 40)
+    share = sum(c.weight * c.transition.terminated for c in sampled_cases) / 500
     assert share == pytest.approx(5 / 500)
-    assert sum(c.transition.terminated for c in asked) / 40 > 0.1  # unweighted: not
+    assert (
+        sum(c.transition.terminated for c in sampled_cases) / 40 > 0.1
+    )  # unweighted: not
 
 
 def test_the_same_episodes_in_another_order_give_the_same_cases():
@@ -145,16 +147,16 @@ def test_what_other_tasks_answer_alike_is_no_reveal():
     assert kinds(episode("a", step), episode("b", step)) == {"one_line"}
     assert kinds(episode("a", step), episode("b", other)) == {"reveal"}
     # The environment knows best.
-    told = dataclasses.replace(step, reveals=True)
-    assert kinds(episode("a", told), episode("b", told)) == {"reveal"}
+    output = dataclasses.replace(step, reveals=True)
+    assert kinds(episode("a", output), episode("b", output)) == {"reveal"}
 
 
 def test_a_second_play_that_leads_elsewhere_is_a_reveal():
     e = walk("t", 3)
-    asked = cases.sample_cases(
+    sampled_cases = cases.sample_cases(
         [e], 9, replay=lambda _: ReplayResult(("room 2",), rewarded=False)
     )
     # Each real step leads to another room: 1, 2 and 3.
-    assert [c.kind for c in asked] == ["reveal", "one_line", "reveal"]
+    assert [c.kind for c in sampled_cases] == ["reveal", "one_line", "reveal"]
     unknown = cases.sample_cases([e], 9, replay=lambda _: None)
     assert {c.kind for c in unknown} == {"one_line"}

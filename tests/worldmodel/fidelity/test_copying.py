@@ -40,8 +40,8 @@ def test_copy_accuracy_by_hand():
 def test_lines_that_stay_are_no_copies():
     """The unchanged lines hold all identifiers, and nobody wrote them."""
     cases = [case("book T25", "held T25", None)]
-    found = copy_accuracy(cases, [answer("held nothing")], SHARES)
-    assert brief(found)["state"] == (0.0, 1)
+    result = copy_accuracy(cases, [answer("held nothing")], SHARES)
+    assert brief(result)["state"] == (0.0, 1)
 
 
 def test_what_stood_nowhere_is_not_asked():
@@ -55,8 +55,8 @@ def test_what_stood_nowhere_is_not_asked():
 def test_a_malformed_answer_copies_nothing():
     cases = [case("book T25", "held T25", "T25")]
     right = answer("held T25", "T25", error="the reply was cut")
-    found = copy_accuracy(cases, [right], SHARES)
-    assert brief(found) == {
+    result = copy_accuracy(cases, [right], SHARES)
+    assert brief(result) == {
         "state": (0.0, 1), "state_unseen": (None, 0),
         "reasoning": (0.0, 1), "reasoning_unseen": (None, 0),
     }  # fmt: skip

@@ -41,14 +41,14 @@ LOST = dataclasses.replace(
 
 
 def test_the_truth_does_not_drift():
-    found = open_loop(Scripted([LONG]), [LONG, LOST])
-    assert [r["mean"] for r in found["exact"]] == [1.0, 1.0, 1.0]
-    assert [r["count"] for r in found["exact"]] == [2, 2, 1]
-    assert brief(found["outcomes"]["agree"]) == {"mean": 1.0, "count": 2}
-    assert found["outcomes"]["cells"] == {
+    result = open_loop(Scripted([LONG]), [LONG, LOST])
+    assert [r["mean"] for r in result["exact"]] == [1.0, 1.0, 1.0]
+    assert [r["count"] for r in result["exact"]] == [2, 2, 1]
+    assert brief(result["outcomes"]["agree"]) == {"mean": 1.0, "count": 2}
+    assert result["outcomes"]["cells"] == {
         "win_win": 1, "win_loss": 0, "loss_win": 0, "loss_loss": 1,
     }  # fmt: skip
-    assert brief(found["outcomes"]["over_optimistic"]) == {"mean": 0.0, "count": 1}
+    assert brief(result["outcomes"]["over_optimistic"]) == {"mean": 0.0, "count": 1}
 
 
 def test_one_error_is_carried_on():
@@ -56,11 +56,11 @@ def test_one_error_is_carried_on():
         return p._replace(next_state=("fog",)) if q.action == "turn" else p
 
     model = Scripted([LONG], stray)
-    found = open_loop(model, [LONG])
-    assert [r["mean"] for r in found["exact"]] == [1.0, 0.0, 0.0]
+    result = open_loop(model, [LONG])
+    assert [r["mean"] for r in result["exact"]] == [1.0, 0.0, 0.0]
     assert model.asked[-1].state == ("fog",)  # its own state, not the real one
     assert model.asked[-1].past == ("walk", "turn")
-    assert found["outcomes"]["cells"]["win_loss"] == 1
+    assert result["outcomes"]["cells"]["win_loss"] == 1
 
 
 def test_a_dream_that_wins_early_is_over_optimistic():
@@ -68,17 +68,17 @@ def test_a_dream_that_wins_early_is_over_optimistic():
         return p._replace(outcome="win") if q.action == "turn" else p
 
     model = Scripted([LONG], win)
-    found = open_loop(model, [LONG, LOST])
-    assert brief(found["outcomes"]["over_optimistic"]) == {"mean": 1.0, "count": 1}
-    assert found["exact"][2]["mean"] == 0.0  # it ended before the third step
+    result = open_loop(model, [LONG, LOST])
+    assert brief(result["outcomes"]["over_optimistic"]) == {"mean": 1.0, "count": 1}
+    assert result["exact"][2]["mean"] == 0.0  # it ended before the third step
     assert max(len(q.past) for q in model.asked) == 1
 
 
 def test_nonsense_ends_an_episode_lost():
     model = Scripted([LONG], lambda p, _: p._replace(error="odd", outcome="win"))
-    found = open_loop(model, [LONG])
-    assert found["exact"][0]["mean"] == 0.0
-    assert found["outcomes"]["cells"]["win_loss"] == 1
+    result = open_loop(model, [LONG])
+    assert result["exact"][0]["mean"] == 0.0
+    assert result["outcomes"]["cells"]["win_loss"] == 1
     assert len(model.asked) == 1
 
 

@@ -51,9 +51,9 @@ def test_kind_of_by_hand():
     assert fidelity.kind_of(lit, "switch it on") == "one_line"
     assert fidelity.kind_of(lit, "", ["it was on before"]) == "one_line"
     # The environment knows best, but where nothing changes nothing is revealed.
-    told = {x: dataclasses.replace(lit, reveals=x) for x in (True, False)}
-    assert fidelity.kind_of(told[False], "") == "one_line"
-    assert fidelity.kind_of(told[True], "switch it on") == "reveal"
+    messages = {x: dataclasses.replace(lit, reveals=x) for x in (True, False)}
+    assert fidelity.kind_of(messages[False], "") == "one_line"
+    assert fidelity.kind_of(messages[True], "switch it on") == "reveal"
     assert fidelity.kind_of(dataclasses.replace(same, reveals=True), "") == "unchanged"
 
 
@@ -201,9 +201,9 @@ def test_each_question_is_asked_once_with_its_history():
     model = Truth([SEED, other])
     card = fidelity.score(model, [SEED, again, other], limit=99, open_loop_steps=0)
     assert card["transitions"] == 6
-    asked = sorted((q.task.id, q.past) for q in model.queries)
+    queries = sorted((q.task.id, q.past) for q in model.queries)
     pasts = [(), ("press lamp",), ("press lamp", "nothing")]
-    assert asked == [(t, p) for t in ("room-1", "room-2") for p in pasts]
+    assert queries == [(t, p) for t in ("room-1", "room-2") for p in pasts]
 
 
 def test_the_limit_and_the_batches():
@@ -242,16 +242,20 @@ def test_confidence_is_compared_with_what_is_right():
             confidence=0.9 if sure else 0.2, reward=p.reward if sure else 7.0
         )
 
-    told = fidelity.score(Truth([TOLD], doubting), [TOLD], limit=9)["confidence"]
-    assert (told["count"], told["right"], told["auroc"]) == (3, 1 / 3, 1.0)
+    scorecard = fidelity.score(Truth([TOLD], doubting), [TOLD], limit=9)["confidence"]
+    assert (scorecard["count"], scorecard["right"], scorecard["auroc"]) == (
+        3,
+        1 / 3,
+        1.0,
+    )
     # One right at 0.9, two wrong at 0.2: gaps 0.1 and 0.2.
-    assert told["calibration_error"] == pytest.approx((0.1 + 2 * 0.2) / 3)
+    assert scorecard["calibration_error"] == pytest.approx((0.1 + 2 * 0.2) / 3)
 
 
 def test_an_unknown_confidence_is_no_number():
     model = Truth([TOLD], lambda p, _: p._replace(confidence=float("nan")))
-    told = fidelity.score(model, [TOLD], limit=9)["confidence"]
-    assert (told["count"], told["auroc"], told["bins"]) == (0, None, [])
+    scorecard = fidelity.score(model, [TOLD], limit=9)["confidence"]
+    assert (scorecard["count"], scorecard["auroc"], scorecard["bins"]) == (0, None, [])
 
 
 def test_inventions_are_told_from_mistakes():
@@ -310,8 +314,8 @@ def test_the_largest_errors_are_of_what_the_world_does_not_draw():
         first = state == TOLD.transitions[0].state
         return p if first else p._replace(reward=p.reward - 0.25)
 
-    found = fidelity.largest_errors(Doubt([TOLD], wrong_later), [TOLD], limit=9)
-    assert found == (0.25, 0.75, 3, 1.25)  # TOLD pays up to 1, the model -0.25 too
+    result = fidelity.largest_errors(Doubt([TOLD], wrong_later), [TOLD], limit=9)
+    assert result == (0.25, 0.75, 3, 1.25)  # TOLD pays up to 1, the model -0.25 too
     # Two of SEED's three steps reveal something: only `nothing` is left, which is late.
     # Rewards are those of all three, and of what the model says.
     seed = fidelity.largest_errors(Doubt([SEED]), [SEED], limit=9)
@@ -355,11 +359,11 @@ def test_an_unknown_confidence_counts_as_none_and_nothing_else_is_no_threshold()
         return p._replace(confidence=sure)
 
     model = Truth([TOLD], by_step)
-    found = [
+    result = [
         fidelity.confidence_threshold(model, [TOLD], limit=9, gate=g)
         for g in (0.25, 0.75)
     ]
-    assert found == pytest.approx([0.2, 0.6])  # of 0, 0.4 and 0.8
+    assert result == pytest.approx([0.2, 0.6])  # of 0, 0.4 and 0.8
     silent = Truth([TOLD], lambda p, _: p._replace(confidence=unknown))
     with pytest.raises(ValueError, match=r"gate of 0\.1.*none of the 3"):
         fidelity.confidence_threshold(silent, [TOLD], limit=9, gate=0.1)

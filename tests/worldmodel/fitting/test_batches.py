@@ -71,16 +71,16 @@ def test_every_example_is_packed_once_and_whole(sizes):
         ids = [next(n) for _ in range(length)]
         examples.append(marked(ids, min(targets, length - 1)))
     out = batches.pack(examples, width)
-    found = []
+    results = []
     for row, segments in enumerate(out.segment):
         assert (np.diff(segments[segments > 0]) >= 0).all()
         for s in range(1, segments.max(initial=0) + 1):
             span = np.flatnonzero(segments == s)
             np.testing.assert_array_equal(np.diff(span), 1)
             np.testing.assert_array_equal(out.position[row, span], range(len(span)))
-            found.append((out.ids[row, span].tolist(), out.mask[row, span].tolist()))
+            results.append((out.ids[row, span].tolist(), out.mask[row, span].tolist()))
     want = [(list(e.ids[-width:]), list(e.mask[-width:])) for e in examples]
-    assert sorted(found) == sorted(want)
+    assert sorted(results) == sorted(want)
     assert not out.mask[out.segment == 0].any()
     rooms = []  # first fit, again
     for e in examples:

@@ -24,10 +24,10 @@ def test_the_newest_step_is_restored_and_the_older_dropped(tmp_path):
         path = checkpoint.save(tmp_path, step, arrays(step), {"curve": [step]})
     assert checkpoint.steps(tmp_path) == [100]
     assert sorted(os.listdir(tmp_path)) == [path.name]
-    step, found, host = checkpoint.restore(tmp_path, arrays(0))
+    step, result, host = checkpoint.restore(tmp_path, arrays(0))
     assert (step, host) == (100, {"curve": [100]})
-    helpers.assert_trees_equal(found, arrays(100))
-    assert found["n"][0].dtype == jnp.int32
+    helpers.assert_trees_equal(result, arrays(100))
+    assert result["n"][0].dtype == jnp.int32
 
 
 def test_the_newest_is_the_largest_number_not_the_last_name(tmp_path):
@@ -37,8 +37,8 @@ def test_the_newest_is_the_largest_number_not_the_last_name(tmp_path):
     checkpoint.save(tmp_path, 10, arrays(10), {})
     (tmp_path / "kept").rename(tmp_path / "step_00000002")
     assert checkpoint.steps(tmp_path) == [2, 10]
-    step, found, _ = checkpoint.restore(tmp_path, arrays(0))
-    assert (step, float(found["w"][0, 0])) == (10, 10.0)
+    step, result, _ = checkpoint.restore(tmp_path, arrays(0))
+    assert (step, float(result["w"][0, 0])) == (10, 10.0)
 
 
 def test_half_written_directories_are_ignored(tmp_path):
@@ -47,17 +47,17 @@ def test_half_written_directories_are_ignored(tmp_path):
     (tmp_path / ".tmp_123").mkdir()
     (tmp_path / ".tmp_123" / "host.json").write_text("{}")
     assert checkpoint.steps(tmp_path) == [5]
-    step, found, host = checkpoint.restore(tmp_path, arrays(0))
+    step, result, host = checkpoint.restore(tmp_path, arrays(0))
     assert (step, host) == (5, {"whole": True})
-    np.testing.assert_array_equal(found["w"], np.full((2, 3), 5.0))
+    np.testing.assert_array_equal(result["w"], np.full((2, 3), 5.0))
 
 
 def test_a_failed_save_leaves_the_old_step(tmp_path):
     checkpoint.save(tmp_path, 1, arrays(1), {})
     with pytest.raises(TypeError, match="not JSON serializable"):
         checkpoint.save(tmp_path, 2, arrays(2), {"bad": object()})
-    step, found, _ = checkpoint.restore(tmp_path, arrays(0))
-    assert (step, float(found["w"][0, 0])) == (1, 1.0)
+    step, result, _ = checkpoint.restore(tmp_path, arrays(0))
+    assert (step, float(result["w"][0, 0])) == (1, 1.0)
     checkpoint.save(tmp_path, 2, arrays(2), {})  # what it left is in nobody's way
     assert checkpoint.steps(tmp_path) == [2]
 
@@ -65,8 +65,8 @@ def test_a_failed_save_leaves_the_old_step(tmp_path):
 def test_the_same_step_again_replaces_it(tmp_path):
     checkpoint.save(tmp_path, 1, arrays(1), {"n": 1})
     path = checkpoint.save(tmp_path, 1, arrays(7), {"n": 2})
-    _, found, host = checkpoint.restore(tmp_path, arrays(0))
-    assert (float(found["w"][0, 0]), host) == (7.0, {"n": 2})
+    _, result, host = checkpoint.restore(tmp_path, arrays(0))
+    assert (float(result["w"][0, 0]), host) == (7.0, {"n": 2})
     assert json.loads((path / "host.json").read_text()) == {"n": 2}
 
 

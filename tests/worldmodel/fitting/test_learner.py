@@ -173,10 +173,10 @@ def test_bfloat16_passes_keep_float32_masters(small_model, packed):
     start = half.init()
     assert {x.dtype for x in jax.tree.leaves(start.params)} == {jnp.dtype("float32")}
     want, exact = full.gradient(start.params, packed)
-    got, told = half.gradient(start.params, packed)
+    got, metrics = half.gradient(start.params, packed)
     assert {x.dtype for x in jax.tree.leaves(got)} == {jnp.dtype("float32")}
-    np.testing.assert_allclose(told["loss"].total, exact["loss"].total, rtol=0.03)
-    assert float(told["loss"].total) != float(exact["loss"].total)
+    np.testing.assert_allclose(metrics["loss"].total, exact["loss"].total, rtol=0.03)
+    assert float(metrics["loss"].total) != float(exact["loss"].total)
     flat = [
         np.concatenate([x.ravel() for x in jax.tree.leaves(g)]) for g in (got, want)
     ]

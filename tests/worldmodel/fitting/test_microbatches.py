@@ -52,13 +52,13 @@ def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
 ):
     free, poor, batch = learner_of(small_model), learner_of(small_model), tokens(8)
     small = [batches.rows_of(batch, np.arange(i, i + 2), 2) for i in (0, 2, 4, 6)]
-    want, told = free.update(free.init(), small)
+    want, metrics = free.update(free.init(), small)
     tried = scarce(poor, monkeypatch, rows=2)
     state = poor.init()
-    got, found = poor.update(state, [batch])
+    got, result = poor.update(state, [batch])
     assert tried == [8, 4, 2, 2, 2, 2]
     helpers.assert_trees_equal(got.params, want.params)  # the same sums in their order
-    assert float(found["loss"].value()) == float(told["loss"].value())
+    assert float(result["loss"].value()) == float(metrics["loss"].value())
     assert capsys.readouterr().err == (
         "out of memory with 8 rows of 12 tokens: continuing with microbatches of 4\n"
         "out of memory with 4 rows of 12 tokens: continuing with microbatches of 2\n"
@@ -70,13 +70,13 @@ def test_the_step_is_taken_in_pieces_that_fit_and_is_the_same(
 
 def test_pieces_of_an_odd_batch_are_padded_and_near_the_whole(small_model, monkeypatch):
     free, poor, batch = learner_of(small_model), learner_of(small_model), tokens(7)
-    want, told = free.update(free.init(), [batch])
+    want, metrics = free.update(free.init(), [batch])
     tried = scarce(poor, monkeypatch, rows=3)
-    got, found = poor.update(poor.init(), [batch])
+    got, results = poor.update(poor.init(), [batch])
     assert tried == [7, 3, 3, 3]  # the last one holds one row and two blank ones
     assert helpers.distance(got.params, want.params) < 1e-5
     for name in ("loss", "grad_norm"):
-        a, b = found[name], told[name]
+        a, b = results[name], metrics[name]
         np.testing.assert_allclose(a.value(), b.value(), rtol=1e-5)
         np.testing.assert_allclose(a.count, b.count, rtol=1e-6)
 
@@ -187,9 +187,9 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
             monkeypatch.setattr(self, "_value", evaluated)
 
     monkeypatch.setattr(supervised, "Learner", Poor)
-    got, found = fit("poor")
+    got, results = fit("poor")
     assert capsys.readouterr().err.count("continuing with microbatches of 4") == 1
     assert helpers.distance(got.params, want.params) < 1e-4
-    for a, b in zip(found, curve, strict=True):
+    for a, b in zip(results, curve, strict=True):
         np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
         np.testing.assert_allclose(a["held_out/loss"], b["held_out/loss"], rtol=1e-5)

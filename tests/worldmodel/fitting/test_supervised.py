@@ -119,8 +119,8 @@ def test_rows_are_as_wide_as_the_longest_example_needs(lengths, wide, kept, caps
     assert supervised.row_tokens_for(of_length(*lengths), WIDTH) == wide
     held = supervised.drop_too_long(of_length(*lengths), wide)
     assert held == of_length(*lengths)[:kept]
-    said = f"1 of {len(lengths)} examples are longer than {wide} tokens"
-    assert (said in capsys.readouterr().err) == (kept < len(lengths))
+    message = f"1 of {len(lengths)} examples are longer than {wide} tokens"
+    assert (message in capsys.readouterr().err) == (kept < len(lengths))
 
 
 def test_an_example_that_fits_no_row_at_all_is_an_error(small_model, tmp_path):
@@ -132,15 +132,15 @@ def test_an_example_that_fits_no_row_at_all_is_an_error(small_model, tmp_path):
 
 def test_a_fit_reads_long_examples_whole(small_model, tmp_path):
     # The answer stands in the first id alone, far beyond a row's width.
-    def told(first):
+    def record(first):
         n = WIDTH + 5
         return Example([first] + [9] * (n - 2) + [first], [False] * (n - 1) + [True],
                        [0] * n)  # fmt: skip
 
     config = fit_config(steps=60, eval_every=60, batch_rows=2)
     _, curve = supervised.fit(
-        small_model, [told(1), told(2)], config, seed=0, directory=tmp_path,
-        held_out=[told(1), told(2)],
+        small_model, [record(1), record(2)], config, seed=0, directory=tmp_path,
+        held_out=[record(1), record(2)],
     )  # fmt: skip
     assert curve[-1]["held_out/loss"] < 0.5 * np.log(2)
 

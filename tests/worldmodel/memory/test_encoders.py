@@ -21,9 +21,9 @@ def test_lexical_vectors_are_told_apart_by_state_and_action():
 
 
 def test_a_hidden_vector_is_the_last_state_of_the_text_alone(text_model, tok):
-    found = Hidden(text_model, tok).encode(PAIRS)
-    assert found.shape == (4, text_model.config.hidden_size)
-    for (state, action), vector in zip(PAIRS, found, strict=True):
+    results = Hidden(text_model, tok).encode(PAIRS)
+    assert results.shape == (4, text_model.config.hidden_size)
+    for (state, action), vector in zip(PAIRS, results, strict=True):
         ids = [
             *prompts.state_ids(tok, state), tok.control("action"), *tok.encode(action)
         ]  # fmt: skip
@@ -34,7 +34,7 @@ def test_a_hidden_vector_is_the_last_state_of_the_text_alone(text_model, tok):
         want = np.asarray(hidden) / np.linalg.norm(hidden)
         np.testing.assert_allclose(vector, want, atol=1e-5)
     # Not a constant: another text, another vector.
-    assert found[0] @ found[1] < 0.999
+    assert results[0] @ results[1] < 0.999
 
 
 def test_no_pairs(text_model, tok):

@@ -32,8 +32,8 @@ class Script:
         t = self.real[q.task.id, q.state, q.action]
         wrongs = self.table.get(q.action, ())
         wrong = wrongs[number] if number < len(wrongs) else ""
-        said = f"{number}: {q.action} at {len(q.past)}"
-        found = Prediction(t.next_state, t.reward, outcome_of(t), said, 0.5, None)
+        message = f"{number}: {q.action} at {len(q.past)}"
+        result = Prediction(t.next_state, t.reward, outcome_of(t), message, 0.5, None)
         changes = {
             "": {},
             "state": {"next_state": (*t.next_state, "a cat")},
@@ -42,7 +42,7 @@ class Script:
             "problem": {"error": "no line begins with 'cat'"},
             "silent": {"reasoning": " "},
         }
-        return found._replace(**changes[wrong])
+        return result._replace(**changes[wrong])
 
 
 EPISODES = [helpers.lamp_and_door("a"), helpers.lamp_and_door("b")]
@@ -64,9 +64,9 @@ def test_only_what_leads_to_the_truth_is_kept():
     }
     annotator = own(table)
     assert isinstance(annotator, Annotator)
-    found = annotator.annotate(EPISODES)
+    results = annotator.annotate(EPISODES)
     rule = reasoning.explain(EPISODES[0].transitions[2])
-    for e in found:
+    for e in results:
         assert traces(e) == ("3: press lamp at 0", "2: nothing at 1", rule)
     # Drawn: 4 + 3 for what was kept, and all 4 for what was not; in two episodes.
     assert annotator.report.counts == {
@@ -88,11 +88,11 @@ def test_a_reply_with_one_fault_is_refused(wrong):
 def test_the_first_right_reply_ends_the_asking():
     annotator = own({"nothing": ("state",)})
     annotator.annotate(EPISODES)
-    asked = annotator.sampler.asked
-    assert [(n, [q.action for q in queries]) for n, queries in asked] == [
+    num_queries = annotator.sampler.asked
+    assert [(n, [q.action for q in queries]) for n, queries in num_queries] == [
         (0, ["press lamp", "nothing", "pull door"] * 2), (1, ["nothing"] * 2),
     ]  # fmt: skip
-    (query, *_) = asked[1][1]
+    (query, *_) = num_queries[1][1]
     lit = ("the lamp is on", "the door is shut")
     assert query == Query(EPISODES[0].task, ("press lamp",), lit, "nothing")
 
@@ -103,10 +103,10 @@ def test_traces_that_are_there_are_neither_asked_nor_changed():
     steps[2] = dataclasses.replace(steps[2], reasoning="")
     half = dataclasses.replace(EPISODES[0], transitions=tuple(steps))
     annotator = own({})
-    (found,) = annotator.annotate([half])
-    assert traces(found) == ("mine", "0: nothing at 1", "")
+    (result,) = annotator.annotate([half])
+    assert traces(result) == ("mine", "0: nothing at 1", "")
     assert [len(q) for _, q in annotator.sampler.asked] == [1]
-    assert annotator.annotate([found]) == [found]
+    assert annotator.annotate([result]) == [result]
     assert len(annotator.sampler.asked) == 1
     assert annotator.report.counts["samples"] == 0
     assert annotator.annotate([]) == []

@@ -56,11 +56,11 @@ EPISODES = [room("a"), with_trace(room("b"), 1, "mine"), room("c")]
 def test_the_rule_is_that_of_pretraining():
     annotator = RuleAnnotator()
     assert isinstance(annotator, Annotator)
-    found = annotator.annotate(EPISODES)
-    assert found == [reasoning.annotate(e) for e in EPISODES]
-    assert traces(found[1])[1] == "mine"
-    assert all(x for e in found for x in traces(e))
-    assert annotator.annotate(found) == found
+    results = annotator.annotate(EPISODES)
+    assert results == [reasoning.annotate(e) for e in EPISODES]
+    assert traces(results[1])[1] == "mine"
+    assert all(x for e in results for x in traces(e))
+    assert annotator.annotate(results) == results
     assert annotator.annotate([]) == []
 
 
@@ -68,14 +68,14 @@ def test_the_teacher_fills_what_is_missing():
     with serving(ok(said())) as server:
         annotator = teacher(server.url)
         assert isinstance(annotator, Annotator)
-        found = annotator.annotate(EPISODES)
+        results = annotator.annotate(EPISODES)
         form = server.posts[0]["response_format"]["json_schema"]["schema"]
-    told = form["properties"]["explanations"]
-    assert (told["minItems"], told["maxItems"]) == (3, 3)
-    assert [traces(e) for e in found] == [TOLD, (TOLD[0], "mine", TOLD[2]), TOLD]
-    bare = [dataclasses.replace(e, transitions=()) for e in found]
+    output = form["properties"]["explanations"]
+    assert (output["minItems"], output["maxItems"]) == (3, 3)
+    assert [traces(e) for e in results] == [TOLD, (TOLD[0], "mine", TOLD[2]), TOLD]
+    bare = [dataclasses.replace(e, transitions=()) for e in results]
     assert bare == [dataclasses.replace(e, transitions=()) for e in EPISODES]
-    for e, old in zip(found, EPISODES, strict=True):
+    for e, old in zip(results, EPISODES, strict=True):
         for t, u in zip(e.transitions, old.transitions, strict=True):
             assert dataclasses.replace(t, reasoning=u.reasoning) == u
     assert annotator.report == ({"annotated": 3, "fallbacks": 0}, ())
@@ -123,20 +123,20 @@ def test_text_that_imitates_the_question_stays_text():
 
 def test_what_makes_no_sense_is_asked_again_then_left_to_the_rule():
     def rule(body):
-        count = asked.setdefault(_task(body), [])
+        count = queries.setdefault(_task(body), [])
         count.append(body["seed"])
         if _task(body) == '"slow"':
             return said() if len(count) == 3 else said(TOLD[:2])
         return "Sure!" if _task(body) == '"never"' else said()
 
-    asked: dict[str, list[int]] = {}
+    queries: dict[str, list[int]] = {}
     episodes = [room("a", "never"), room("b", "slow"), room("c", "fine")]
     with serving(answering(rule)) as server:
         annotator = teacher(server.url, retries=2)
-        found = annotator.annotate(episodes)
-    assert traces(found[0]) == traces(reasoning.annotate(episodes[0]))
-    assert [traces(e) for e in found[1:]] == [TOLD, TOLD]
-    assert {k: len(set(v)) for k, v in asked.items()} == {
+        results = annotator.annotate(episodes)
+    assert traces(results[0]) == traces(reasoning.annotate(episodes[0]))
+    assert [traces(e) for e in results[1:]] == [TOLD, TOLD]
+    assert {k: len(set(v)) for k, v in queries.items()} == {
         '"never"': 3, '"slow"': 3, '"fine"': 1,
     }  # fmt: skip
     report = annotator.report
@@ -154,17 +154,17 @@ def test_a_refused_episode_is_left_to_the_rule():
     episodes = [room("a", "long"), room("b")]
     with serving(rule) as server:
         annotator = teacher(server.url, retries=2)
-        found = annotator.annotate(episodes)
+        results = annotator.annotate(episodes)
         assert len(server.posts) == 2  # a refusal is final
-    assert traces(found[0]) == traces(reasoning.annotate(episodes[0]))
-    assert traces(found[1]) == TOLD
+    assert traces(results[0]) == traces(reasoning.annotate(episodes[0]))
+    assert traces(results[1]) == TOLD
     assert annotator.report.counts == {"annotated": 1, "fallbacks": 1}
     assert "refused: " in annotator.report.problems[0]
     # As when the work goes on: it may be the only one that is not in the cache.
     with serving(status(413)) as server:
         annotator = teacher(server.url)
         (alone,) = annotator.annotate(episodes[:1])
-    assert traces(alone) == traces(found[0])
+    assert traces(alone) == traces(results[0])
     assert annotator.report.counts == {"annotated": 0, "fallbacks": 1}
 
 
@@ -172,8 +172,8 @@ def test_what_is_refused_last_is_left_to_the_rule_but_not_for_want_of_a_key():
     with serving(ok(said()), status(413), status(401)) as server:
         annotator = teacher(server.url)
         annotator.annotate([room("a")])
-        (found,) = annotator.annotate([room("b")])
-        assert traces(found) == traces(reasoning.annotate(room("b")))
+        (result,) = annotator.annotate([room("b")])
+        assert traces(result) == traces(reasoning.annotate(room("b")))
         assert annotator.report.counts == {"annotated": 0, "fallbacks": 1}
         with pytest.raises(ChatRefused, match="401"):
             annotator.annotate([room("c")])
@@ -193,20 +193,20 @@ def test_a_server_that_goes_stops_the_work_and_it_resumes(tmp_path):
         count = len(server.posts)
         server.behaviours = (one,)
         annotator = teacher(server.url, cache)
-        found = annotator.annotate(EPISODES)
+        results = annotator.annotate(EPISODES)
         # Kept: the first episode, and the answer of no sense of the second.
         assert annotator.client.usage.cached == 2
         assert len(server.posts) == count + 2
-        assert [traces(e)[0] for e in found] == [TOLD[0]] * 3
+        assert [traces(e)[0] for e in results] == [TOLD[0]] * 3
         again = teacher(server.url, cache)
-        assert again.annotate(EPISODES) == found
+        assert again.annotate(EPISODES) == results
         assert len(server.posts) == count + 2
         assert again.client.usage.cost == 0.0
 
 
 def test_a_trace_is_one_line_and_short():
-    told = [" two\n lines\u2028here ", "x" * 30, "ends between words"]
-    got = read_explanations(said(told), 3, max_chars=12)
+    output = [" two\n lines\u2028here ", "x" * 30, "ends between words"]
+    got = read_explanations(said(output), 3, max_chars=12)
     assert got == ("two lines", "x" * 12, "ends between")
     assert read_explanations(said(["ends between words"]), 1, max_chars=11) == ("ends",)
     fenced = f"```json\n{said()}\n```"
@@ -259,5 +259,5 @@ def test_an_end_that_nobody_scored_is_not_called_lost():
         e = dataclasses.replace(e, transitions=(*e.transitions[:-1], end))
         return teacher_messages(e, state_chars=1000)[1].content
 
-    for success, told in ((True, "win"), (False, "lose"), (None, "end")):
-        assert shown(success).count(f"outcome {told}") == 1
+    for success, output in ((True, "win"), (False, "lose"), (None, "end")):
+        assert shown(success).count(f"outcome {output}") == 1

@@ -162,5 +162,5 @@ def test_a_stem_that_two_lines_share_finds_neither():
 ))  # fmt: skip
 def test_stems_lose_no_line_that_was_written(script):
     edits_ = tuple(Edit(i, tuple(x)) for i, x in dict(script).items())
-    found = edits.apply(HELD, edits_, keyed_by_prefix=True)
-    assert {x for _, lines in edits_ for x in lines} <= set(found)
+    result = edits.apply(HELD, edits_, keyed_by_prefix=True)
+    assert {x for _, lines in edits_ for x in lines} <= set(result)

@@ -91,7 +91,7 @@ def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
     e = helpers.lamp_and_door()
     demos = [helpers.transition(reward=x) for x in (0.25, 0.5)]
 
-    def asked(room):
+    def record(room):
         return prompts.query_ids(
             tok,
             e.task,
@@ -103,22 +103,22 @@ def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
             context_budget=room,
         )
 
-    whole = asked(None)
-    core = asked(0)
+    whole = record(None)
+    core = record(0)
     assert named(tok, core) == [
         "<task>", "go through the door", "<state>", "<line0>", "x", "<line1>", "y",
         "<action>", "do", "<think>",
     ]  # fmt: skip
     extra = len(whole) - len(core)
-    assert asked(extra) == whole
-    one = asked(extra - 1)  # the demonstration least like the query stands first
+    assert record(extra) == whole
+    one = record(extra - 1)  # the demonstration least like the query stands first
     assert one == whole[len(prompts.demonstration_ids(tok, demos[0])) :]
     past = len(prompts.query_ids(tok, e.task, ("b",), [], ("x", "y"), "do", history=1))
-    last = named(tok, asked(past - len(core)))
+    last = named(tok, record(past - len(core)))
     assert last.count("<past>") == 1
     assert last[last.index("<past>") + 1] == "b"
     for room in range(extra + 1):
-        ids = asked(room)
+        ids = record(room)
         assert len(ids) - len(core) <= room
         assert named(tok, ids)[-6:] == named(tok, core)[-6:]
 
@@ -140,8 +140,8 @@ def test_a_reply_names_the_lines_that_move(tok):
     assert named(tok, ids) == [
         "<next>", "<line0>", "x", "<line3>", "a\ny", "<same>", "b",
     ]  # fmt: skip
-    told = [*ids, tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
-    reply = prompts.parse_reply(tok, [*told, tok.control("go")], before)
+    output = [*ids, tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
+    reply = prompts.parse_reply(tok, [*output, tok.control("go")], before)
     assert (reply.next_state, reply.error) == (after, None)
 
 
@@ -168,9 +168,9 @@ def test_a_moved_line_that_is_not_there_or_has_no_edit(tok):
     end = [tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     end += [tok.control("go")]
     start = [tok.control("next"), tok.line(0), tok.control("same")]
-    for name, told in (([], ""), (tok.encode("z"), "z")):
+    for name, output in (([], ""), (tok.encode("z"), "z")):
         out = prompts.parse_reply(tok, [*start, *name, *end], ("a", "b"))
-        assert out.error == f"no line begins with {told!r}"
+        assert out.error == f"no line begins with {output!r}"
     # Without an edit to stand in it says nothing.
     loose = [tok.control("next"), tok.control("same"), *tok.encode("b"), *end]
     assert prompts.parse_reply(tok, loose, ("a", "b")).next_state == ("a", "b")

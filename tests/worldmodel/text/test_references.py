@@ -20,9 +20,9 @@ STATE = ("T25 costs 42", "T68 costs 17")
 
 
 def view(*texts: str, seed: int = 0) -> ReferenceTokenizer:
-    found = with_references(TOK, texts, seed=seed)
-    assert isinstance(found, ReferenceTokenizer)
-    return found
+    result = with_references(TOK, texts, seed=seed)
+    assert isinstance(result, ReferenceTokenizer)
+    return result
 
 
 def trip(i: int):
@@ -53,8 +53,8 @@ def test_without_references_nothing_changes():
 @given(st.text(alphabet='T2 5(,)\n"book:.', max_size=30), st.text(max_size=20))
 def test_any_text_round_trips(text, other):
     for shown in (text, other, f"{text}{other}"):
-        found = view(text, other)
-        assert found.decode(found.encode(shown)) == shown
+        result = view(text, other)
+        assert result.decode(result.encode(shown)) == shown
 
 
 def test_a_name_that_was_never_seen_is_as_short_as_any():
@@ -84,17 +84,17 @@ def test_another_seed_draws_other_references():
 
 
 def test_unused_references_can_be_banned():
-    found = view(*STATE)
-    unused = found.unused_references()
+    result = view(*STATE)
+    unused = result.unused_references()
     assert unused.sum() == len(REFERENCES) - 4
-    assert not unused[found.encode(" ".join(STATE))].any()
+    assert not unused[result.encode(" ".join(STATE))].any()
 
 
 def test_the_first_words_have_the_references_where_these_do_not_suffice():
     names = [f"N{i}" for i in range(len(REFERENCES) + 5)]
-    found = view(*names)
-    assert len(found.encode(names[0])) == 1
-    assert len(found.encode(names[-1])) == len(PLAIN.encode(names[-1]))
+    result = view(*names)
+    assert len(result.encode(names[0])) == 1
+    assert len(result.encode(names[-1])) == len(PLAIN.encode(names[-1]))
 
 
 def test_a_saved_tokenizer_keeps_its_references(tmp_path):
@@ -102,8 +102,8 @@ def test_a_saved_tokenizer_keeps_its_references(tmp_path):
     loaded = TextTokenizer.load(tmp_path)
     assert loaded.reference_rule == RULE
     assert (loaded.references, loaded.join) == (TOK.references, TOK.join)
-    found = with_references(loaded, STATE, seed=3)
-    assert found.encode(STATE[0]) == view(*STATE, seed=3).encode(STATE[0])
+    result = with_references(loaded, STATE, seed=3)
+    assert result.encode(STATE[0]) == view(*STATE, seed=3).encode(STATE[0])
 
 
 def test_text_from_outside_is_no_reference():
@@ -111,9 +111,9 @@ def test_text_from_outside_is_no_reference():
 
 
 def test_a_reply_is_read_back_with_its_names():
-    found = view(*STATE)
+    result = view(*STATE)
     t = helpers.transition(STATE, "book T68", (*STATE, "held T68"), reasoning="T68 17")
-    reply = prompts.parse_reply(found, prompts.reply_ids(found, t), STATE)
+    reply = prompts.parse_reply(result, prompts.reply_ids(result, t), STATE)
     assert (reply.next_state, reply.reasoning, reply.error) == (
         t.next_state, "T68 17", None,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def test_there_is_no_rule_where_few_tasks_hold_a_name():
 def test_numbers_stay_text_where_they_are_computed():
     rule = ReferenceRule(RULE.words, numbers=False)
     tok = TextTokenizer.train(["T25 costs 42"], 400, references=rule)
-    found = with_references(tok, STATE, seed=0)
-    assert set(found.encode("T25")) & set(tok.references)
-    assert found.encode("42") == tok.encode("42")
-    assert np.sum(~found.unused_references() & tok.reference_mask()) == 3
+    result = with_references(tok, STATE, seed=0)
+    assert set(result.encode("T25")) & set(tok.references)
+    assert result.encode("42") == tok.encode("42")
+    assert np.sum(~result.unused_references() & tok.reference_mask()) == 3

@@ -68,8 +68,8 @@ def test_a_form_is_what_all_states_share():
 )
 def test_a_state_is_held_to_the_form(state, message):
     form = state_format([("found a", "said b"), ("found c", "d e", "said f")])
-    found = format_error(state, form)
-    assert found == message if message is None else message in found
+    result = format_error(state, form)
+    assert result == message if message is None else message in result
 
 
 def test_repeated_heads_are_allowed_where_real_states_repeat_them():
@@ -102,11 +102,11 @@ def test_what_changes_by_its_stem(pairs, want):
 
 
 def test_an_empty_state_does_not_undo_the_form_of_the_others():
-    said = [("found a", "said b"), ("found c", "d e", "said f")]
-    form = state_format([*said, ()])
-    assert form == state_format(said)._replace(empty=True)
+    text = [("found a", "said b"), ("found c", "d e", "said f")]
+    form = state_format([*text, ()])
+    assert form == state_format(text)._replace(empty=True)
     assert format_error((), form) is None
-    assert "at least 2 expected" in format_error((), state_format(said))
+    assert "at least 2 expected" in format_error((), state_format(text))
     assert "first lines must begin" in format_error(("hall x", "said ok"), form)
     assert format_error((), state_format([()])) is None
 
@@ -116,6 +116,6 @@ def test_each_family_has_a_form_of_all_its_states():
     after = ("a lamp", "a door", "the end")
     last = dataclasses.replace(other.transitions[-1], next_state=after)
     other = dataclasses.replace(other, transitions=(*other.transitions[:-1], last))
-    found = state_formats([one, other])
-    assert found["room"] == (("the", "the"), (), 2, False, True, False)
-    assert found["hall"] == ((), ("the",), 2, False, True, False)  # the last state too
+    result = state_formats([one, other])
+    assert result["room"] == (("the", "the"), (), 2, False, True, False)
+    assert result["hall"] == ((), ("the",), 2, False, True, False)  # the last state too

@@ -105,11 +105,11 @@ def test_a_written_call_is_read_again():
 @given(st.text(alphabet=string.printable + "é\ud800\u2028\x00", max_size=60))
 def test_no_action_crashes_the_reader(text):
     for action in (text, f"f({text})", f'{{"tool": {text}}}', f"f(x={text}"):
-        found = read_call(action)
-        if found is not None:
-            assert isinstance(found.tool, str)
-            assert found.valid_json or found.arguments == {}
-            assert argument_score(found.arguments, found.arguments) == 1.0
+        result = read_call(action)
+        if result is not None:
+            assert isinstance(result.tool, str)
+            assert result.valid_json or result.arguments == {}
+            assert argument_score(result.arguments, result.arguments) == 1.0
 
 
 JSON = st.recursive(

