@@ -49,15 +49,15 @@ def _spread(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     Each is a row, drawn with a probability proportional to its distance 1 - cos from
     the nearest centre so far.
     """
-    chosen = [int(rng.integers(len(rows)))]
-    while len(chosen) < count:
-        distance = np.maximum(1.0 - (rows @ rows[chosen].T).max(axis=1), 0.0)
-        distance[chosen] = 0.0
+    selection = [int(rng.integers(len(rows)))]
+    while len(selection) < count:
+        distance = np.maximum(1.0 - (rows @ rows[selection].T).max(axis=1), 0.0)
+        distance[selection] = 0.0
         distance = distance.astype(np.float64)
         if not distance.sum():  # rows that differ by less than float precision
             break
-        chosen.append(int(rng.choice(len(rows), p=distance / distance.sum())))
-    return rows[chosen]
+        selection.append(int(rng.choice(len(rows), p=distance / distance.sum())))
+    return rows[selection]
 
 
 def _lloyd(rows: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

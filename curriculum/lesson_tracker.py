@@ -74,8 +74,8 @@ class LessonTracker:
         """Return how many seed tasks the current mixture has; all if none fits."""
         seeds = [e for e in pool.entries.values() if not e.generated]
         task_mixture = self.task_mixture(pool, steps)
-        wanted = [e for e in seeds if any(fits(e) for _, fits in task_mixture)]
-        return len(wanted or seeds)
+        candidates = [e for e in seeds if any(fits(e) for _, fits in task_mixture)]
+        return len(candidates or seeds)
 
     def rewards(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Return reward components (or weights) times the lesson's factors."""

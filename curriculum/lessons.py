@@ -172,20 +172,20 @@ def advance(
         budget_used=state.budget_used + budget_used,
         history=(*state.history, dict(measures))[-HISTORY:],
     )
-    lost = _lost_lesson(state, lessons, measures, config.regression_margin)
-    failed = state.failed + 1 if lost is not None else 0
+    lost_lesson = _lost_lesson(state, lessons, measures, config.regression_margin)
+    failed = state.failed + 1 if lost_lesson is not None else 0
     reached = all(_reaches(measures, k, v) for k, v in lesson.promote.items())
     passed = state.passed + 1 if lesson.promote and reached else 0
     state = dataclasses.replace(state, failed=failed, passed=passed)
-    if lost is not None and failed >= config.consecutive_checks:
+    if lost_lesson is not None and failed >= config.consecutive_checks:
         floors = {
             s.name: state.floors[s.name]
-            for s in lessons[:lost]
+            for s in lessons[:lost_lesson]
             if s.name in state.floors
         }
         return dataclasses.replace(
             state,
-            index=lost,
+            index=lost_lesson,
             budget_used=0.0,
             passed=0,
             failed=0,

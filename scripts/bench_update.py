@@ -44,9 +44,9 @@ def sampled(policy: Policy, run: Run, count: int) -> list[Example]:
     ]
     if not places:
         raise SystemExit(f"{run.root}: no dev transitions to act in")
-    chosen = list(itertools.islice(itertools.cycle(places), count))
+    sample = list(itertools.islice(itertools.cycle(places), count))
     turns = policy.act(
-        chosen, jax.random.split(jax.random.key(0), count), temperature=1.0
+        sample, jax.random.split(jax.random.key(0), count), temperature=1.0
     )
     return [t.example(advantage=1.0 - 2.0 * (i % 2)) for i, t in enumerate(turns)]
 

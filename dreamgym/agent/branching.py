@@ -91,10 +91,10 @@ def branch(
       EnvironmentDown: the environment raised at every branch that was tried.
     """
     all_actions = sorted({t.action for e in episodes for t in e.transitions})
-    chosen = list(episodes)[:max_episodes]
-    attempts = {(e.task.id, t.state, t.action) for e in chosen for t in e.transitions}
-    points = [branch_point(env, e) for e in chosen]
-    states = branch_states(env, chosen)
+    subset = list(episodes)[:max_episodes]
+    attempts = {(e.task.id, t.state, t.action) for e in subset for t in e.transitions}
+    points = [branch_point(env, e) for e in subset]
+    states = branch_states(env, subset)
     branches: dict[tuple[int, int], list[Branch]] = {}
     unreachable = set[int]()
     counts = Counter[str]()
@@ -126,7 +126,7 @@ def branch(
     return BranchingResult(
         capped,
         sum(p.transitions for p in points),
-        sorted({chosen[i].id for i in unreachable}),
+        sorted({subset[i].id for i in unreachable}),
         counts["duplicates"],
         counts["invalid_proposals"],
         len(every) - len(capped),

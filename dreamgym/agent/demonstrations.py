@@ -12,9 +12,9 @@ from worldmodel.data.records import Episode, State, Transition
 
 def expert_episodes(episodes: Sequence[Episode], limit: int) -> list[Episode]:
     """Return successful expert episodes, or any successful ones; one for each task."""
-    won = [e for e in episodes if e.success]
-    chosen = [e for e in won if e.source == "expert"] or won
-    return list({e.task.id: e for e in chosen}.values())[:limit]
+    successes = [e for e in episodes if e.success]
+    candidates = [e for e in successes if e.source == "expert"] or successes
+    return list({e.task.id: e for e in candidates}.values())[:limit]
 
 
 def shortened_wins(episodes: Sequence[Episode]) -> list[Episode]:

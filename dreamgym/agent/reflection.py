@@ -84,10 +84,10 @@ def reflections(
     The counts are of thoughts `rewritten` by the rule, of cases `unexplained` even by
     the rule (None), of leaks by kind (`leak_KIND`), and those of the writer's report.
     """
-    written = writer.write(cases)
+    thoughts = writer.write(cases)
     counts = Counter(rewritten=0, unexplained=0, **no_leaks())
     out = []
-    for case, thought in zip(cases, written, strict=True):
+    for case, thought in zip(cases, thoughts, strict=True):
         leaked = [] if thought is None else case_leaks(thought, case)
         counts.update(count_leaks(leaked))
         if thought is not None and not leaked:

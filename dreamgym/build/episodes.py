@@ -84,10 +84,10 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
     ]
     fresh_train, fresh_dev = sides_of(additions, path)
     unknown = [e for e in fresh_train if e.task.id not in sides]
-    chosen = any(e.task.id not in sides for e in fresh_dev)
-    if not chosen and len({e.task.id for e in unknown}) > 1:
-        left, out = split_by_task(unknown, share=0.1)
-        fresh_train = [e for e in fresh_train if e.task.id in sides] + left
+    has_dev_split = any(e.task.id not in sides for e in fresh_dev)
+    if not has_dev_split and len({e.task.id for e in unknown}) > 1:
+        new_train, out = split_by_task(unknown, share=0.1)
+        fresh_train = [e for e in fresh_train if e.task.id in sides] + new_train
         fresh_dev += out
     for side, new in ((train, fresh_train), (dev, fresh_dev)):
         for e in new:

@@ -113,8 +113,8 @@ class LoopCheckpoint:
             pairs = zip(rows, answers, strict=True)
             rows = [row for row, a in pairs if a.confidence >= self._min_confidence]
         rng = np.random.default_rng((self._seed, update))
-        chosen = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
-        picked = [(query.task.id, x) for query, x in chosen]
+        sample = [rows[i] for i in rng.permutation(len(rows))[: self._enrich]]
+        picked = [(query.task.id, x) for query, x in sample]
         self._additions.add(picked)
         self._experience.add_to_memory([t for t, _ in picked], [x for _, x in picked])
 

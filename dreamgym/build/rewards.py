@@ -43,7 +43,7 @@ class _RunJudge(Judge):
     def scores(
         self,
         episodes: Sequence[Episode],
-        wanted: Sequence[Sequence[int]],
+        step_numbers: Sequence[Sequence[int]],
         pasts: Pasts | None = None,
     ) -> list[dict[int, float] | str]:
         """See Judge.
@@ -52,7 +52,7 @@ class _RunJudge(Judge):
           ServerLost: it gave no answer, and what to do.
         """
         try:
-            return super().scores(episodes, wanted, pasts)
+            return super().scores(episodes, step_numbers, pasts)
         except ChatError as error:
             raise ServerLost(
                 f"{error}; what the judge answered is kept in {CACHE}: once it "

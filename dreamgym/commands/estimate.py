@@ -142,8 +142,8 @@ def estimate_run(
     for name in STAGES:
         if name.startswith("evaluate/") and real:
             played = e.tasks * LENGTH * c.env.max_episode_steps * timings.step
-            answered = e.tasks * (name.partition("/")[2] not in FLOORS)
-            seconds[name] = answered * UPDATES["evaluate"] * timings.update + played
+            model_tasks = e.tasks * (name.partition("/")[2] not in FLOORS)
+            seconds[name] = model_tasks * UPDATES["evaluate"] * timings.update + played
     for name in REAL_LOOPS:
         if name in units:
             each = UPDATES["transfer"] * timings.update + timings.step
@@ -256,10 +256,10 @@ def ranges(
     estimate: Estimate, done: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
     """Return (low, high) of seconds for stages not `done`, memory and disk bytes."""
-    left = {k: s for k, s in estimate.seconds.items() if k not in done and s}
-    high = sum((HIGHEST * s + compiled(k) for k, s in left.items()), 0.0)
+    remaining = {k: s for k, s in estimate.seconds.items() if k not in done and s}
+    high = sum((HIGHEST * s + compiled(k) for k, s in remaining.items()), 0.0)
     return {
-        "seconds": (LOWEST * sum(left.values()), high),
+        "seconds": (LOWEST * sum(remaining.values()), high),
         "memory": (LOWEST * estimate.memory, HIGHEST * estimate.memory),
         "disk": (LOWEST * estimate.disk, HIGHEST * estimate.disk),
         "requests": (LOWEST * estimate.requests, HIGHEST * estimate.requests),

@@ -73,14 +73,14 @@ def episode_views(run: Run) -> tuple[list[dict[str, Any]], str]:
     else:
         episodes = read_episodes(run.path("dev.jsonl"))
         text = "Held-out dev episodes."
-    chosen = choose_episodes([e for e in episodes if e.transitions], COUNT)
-    ids = [e.id for e in chosen]
+    selection = choose_episodes([e for e in episodes if e.transitions], COUNT)
+    ids = [e.id for e in selection]
     if run.path(VIEWS).is_file():
         saved = run.read_json(VIEWS)
         if saved["ids"] == ids:
             return saved["views"], text
     try:
-        views = _dream_views(run, chosen)
+        views = _dream_views(run, selection)
     except (RunError, CacheError) as error:
         return [], f"None: the experience model gave no answer ({error})."
     run.write_json(VIEWS, {"ids": ids, "views": views})
@@ -103,17 +103,17 @@ def choose_episodes(episodes: Sequence[Episode], count: int) -> list[Episode]:
 
     Among equals the first one is taken.
     """
-    left, chosen = list(episodes), list[Episode]()
-    while left and len(chosen) < count:
-        won = len(chosen) % 2 == 0
-        families = [e.task.family for e in chosen]
+    remaining, selection = list(episodes), list[Episode]()
+    while remaining and len(selection) < count:
+        won = len(selection) % 2 == 0
+        families = [e.task.family for e in selection]
 
         def rank(e: Episode, won=won, families=families) -> tuple[bool, int]:
             return bool(e.success) != won, families.count(e.task.family)
 
-        chosen.append(min(left, key=rank))
-        left.remove(chosen[-1])
-    return chosen
+        selection.append(min(remaining, key=rank))
+        remaining.remove(selection[-1])
+    return selection
 
 
 # --- what was asked, what to do next -----------------------------------------

@@ -48,18 +48,18 @@ def show(
     Raises:
       RunError: there is no such episode or step; the message says which there are.
     """
-    chosen = _episode(run, episode)
-    number = _step_number(chosen, step)
+    record = _episode(run, episode)
+    number = _step_number(record, step)
     experience = load_experience(run, scaled=True)
     recall = recall_from(experience.memory, experience.config.demonstrations)
     readable = run_readable_states(run)
     with run_chat.experience_session(experience):
-        one = compare_step(experience, recall, chosen, number - 1)
-        single = episode_view(chosen, [one], readable, first=number)
+        one = compare_step(experience, recall, record, number - 1)
+        single = episode_view(record, [one], readable, first=number)
         page_view: dict[str, Any] = {}
         if whole or html is not None:
-            steps = compare_episode(experience, recall, chosen)
-            page_view = episode_view(chosen, steps, readable)
+            steps = compare_episode(experience, recall, record)
+            page_view = episode_view(record, steps, readable)
     print_episode(page_view if whole else single, console)
     if html is not None:
         page.write(

@@ -79,20 +79,20 @@ def changed_by(part: Any, settings: Mapping[str, Any]) -> Any:
       ValueError: as `changed`, of the first that cannot be made to stand, by its whole
         name.
     """
-    left = dict(settings)
-    while left:
+    remaining = dict(settings)
+    while remaining:
         refused: dict[str, Exception] = {}
-        for name, value in left.items():
+        for name, value in remaining.items():
             try:
                 part = changed(part, name, value)
             except (ValueError, TypeError) as error:
                 refused[name] = error
-        if len(refused) == len(left):
+        if len(refused) == len(remaining):
             name, error = next(iter(refused.items()))
             if name in str(error):
                 raise error
-            raise ValueError(f"{name} = {left[name]!r}: {error}") from None
-        left = {name: left[name] for name in refused}
+            raise ValueError(f"{name} = {remaining[name]!r}: {error}") from None
+        remaining = {name: remaining[name] for name in refused}
     return part
 
 

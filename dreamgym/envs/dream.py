@@ -75,8 +75,8 @@ class DreamVectorEnv(VectorEnv):
         """
         mask = options.get("reset_mask", [True] * self.size)
         out: list[State | None] = [None] * self.size
-        for i, (task, chosen) in enumerate(zip(options["tasks"], mask, strict=True)):
-            if not chosen or task is None:
+        for i, (task, resets) in enumerate(zip(options["tasks"], mask, strict=True)):
+            if not resets or task is None:
                 continue
             if not task.initial_state:
                 raise ValueError(f"task {task.id!r} has no initial state to dream from")

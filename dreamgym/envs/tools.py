@@ -318,6 +318,6 @@ def _values(hint: Any, text: str) -> Iterable[Any]:
         return dict.fromkeys(_WORD.findall(text))
     if hint in (int, float):
         numbers = (float(n) for n in _NUMBER.findall(text))
-        chosen = (n for n in numbers if hint is float or n.is_integer())
-        return dict.fromkeys(hint(n) for n in chosen)
+        valid_numbers = (n for n in numbers if hint is float or n.is_integer())
+        return dict.fromkeys(hint(n) for n in valid_numbers)
     return (None,) if hint is type(None) else ()

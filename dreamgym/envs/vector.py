@@ -142,8 +142,8 @@ class RealVectorEnv(VectorEnv):
         """See VectorEnv."""
         mask = options.get("reset_mask", [True] * self.size)
         out: list[State | None] = [None] * self.size
-        for i, (task, chosen) in enumerate(zip(options["tasks"], mask, strict=True)):
-            if not chosen or task is None:
+        for i, (task, resets) in enumerate(zip(options["tasks"], mask, strict=True)):
+            if not resets or task is None:
                 continue
             self._returns[i], self._steps[i], self._running[i] = 0.0, 0, True
             env = self._copy(i)

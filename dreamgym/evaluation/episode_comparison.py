@@ -185,10 +185,10 @@ def _step_view(step: ComparedStep, number: int, read: ReadableState) -> dict[str
 
 def _marked(lines: Sequence[str], others: Sequence[str]) -> list[list[Any]]:
     """Return (line, whether the other side has it too), each match counted once."""
-    left, out = list(others), []
+    unmatched, out = list(others), []
     for line in lines:
-        if line in left:
-            left.remove(line)
+        if line in unmatched:
+            unmatched.remove(line)
             out.append([line, True])
         else:
             out.append([line, False])

@@ -72,12 +72,12 @@ def side_by_side(scorecards: dict[str, dict[str, Any]]) -> str:
     """Return several scorecards as one table, a column for each."""
     columns = {name: dict(rows(scorecard)) for name, scorecard in scorecards.items()}
     labels = list(dict.fromkeys(x for column in columns.values() for x in column))
-    left = max(map(len, labels))
+    label_width = max(map(len, labels))
     width = 2 + max(len(v) for column in columns.values() for v in column.values())
-    lines = [" " * left + "  " + "".join(f"{name:<{width}}" for name in columns)]
+    lines = [" " * label_width + "  " + "".join(f"{name:<{width}}" for name in columns)]
     for label in labels:
         cells = "".join(f"{c.get(label, '-'):<{width}}" for c in columns.values())
-        lines.append(f"{label:<{left}}  {cells}".rstrip())
+        lines.append(f"{label:<{label_width}}  {cells}".rstrip())
     return "\n".join(lines)
 
 

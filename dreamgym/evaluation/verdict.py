@@ -101,11 +101,11 @@ def outcome_sentences(evidence: Evidence) -> list[str]:
     chance, expert = evidence.success("random"), evidence.success("expert")
     if chance is not None:
         below = [name for name, rate in trained.items() if chance > rate]
-        chosen = f"A random choice among valid actions wins {percent(chance)}"
+        comparison = f"A random choice among valid actions wins {percent(chance)}"
         if len(below) == len(trained):
-            out.append(f"{chosen}, more than every trained policy.")
+            out.append(f"{comparison}, more than every trained policy.")
         elif below:
-            out.append(f"{chosen}, more than {', '.join(below)}.")
+            out.append(f"{comparison}, more than {', '.join(below)}.")
     if expert is not None and expert < LOW_EXPERT:
         out.append(
             f"The expert itself wins {percent(expert)}: its plans may be longer than "

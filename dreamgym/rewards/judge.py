@@ -45,7 +45,7 @@ class Judge:
     def scores(
         self,
         episodes: Sequence[Episode],
-        wanted: Sequence[Sequence[int]],
+        step_numbers: Sequence[Sequence[int]],
         pasts: Sequence[Sequence[str]] | None = None,
     ) -> list[dict[int, float] | str]:
         """Return the reward of each wanted step, or why an episode has none.
@@ -60,12 +60,12 @@ class Judge:
         """
         actions = [()] * len(episodes) if pasts is None else pasts
         scores, problems = self._requests.ask(
-            [i for i, steps in enumerate(wanted) if steps],
-            lambda i, n: self._request(episodes[i], wanted[i], actions[i], n),
-            lambda i, text: read_scores(text, len(wanted[i])),
+            [i for i, steps in enumerate(step_numbers) if steps],
+            lambda i, n: self._request(episodes[i], step_numbers[i], actions[i], n),
+            lambda i, text: read_scores(text, len(step_numbers[i])),
         )
         c, out = self.config, list[dict[int, float] | str]()
-        for i, steps in enumerate(wanted):
+        for i, steps in enumerate(step_numbers):
             if i in problems:
                 out.append(f"judge: {problems[i]}")
                 continue
@@ -77,13 +77,17 @@ class Judge:
         return out
 
     def _request(
-        self, episode: Episode, wanted: Sequence[int], past: Sequence[str], attempt: int
+        self,
+        episode: Episode,
+        step_numbers: Sequence[int],
+        past: Sequence[str],
+        attempt: int,
     ) -> ChatRequest:
         chars = self.config.state_chars
-        messages = judge_messages(episode, wanted, state_chars=chars, past=past)
+        messages = judge_messages(episode, step_numbers, state_chars=chars, past=past)
         # A function of the request, not of the id: equal episodes are judged once.
         seed = content_seed(self._seed, attempt, messages[-1].content)
-        return ChatRequest(messages, seed, judge_schema(len(wanted)))
+        return ChatRequest(messages, seed, judge_schema(len(step_numbers)))
 
 
 def judge_schema(count: int) -> Mapping[str, Any]:
@@ -95,7 +99,7 @@ def judge_schema(count: int) -> Mapping[str, Any]:
 
 def judge_messages(
     episode: Episode,
-    wanted: Sequence[int],
+    step_numbers: Sequence[int],
     *,
     state_chars: int,
     past: Sequence[str] = (),
@@ -116,8 +120,8 @@ def judge_messages(
             f"STEP {i + 1}\naction {quote(t.action)}\noutcome {outcome_of(t)}\n"
             f"next state\n{number_lines(t.next_state, state_chars)}"
         )
-    steps = ", ".join(str(i + 1) for i in wanted)
-    parts.append(f"Score these {len(wanted)} steps: {steps}.")
+    steps = ", ".join(str(i + 1) for i in step_numbers)
+    parts.append(f"Score these {len(step_numbers)} steps: {steps}.")
     return Message("system", _JUDGE), Message("user", "\n\n".join(parts))
 
 

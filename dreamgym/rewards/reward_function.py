@@ -68,7 +68,7 @@ class StepJudge(Protocol):
     def scores(
         self,
         episodes: Sequence[Episode],
-        wanted: Sequence[Sequence[int]],
+        step_numbers: Sequence[Sequence[int]],
         pasts: Pasts | None = None,
     ) -> list[dict[int, float] | str]:
         """Return the reward of each wanted step, or why an episode has none."""
@@ -176,7 +176,7 @@ class RewardFunction:
         ]
         sources: list[list[list[str]]] = [[[] for _ in e.transitions] for e in episodes]
         problems: list[str | None] = [None] * len(episodes)
-        wanted = [self._rewarded_steps(e) for e in episodes]
+        step_numbers = [self._rewarded_steps(e) for e in episodes]
         for source, weight in zip(
             c.sources,
             c.source_weights if c.source_weights else (None,) * len(c.sources),
@@ -184,10 +184,10 @@ class RewardFunction:
         ):
             if weight == 0:
                 continue
-            results = self._scores(source, episodes, wanted, pasts)
+            results = self._scores(source, episodes, step_numbers, pasts)
             for i, scores in enumerate(results):
                 if isinstance(scores, str):
-                    problems[i], wanted[i] = scores, []
+                    problems[i], step_numbers[i] = scores, []
                     continue
                 for step, score in scores.items():
                     components = score.components
@@ -199,7 +199,7 @@ class RewardFunction:
                     if score.sure or weight is not None:
                         sources[i][step].append(source)
                 if weight is None:
-                    wanted[i] = [s for s in wanted[i] if not scores[s].sure]
+                    step_numbers[i] = [s for s in step_numbers[i] if not scores[s].sure]
         names = [["+".join(x) if x else NO_SOURCE for x in steps] for steps in sources]
         return process, names, problems
 
@@ -219,30 +219,30 @@ class RewardFunction:
         self,
         source: str,
         episodes: Sequence[Episode],
-        wanted: Sequence[Sequence[int]],
+        step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> _EpisodeScores:
         if source == "rule":
-            return self._rule_scores(episodes, wanted, pasts)
+            return self._rule_scores(episodes, step_numbers, pasts)
         if source == "reward_model":
-            return self._model_scores(episodes, wanted, pasts)
+            return self._model_scores(episodes, step_numbers, pasts)
         assert self._judge is not None
         return [
             rewards
             if isinstance(rewards, str)
             else {s: _StepScore({"judge": x}, True) for s, x in rewards.items()}
-            for rewards in self._judge.scores(episodes, wanted, pasts)
+            for rewards in self._judge.scores(episodes, step_numbers, pasts)
         ]
 
     def _rule_scores(
         self,
         episodes: Sequence[Episode],
-        wanted: Sequence[Sequence[int]],
+        step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> _EpisodeScores:
         """Return the rules' scores; they are sure where a reward is not 0."""
         out: _EpisodeScores = []
-        for e, steps, past in zip(episodes, wanted, pasts, strict=True):
+        for e, steps, past in zip(episodes, step_numbers, pasts, strict=True):
             rewards = process_rewards(e, self.config, past) if steps else []
             out.append(
                 {s: _StepScore(rewards[s], any(rewards[s].values())) for s in steps}
@@ -252,20 +252,20 @@ class RewardFunction:
     def _model_scores(
         self,
         episodes: Sequence[Episode],
-        wanted: Sequence[Sequence[int]],
+        step_numbers: Sequence[Sequence[int]],
         pasts: Pasts,
     ) -> _EpisodeScores:
         """Return the reward model's scores; it is sure where p is far from 0.5."""
         assert self._reward_model is not None
         c = self.config.reward_model
-        index = [i for i, steps in enumerate(wanted) if steps]
+        index = [i for i, steps in enumerate(step_numbers) if steps]
         results = self._reward_model.scores(
             [(episodes[i].task, episodes[i].transitions) for i in index],
             [pasts[i] for i in index],
         )
         out: _EpisodeScores = [{} for _ in episodes]
         for i, scores in zip(index, results, strict=True):
-            probability = {s: _sigmoid(float(scores[s])) for s in wanted[i]}
+            probability = {s: _sigmoid(float(scores[s])) for s in step_numbers[i]}
             out[i] = {
                 s: _StepScore(
                     {"reward_model": c.scale * (2 * p - 1)},

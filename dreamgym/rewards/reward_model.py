@@ -326,10 +326,10 @@ class _Batches:
         if self._order[0] != epoch:
             rng = np.random.default_rng((self._seed, epoch))
             self._order = epoch, rng.permutation(len(self._pairs))
-        chosen = self._order[1][batch * self._size : (batch + 1) * self._size]
+        pair_numbers = self._order[1][batch * self._size : (batch + 1) * self._size]
         pairs = [
             pair.with_columns(side=pair.columns["side"] + np.int32(2 * number))
-            for number, pair in enumerate(self._pairs[i] for i in chosen)
+            for number, pair in enumerate(self._pairs[i] for i in pair_numbers)
         ]
         tokens = jax.tree.map(lambda *rows: np.concatenate(rows), *pairs)
         return rows_of(tokens, np.arange(len(tokens.ids)), self._rows)

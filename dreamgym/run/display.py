@@ -74,8 +74,12 @@ def sparkline(values: Sequence[float | int], cells: int, marks: str = BARS) -> s
 def duration(seconds: float | int) -> str:
     """Return seconds as m:ss or h:mm:ss."""
     hours, rest = divmod(round(max(seconds, 0.0)), 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+    minutes, remaining = divmod(rest, 60)
+    return (
+        f"{hours}:{minutes:02d}:{remaining:02d}"
+        if hours
+        else f"{minutes}:{remaining:02d}"
+    )
 
 
 def metric_text(name: str, value: float | int) -> str:
@@ -125,12 +129,12 @@ class Status:
             whole = decimal if self._unit == "B" else "{:,}".format
             unit = "" if self._unit == "B" else f" {self._unit}s"
             out.append(f"{whole(self._done)}/{whole(self._total)}{unit}")
-        left = seconds_left(self._marks, self._total)
+        remaining = seconds_left(self._marks, self._total)
         if self._done == self._total:
-            left = None  # what follows, nobody has counted
-        if left is not None:  # since the last position time went on
-            left = max(left - (seconds - self._marks[-1][1]), 0.0)
-        until = "" if left is None else f", {duration(left)} left"
+            remaining = None  # what follows, nobody has counted
+        if remaining is not None:  # since the last position time went on
+            remaining = max(remaining - (seconds - self._marks[-1][1]), 0.0)
+        until = "" if remaining is None else f", {duration(remaining)} left"
         return "  ".join([*out, f"{duration(seconds - self._start)}{until}"])
 
     def metrics(self) -> Iterator[tuple[str, str, list[float | int]]]:

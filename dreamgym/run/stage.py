@@ -90,15 +90,15 @@ class StageTable(Mapping[str, Stage]):
 
     def closure(self, names: Iterable[str]) -> list[Stage]:
         """Return these stages with all that they need, in the order of the table."""
-        wanted, left = set[str](), list(names)
-        while left:
-            name = left.pop()
+        required, pending = set[str](), list(names)
+        while pending:
+            name = pending.pop()
             if name not in self:
                 raise ValueError(f"unknown stage {name!r}; have {list(self)}")
-            if name not in wanted:
-                wanted.add(name)
-                left += self[name].needs
-        return [stage for name, stage in self.items() if name in wanted]
+            if name not in required:
+                required.add(name)
+                pending += self[name].needs
+        return [stage for name, stage in self.items() if name in required]
 
     def commands(self) -> dict[str, list[Stage]]:
         """Return the stages that each subcommand runs, in order."""

@@ -55,8 +55,8 @@ def _branches(run: Run) -> BranchingResult:
         )
     env = make_env(run)
     try:
-        chosen = experts[: c.episodes]
-        cost = branch_cost(env, chosen, c.alternatives)
+        selection = experts[: c.episodes]
+        cost = branch_cost(env, selection, c.alternatives)
         budget = c.max_transitions
         limit = f", of {cost:,} for all states" if 0 < budget < cost else ""
         print(
@@ -64,7 +64,7 @@ def _branches(run: Run) -> BranchingResult:
             f"{limit}",
             file=sys.stderr,
         )
-        states = sum(len(e.transitions) for e in chosen)
+        states = sum(len(e.transitions) for e in selection)
         with progress_bar(states, "branch", "state") as show:
             return branch(
                 env,

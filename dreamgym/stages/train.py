@@ -242,9 +242,9 @@ def _choose(
     if better:
         return rates | {"kept": "dream"}
     save_policy(run, "dream", warm)
-    lost = destroyed_families(after, before)
+    destroyed = destroyed_families(after, before)
     change = success_change(
-        rates["dev_success_after"], rates["dev_success_before"], lost
+        rates["dev_success_after"], rates["dev_success_before"], destroyed
     )
     note = f"training did not help, so it is the warm start: of the {where} {change}"
     print(f"train: {note}", file=sys.stderr)
@@ -260,9 +260,10 @@ def _dreamable(tasks: Sequence[Task]) -> list[Task]:
     startable = [t for t in tasks if t.initial_state]
     if not startable:
         raise RunError("no task to dream of: all recorded episodes begin empty")
-    if left := len(tasks) - len(startable):
+    if num_excluded := len(tasks) - len(startable):
         print(
-            f"train: {left} tasks begin with an empty state: left out", file=sys.stderr
+            f"train: {num_excluded} tasks begin with an empty state: left out",
+            file=sys.stderr,
         )
     return startable
 

@@ -65,8 +65,8 @@ def body(run: Run) -> dict[str, Any]:
     else:
         rest = _steps(fit, steps - first)
         final = fit_model(run, "warmstart", final, bc + sr, rest, dev_bc)
-    chosen, dev_games = _chosen(run, policy, control, final)
-    save_policy(run, "warmstart", policy.replace(chosen))
+    selection, dev_games = _better_policy(run, policy, control, final)
+    save_policy(run, "warmstart", policy.replace(selection))
     for name in ("writer", "iwm", "warmstart"):
         run.drop(f"checkpoints/{name}")
     expert_steps = sum(len(e.transitions) for e in [*experts, *dev_experts])
@@ -82,7 +82,7 @@ def body(run: Run) -> dict[str, Any]:
     }
 
 
-def _chosen(
+def _better_policy(
     run: Run, policy: Policy, control: Model, final: Model
 ) -> tuple[Model, dict[str, Any]]:
     """The better of the control and the warm start on real dev games, and its numbers.
@@ -99,9 +99,9 @@ def _chosen(
     numbers = {f"dev_success_{k}": row.get("real_success") for k, row in rows.items()}
     if better:
         return final, numbers | {"kept": "warmstart"}
-    lost = destroyed_families(rows["warmstart"], rows["bc"])
+    destroyed = destroyed_families(rows["warmstart"], rows["bc"])
     change = success_change(
-        numbers["dev_success_warmstart"], numbers["dev_success_bc"], lost
+        numbers["dev_success_warmstart"], numbers["dev_success_bc"], destroyed
     )
     note = f"early experience did not help: of the dev games {change}; it is bc"
     print(f"warmstart: {note}", file=sys.stderr)
@@ -159,19 +159,21 @@ def _fit_writer(
     """Return the model that writes thoughts: the control, fitted to some by rule."""
     c = run.config.warmstart
     thoughts, _ = reflections(RuleWriter(), cases)
-    written = [i for i, thought in enumerate(thoughts) if thought is not None]
-    count = round(c.bootstrap_share * len(written))
+    explained = [i for i, thought in enumerate(thoughts) if thought is not None]
+    count = round(c.bootstrap_share * len(explained))
     if not count:
         return control
-    sample = sorted(np.random.default_rng(run.config.seed).permutation(written)[:count])
-    chosen, thoughts = [cases[i] for i in sample], [thoughts[i] for i in sample]
+    sample = sorted(
+        np.random.default_rng(run.config.seed).permutation(explained)[:count]
+    )
+    selection, thoughts = [cases[i] for i in sample], [thoughts[i] for i in sample]
     fit = run.config.bc.fit
     steps = max(int(c.bootstrap_share * fit.steps), 1)
     return fit_model(
         run,
         "writer",
         control,
-        writer_examples(policy, chosen, thoughts),
+        writer_examples(policy, selection, thoughts),
         _steps(fit, steps),
         (),
     )

@@ -262,8 +262,8 @@ def _draw(
     examples: Sequence[Example], count: float | int, rng: np.random.Generator
 ) -> list[Example]:
     """Draw `count` of the examples, rounded, each at most once."""
-    chosen = rng.permutation(len(examples))[: round(count)]
-    return [examples[i] for i in chosen]
+    sample = rng.permutation(len(examples))[: round(count)]
+    return [examples[i] for i in sample]
 
 
 def _extend_replay(

@@ -23,14 +23,14 @@ class Family(NamedTuple):
     """One family.
 
     `layer` maps a layer's parameters to tensors, `options` reads the family's own
-    options from a config.json, and `written` returns them for one.
+    options from a config.json, and `to_raw` returns them for one.
     """
 
     architecture: str
     layer: dict[str, str]
     norm: str
     options: Callable[[Raw], Raw]
-    written: Callable[[ModelConfig], Raw]
+    to_raw: Callable[[ModelConfig], Raw]
 
 
 _LLAMA = {
@@ -279,7 +279,7 @@ def write_config(c: ModelConfig) -> Raw:
         "architectures": [kind.architecture],
         "hidden_act": "silu",
         **shape,
-        **kind.written(c),
+        **kind.to_raw(c),
     }
     if _canonical(read_config(raw)) != _canonical(c):
         raise ValueError(f"{c.model_type} has no name for a part of {c}")

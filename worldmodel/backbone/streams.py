@@ -161,11 +161,11 @@ def _sample(
         on = running(live, out[-1])
         token, logp, free = _choose(state, grammar, keys, banned)
         rows = (token, logp, free & on, state.phase, (state.count == 0) & on)
-        written = (
+        columns = (
             put_column(o, jnp.where(on, r, jnp.zeros_like(r))[:, None], t)
             for o, r in zip(out[:-1], rows, strict=True)
         )
-        out = (*written, out[-1] + on)
+        out = (*columns, out[-1] + on)
         closed = grammar.closing_tokens[state.phase, token] & on
         place = Placement(state.length[:, None], count=on.astype(jnp.int32))
         hidden, cache = decoder(token[:, None], place, state.cache)
@@ -341,9 +341,9 @@ class Streams:
             banned_array,
             self._mesh,
         )
-        written = SampledTokens(*(np.asarray(x) for x in out))
-        cut = {n: x[:, :max_tokens] for n, x in written._asdict().items() if x.ndim > 1}
-        sampled = written._replace(**cut)
+        tokens = SampledTokens(*(np.asarray(x) for x in out))
+        cut = {n: x[:, :max_tokens] for n, x in tokens._asdict().items() if x.ndim > 1}
+        sampled = tokens._replace(**cut)
         self._length = self._length + sampled.length
         self.live = np.asarray(live)
         return sampled

@@ -153,12 +153,12 @@ def _assistant(message: Any, where: Where) -> _Turn:
 
 def _place(turn: _Turn, message: Any, where: Where) -> int:
     """Return the position of a tool's message: that of the call it answers."""
-    wanted = field(message, "tool_call_id", str, where, None)
-    if wanted is None or not turn.calls:
+    call_id = field(message, "tool_call_id", str, where, None)
+    if call_id is None or not turn.calls:
         return len(turn.calls)
-    if wanted not in turn.calls:
-        raise where.at("tool_call_id").error(f"one of {sorted(turn.calls)}", wanted)
-    return turn.calls.index(wanted)
+    if call_id not in turn.calls:
+        raise where.at("tool_call_id").error(f"one of {sorted(turn.calls)}", call_id)
+    return turn.calls.index(call_id)
 
 
 def from_openai(row: Any, where: Where, name: str) -> Episode:
@@ -179,7 +179,7 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     turns: list[_Turn] = []
     messages = field(row, "messages", list, where)
     named = [x.get("tool_call_id") for x in messages if isinstance(x, dict)]
-    answered = {x for x in named if isinstance(x, str)}
+    answer_ids = {x for x in named if isinstance(x, str)}
     for i, message in enumerate(messages):
         message_place = where.at(f"messages[{i}]")
         role = field(message, "role", str, message_place)
@@ -189,7 +189,7 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
             turn = _assistant(message, message_place)
             # Calls that are answered later belong to one turn with this message's.
             waits = (
-                turns and not turns[-1].observations and answered & {*turns[-1].calls}
+                turns and not turns[-1].observations and answer_ids & {*turns[-1].calls}
             )
             turns.append(turns.pop().then(turn) if waits and turn.calls else turn)
             continue

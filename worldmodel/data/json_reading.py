@@ -261,14 +261,14 @@ class _Text:
 
     def _more(self) -> bool:
         """Read further text; return False at the end of the file."""
-        left = self._text[self._at :]
-        if len(left) > MAX_LINE_BYTES:
+        rest = self._text[self._at :]
+        if len(rest) > MAX_LINE_BYTES:
             raise self.where.error(
-                f"an item of at most {MAX_LINE_BYTES:,} characters", left[:40]
+                f"an item of at most {MAX_LINE_BYTES:,} characters", rest[:40]
             )
         try:
-            raw = self._file.read(max(len(left), _CHUNK))
-            self._text, self._at = left + self._decode(raw, final=not raw), 0
+            raw = self._file.read(max(len(rest), _CHUNK))
+            self._text, self._at = rest + self._decode(raw, final=not raw), 0
         except UnicodeDecodeError as error:
             excerpt = error.object[error.start :][:40]
             raise self.where.error(f"UTF-8 ({error.reason})", excerpt) from None

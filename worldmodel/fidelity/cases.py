@@ -137,9 +137,9 @@ def allocate(sizes: Sequence[int], limit: int) -> list[int]:
     limit = min(limit, sum(sizes))
     floor = limit // (2 * max(len(sizes), 1))
     numbers = [min(size, floor) for size in sizes]
-    left = [size - number for size, number in zip(sizes, numbers, strict=True)]
+    remaining = [size - number for size, number in zip(sizes, numbers, strict=True)]
     rest = limit - sum(numbers)
-    quotas = [rest * x / max(sum(left), 1) for x in left]
+    quotas = [rest * x / max(sum(remaining), 1) for x in remaining]
     numbers = [n + int(q) for n, q in zip(numbers, quotas, strict=True)]
     by_remainder = sorted(range(len(sizes)), key=lambda i: int(quotas[i]) - quotas[i])
     for i in by_remainder[: limit - sum(numbers)]:
@@ -153,13 +153,13 @@ def distinct_cases(episodes: Sequence[Episode]) -> dict[tuple, tuple[Episode, in
     Always choosing the first would prefer early steps with short histories.
     """
     places: dict[tuple, tuple[Episode, int]] = {}
-    chosen: dict[tuple, int] = {}
+    place_order: dict[tuple, int] = {}
     for e in episodes:
         for step, t in enumerate(e.transitions):
             key = (e.task.id, t.state, t.action)
             order = content_seed("place", e.id, step)
-            if key not in places or order < chosen[key]:
-                places[key], chosen[key] = (e, step), order
+            if key not in places or order < place_order[key]:
+                places[key], place_order[key] = (e, step), order
     return places
 
 

@@ -42,11 +42,11 @@ def copy_accuracy(
             ),
             ("reasoning", [t.reasoning or ""], [answer.reasoning]),
         )
-        for name, real, written in parts:
+        for name, real, predicted in parts:
             expected, hits = copied(
                 context,
                 real,
-                written if answer.error is None else (),
+                predicted if answer.error is None else (),
                 shares.get(q.task.family, {}),
             )
             for word, number in expected.items():

@@ -26,13 +26,13 @@ def episodes_within(episodes: Sequence[Episode], steps: int | None) -> list[Epis
     Which ones depends on their content alone.
     """
     order = sorted(episodes, key=lambda e: content_seed("open loop", e.id))
-    chosen, total = [], 0
+    selection, total = [], 0
     for e in order:
         total += len(e.transitions)
-        if chosen and steps is not None and total > steps:
+        if selection and steps is not None and total > steps:
             break
-        chosen.append(e)
-    return chosen
+        selection.append(e)
+    return selection
 
 
 def open_loop(

@@ -363,10 +363,10 @@ def _signals(
         [c.query for c in sampled], [c.transition for c in sampled]
     )
 
-    def missing(chosen: Callable[[Case], bool]) -> dict[str, Any]:
+    def missing(selects: Callable[[Case], bool]) -> dict[str, Any]:
         rate = Rate()
         for c, p in zip(sampled, probabilities, strict=True):
-            if chosen(c):
+            if selects(c):
                 rate.add(1.0 - p, c.weight)
         return rate.json()
 

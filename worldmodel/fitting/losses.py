@@ -23,8 +23,8 @@ def _pick_logp(
     logits: Float[Array, "*B V"], ids: Int[Array, "*B"]
 ) -> Float[Array, "*B"]:
     """Return log p of one id a row."""
-    chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
+    target_logits = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    return target_logits - jax.nn.logsumexp(logits, axis=-1)
 
 
 def _shift_right(logp: Float[Array, "B T"]) -> Float[Array, "B T"]:

@@ -125,19 +125,19 @@ class ReplayMemory:
         vectors = self.encoder.encode(list(positions))
         phi = vectors[[positions[s, a] for _, s, a in queries]]
         exclude_owner = np.array([self._owners.get(task, -1) for task, _, _ in queries])
-        neighbors, left = [[]] * len(queries), list(range(len(queries)))
+        neighbors, pending = [[]] * len(queries), list(range(len(queries)))
         for num_candidates in (
             CANDIDATES_PER_RESULT * k,
             CANDIDATES_PER_RESULT**2 * k,
             CANDIDATES_PER_RESULT**3 * k,
         ):
             scores, slots = self._index.search(
-                phi[left], exclude_owner[left], num_candidates
+                phi[pending], exclude_owner[pending], num_candidates
             )
-            for i, row, score in zip(left, slots, scores, strict=True):
+            for i, row, score in zip(pending, slots, scores, strict=True):
                 neighbors[i] = self._pick(row, score, k)
-            left = [i for i in left if len(neighbors[i]) < k]
-            if not left or num_candidates >= len(self._transitions):
+            pending = [i for i in pending if len(neighbors[i]) < k]
+            if not pending or num_candidates >= len(self._transitions):
                 break
         return neighbors
 

@@ -128,13 +128,13 @@ def _copied_lines(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
     Names and numbers are spelled with a digit or a capital letter; those of the action
     need no other line. A long line is not quoted: it would not stand near the effect.
     """
-    written = {
+    new_words = {
         w for e in script for x in e.lines if isinstance(x, str) for w in words(x)
     }
-    wanted = {w for w in written if has_digit(w) or w[0].isupper()}
-    wanted -= set(words(t.action))
+    facts = {w for w in new_words if has_digit(w) or w[0].isupper()}
+    facts -= set(words(t.action))
     lines = [line for line in t.state if len(line.split()) <= MAX_LINE_WORDS]
-    counts = [len(wanted.intersection(words(line))) for line in lines]
+    counts = [len(facts.intersection(words(line))) for line in lines]
     largest = max(counts, default=0)
     return [lines[counts.index(largest)]] if largest else []
 

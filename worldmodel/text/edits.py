@@ -135,11 +135,11 @@ def apply(
             tail += lines
         else:
             changed[checked(index)] = lines
-    written = {_line_key(x) for lines in (*changed.values(), tail) for x in lines}
+    new_keys = {_line_key(x) for lines in (*changed.values(), tail) for x in lines}
 
     def stays(index: int) -> bool:
         return index not in moved and not (
-            distinct and _line_key(before[index]) in written
+            distinct and _line_key(before[index]) in new_keys
         )
 
     lines_left = [

@@ -121,13 +121,13 @@ def demonstration_ids(tok: AnyTokenizer, demo: Transition) -> list[int]:
 
 def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[int]:
     """Return the last segments that fit the budget together, uncut and in order."""
-    chosen: list[list[int]] = []
+    selection: list[list[int]] = []
     for segment in reversed(segments):
         budget -= len(segment)
         if budget < 0:
             break
-        chosen.append(segment)
-    return [i for segment in reversed(chosen) for i in segment]
+        selection.append(segment)
+    return [i for segment in reversed(selection) for i in segment]
 
 
 def query_tokenizer(
@@ -167,12 +167,12 @@ def query_ids(
     the demonstrations least similar to the query (the best stand last), then the oldest
     actions. Task, state and action are never cut.
     """
-    left = math.inf if context_budget is None else context_budget
+    tokens_remaining = math.inf if context_budget is None else context_budget
     past_ids = _newest_fitting(
-        [_part(tok, "past", a) for a in last_actions(past, history)], left
+        [_part(tok, "past", a) for a in last_actions(past, history)], tokens_remaining
     )
     demonstrations = _newest_fitting(
-        [demonstration_ids(tok, d) for d in demos], left - len(past_ids)
+        [demonstration_ids(tok, d) for d in demos], tokens_remaining - len(past_ids)
     )
     return [
         *demonstrations,

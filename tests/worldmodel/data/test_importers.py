@@ -110,13 +110,13 @@ def test_arguments_that_are_no_json_stay_as_the_model_wrote_them():
 
 def test_results_stand_in_the_order_of_their_calls():
     def answered(*order):
-        results = {"1": "of f", "2": "of g"}
+        texts = {"1": "of f", "2": "of g"}
         return openai(
             ("user", "u"),
             {"role": "assistant", "tool_calls": [
                 call("f", "{}", id="1"), call("g", "{}", id="2"),
             ]},
-            *({"role": "tool", "content": results[i], "tool_call_id": i} for i in order),
+            *({"role": "tool", "content": texts[i], "tool_call_id": i} for i in order),
             ("user", "go on"),
         ).transitions  # fmt: skip
 
