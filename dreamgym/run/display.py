@@ -74,12 +74,8 @@ def sparkline(values: Sequence[float | int], cells: int, marks: str = BARS) -> s
 def duration(seconds: float | int) -> str:
     """Return seconds as m:ss or h:mm:ss."""
     hours, rest = divmod(round(max(seconds, 0.0)), 3600)
-    minutes, remaining = divmod(rest, 60)
-    return (
-        f"{hours}:{minutes:02d}:{remaining:02d}"
-        if hours
-        else f"{minutes}:{remaining:02d}"
-    )
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def metric_text(name: str, value: float | int) -> str:
