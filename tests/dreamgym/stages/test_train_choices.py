@@ -322,11 +322,11 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
         output = train._lower_bound(run, known, [], [])
         assert output == (None if text is None else {"sentence": text})
         assert len(queries) == (text is None)
-    assert not train._paid_otherwise(preset("tiny"))
+    assert not train._has_other_rewards(preset("tiny"))
     unused = dataclasses.replace(
         withheld, kl_penalty=KLPenaltyConfig(coefficient=0.0, placement="reward")
     )  # no KL, so none in the reward
     plain = dataclasses.replace(preset("tiny").train, update=unused)
-    assert not train._paid_otherwise(preset("tiny", train=plain))
+    assert not train._has_other_rewards(preset("tiny", train=plain))
     wary = preset("tiny", uncertainty=UncertaintyConfig(penalty=0.5))
-    assert train._paid_otherwise(wary)
+    assert train._has_other_rewards(wary)
