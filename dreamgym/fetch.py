@@ -155,7 +155,7 @@ def export(gguf: Gguf, directory: Path) -> None:
 
 
 def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of q or k from llama.cpp's interleaved RoPE to the half-split layout."""
+    """Reorder rows of q or k from interleaved (llama.cpp) to half-split RoPE."""
     pairs = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 

@@ -78,7 +78,7 @@ class BranchPoint:
         return Branch(episode=self.episode.id, step=step, transition=result)
 
     def cost(self, step: int, alternatives: int) -> int:
-        """The real transitions that some alternatives in a state will cost, at most."""
+        """Return the real transitions that alternatives in a state cost at most."""
         return (step + 1) * max(alternatives, 1)
 
     def leave(self) -> None:

@@ -153,10 +153,10 @@ def training_tasks(run: Run, collected: Sequence[Task], fresh: int) -> list[Task
     tasks = list({t.id: t for t in collected}.values())
     if not fresh or not name:
         return tasks
-    known = {t.id for t in tasks}
+    collected_ids = {t.id for t in tasks}
     with contextlib.closing(make_env(run)) as env:
         listed = base.tasks_of(env, name, "train", len(tasks) + fresh)
-        others = [t for t in listed if t.id not in known][:fresh]
+        others = [t for t in listed if t.id not in collected_ids][:fresh]
         return [*tasks, *base.begin_all(env, others)]
 
 

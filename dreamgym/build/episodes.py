@@ -232,9 +232,9 @@ def imitated_episodes(run: Run) -> list[Episode]:
     deterministic = run.numbers("collect").get("deterministic", True)
     if run.config.bc.imitate == "experts" or not deterministic:
         return experts
-    shown = {e.task.id for e in experts}
+    expert_ids = {e.task.id for e in experts}
     others = shortened_wins(read(run)[0])
-    return [*experts, *(e for e in others if e.task.id not in shown)]
+    return [*experts, *(e for e in others if e.task.id not in expert_ids)]
 
 
 def plan_lengths(run: Run) -> dict[str, int]:

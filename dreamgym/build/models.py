@@ -94,7 +94,7 @@ def action_token_budget(config: PolicyConfig, longest: int) -> int:
 
 
 def policy_config(run: Run) -> PolicyConfig:
-    """How the run's policies act, with room for actions as long as those that won.
+    """Return the settings of the run's policies, with a token budget for actions.
 
     Runs of older versions did not count them: theirs have the room of the settings.
     Where the environment draws lots, no action is drawn again because it was refused.

@@ -87,7 +87,7 @@ def measure(
     mesh: Mesh | None = None,
     steps: RealSteps | None = None,
 ) -> Timings:
-    """The timings of this machine under these settings; kept in `cache` for a day.
+    """Return the timings of this machine, measured or from a `cache` of a day.
 
     The real steps that it takes, TIMED_STEPS at most (and a few episodes where a server
     is asked), are counted in `steps`.

@@ -235,7 +235,7 @@ class _Part:
             )
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The chunks written so far."""
+        """Yield the chunks written so far."""
         with self.path.open("rb") as file:
             file.readline()
             for line in file:

@@ -16,19 +16,19 @@ class ModelShape:
     vocab_size: int = 640
     hidden_size: int = 128
     layers: tuple[str, ...] = (CONVOLUTION, ATTENTION)
-    heads: int = 4
+    num_heads: int = 4
     taps: int = 5
     intermediate_size: int = 384
 
     def model(self, vocab_size: int) -> ModelConfig:
-        """The decoder's configuration for a tokenizer of that size."""
+        """Return the decoder's configuration for a tokenizer of that size."""
         return ModelConfig(
             vocab_size=vocab_size,
             hidden_size=self.hidden_size,
             num_hidden_layers=len(self.layers),
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.heads,
-            head_dim=self.hidden_size // self.heads,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_heads,
+            head_dim=self.hidden_size // self.num_heads,
             intermediate_size=self.intermediate_size,
             model_type="lfm2",
             qk_norm=True,
@@ -38,13 +38,15 @@ class ModelShape:
 
 
 MODELS = {
-    "nano": ModelShape(vocab_size=448, hidden_size=32, heads=1, intermediate_size=64),
+    "nano": ModelShape(
+        vocab_size=448, hidden_size=32, num_heads=1, intermediate_size=64
+    ),
     "micro": ModelShape(),
     "milli": ModelShape(vocab_size=1024, layers=(CONVOLUTION, ATTENTION) * 2),
     "mini": ModelShape(
         vocab_size=1024,
         hidden_size=192,
-        heads=6,
+        num_heads=6,
         intermediate_size=512,
         layers=(CONVOLUTION, ATTENTION) * 2,
     ),

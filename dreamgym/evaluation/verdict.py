@@ -33,7 +33,7 @@ class Cause(NamedTuple):
     advice: str
 
     def text(self) -> str:
-        """The cause with its advice."""
+        """Return the cause with its advice."""
         return f"{self.sentence} {self.advice}"
 
 

@@ -171,7 +171,7 @@ class Run:
         return (self.done(stage) or {}).get("numbers", {})
 
     def estimate_steps(self) -> int:
-        """The real steps that were taken before the run, to estimate what it takes."""
+        """Return the real steps that were taken before the run, to estimate it."""
         path = self.root / self.ESTIMATE_STEPS
         text = path.read_text() if path.is_file() else ""
         return int(text) if text.isdigit() else 0

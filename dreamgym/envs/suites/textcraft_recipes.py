@@ -27,7 +27,7 @@ Input = tuple[tuple[str, ...], int]
 
 @functools.cache
 def simulator() -> Any:
-    """A simulator with all recipes, loaded once: a shallow copy is another simulator.
+    """Return a simulator with all recipes, loaded once; a shallow copy is another one.
 
     The release leaves out recipes that close a cycle with those read before, and reads
     in the file system's order, so which goals there are, and how deep, depends on the
@@ -47,7 +47,7 @@ def simulator() -> Any:
 
 
 def tree() -> Any:
-    """All recipes, in the release's own form."""
+    """Return all recipes, in the release's own form."""
     return simulator().crafting_tree
 
 
@@ -57,7 +57,7 @@ def _members(tag: str) -> tuple[str, ...]:
 
 
 def inputs(recipe: Recipe) -> list[Input]:
-    """What a recipe takes; a class of items (a tag) is any item that is of it."""
+    """Return the inputs of a recipe; a class of items (a tag) is any item of it."""
     return [
         (
             (x.item_tag.item_id,) if x.item_tag.item_id else _members(x.item_tag.tag),
@@ -68,12 +68,12 @@ def inputs(recipe: Recipe) -> list[Input]:
 
 
 def text(recipe: Recipe) -> str:
-    """A recipe as a line of the state."""
+    """Return a recipe as a line of the state."""
     return recipe.recipe_str.replace(",", "")
 
 
 def craft(recipe: Recipe, items: Sequence[str]) -> str:
-    """The action that carries a recipe out with these items."""
+    """Return the action that carries a recipe out with these items."""
     counts = (part.count for part in recipe.input_items)
     used = (f"{n} {item_id_to_str(i)}" for n, i in zip(counts, items, strict=True))
     output = recipe.output_item
@@ -86,7 +86,9 @@ def craft(recipe: Recipe, items: Sequence[str]) -> str:
 
 @functools.cache
 def cheapest(item: str) -> Recipe | None:
-    """The recipe of fewest actions, as if none served two ends; None: handed out.
+    """Return the recipe of fewest actions; None for an item that is handed out.
+
+    A part that serves two ends is counted twice.
 
     This ends, as the planner does: read in order of name, the recipes have no cycle.
     """
@@ -110,21 +112,21 @@ class _Choices(NamedTuple):
     members: dict[tuple[str, ...], str]
 
     def recipe(self, item: str) -> Recipe | None:
-        """How an item is made; None where it is handed out."""
+        """Return the recipe of an item; None if it is handed out."""
         return self.recipes.get(item) or cheapest(item)
 
-    def wanted(self, item: str) -> list[tuple[str, int]]:
-        """What one craft of an item takes; nothing where it is handed out."""
+    def needs(self, item: str) -> list[tuple[str, int]]:
+        """Return the inputs of one craft of an item; none if it is handed out."""
         recipe = self.recipe(item)
         takes = [] if recipe is None else inputs(recipe)
         return [(self.members.get(fits, fits[0]), n) for fits, n in takes]
 
     def steps(self, goal: str) -> list[tuple[str, int, int]]:
-        """(item, amount, actions) of the plan, parts before what they make."""
+        """Return (item, amount, actions) of the plan, parts before their product."""
         need: dict[str, int] = {}
 
         def visit(item: str) -> None:
-            for part, _ in self.wanted(item) if item not in need else ():
+            for part, _ in self.needs(item) if item not in need else ():
                 visit(part)
             need.setdefault(item, 0)
 
@@ -133,17 +135,17 @@ class _Choices(NamedTuple):
         for item in reversed(need):
             recipe = self.recipe(item)
             times = -(-need[item] // recipe.output_item.count) if recipe else 1
-            for part, count in self.wanted(item):
+            for part, count in self.needs(item):
                 need[part] += count * times
             steps.append((item, need[item], times))
         return steps[::-1]
 
     def length(self, goal: str) -> int:
-        """Actions of the plan."""
+        """Return the number of actions of the plan."""
         return sum(times for *_, times in self.steps(goal))
 
     def changed(self, goal: str) -> Iterator["_Choices"]:
-        """These choices with another recipe or another item in one place."""
+        """Yield these choices with another recipe or another item in one place."""
         for item, *_ in self.steps(goal):
             for recipe in tree().itemid_recipes.get(item, ()):
                 yield self._replace(recipes=self.recipes | {item: recipe})
@@ -172,13 +174,13 @@ class Game(NamedTuple):
 
 @functools.cache
 def game(goal: str) -> Game:
-    """The game of a goal, worked out once."""
+    """Return the game of a goal, computed once."""
     choices, plan, needed = _choose(goal), list[str](), list[Recipe]()
     for item, amount, times in choices.steps(goal):
         recipe = choices.recipe(item)
         if recipe is not None:
             needed.append(recipe)
-            plan += [craft(recipe, [i for i, _ in choices.wanted(item)])] * times
+            plan += [craft(recipe, [i for i, _ in choices.needs(item)])] * times
         else:
             plan.append(f"get {amount} {item_id_to_str(item)}")
     others = {text(r): r for r in _others(goal)}
