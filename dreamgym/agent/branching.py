@@ -164,7 +164,7 @@ def _require_no_crash(
     if crashes and counts["raised"] == unreachable:
         raise EnvironmentDown(
             f"{type(env.unwrapped).__name__} raised at each of {crashes} branches that "
-            "were tried; how each broke is said above. Nothing was written"
+            "were tried; the errors are printed above. Nothing was written"
         )
 
 

@@ -109,7 +109,7 @@ def variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Examp
 
 
 def _calibration(run: Run) -> Calibration | None:
-    """What the fidelity stage found, if it did; runs of older versions have none."""
+    """Return the calibration of the fidelity stage; None if it found none."""
     scorecard = run.read_json("fidelity.json") if run.done("fidelity") else {}
     values = scorecard.get("calibration")
     try:

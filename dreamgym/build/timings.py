@@ -60,7 +60,7 @@ PLAYED = 4
 
 
 class Timings(NamedTuple):
-    """What was measured here.
+    """Timings of this machine.
 
     update: seconds of a fit's update; step: of a real transition (0 without an
     environment); parameters: of the model; vocabulary; scratch: bytes of a gradient

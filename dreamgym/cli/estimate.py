@@ -16,9 +16,9 @@ def add(commands: Any) -> None:
         "estimate",
         help="Estimate a run's time, memory and disk before it starts",
         description="Time some updates and some real steps under these settings (once "
-        "a day on each machine) and tell what a whole run will take: ranges. They were "
-        "measured for presets on 2 CPU cores; on other devices they are guesses. A "
-        "--server is asked a few questions, and how many a run will ask is told.",
+        "a day on each machine) and print ranges for a whole run. The ranges were "
+        "calibrated for presets on 2 CPU cores; on other devices they are guesses. "
+        "With --server a few requests are sent, and the requests of a run estimated.",
     )
     run_options(command)
     command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)

@@ -107,7 +107,7 @@ class RunConfig:
             )
 
     def _check_loops(self):
-        """What a loop, or the warm start, asks of the run it is part of."""
+        """Check what loops and the warm start need from the rest of the run."""
         for name, loop in (("train", self.train), ("transfer", self.transfer)):
             first = loop.curriculum.step_limit.initial
             if 0 < self.env.max_episode_steps < first:

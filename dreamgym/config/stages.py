@@ -78,7 +78,7 @@ class MemoryConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """What the experience model is fitted to, and how."""
+    """The fit of the experience model: its data and its optimization."""
 
     fit: FitConfig
     data_share: float = 1.0
@@ -109,7 +109,7 @@ class PretrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UncertaintyConfig:
-    """What is done where the experience model is unsure while a policy trains in it."""
+    """The treatment of low-confidence predictions in training."""
 
     false_abort_rate: float = 0.0
     """Share of good dev answers (right, or of a reveal, which nobody can predict) that
@@ -162,11 +162,11 @@ class DreamCheckConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FidelityConfig:
-    """How the experience model is scored."""
+    """The scorecard of the experience model."""
 
     transitions: int = 400
-    """Held-out real transitions that are asked of it, at most; open-loop episodes get
-    as many steps."""
+    """Maximal number of held-out real transitions that it predicts; open-loop episodes
+    get as many steps."""
 
     def __post_init__(self):
         if self.transitions < 1:
@@ -245,7 +245,8 @@ class BranchConfig:
     """Real steps that are taken, at most, those that bring the environment to a state
     included; the cheapest states come first. 0 sets no bound."""
     proposer: str = "valid_actions"
-    """Who proposes them: the environment's "valid_actions", or the initial "policy"."""
+    """The source of alternatives: the environment's "valid_actions", or the initial
+    "policy"."""
     temperature: float = 1.0
     """Sampling temperature of the policy that proposes."""
     max_error_share: float = 0.25
@@ -287,7 +288,7 @@ class WarmstartConfig:
     reflections_per_state: int = 4
     """Reflections at each state, at most."""
     writer: str = "rule"
-    """Who writes reflections: a "rule"; a "teacher" behind a chat server; or the
+    """The writer of reflections: a "rule"; a "teacher" behind a chat server; or the
     "policy": a clone of the demonstrations that rejection sampling makes explain them
     (STaR, arXiv:2203.14465)."""
     teacher: ChatConfig = ChatConfig(max_tokens=512, read_timeout=600.0)

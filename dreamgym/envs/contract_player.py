@@ -78,7 +78,7 @@ class Player:
         self.findings.fault(
             f"{name} raised {result.reason} ({result.place})",
             where,
-            "mend the line; an action that cannot be taken is told in the next state",
+            "mend the line; report an action that cannot be taken in the next state",
         )
         return None
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """What a metric is called on a screen, and whether it is a share (in per cent)."""
+    """The name of a metric on a screen, and whether it is a share (in per cent)."""
 
     label: str
     share: bool = False
@@ -27,7 +27,7 @@ METRICS: Mapping[str, Metric] = {
     "real_success": Metric("success on real dev games", share=True),
     "tokens/s": Metric("tokens/s"),
 }
-"""What the live display shows, in this order."""
+"""The metrics of the live display, in order."""
 
 
 class Line(NamedTuple):

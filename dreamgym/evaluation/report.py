@@ -79,7 +79,7 @@ def print_table(results: dict[str, Any], console: Console) -> None:
 
 
 def _closing(results: dict[str, Any]) -> list[str]:
-    """What follows the tables: why there are none, and what the bound says."""
+    """Return the lines after the tables: why there are none, and the bound."""
     out = []
     if "skipped" in results:
         out.append(f"real stages {results['skipped']}")

@@ -182,7 +182,7 @@ class RewardConfig:
     environment_weight: float = 1.0
     """Factor of the environment's own rewards."""
     invalid_penalty: float = 0.0
-    """What an invalid action costs."""
+    """Penalty for an invalid action."""
     unscaled_components: tuple[str, ...] = ("uncertainty_penalty",)
     """Components that are neither scaled by 1 - w nor subject to
     `process_requires_success`."""
@@ -234,7 +234,7 @@ class RewardConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardModelConfig:
-    """How a reward model is fitted to pairs (Bradley and Terry, 1952).
+    """The fit of a reward model to preference pairs (Bradley and Terry, 1952).
 
     It is fitted where a loop's `reward.sources` have "reward_model" and name no
     directory of one.

@@ -114,7 +114,7 @@ class KLPenaltyConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CriticConfig:
-    """How values are read from a network, and how they are fitted."""
+    """The critic: its network, its fit, and generalised advantage estimation."""
 
     value_level: str = "turn"
     """Unit that has a value: a "turn" or a "token"."""

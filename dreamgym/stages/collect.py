@@ -106,7 +106,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         if not episodes:
             raise RunError(
                 f"environment {name!r}: expected a step of at least 1 {split} game, "
-                "got none; how each broke is told above"
+                "got none; the errors are printed above"
             )
     counts = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {

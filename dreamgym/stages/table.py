@@ -10,11 +10,11 @@ from dreamgym.run.stage import Late, Stage, StageTable
 _ROOM = "dreamgym.stages"
 ENV = ("env.id", "env.max_episode_steps")
 EPISODES = ("experience.reasoning",)
-"""How episodes are read: with traces or without."""
+"""The settings of reading episodes: with reasoning traces or without."""
 INITIAL = ("model", "data.base_run")
-"""What a fit from scratch or from a directory begins at."""
+"""The settings of the initial model: from scratch or from a directory."""
 FITTED = ("experience", "memory.encoder", "pretrain")
-"""What the experience model is fitted to, and how."""
+"""The settings of the experience model's fit."""
 EXPERIENCE = (
     "experience",
     "server",
@@ -25,7 +25,7 @@ EXPERIENCE = (
     "uncertainty.signal",
     *INITIAL,
 )
-"""What the experience model is asked with."""
+"""The settings of predictions."""
 POLICY = ("policy", "bc.init", "bc.max_demonstrations", "bc.demonstration_share")
 PLAY = ("env.num_envs", "evaluate")
 DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks")

@@ -60,7 +60,7 @@ def _lower_bound(
     dev: Sequence[Episode],
     curve: Sequence[dict[str, Any]],
 ) -> dict[str, Any] | None:
-    """What Theorem 1 says of the updates of a curve; None where it cannot be told."""
+    """Return the bound of Theorem 1 for the updates of a curve; None if unknown."""
     loop = run.config.train
     if not loop.update.in_returns or loop.replay.ratio:
         return {"sentence": UNPROMISED}
@@ -269,7 +269,7 @@ def _dreamable(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _numbers(progress: TrainingState) -> dict[str, Any]:
-    """What the stage tells of a loop, wherever it ran."""
+    """Return the numbers of the stage for a loop in the dream or the environment."""
     pool = progress.pool.entries.values()
     numbers: dict[str, Any] = (
         {"halted": progress.stop_reason} if progress.stop_reason else {}

@@ -84,7 +84,8 @@ class LoopParts:
     """Optional parts of the loop, next to the policy and the environment.
 
     `propose` writes variations of tasks, and `feasibility` filters them. `critic` is
-    the critic of PPO. `auxiliary` are examples for the auxiliary loss (BesideConfig).
+    the critic of PPO. `auxiliary` are examples for the auxiliary loss
+    (AuxiliaryConfig).
     `real_eval` plays real dev tasks with a policy (MonitorConfig) and returns the
     metrics `real_success`, `real_eval_transitions`, the number of transitions it took,
     and those of selection.py; `real_eval_baseline` are those of the policy before

@@ -165,7 +165,7 @@ def _choose(goal: str) -> _Choices:
 
 
 class Game(NamedTuple):
-    """What is fixed for a goal: a plan that wins, the recipes of it, and others."""
+    """The fixed parts of a goal: a winning plan, its recipes, and other recipes."""
 
     plan: tuple[str, ...]
     needed: tuple[Recipe, ...]
