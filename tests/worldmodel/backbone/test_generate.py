@@ -482,3 +482,24 @@ def test_one_token_of_a_run_is_that_of_all_of_them(family_model):
         jax.tree.leaves(last_cache), jax.tree.leaves(whole_cache), strict=True
     ):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "prompts", "cores", "plan"),
+    [
+        (1_000, 5, 4, (16, 1)),  # fewer prompts than a batch has streams
+        (1_000, 33, 4, (16, 3)),  # three batches of 16, each on a core
+        (1_000, 500, 2, (16, 2)),  # no more batches at a time than cores
+        (gen.SMALL_MODEL, 500, 2, (16, 2)),
+        (gen.SMALL_MODEL + 1, 5, 2, (16, 1)),
+        (gen.SMALL_MODEL + 1, 17, 2, (64, 1)),
+        (gen.SMALL_MODEL + 1, 500, 2, (64, 1)),
+    ],
+)
+def test_small_models_sample_few_streams_on_each_core(
+    monkeypatch, size, prompts, cores, plan
+):
+    monkeypatch.setattr(gen.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(gen.jax, "default_backend", lambda: "cpu")
+    model = helpers.lively_model(helpers.config(32))._replace(params={"w": np.zeros(size)}, mesh=None)
+    assert gen._plan(model, prompts) == plan
