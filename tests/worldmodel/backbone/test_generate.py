@@ -501,5 +501,6 @@ def test_small_models_sample_few_streams_on_each_core(
 ):
     monkeypatch.setattr(gen.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(gen.jax, "default_backend", lambda: "cpu")
-    model = helpers.lively_model(helpers.config(32))._replace(params={"w": np.zeros(size)}, mesh=None)
+    model = helpers.lively_model(helpers.config(32))
+    model = model._replace(params={"w": np.zeros(size)}, mesh=None)
     assert gen._plan(model, prompts) == plan
