@@ -42,8 +42,9 @@ def _fit(steps: int, *, every: int, context: float) -> FitConfig:
     )
 
 
-MONITOR = MonitorConfig(real_eval_every=5, real_eval_tasks=32)
-"""Real dev games watch over training in the dream, and choose what it ends with."""
+MONITOR = MonitorConfig(real_eval_every=10, real_eval_tasks=64)
+"""Real dev games watch over training in the dream, and choose what it ends with: of 32
+they chose by luck (docs/LOG.md, 2026-11-24)."""
 
 
 def tiny() -> RunConfig:
@@ -121,9 +122,7 @@ def small() -> RunConfig:
         fidelity=FidelityConfig(transitions=1000),
         bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
         branch=BranchConfig(episodes=100),
-        train=TrainConfig(
-            updates=30, monitor=dataclasses.replace(MONITOR, real_eval_every=10)
-        ),
+        train=TrainConfig(updates=30, monitor=MONITOR),
         transfer=TransferConfig(updates=200, real_transitions=6000),
         evaluate=EvaluateConfig(tasks=320),
     )
