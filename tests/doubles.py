@@ -89,11 +89,14 @@ def tasks(split: str) -> tuple[Task, ...]:
 
 def task(at: int, goal: int, end: int, *, split: str = "train") -> Task:
     return Task(
-        id=f"corridor-{at}-{goal}-{end}", instruction="take the coin", env="corridor",
-        family="short" if end < 5 else "long", split=split,
+        id=f"corridor-{at}-{goal}-{end}",
+        instruction="take the coin",
+        env="corridor",
+        family="short" if end < 5 else "long",
+        split=split,
         options={"at": at, "goal": goal, "end": end},
         initial_state=start_state(at, goal, end),
-    )  # fmt: skip
+    )
 
 
 class Corridor(TextEnv):
@@ -124,8 +127,12 @@ class Corridor(TextEnv):
         self.state = got.state
         truncated = not got.terminated and self.steps >= self.max_steps
         self.open = not (got.terminated or truncated)
-        info = {"rewards": {"coin": got.reward}, "success": got.success,
-                "invalid": got.invalid, "reveals": False}  # fmt: skip
+        info = {
+            "rewards": {"coin": got.reward},
+            "success": got.success,
+            "invalid": got.invalid,
+            "reveals": False,
+        }
         return "\n".join(self.state), got.reward, got.terminated, truncated, info
 
     def tasks(self, split: str) -> list[Task]:
@@ -182,10 +189,13 @@ class RuleModel:
         at, goal, end = (int(line.split()[1]) for line in seed.initial_state[:3])
         goal = (goal + 1) % (end + 1)
         return dataclasses.replace(
-            seed, id=f"dream-{at}-{goal}-{end}", split="generated", options={},
+            seed,
+            id=f"dream-{at}-{goal}-{end}",
+            split="generated",
+            options={},
             initial_state=start_state(at, goal, end),
             lineage=(*seed.lineage, seed.id),
-        )  # fmt: skip
+        )
 
 
 def episode(
@@ -197,16 +207,23 @@ def episode(
         got = walk(state, action)
         rows.append(
             Transition(
-                state=state, action=action, next_state=got.state,
-                rewards={"coin": got.reward}, terminated=got.terminated,
-                success=got.success, invalid=got.invalid,
+                state=state,
+                action=action,
+                next_state=got.state,
+                rewards={"coin": got.reward},
+                terminated=got.terminated,
+                success=got.success,
+                invalid=got.invalid,
             )
-        )  # fmt: skip
+        )
         state = got.state
     return Episode(
-        id=name or f"{source}-{task.id}", task=task, transitions=tuple(rows),
-        source=source, success=rows[-1].success,
-    )  # fmt: skip
+        id=name or f"{source}-{task.id}",
+        task=task,
+        transitions=tuple(rows),
+        source=source,
+        success=rows[-1].success,
+    )
 
 
 def expert(task: Task) -> Episode:
@@ -241,10 +258,14 @@ def tokenizer() -> TextTokenizer:
 def model(seed: int = 0) -> Model:
     """One layer of width 16: enough to be wrong in every way that matters."""
     shape = ModelConfig(
-        vocab_size=tokenizer().vocab_size, hidden_size=16, num_hidden_layers=1,
-        num_attention_heads=1, num_key_value_heads=1, head_dim=16,
+        vocab_size=tokenizer().vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=16,
         intermediate_size=32,
-    )  # fmt: skip
+    )
     return create(shape, seed=seed)
 
 
@@ -284,9 +305,12 @@ def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
         for word in words
     ]
     config = supervised.FitConfig(
-        steps=150, batch_rows=2, row_tokens=64, eval_every=150,
+        steps=150,
+        batch_rows=2,
+        row_tokens=64,
+        eval_every=150,
         optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory() as folder:
         fitted, _ = supervised.fit(
             actor.model, examples, config, seed=0, directory=Path(folder)
@@ -331,9 +355,14 @@ def turn(
     ids = (tok.control("action"), *text, tok.control("end"))
     n = len(ids)
     return Turn(
-        tuple(policy.context(task, past, state)), ids, (0.0, *[-1.0] * (n - 1)),
-        (False, *[True] * (n - 1)), (1, 3, *[2] * (n - 2)), action, None,
-    )  # fmt: skip
+        tuple(policy.context(task, past, state)),
+        ids,
+        (0.0, *[-1.0] * (n - 1)),
+        (False, *[True] * (n - 1)),
+        (1, 3, *[2] * (n - 2)),
+        action,
+        None,
+    )
 
 
 def expert_rule(task: Task, past: tuple[str, ...], state: State) -> str:

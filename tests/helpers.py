@@ -19,10 +19,19 @@ from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text.tokenizer import TextTokenizer
 
 TEXTS = (
-    "the lamp is off", "the lamp is on", "the door is shut", "the door is open",
-    "press lamp", "pull door", "make it bright", "go through the door", "nothing",
-    "the lamp change", "the door change earns 0.5 and wins", "0 1 -1 0.25",
-)  # fmt: skip
+    "the lamp is off",
+    "the lamp is on",
+    "the door is shut",
+    "the door is open",
+    "press lamp",
+    "pull door",
+    "make it bright",
+    "go through the door",
+    "nothing",
+    "the lamp change",
+    "the door change earns 0.5 and wins",
+    "0 1 -1 0.25",
+)
 
 
 def record(
@@ -44,15 +53,21 @@ def tokenizer() -> TextTokenizer:
 
 def config(vocab: int, **changes) -> ModelConfig:
     shape = {
-        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24,
-    }  # fmt: skip
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 24,
+    }
     return ModelConfig(vocab_size=vocab, **(shape | changes))
 
 
 HYBRID = {
-    "model_type": "lfm2", "layer_types": ("conv", "full_attention"), "qk_norm": True,
-}  # fmt: skip
+    "model_type": "lfm2",
+    "layer_types": ("conv", "full_attention"),
+    "qk_norm": True,
+}
 """Changes that make a config of two layers a hybrid of the LFM2 family."""
 
 
@@ -125,13 +140,19 @@ def distance(a, b) -> float:
 
 
 def transition(
-    state=("the lamp is off",), action="press lamp", next_state=("the lamp is on",),
-    reward=0.0, **rest,
-) -> Transition:  # fmt: skip
+    state=("the lamp is off",),
+    action="press lamp",
+    next_state=("the lamp is on",),
+    reward=0.0,
+    **rest,
+) -> Transition:
     return Transition(
-        state=tuple(state), action=action, next_state=tuple(next_state),
-        rewards={"reward": float(reward)}, **rest,
-    )  # fmt: skip
+        state=tuple(state),
+        action=action,
+        next_state=tuple(next_state),
+        rewards={"reward": float(reward)},
+        **rest,
+    )
 
 
 def episode(name: str, task: Task, transitions) -> Episode:
@@ -143,14 +164,21 @@ def episode(name: str, task: Task, transitions) -> Episode:
 
 def lamp_and_door(task: str = "room-1", family: str = "room") -> Episode:
     """Three chained steps: a change, no change, a winning one."""
-    dark, lit = ("the lamp is off", "the door is shut"), (
-        "the lamp is on", "the door is shut",
-    )  # fmt: skip
+    dark, lit = (
+        ("the lamp is off", "the door is shut"),
+        (
+            "the lamp is on",
+            "the door is shut",
+        ),
+    )
     out = ("the lamp is on", "the door is open")
     about = Task(
-        id=task, instruction="go through the door", env="room", family=family,
+        id=task,
+        instruction="go through the door",
+        env="room",
+        family=family,
         initial_state=dark,
-    )  # fmt: skip
+    )
     steps = (
         transition(dark, "press lamp", lit, 0.5),
         transition(lit, "nothing", lit),
@@ -167,7 +195,8 @@ def won_episode(*steps, task="t", name="e"):
     ]
     last = dataclasses.replace(
         transition((steps[-1][0],), steps[-1][1], ("done",), reward=1.0),
-        terminated=True, success=True,
-    )  # fmt: skip
+        terminated=True,
+        success=True,
+    )
     base = lamp_and_door()
     return episode(name, dataclasses.replace(base.task, id=task), [*made, last])

@@ -27,8 +27,10 @@ CORRIDOR = "tests.doubles:Corridor"
 def run(script: str, *args: str) -> list[dict]:
     done = subprocess.run(
         [sys.executable, SCRIPTS / script, *args, "--rounds", "1", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["model"] == "1m"
@@ -66,9 +68,17 @@ def test_training_is_measured_and_engines_agree():
 @pytest.mark.slow
 def test_a_conversation_is_measured():
     rows = run(
-        "bench_rollout.py", "--batch", "2", "--turns", "3", "--append", "16", "--new",
-        "2", *PEERS,
-    )  # fmt: skip
+        "bench_rollout.py",
+        "--batch",
+        "2",
+        "--turns",
+        "3",
+        "--append",
+        "16",
+        "--new",
+        "2",
+        *PEERS,
+    )
     assert all(row["turn 3 s"] > 0 and row["growth"] > 0 for row in rows)
 
 
@@ -77,9 +87,11 @@ def test_the_memory_finds_what_faiss_finds():
     pytest.importorskip("faiss")
     command = [sys.executable, SCRIPTS / "bench_memory.py", "--entries", "40000"]
     done = subprocess.run(
-        [*command, "--rounds", "1", "--json"], capture_output=True, text=True,
+        [*command, "--rounds", "1", "--json"],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["rows"]
     assert [row["queries"] for row in results] == [1, 16, 64, 256]
@@ -107,15 +119,36 @@ def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
     with chat_server.serving(chat_server.ok(json.dumps(reply))) as server:
         done = subprocess.run(
             [
-                sys.executable, SCRIPTS / "bench_dream.py", str(unfitted.root),
-                "--slots", "2,4", "--steps", "8", "--rounds", "1", "--seconds", "0.05",
-                "--processes", "1", "--envs", f"{CORRIDOR},miniwob", "--python-for",
-                "miniwob=/no/such/python", "--server", server.url, "--queries", "3",
-                "--json", str(file),
+                sys.executable,
+                SCRIPTS / "bench_dream.py",
+                str(unfitted.root),
+                "--slots",
+                "2,4",
+                "--steps",
+                "8",
+                "--rounds",
+                "1",
+                "--seconds",
+                "0.05",
+                "--processes",
+                "1",
+                "--envs",
+                f"{CORRIDOR},miniwob",
+                "--python-for",
+                "miniwob=/no/such/python",
+                "--server",
+                server.url,
+                "--queries",
+                "3",
+                "--json",
+                str(file),
             ],
-            cwd=SCRIPTS.parent, capture_output=True, text=True, check=False,
+            cwd=SCRIPTS.parent,
+            capture_output=True,
+            text=True,
+            check=False,
             env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
+        )
         assert len(server.posts) == 3
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
@@ -143,16 +176,30 @@ def test_an_update_is_measured_with_its_parts(unfitted):
     save_model(unfitted.path("policies/warmstart"), model, tok)
     done = subprocess.run(
         [
-            sys.executable, SCRIPTS / "bench_update.py", str(unfitted.root),
-            "--turns", "8,16", "--history", "0,2", "--rounds", "1", "--json",
+            sys.executable,
+            SCRIPTS / "bench_update.py",
+            str(unfitted.root),
+            "--turns",
+            "8,16",
+            "--history",
+            "0,2",
+            "--rounds",
+            "1",
+            "--json",
         ],
-        cwd=SCRIPTS.parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=SCRIPTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [(r["history"], r["turns"]) for r in rows] == [
-        (0, 8), (0, 16), (2, 8), (2, 16),
-    ]  # fmt: skip
+        (0, 8),
+        (0, 16),
+        (2, 8),
+        (2, 16),
+    ]
     assert rows[2]["tokens a turn"] > rows[0]["tokens a turn"]
     for row in rows:
         assert 0 < row["guard"] < 1

@@ -52,8 +52,11 @@ def anchors(page: Path) -> set[str]:
 def test_every_page_named_in_the_repository_is_there():
     files = subprocess.run(
         ["git", "ls-files", "*.py", "*.toml", "*.md", "*.yml", "Makefile"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     missing = []
     for name in files:
         if ROOT / name == DIARY:

@@ -57,9 +57,11 @@ def test_the_store_has_25_lines_and_the_adapter_40():
 
 def test_every_capability_is_on_the_page():
     methods = {
-        name for kind in vars(base).values()
+        name
+        for kind in vars(base).values()
         if isinstance(kind, type) and getattr(kind, "_is_protocol", False)
-        for name in vars(kind) if not name.startswith("_")
-    }  # fmt: skip
+        for name in vars(kind)
+        if not name.startswith("_")
+    }
     assert {"tasks", "expert", "valid_actions", "variations", "fork"} <= methods
     assert [name for name in methods if f"`{name}(" not in PAGE] == []

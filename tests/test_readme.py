@@ -21,8 +21,11 @@ def example() -> str:
 def test_the_python_example_runs_as_printed(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", example()],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"^dream (0|1|0\.\d+) \d+$", done.stdout, re.MULTILINE)
     assert "dream minus bc: {'mean':" in done.stdout
@@ -44,11 +47,19 @@ def test_every_file_the_readme_names_is_there():
 def test_the_seeds_script_pools_its_runs(tmp_path):
     done = subprocess.run(
         [
-            sys.executable, ROOT / "scripts/seeds.py", "--preset", "tiny", "--seeds",
-            "3", "--no-transfer",
+            sys.executable,
+            ROOT / "scripts/seeds.py",
+            "--preset",
+            "tiny",
+            "--seeds",
+            "3",
+            "--no-transfer",
         ],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "| untrained | 0.0 % |" in done.stdout
     assert "- dream minus warmstart:" in done.stdout

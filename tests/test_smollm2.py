@@ -69,9 +69,13 @@ def test_greedy_text_is_that_of_transformers(ours, theirs):
     done = complete(model, vocabulary, prompts, grammar, keys, max_tokens=24)
     for ids, item in zip(prompts, done, strict=True):
         wanted = other.generate(
-            torch.tensor([ids]), attention_mask=torch.ones((1, len(ids)), dtype=int),
-            max_new_tokens=24, min_new_tokens=24, do_sample=False, pad_token_id=0,
-        )[0, len(ids) :].tolist()  # fmt: skip
+            torch.tensor([ids]),
+            attention_mask=torch.ones((1, len(ids)), dtype=int),
+            max_new_tokens=24,
+            min_new_tokens=24,
+            do_sample=False,
+            pad_token_id=0,
+        )[0, len(ids) :].tolist()
         # Up to a near-tie: there their choice is as probable as ours.
         differ = [
             i for i, (a, b) in enumerate(zip(item.ids, wanted, strict=True)) if a != b
@@ -102,8 +106,9 @@ def test_a_chat_is_that_of_its_template(ours, theirs):
     talk.answer(answer, [-1.0] * len(answer))
     talk.add([Message("user", TEXTS[2])])
     messages += [
-        {"role": "assistant", "content": "Rome."}, {"role": "user", "content": TEXTS[2]}
-    ]  # fmt: skip
+        {"role": "assistant", "content": "Rome."},
+        {"role": "user", "content": TEXTS[2]},
+    ]
     assert talk.ids == rendered()
 
 

@@ -117,9 +117,17 @@ def test_what_is_unknown_is_refused_with_the_known(args, message, capsys, tmp_pa
 
 def test_an_unknown_model_is_refused_before_anything_is_collected(capsys, tmp_path):
     error = refused(
-        capsys, "quickstart", "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR,
-        "--model", "gigantic",
-    )  # fmt: skip
+        capsys,
+        "quickstart",
+        "--preset",
+        "tiny",
+        "--run-dir",
+        "r",
+        "--env",
+        CORRIDOR,
+        "--model",
+        "gigantic",
+    )
     for word in ("gigantic", "micro", "nano", "config.json"):
         assert word in error
     assert not (tmp_path / "r/stages").exists()
@@ -154,19 +162,22 @@ BAD = {
     "a list": (lambda _: "[1, 2]", ["JSON object"]),
     "no schema": (lambda x: without(x, "schema"), ["schema"]),
     "other schema": (
-        lambda x: changed(x, schema="dreamgym.episodes/9"), [SCHEMA, "episodes/9"],
+        lambda x: changed(x, schema="dreamgym.episodes/9"),
+        [SCHEMA, "episodes/9"],
     ),
     "no id": (lambda x: without(x, "id"), ["'id'"]),
     "no steps": (lambda x: changed(x, transitions=[]), ["at least one transition"]),
     "action a number": (lambda x: wrong_step(x, action=3), ["action", "str", "3"]),
     "reward a text": (
-        lambda x: wrong_step(x, rewards={"coin": "much"}), ["rewards", "float", "much"],
+        lambda x: wrong_step(x, rewards={"coin": "much"}),
+        ["rewards", "float", "much"],
     ),
     "reward infinite": (
-        lambda x: wrong_step(x, rewards={"coin": float("inf")}), ["finite"],
+        lambda x: wrong_step(x, rewards={"coin": float("inf")}),
+        ["finite"],
     ),
     "not chained": (lambda x: wrong_step(x, state=["moon"]), ["state", "moon"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -245,10 +256,12 @@ def test_a_task_on_both_sides_is_refused_and_test_episodes_are_left_out(capsys):
     write_episodes("e.jsonl", [one, two, of("dev", one)])
     error = refused(capsys, *args)
     assert f"got 1 in train and dev (such as {one.task.id!r})" in error
-    for number, (split, output) in enumerate((
-        ("test", "of split 'train' or 'dev', got none"),
-        ("dev", "expected an episode of split 'train', got none"),
-    )):  # fmt: skip
+    for number, (split, output) in enumerate(
+        (
+            ("test", "of split 'train' or 'dev', got none"),
+            ("dev", "expected an episode of split 'train', got none"),
+        )
+    ):
         write_episodes("e.jsonl", [of(split, one)])
         assert output in refused(capsys, *args[:-3], f"r{number}", *args[-2:])
     write_episodes("e.jsonl", [one, two, of("test", three)])
@@ -265,9 +278,15 @@ def test_nothing_to_imitate_is_said_before_anything_is_fitted(capsys, tmp_path):
     ]
     write_episodes("e.jsonl", lost)
     error = refused(
-        capsys, "quickstart", "--preset", "tiny", "--run-dir", "r",
-        "--episodes", "e.jsonl",
-    )  # fmt: skip
+        capsys,
+        "quickstart",
+        "--preset",
+        "tiny",
+        "--run-dir",
+        "r",
+        "--episodes",
+        "e.jsonl",
+    )
     assert "no successful episode to imitate among the collected" in error
     assert "broke (" in error
     assert not (tmp_path / "r/experience").exists()
@@ -336,8 +355,10 @@ def test_a_server_is_a_setting_of_the_run_and_its_key_is_not(capsys, tmp_path):
     server = Run.open(tmp_path / "runs/tiny-0-server").config.server
     chat = server.chat
     assert (chat.base_url, chat.model, chat.api_key_env) == (
-        "http://h/v1", "default", "NOT_SET",
-    )  # fmt: skip
+        "http://h/v1",
+        "default",
+        "NOT_SET",
+    )
     assert chat.temperature > 0  # what cannot be known is sampled, not averaged
     error = refused(capsys, "pretrain", *args, "--server-key-env", "NOT_SET")
     assert "variable NOT_SET holds no API key" in error
@@ -389,18 +410,23 @@ def test_a_stage_runs_what_it_needs_first(monkeypatch):
 
     called = []
     stages = [
-        dataclasses.replace(
-            s, body=lambda _, n=s.name: called.append(n) or {}
-        )
+        dataclasses.replace(s, body=lambda _, n=s.name: called.append(n) or {})
         for s in table.STAGES.values()
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(cli_runs, "STAGES", StageTable(stages))
     assert tiny("bc", "--env", CORRIDOR) == 0
     assert called == ["collect", "pretrain", "bc"]
     called.clear()
     assert tiny("train") == 0  # the run knows its settings
-    assert called == ["ensemble", "fidelity", "reward_model", "branch", "warmstart",
-                      "dream_check", "train"]  # fmt: skip
+    assert called == [
+        "ensemble",
+        "fidelity",
+        "reward_model",
+        "branch",
+        "warmstart",
+        "dream_check",
+        "train",
+    ]
     called.clear()
     assert tiny("evaluate") == 0
     played = ("random", "expert", "untrained", "bc", "warmstart", "dream")
@@ -411,8 +437,10 @@ def test_a_run_that_stands_keeps_its_settings(capsys, tmp_path):
     from dreamgym.run.directory import Run
 
     more = ["--set", "collect.episodes=10", "--seed", "4"]
-    assert run("collect", "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR,
-               *more) == 0  # fmt: skip
+    assert (
+        run("collect", "--preset", "tiny", "--run-dir", "r", "--env", CORRIDOR, *more)
+        == 0
+    )
     capsys.readouterr()
     assert run("collect", "--run-dir", "r") == 0  # no option again
     assert "done before" in capsys.readouterr().err
@@ -534,8 +562,11 @@ def test_check_has_status_0_with_warnings_only(capsys):
 def test_the_package_is_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "dreamgym", "check", "--env", CORRIDOR],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "keeps the contract" in done.stdout
 
@@ -543,8 +574,13 @@ def test_the_package_is_a_command():
 def test_report_prints_the_table_of_a_finished_run_and_writes_its_page(
     capsys, tmp_path
 ):
-    empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why",
-             "versions": {"dreamgym": "9.9"}}  # fmt: skip
+    empty = {
+        "policies": {},
+        "families": {},
+        "paired": {},
+        "skipped": "skipped: why",
+        "versions": {"dreamgym": "9.9"},
+    }
     Run(tmp_path / "r", preset("tiny"))
     write_episodes(tmp_path / "r/dev.jsonl", [doubles.expert(doubles.task(0, 1, 2))])
     (tmp_path / "r/results.json").write_text(json.dumps(empty))
@@ -659,9 +695,13 @@ def test_help_and_settings_import_no_jax():
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -33,19 +33,28 @@ def chats(count=3):
                 {"role": "assistant", "content": "<think>hm</think> answer"},
                 {"role": "user", "content": "thanks"},
             ],
-            "score": i, "success": i > 0,
+            "score": i,
+            "success": i > 0,
         }
         for i in range(count)
-    ]  # fmt: skip
+    ]
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def test_traces_become_episodes_that_a_run_can_use(capsys, tmp_path):
     (tmp_path / "traces.jsonl").write_text(chats())
     status, out, err = run(
-        capsys, "import", "openai", "traces.jsonl", "--to", "new/mine.jsonl.gz",
-        "--env", "desk", "--family", "support",
-    )  # fmt: skip
+        capsys,
+        "import",
+        "openai",
+        "traces.jsonl",
+        "--to",
+        "new/mine.jsonl.gz",
+        "--env",
+        "desk",
+        "--family",
+        "support",
+    )
     assert (status, err) == (0, "")
     assert out.startswith(
         "new/mine.jsonl.gz: 3 episodes, 3 transitions from openai traces.jsonl\n"

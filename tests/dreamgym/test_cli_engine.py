@@ -54,9 +54,10 @@ def test_a_seed_decides_and_cuts_cut(capsys, directory):
     assert one == same
     assert one["ids"] != other["ids"]
     best = generated(capsys, directory, "--top-k", 1, "--ignore-eos")
-    assert best["ids"] == generated(
-        capsys, directory, "--temperature", 0, "--ignore-eos"
-    )["ids"]  # fmt: skip
+    assert (
+        best["ids"]
+        == generated(capsys, directory, "--temperature", 0, "--ignore-eos")["ids"]
+    )
     np.testing.assert_allclose(best["logprobs"], 0.0, atol=1e-6)
 
 

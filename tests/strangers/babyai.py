@@ -6,8 +6,14 @@ from tests.strangers.common import SeededEnv, Turn
 
 ACTIONS = ("turn left", "turn right", "move forward")
 FACING = (">", "v", "<", "^")
-COLORS = {"r": "red", "g": "green", "b": "blue", "p": "purple", "y": "yellow",
-          "e": "grey"}  # fmt: skip
+COLORS = {
+    "r": "red",
+    "g": "green",
+    "b": "blue",
+    "p": "purple",
+    "y": "yellow",
+    "e": "grey",
+}
 
 
 class GoToObject(SeededEnv):

@@ -63,10 +63,17 @@ def _tasks(kind: type[SeededEnv], split: str) -> tuple[Task, ...]:
     for seed in range(kind.seeds):
         starts.setdefault(env.begin(seed), seed)
     return tuple(
-        Task(id=f"{kind.name}-{seed}", instruction=kind.instruction, env=kind.name,
-             family=kind.name, split=split, options={"seed": seed})
-        for start, seed in starts.items() if split_of(start) == split
-    )  # fmt: skip
+        Task(
+            id=f"{kind.name}-{seed}",
+            instruction=kind.instruction,
+            env=kind.name,
+            family=kind.name,
+            split=split,
+            options={"seed": seed},
+        )
+        for start, seed in starts.items()
+        if split_of(start) == split
+    )
 
 
 def split_of(text: str) -> str:

@@ -34,8 +34,9 @@ class Taxi(SeededEnv):
         )
 
     def view(self, row, col):
-        here = [p for p, at in zip(PLACES, self.env.locs, strict=True)
-                if at == (row, col)]  # fmt: skip
+        here = [
+            p for p, at in zip(PLACES, self.env.locs, strict=True) if at == (row, col)
+        ]
         east = self.walls[1 + row, 2 * col + 2] == b":"
         west = self.walls[1 + row, 2 * col] == b":"
         roads = [d for d, free in (("east", east), ("west", west)) if free]

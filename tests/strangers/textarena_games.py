@@ -118,8 +118,11 @@ class Mastermind(TextArenaGame):
 
     def view(self):
         rows = self.board["history"]
-        lines = [f"tried {' '.join(map(str, r['guess']))} black {r['black']} white "
-                 f"{r['white']}" for r in rows]  # fmt: skip
+        lines = [
+            f"tried {' '.join(map(str, r['guess']))} black {r['black']} white "
+            f"{r['white']}"
+            for r in rows
+        ]
         return "\n".join(lines) or "tried nothing"
 
     def expert(self):

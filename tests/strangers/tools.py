@@ -16,9 +16,12 @@ def numbered(name: str, split: str, instruction) -> list[Task]:
         text, options = instruction(random.Random(seed))
         if split_of(text + str(options)) == split:
             tasks[text + str(options)] = Task(
-                id=f"{name}-{seed}", instruction=text, family=name, split=split,
+                id=f"{name}-{seed}",
+                instruction=text,
+                family=name,
+                split=split,
                 options={**options, "seed": seed},
-            )  # fmt: skip
+            )
     return list(tasks.values())
 
 
@@ -70,8 +73,10 @@ class Calendar(ToolEnv):
             day = rng.choice([d for d in DAYS if d not in busy])
             who = rng.choice(people)
             return f"move the meeting with {who} to {day}", {
-                "busy": busy, "who": who, "day": day
-            }  # fmt: skip
+                "busy": busy,
+                "who": who,
+                "day": day,
+            }
 
         return numbered("calendar", split, task)
 

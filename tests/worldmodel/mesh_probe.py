@@ -15,10 +15,11 @@ from flax import nnx
 SHAPES = {
     "llama": {"num_key_value_heads": 4},
     "lfm2": {
-        "model_type": "lfm2", "layer_types": ("conv", "full_attention"),
+        "model_type": "lfm2",
+        "layer_types": ("conv", "full_attention"),
         "qk_norm": True,
     },
-}  # fmt: skip
+}
 MESHES = ("data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "fsdp=2,tensor=4")
 QUICK = MESHES[2:3]
 PROMPTS = [[3 + b, 1, 4, 1, 5][: 2 + b % 4] for b in range(8)]
@@ -82,10 +83,13 @@ def outcome(model, saved=None, restored=None) -> dict[str, np.ndarray]:
     streams.append([[7]] * 8, columns=8)
     drawn = streams.sample(free_grammar(32, temperature=1.0), keys, max_tokens=12)
     return {
-        "loss": np.asarray(metrics["loss"].value()), "grads": whole(grads),
-        "params": whole(state.params), "greedy": greedy.ids, "logp": greedy.logp,
+        "loss": np.asarray(metrics["loss"].value()),
+        "grads": whole(grads),
+        "params": whole(state.params),
+        "greedy": greedy.ids,
+        "logp": greedy.logp,
         "drawn": drawn.ids,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -19,12 +19,17 @@ PROBE = Path(__file__).with_name("mesh_probe.py")
 def start(out: Path, devices: int, *more: str) -> subprocess.Popen:
     flags = f"--xla_force_host_platform_device_count={devices}"
     env = os.environ | {
-        "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+        "XLA_FLAGS": flags,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
     return subprocess.Popen(
         [sys.executable, str(PROBE), str(out), *more],
-        env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def finish(*running: subprocess.Popen) -> None:

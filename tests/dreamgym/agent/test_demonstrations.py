@@ -71,8 +71,9 @@ def test_the_shortest_win_of_each_task_counts():
     assert [e.success for e in (long, other, short, lost)] == [True] * 3 + [False]
     kept = shortened_wins([long, other, lost, short])
     assert [(e.task, e.source) for e in kept] == [
-        (TASK, "random"), (other.task, "random"),
-    ]  # fmt: skip
+        (TASK, "random"),
+        (other.task, "random"),
+    ]
     assert actions_of(kept[0]) == actions_of(short)
 
 

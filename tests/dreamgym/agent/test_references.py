@@ -13,9 +13,13 @@ TASK = Task(id="t", instruction="book T68", initial_state=STATE)
 RULE = ReferenceRule(frozenset({"book", "costs"}), numbers=True)
 TOK = TextTokenizer.train(["book T25 costs 42"], 400, references=RULE)
 POLICY = Policy(doubles.model(), TOK, PolicyConfig())
-EPISODE = helpers.episode("e", TASK, [
-    helpers.transition(STATE, "book T68", ("T68",), terminated=True, success=True),
-])  # fmt: skip
+EPISODE = helpers.episode(
+    "e",
+    TASK,
+    [
+        helpers.transition(STATE, "book T68", ("T68",), terminated=True, success=True),
+    ],
+)
 
 
 def test_an_action_is_written_and_read_back_with_references():

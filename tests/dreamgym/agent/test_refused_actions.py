@@ -78,9 +78,13 @@ class Undecided(doubles.Scripted):
 def play(policy, **settings):
     envs = RealVectorEnv([doubles.Corridor()], max_steps=8)
     (trajectory,) = rollout(
-        policy, envs, [doubles.task(0, 1, 2)], key=jax.random.key(0), temperature=0.5,
+        policy,
+        envs,
+        [doubles.task(0, 1, 2)],
+        key=jax.random.key(0),
+        temperature=0.5,
         **settings,
-    )  # fmt: skip
+    )
     return [t.action for t in trajectory.episode.transitions], trajectory
 
 
@@ -119,9 +123,12 @@ def test_a_sampled_policy_repeats_no_refused_action():
     policy = type(policy)(policy.model, policy.tokenizer, settings)
     tasks = list(doubles.tasks("train")[:4])
     trajectories = rollout(
-        policy, DreamVectorEnv(doubles.RuleModel(), 4, max_steps=6), tasks,
-        key=jax.random.key(3), temperature=1.0,
-    )  # fmt: skip
+        policy,
+        DreamVectorEnv(doubles.RuleModel(), 4, max_steps=6),
+        tasks,
+        key=jax.random.key(3),
+        temperature=1.0,
+    )
     for t in trajectories:
         memory = RefusedActions()
         for x, turn in zip(t.episode.transitions, t.turns, strict=True):

@@ -61,7 +61,7 @@ def settings(url, **changes):
         "env": dataclasses.replace(base.env, max_episode_steps=3),
         "train": LOOP,
         "fidelity": FidelityConfig(transitions=6),
-    }  # fmt: skip
+    }
     return dataclasses.replace(base, **(parts | changes))
 
 
@@ -169,9 +169,10 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     # The double counts 10 tokens read and 4 written a post; no price is known.
     output = {k: v for k, v in numbers.items() if k.startswith("server")}
     assert output == {
-        "server_requests": len(queries), "server_prompt_tokens": 10 * len(queries),
+        "server_requests": len(queries),
+        "server_prompt_tokens": 10 * len(queries),
         "server_completion_tokens": 4 * len(queries),
-    }  # fmt: skip
+    }
 
     shutil.copytree(prepared.root, tmp_path / "again")
     again, posts = Run.open(tmp_path / "again"), len(server.posts)

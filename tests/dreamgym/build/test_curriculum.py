@@ -31,10 +31,13 @@ class Varying(doubles.Corridor):
         made = doubles.task(o["at"], goal, o["end"], split="generated")
         return [
             dataclasses.replace(
-                made, id=f"varied-{made.id}", initial_state=(), instruction="",
+                made,
+                id=f"varied-{made.id}",
+                initial_state=(),
+                instruction="",
                 lineage=(task.id,),
             )
-        ]  # fmt: skip
+        ]
 
 
 @pytest.fixture

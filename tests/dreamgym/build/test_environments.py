@@ -21,9 +21,10 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
     monkeypatch.setattr(environments.evaluate, "play", lambda *_, **__: played)
     monkeypatch.setattr(environments, "load_policy", lambda *_: None)
     monkeypatch.setattr(
-        environments, "real_envs",
+        environments,
+        "real_envs",
         lambda _: vector.RealVectorEnv([doubles.Corridor()], max_steps=5),
-    )  # fmt: skip
+    )
     run = Run(tmp_path, preset("tiny"))
     tasks = [e.task for e in episodes]
     if scored:

@@ -42,9 +42,10 @@ def both(split, count, lost=("go right", "go left", "go right")):
         e
         for task in doubles.tasks(split)[:count]
         for e in (
-            doubles.expert(task), doubles.episode(task, list(lost), name=f"l-{task.id}")
+            doubles.expert(task),
+            doubles.episode(task, list(lost), name=f"l-{task.id}"),
         )
-    ]  # fmt: skip
+    ]
 
 
 def made(tmp_path, train=40, dev=8, **changes) -> Run:

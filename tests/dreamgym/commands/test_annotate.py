@@ -222,10 +222,22 @@ def test_by_teacher_nothing_is_paid_for_twice(capsys, tmp_path, monkeypatch):
 
     with serving(answering(failing)) as server:
         args = (
-            "in.jsonl", "--to", "out.jsonl", "--by", "teacher", "--server", server.url,
-            "--server-model", "large", "--server-key-env", "TEACHER_KEY",
-            "--price-in", 1e5, "--price-out", 0,
-        )  # fmt: skip
+            "in.jsonl",
+            "--to",
+            "out.jsonl",
+            "--by",
+            "teacher",
+            "--server",
+            server.url,
+            "--server-model",
+            "large",
+            "--server-key-env",
+            "TEACHER_KEY",
+            "--price-in",
+            1e5,
+            "--price-out",
+            0,
+        )
         status, out, err = run(capsys, *args)
         assert (status, out) == (2, "")
         assert "refused" in err
@@ -314,7 +326,7 @@ def test_a_teacher_that_explains_nothing_ends_the_command(
             "NO holds no API key",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_is_said_before_a_file_is_read(
     args, message, capsys, tmp_path
 ):

@@ -104,8 +104,11 @@ def test_runs_of_the_same_settings_are_compared_too(two, tmp_path):
     same = Run(tmp_path / "c", preset("tiny"))  # nothing was played yet
     result = compared([two[0].root, same.root])
     assert result["runs"][1] == {
-        "name": str(same.root), "settings": {}, "policies": {}, "curve": [],
-    }  # fmt: skip
+        "name": str(same.root),
+        "settings": {},
+        "policies": {},
+        "curve": [],
+    }
     assert result["paired"] == [{}]
     assert "- none" in run_comparison.table(result)
     run_comparison.plot(result, tmp_path / "c.png")

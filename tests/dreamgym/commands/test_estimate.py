@@ -32,11 +32,31 @@ from worldmodel.fitting.config import FitConfig
 MICRO = Timings(387 / 4000, 12 / 19144, 480_000, 640, 50_000_000)
 
 RUNS = {  # seconds by stage, compilation included, and the size of the process
-    "default": ({"collect": 12, "pretrain": 152, "fidelity": 11, "warmstart": 48,
-                 "train": 163, "evaluate": 16, "transfer": 158}, 2.2e9),
-    "small": ({"collect": 36, "pretrain": 387, "fidelity": 24, "warmstart": 45,
-               "train": 437, "evaluate": 35, "transfer": 402}, None),
-}  # fmt: skip
+    "default": (
+        {
+            "collect": 12,
+            "pretrain": 152,
+            "fidelity": 11,
+            "warmstart": 48,
+            "train": 163,
+            "evaluate": 16,
+            "transfer": 158,
+        },
+        2.2e9,
+    ),
+    "small": (
+        {
+            "collect": 36,
+            "pretrain": 387,
+            "fidelity": 24,
+            "warmstart": 45,
+            "train": 437,
+            "evaluate": 35,
+            "transfer": 402,
+        },
+        None,
+    ),
+}
 
 
 def parts_of(found, command):

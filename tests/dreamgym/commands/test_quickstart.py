@@ -31,10 +31,13 @@ def begin(root, *args):
     cache = Path(tempfile.gettempdir()) / "dreamgym-tests-jax"
     command = [sys.executable, "-m", "dreamgym.cli", "quickstart", "--preset", "tiny"]
     return subprocess.Popen(
-        [*command, "--run-dir", str(root), *args], cwd=ROOT, text=True,
+        [*command, "--run-dir", str(root), *args],
+        cwd=ROOT,
+        text=True,
         env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def finish(process):
@@ -53,9 +56,14 @@ def check_policy(row, limit):
     assert 0.0 <= s["low"] <= s["mean"] <= s["high"] <= 1.0
     assert math.isclose(s["mean"] * s["episodes"], round(s["mean"] * s["episodes"]))
     assert row.keys() == {
-        "success", "mean_return", "mean_steps", "invalid_action_rate",
-        "real_transitions", "errors", *(["note"] if "note" in row else []),
-    }  # fmt: skip
+        "success",
+        "mean_return",
+        "mean_steps",
+        "invalid_action_rate",
+        "real_transitions",
+        "errors",
+        *(["note"] if "note" in row else []),
+    }
     assert 1.0 <= row["mean_steps"] <= limit
     assert 0.0 <= row["invalid_action_rate"] <= 1.0
     return s["episodes"] + s["unscored"]
@@ -121,8 +129,11 @@ def check_costs(root, policies, *, killed):
     assert cost["warmstart"] == collected + branches + chosen
     watched = marks["train"]["real_transitions"]
     assert cost["dream"] == cost["warmstart"] + replays + watched
-    for name, before in (("s2r", "dream"), ("real_only", "warmstart"),
-                         ("real_only_total", "warmstart")):  # fmt: skip
+    for name, before in (
+        ("s2r", "dream"),
+        ("real_only", "warmstart"),
+        ("real_only_total", "warmstart"),
+    ):
         spent = cost[name] - cost[before]
         assert spent == marks[name]["real_transitions"] > 0
 
@@ -194,9 +205,16 @@ def test_every_file_of_a_run_is_declared_by_a_stage(corridor):
     markers = {f"stages/{name}.json" for name in STAGES}
     left = {f for f in left if not f.endswith(".steps")}  # counts of real steps
     report = {
-        ".lock", "manifest.json", "metrics.jsonl", "results.json", "table.md",
-        "plots/curves.png", "plots/success.png", "report.html", "report/episodes.json",
-    }  # fmt: skip
+        ".lock",
+        "manifest.json",
+        "metrics.jsonl",
+        "results.json",
+        "table.md",
+        "plots/curves.png",
+        "plots/success.png",
+        "report.html",
+        "report/episodes.json",
+    }
     assert left == markers | report
 
 
@@ -225,8 +243,13 @@ def test_another_seed_is_another_run_and_fine_tuning_can_wait(corridor, tmp_path
     assert "| dream |" in out
     early = results(tmp_path / "run")
     assert early["policies"].keys() == {
-        "random", "expert", "untrained", "bc", "warmstart", "dream",
-    }  # fmt: skip
+        "random",
+        "expert",
+        "untrained",
+        "bc",
+        "warmstart",
+        "dream",
+    }
     finish(begin(*command))
     other = check_results(tmp_path / "run", seed=1)
     for name, row in early["policies"].items():

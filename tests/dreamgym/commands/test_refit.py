@@ -32,17 +32,21 @@ def source(tmp_path, train, dev) -> Run:
 def test_a_task_keeps_its_side_and_a_name_its_episode(tmp_path):
     old = source(tmp_path, [episode(0)], [episode(1, split="dev")])
     fresh = [
-        episode(0, split="dev"), episode(1, name="again"), episode(2, name="e1"),
+        episode(0, split="dev"),
+        episode(1, name="again"),
+        episode(2, name="e1"),
         episode(2, name="more"),
-    ]  # fmt: skip
+    ]
     write_episodes(tmp_path / "new.jsonl", fresh)
     train, dev = run_episodes.joined(old, str(tmp_path / "new.jsonl"))
     # place-0 was trained on, whatever the file says; place-1 was held out.
     assert [(e.id, e.task.id) for e in dev] == [("e1", "place-1"), ("again", "place-1")]
     assert [(e.id, e.task.id) for e in train] == [
-        ("e0", "place-0"), ("e0#2", "place-0"), ("e1#2", "place-2"),
+        ("e0", "place-0"),
+        ("e0#2", "place-0"),
+        ("e1#2", "place-2"),
         ("more", "place-2"),
-    ]  # fmt: skip
+    ]
     assert {e.task.split for e in train} == {"train"}
     assert {e.task.split for e in dev} == {"dev"}
 

@@ -28,10 +28,12 @@ def episode(name, family, won):
 
 def test_won_and_lost_episodes_of_different_families_are_chosen():
     episodes = [
-        episode("a", "coin", False), episode("b", "coin", True),
-        episode("c", "coin", True), episode("d", "map", False),
+        episode("a", "coin", False),
+        episode("b", "coin", True),
+        episode("c", "coin", True),
+        episode("d", "map", False),
         episode("e", "map", True),
-    ]  # fmt: skip
+    ]
     chosen = report.choose_episodes(episodes, 3)
     assert [e.id for e in chosen] == ["b", "d", "c"]  # won, lost of another, won
     lost = [e for e in episodes if not e.success]
@@ -87,8 +89,9 @@ def test_a_dream_that_does_not_answer_leaves_the_rest_of_the_page(run, monkeypat
 
     monkeypatch.setattr(report, "load_experience", lost)
     assert report.episode_views(run) == (
-        [], "None: the experience model gave no answer (the server is gone)."
-    )  # fmt: skip
+        [],
+        "None: the experience model gave no answer (the server is gone).",
+    )
 
 
 def test_the_command_of_a_run_repeats_it():
@@ -97,9 +100,13 @@ def test_the_command_of_a_run_repeats_it():
     )
     config = changed_by(
         preset("default"),
-        {"env.id": "my mod:Env", "pretrain.permute_outcomes": True,
-         "train.tasks_per_update": 5, "experience.full_state": True},
-    )  # fmt: skip
+        {
+            "env.id": "my mod:Env",
+            "pretrain.permute_outcomes": True,
+            "train.tasks_per_update": 5,
+            "experience.full_state": True,
+        },
+    )
     assert report.repeat_command(config) == (
         "dreamgym control shuffled --preset default --seed 0 --env 'my mod:Env' "
         "--set experience.full_state=true --set train.tasks_per_update=5"

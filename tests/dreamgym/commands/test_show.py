@@ -61,9 +61,12 @@ def test_a_page_holds_the_step_and_the_whole_episode(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [({"episode": "yours"}, ["yours", "mine"]), ({"step": 4}, ["1 to 3", "4"]),
-     ({"step": 0}, ["1 to 3"])],
-)  # fmt: skip
+    [
+        ({"episode": "yours"}, ["yours", "mine"]),
+        ({"step": 4}, ["1 to 3", "4"]),
+        ({"step": 0}, ["1 to 3"]),
+    ],
+)
 def test_what_is_not_there_is_named(run, more, words):
     with pytest.raises(RunError) as error:
         shown(run, **more)

@@ -59,8 +59,9 @@ def test_cells_are_every_combination(tmp_path):
     last = configs[-1]
     assert (last.seed, last.collect.episodes, last.experience.history) == (1, 30, 0)
     assert (configs[0].env.id, configs[0].experience.history) == (
-        "tests.doubles:Corridor", preset("tiny").experience.history,
-    )  # fmt: skip
+        "tests.doubles:Corridor",
+        preset("tiny").experience.history,
+    )
 
 
 def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
@@ -72,9 +73,11 @@ def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
     lines = study.table(grid, tmp_path / "r").splitlines()
     assert lines[0] == "| variant | collect.episodes | seeds | episodes |"
     assert lines[2:] == [
-        "| all | 20 | 1 of 2 | 20 |", "| all | 30 | 1 of 2 | 30 |",
-        "| no history | 20 | 0 of 2 |  |", "| no history | 30 | 0 of 2 |  |",
-    ]  # fmt: skip
+        "| all | 20 | 1 of 2 | 20 |",
+        "| all | 30 | 1 of 2 | 30 |",
+        "| no history | 20 | 0 of 2 |  |",
+        "| no history | 30 | 0 of 2 |  |",
+    ]
     capsys.readouterr()
     study.compute(grid, first, tmp_path / "r")
     assert "done before" in capsys.readouterr().err
@@ -217,23 +220,28 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         won = run.config.experience.history > 0
         episodes = [
             Episode(
-                id=f"e{i}", task=Task(id=f"g{i}", instruction="go", family=family),
+                id=f"e{i}",
+                task=Task(id=f"g{i}", instruction="go", family=family),
                 transitions=(Transition(state=("a",), action="go", next_state=("b",)),),
-                source="test", success=success,
+                source="test",
+                success=success,
             )
             for i, (family, success) in enumerate(
                 [("long", won), ("short", True), ("long", None)]
             )
-        ]  # fmt: skip
+        ]
         write_episodes(run.path("test/bc.jsonl"), episodes)
         return {}
 
     collect = Stage("collect", lambda _: {"episodes": 3})
     warmstart = Stage("warmstart", lambda _: {}, needs=("collect",))
     evaluate = Stage(
-        "evaluate/bc", play, needs=("warmstart",), reads=("experience.history",),
+        "evaluate/bc",
+        play,
+        needs=("warmstart",),
+        reads=("experience.history",),
         writes=("test/bc.jsonl",),
-    )  # fmt: skip
+    )
     table = StageTable([collect, warmstart, evaluate])
     monkeypatch.setattr(study, "STAGES", table)
     for cell in study.cells(of):
@@ -469,8 +477,9 @@ def test_games_of_an_environment_that_was_down_are_played_again(
     with monkeypatch.context() as down:
         down.setattr(doubles.Corridor, "reset", lambda *_, **__: 1 / 0)
         with pytest.raises(ConnectionError, match="began none of 3 tasks: ZeroDiv"):
-            study.confirm(grid := study.read_study(path), next(study.cells(grid)),
-                             root, 3)  # fmt: skip
+            study.confirm(
+                grid := study.read_study(path), next(study.cells(grid)), root, 3
+            )
     with monkeypatch.context() as broken:
         broken.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
         assert cli.main(command) == 2

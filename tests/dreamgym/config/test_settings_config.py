@@ -215,9 +215,10 @@ def test_every_setting_has_a_docstring(cls):
     missing = [
         f.name
         for f in dataclasses.fields(cls)
-        if not texts.get(f.name) and not dataclasses.is_dataclass(hints[f.name])
+        if not texts.get(f.name)
+        and not dataclasses.is_dataclass(hints[f.name])
         and not any(map(dataclasses.is_dataclass, typing.get_args(hints[f.name])))
-    ]  # fmt: skip
+    ]
     assert missing == []
     assert cls.__doc__.splitlines()[0].endswith((".", ":"))
 

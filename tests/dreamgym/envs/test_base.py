@@ -124,8 +124,11 @@ def test_what_numpy_says_can_be_written():
 def test_an_action_is_invalid_as_told_else_where_nothing_changed():
     (t,) = doubles.episode(TASKS[0], ["go right"]).transitions
     same = dataclasses.replace(t, next_state=t.state)
-    for output, moved, stuck in ((None, False, True), (True, True, True),
-                               (False, False, False)):  # fmt: skip
+    for output, moved, stuck in (
+        (None, False, True),
+        (True, True, True),
+        (False, False, False),
+    ):
         assert base.counts_as_invalid(dataclasses.replace(t, invalid=output)) is moved
         assert (
             base.counts_as_invalid(dataclasses.replace(same, invalid=output)) is stuck
@@ -151,8 +154,10 @@ def test_tasks_that_cannot_be_begun_or_written_stay_as_they_are(capsys):
     assert results[3] == given[3]
     output = capsys.readouterr().err.splitlines()
     assert [line.split("begun: ")[1].split(":")[0] for line in output] == [
-        "RuntimeError", "UnicodeEncodeError", "TypeError",
-    ]  # fmt: skip
+        "RuntimeError",
+        "UnicodeEncodeError",
+        "TypeError",
+    ]
     with pytest.raises(UnicodeEncodeError):
         base.begin(Odd(), TASKS[1])
     with pytest.raises(ConnectionError, match="began none of 2 tasks: UnicodeEnc"):

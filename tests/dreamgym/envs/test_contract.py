@@ -211,8 +211,11 @@ def varied(told, **changes):
     class Varied(doubles.Corridor):
         def variations(self, task, rng):
             del rng
-            made = {"id": f"{task.id}-{told()}", "split": "generated",
-                    "lineage": (task.id,)} | changes  # fmt: skip
+            made = {
+                "id": f"{task.id}-{told()}",
+                "split": "generated",
+                "lineage": (task.id,),
+            } | changes
             return [dataclasses.replace(task, **made)]
 
     return Varied

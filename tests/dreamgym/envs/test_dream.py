@@ -21,8 +21,10 @@ def test_slots_live_apart_and_end_as_the_model_says():
     steps = envs.step(["go right", "go left", "go left"])
     assert [s.state[0] for s in steps] == ["at 1", "at 1", "at 0"]
     assert [(s.terminated, s.success) for s in steps] == [
-        (False, False), (False, False), (True, False),
-    ]  # fmt: skip
+        (False, False),
+        (False, False),
+        (True, False),
+    ]
     steps = envs.step(["take coin", "go right", "go right"])
     won, going, over = steps
     assert (won.terminated, won.truncated, won.success) == (True, False, True)

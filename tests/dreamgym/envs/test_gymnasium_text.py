@@ -31,8 +31,10 @@ def test_numbers_are_named_plainly():
     assert base.take(env, "action 2").state == ("observation 1", "reward 0")
     step = base.take(env, "go left")
     assert (step.state[-1], step.invalid, step.terminated) == (
-        "unknown action", True, False
-    )  # fmt: skip
+        "unknown action",
+        True,
+        False,
+    )
 
 
 def test_a_tuple_is_its_numbers_and_decode_its_parts():
@@ -47,9 +49,12 @@ def test_a_tuple_is_its_numbers_and_decode_its_parts():
 
 @pytest.mark.parametrize(
     ("spec", "last_reward"),
-    [(FROZEN, 1.0), (f"gymnasium:{newest('Taxi')}", 20.0),
-     (f"gymnasium:{newest('CliffWalking')}", -1.0)],
-)  # fmt: skip
+    [
+        (FROZEN, 1.0),
+        (f"gymnasium:{newest('Taxi')}", 20.0),
+        (f"gymnasium:{newest('CliffWalking')}", -1.0),
+    ],
+)
 def test_the_shortest_plan_wins_whatever_an_end_pays(spec, last_reward):
     env, *_ = begun(spec, seed=3)
     plan = env.expert()
@@ -66,8 +71,10 @@ def test_a_hole_is_an_end_without_success():
     for action in ("action 1", "action 2"):  # down, then right into the hole at 5
         step = base.take(env, action)
     assert (step.state[0], step.terminated, step.success) == (
-        "observation 5", True, False
-    )  # fmt: skip
+        "observation 5",
+        True,
+        False,
+    )
 
 
 def test_who_draws_lots_says_so_and_has_no_expert():

@@ -53,9 +53,13 @@ def promised(real, dream, old, new, discount, r_max=1.0):
     gain = float(visits(dream, old, discount) @ (new * (q - v[:, None])).sum(1))
     eps_r, eps_p = errors(real, dream)
     return bounds.theorem1(
-        gain=gain, delta=divergence(new, old), eps_r=eps_r, eps_p=eps_p,
-        discount=discount, r_max=r_max,
-    )  # fmt: skip
+        gain=gain,
+        delta=divergence(new, old),
+        eps_r=eps_r,
+        eps_p=eps_p,
+        discount=discount,
+        r_max=r_max,
+    )
 
 
 def world(rng, states, actions, sharp):
@@ -74,11 +78,14 @@ def near(rng, real, size):
 
 @settings(max_examples=300, deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1), states=st.integers(1, 6), actions=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+    states=st.integers(1, 6),
+    actions=st.integers(1, 4),
     discount=st.sampled_from([0.0, 0.3, 0.9, 0.99]),
     error=st.sampled_from([0.0, 1e-3, 0.1, 1.0]),
-    step=st.sampled_from([0.0, 1e-3, 0.1, 1.0]), sharp=st.sampled_from([0.05, 1.0]),
-)  # fmt: skip
+    step=st.sampled_from([0.0, 1e-3, 0.1, 1.0]),
+    sharp=st.sampled_from([0.05, 1.0]),
+)
 def test_the_bound_never_fails(seed, states, actions, discount, error, step, sharp):
     rng = np.random.default_rng(seed)
     real = world(rng, states, actions, sharp)
@@ -129,9 +136,12 @@ def test_without_its_term_a_world_breaks_the_bound(wrong, term):
     eps = dict(zip(("eps_r", "eps_p"), errors(real, dream), strict=True))
     assert [k for k, v in eps.items() if v > 0] == [term]
     without = bounds.theorem1(
-        gain=whole.gain * (1 - discount), delta=divergence(new, old),
-        **(eps | {term: 0.0}), discount=discount, r_max=1.0,
-    )  # fmt: skip
+        gain=whole.gain * (1 - discount),
+        delta=divergence(new, old),
+        **(eps | {term: 0.0}),
+        discount=discount,
+        r_max=1.0,
+    )
     assert gained < without.total
 
 
@@ -170,9 +180,16 @@ def test_what_the_bound_says_in_words(eps_p, gain, message):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"discount": 1.0}, {"discount": -0.1}, {"delta": -1.0}, {"eps_r": -1.0},
-              {"eps_p": float("nan")}, {"r_max": -1.0}],
-)  # fmt: skip
+    "wrong",
+    [
+        {"discount": 1.0},
+        {"discount": -0.1},
+        {"delta": -1.0},
+        {"eps_r": -1.0},
+        {"eps_p": float("nan")},
+        {"r_max": -1.0},
+    ],
+)
 def test_what_cannot_be_is_refused(wrong):
     good = dict.fromkeys(("gain", "delta", "eps_r", "eps_p", "r_max", "discount"), 0.1)
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -10,12 +10,22 @@ from dreamgym.evaluation.metric_names import PANELS, Line, Panel
 from tests.dreamgym.evaluation.hostile import ATTACK
 
 LOOP = [
-    {"update": 1, "success": 0.25, "unscored_rollouts": 2.0, "rollouts": 8.0,
-     "success/coin": 0.5},
+    {
+        "update": 1,
+        "success": 0.25,
+        "unscored_rollouts": 2.0,
+        "rollouts": 8.0,
+        "success/coin": 0.5,
+    },
     {"update": 2, "unscored_rollouts": 8.0, "rollouts": 8.0, "kl": float("nan")},
-    {"update": 3, "success": 0.75, "unscored_rollouts": 0.0, "rollouts": 8.0,
-     "success/map": 1.0},
-]  # fmt: skip
+    {
+        "update": 3,
+        "success": 0.75,
+        "unscored_rollouts": 0.0,
+        "rollouts": 8.0,
+        "success/map": 1.0,
+    },
+]
 FIT = [{"step": 10, "loss": 1.0, "held_out/loss": 2.0}, {"step": 20, "loss": 0.5}]
 
 
@@ -40,8 +50,9 @@ def test_a_metric_can_be_a_share_of_another():
 def test_a_prefix_stands_for_all_families():
     panel = Panel("t", "c", prefix="success/")
     assert lines(panel, dream=LOOP) == {
-        "dream, coin": ((1,), (0.5,), "-"), "dream, map": ((3,), (1.0,), "-"),
-    }  # fmt: skip
+        "dream, coin": ((1,), (0.5,), "-"),
+        "dream, map": ((3,), (1.0,), "-"),
+    }
 
 
 def test_a_fit_is_drawn_by_step_and_what_is_no_number_is_left_out():
@@ -55,9 +66,11 @@ def test_only_panels_with_a_line_become_figures():
     results = curves.figures({"dream": LOOP, "fit": FIT})
     titles = [f["title"] for f in results]
     assert titles == [
-        "Success of rollouts", "Success by family", "Groups with a signal",
+        "Success of rollouts",
+        "Success by family",
+        "Groups with a signal",
         "Held-out loss of fits",
-    ]  # fmt: skip
+    ]
     assert all(f["uri"].startswith("data:image/svg+xml;base64,") for f in results)
     assert curves.figures({}) == []
 

@@ -94,10 +94,11 @@ class Fog:
     def predict(self, queries):
         self.queries += queries
         return [
-            Prediction(("fog",), 0.0, "lose" if q.state == ("fog",) else "go", "",
-                       0.5, None)
+            Prediction(
+                ("fog",), 0.0, "lose" if q.state == ("fog",) else "go", "", 0.5, None
+            )
             for q in queries
-        ]  # fmt: skip
+        ]
 
     def vary(self, tasks, *, key):
         raise AssertionError(f"no task is varied, got {tasks} and {key}")

@@ -23,9 +23,13 @@ def test_one_episode_a_game_in_order():
     policy = doubles.Scripted(doubles.expert_rule)
     messages = []
     results = evaluate.play(
-        policy, envs(), games, seed=0, temperature=0.5,
+        policy,
+        envs(),
+        games,
+        seed=0,
+        temperature=0.5,
         progress=lambda *x: messages.append(x),
-    )  # fmt: skip
+    )
     assert [t.episode.task for t in results] == games
     assert messages[-1] == (5, 5)
 
@@ -46,28 +50,39 @@ def test_the_noise_of_a_game_is_the_same_for_every_policy():
 def test_summary_by_hand():
     b, c = (dataclasses.replace(A, id=name) for name in "bc")
     rows = [
-        doubles.trajectory(A, WIN), doubles.trajectory(b, LOSE),
-        doubles.trajectory(c, LOSE), doubles.trajectory(A, ["fly"], error="broke"),
-    ]  # fmt: skip
+        doubles.trajectory(A, WIN),
+        doubles.trajectory(b, LOSE),
+        doubles.trajectory(c, LOSE),
+        doubles.trajectory(A, ["fly"], error="broke"),
+    ]
     got = evaluate.summary(rows, real_transitions=12)
     low, high = wilson(1, 3)
     assert got == {
-        "success": {"mean": 1 / 3, "low": low, "high": high, "episodes": 3,
-                    "unscored": 1},
+        "success": {
+            "mean": 1 / 3,
+            "low": low,
+            "high": high,
+            "episodes": 3,
+            "unscored": 1,
+        },
         "errors": {"broke": 1},
         "mean_return": pytest.approx(1 / 3),
         "mean_steps": 2.0,
         "invalid_action_rate": pytest.approx(2 / 6),
         "real_transitions": 12,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("rows", [[], [doubles.trajectory(A, ["fly"], error="x")]])
 def test_a_policy_without_a_scored_episode_has_no_numbers(rows):
     got = evaluate.summary(rows, real_transitions=0)
     assert got["success"] == {
-        "mean": None, "low": 0.0, "high": 1.0, "episodes": 0, "unscored": len(rows),
-    }  # fmt: skip
+        "mean": None,
+        "low": 0.0,
+        "high": 1.0,
+        "episodes": 0,
+        "unscored": len(rows),
+    }
     assert got["mean_return"] is got["mean_steps"] is got["invalid_action_rate"] is None
 
 

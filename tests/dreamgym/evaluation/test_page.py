@@ -74,8 +74,15 @@ def test_a_figure_is_an_image_that_can_name_anything():
 
 def test_a_page_is_written_whole(tmp_path):
     path = tmp_path / "deep/x.html"
-    view = {"title": "t", "id": "i", "family": "", "source": "s", "real_outcome": "o",
-            "dreamed_outcome": "", "steps": []}  # fmt: skip
+    view = {
+        "title": "t",
+        "id": "i",
+        "family": "",
+        "source": "s",
+        "real_outcome": "o",
+        "dreamed_outcome": "",
+        "steps": [],
+    }
     page.write(path, "episodes.html", title="a < b", single=view, view=view, legend=())
     text = path.read_text()
     assert "<title>a &lt; b</title>" in text

@@ -13,10 +13,17 @@ from tests.dreamgym.evaluation import hostile, test_run_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--allow-file-access-from-files", "--virtual-time-budget=20000",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--allow-file-access-from-files",
+    "--virtual-time-budget=20000",
+)
 WIDTHS = {"phone": 390, "desktop": 1280}
 
 pytestmark = [
@@ -68,8 +75,11 @@ def opened(pages, folder):
     command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     done = subprocess.run(
         [*command, frames(pages, folder).as_uri()],
-        capture_output=True, text=True, timeout=180, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
     results = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.DOTALL)
     assert results, done.stderr[-2000:]
     assert results[1], done.stderr[-2000:]
@@ -92,9 +102,13 @@ def hostile_pages(folder):
     scorecard_page.write_page(scorecard, folder / "b.html")
     (view,) = about.episodes
     page.write(
-        folder / "c.html", "episodes.html", title=hostile.ATTACK, single=view,
-        view=view, legend=LEGEND,
-    )  # fmt: skip
+        folder / "c.html",
+        "episodes.html",
+        title=hostile.ATTACK,
+        single=view,
+        view=view,
+        legend=LEGEND,
+    )
     names = {"report": "a", "scorecard": "b", "show": "c"}
     return {n: (folder / f"{f}.html").read_text() for n, f in names.items()}
 

@@ -14,12 +14,18 @@ from dreamgym.evaluation import report
 def row(mean, episodes=40, unscored=0, **changes):
     low, high = (0.0, 1.0) if mean is None else (mean - 0.125, mean + 0.125)
     return {
-        "success": {"mean": mean, "low": low, "high": high, "episodes": episodes,
-                    "unscored": unscored},
-        "mean_return": mean, "mean_steps": None if mean is None else 7.25,
+        "success": {
+            "mean": mean,
+            "low": low,
+            "high": high,
+            "episodes": episodes,
+            "unscored": unscored,
+        },
+        "mean_return": mean,
+        "mean_steps": None if mean is None else 7.25,
         "invalid_action_rate": None if mean is None else 0.0625,
         "real_transitions": 12345,
-    } | changes  # fmt: skip
+    } | changes
 
 
 def results():
@@ -44,9 +50,15 @@ def test_the_table_says_what_was_measured():
     text = report.table(results())
     pooled, coin = cells(text, "dream")
     assert pooled == [
-        "dream", "50.0 %", "37.5 % to 62.5 %", "40 (+3 unscored)", "0.50", "7.25",
-        "6.2 %", "12,345",
-    ]  # fmt: skip
+        "dream",
+        "50.0 %",
+        "37.5 % to 62.5 %",
+        "40 (+3 unscored)",
+        "0.50",
+        "7.25",
+        "6.2 %",
+        "12,345",
+    ]
     assert coin[1] == "75.0 %"
     assert cells(text, "bc")[1][1:7] == ["-", "0.0 % to 100.0 %", "0", "-", "-", "-"]
     assert text.index("all families") < text.index("coin")
@@ -126,9 +138,13 @@ def test_the_table_is_drawn_on_a_terminal_and_markdown_elsewhere(is_terminal):
     result["policies"] = {"[bold]x\x1b[2J": row(0.5, note="learned nothing")}
     result |= {"paired": {}, "verdict": ["A verdict."]}
     console = Console(
-        file=file, width=120, force_terminal=is_terminal, markup=False, highlight=False,
+        file=file,
+        width=120,
+        force_terminal=is_terminal,
+        markup=False,
+        highlight=False,
         color_system=None,
-    )  # fmt: skip
+    )
     report.print_table(result, console)
     text = file.getvalue()
     assert ("| policy | success |" in text) == (not is_terminal)

@@ -16,11 +16,16 @@ from tests.dreamgym.evaluation.test_scorecard_page import card
 
 def facts(text="plain", episodes=()):
     return RunFacts(
-        title=text, request=[("command", text), (text, text)], settings=[text],
-        stages=[{"name": text, "seconds": text, "real": text}], episodes=episodes,
-        episodes_text=text, next_steps=[(text, [text])], scorecard_command=text,
+        title=text,
+        request=[("command", text), (text, text)],
+        settings=[text],
+        stages=[{"name": text, "seconds": text, "real": text}],
+        episodes=episodes,
+        episodes_text=text,
+        next_steps=[(text, [text])],
+        scorecard_command=text,
         version=text,
-    )  # fmt: skip
+    )
 
 
 def written(tmp_path, found, about, curves=None):
@@ -64,8 +69,15 @@ def test_the_verdict_stands_first_and_is_made_up_where_there_is_none(tmp_path):
     result["policies"]["dream"]["note"] = "learned nothing"
     text = words(written(tmp_path, result, facts()))
     assert "The policy dream succeeds" not in text
-    at = [text.index(x) for x in ("One &lt; two.", "Three.", "dream: learned nothing.",
-                                  "What was asked")]  # fmt: skip
+    at = [
+        text.index(x)
+        for x in (
+            "One &lt; two.",
+            "Three.",
+            "dream: learned nothing.",
+            "What was asked",
+        )
+    ]
     assert at == sorted(at)
 
 
@@ -110,9 +122,12 @@ def hostile(text=ATTACK):
     )
     real = one.real.__class__(state=(text,), action=text, next_state=(text, "x"))
     episode = EPISODE.__class__(
-        id=text, source=text, success=True, transitions=(real,),
+        id=text,
+        source=text,
+        success=True,
+        transitions=(real,),
         task=EPISODE.task.__class__(id=text, instruction=text, family=text),
-    )  # fmt: skip
+    )
     bad = one._replace(real=real, dreamed=answer, recalled=((0.5, real),))
     view = episode_view(episode, [bad], as_lines)
     rows = [{"update": 1, f"success/{text}": 0.5}]

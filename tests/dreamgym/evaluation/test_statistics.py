@@ -140,8 +140,11 @@ def test_draws_may_be_few_and_the_seed_decides():
 def test_nothing_says_nothing_and_unequal_lengths_are_refused():
     got = paired_difference([], [], seed=0)
     assert (got["mean"], got["low"], got["high"], got["episodes"]) == (
-        None, None, None, 0,
-    )  # fmt: skip
+        None,
+        None,
+        None,
+        0,
+    )
     assert difference_text(got) == "none (no game was scored for both)"
     assert difference_text({"mean": 0.1, "low": -0.2, "high": 0.4}) == (
         "+0.100 [-0.200, +0.400]"

@@ -8,9 +8,12 @@ from dreamgym.evaluation.statistics import wilson, wilson_of
 from dreamgym.evaluation.study_table import Row
 
 COLUMNS = {
-    "trained": "test/dream", "coin": "test/dream/coin",
-    "gain": "test/dream - test/bc", "exact": "fidelity.exact.all", "seconds": "s.x",
-}  # fmt: skip
+    "trained": "test/dream",
+    "coin": "test/dream/coin",
+    "gain": "test/dream - test/bc",
+    "exact": "fidelity.exact.all",
+    "seconds": "s.x",
+}
 
 
 def cell(seed, dream, bc, **values):
@@ -22,7 +25,7 @@ def cell(seed, dream, bc, **values):
             "success": {"dream": won[d], "bc": won[b]},
         }
         for i, (d, b) in enumerate(zip(dream, bc, strict=True))
-    }  # fmt: skip
+    }
     return {"settings": {"seed": seed}, "values": values, "games": games}
 
 
@@ -97,9 +100,16 @@ def test_games_played_by_several_seeds_are_one_draw():
 
 
 @pytest.mark.parametrize(
-    "path", ["test/", "test/a - b", "test/a/x - test/b", "test/a - test/b - test/c",
-             "test/a/b/c", "test/a-test/b - fidelity.x"],
-)  # fmt: skip
+    "path",
+    [
+        "test/",
+        "test/a - b",
+        "test/a/x - test/b",
+        "test/a - test/b - test/c",
+        "test/a/b/c",
+        "test/a-test/b - fidelity.x",
+    ],
+)
 def test_a_path_that_is_none_is_refused(path):
     with pytest.raises(ValueError, match="expected test/POLICY"):
         study_table.SuccessColumn.of(path)

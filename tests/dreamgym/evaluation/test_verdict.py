@@ -12,18 +12,24 @@ from dreamgym.evaluation.verdict import (
     verdict,
 )
 
-SOUND = {"exact": {"predictable": {"mean": 0.95, "count": 200}},
-         "done": {"recall": {"mean": 1.0, "count": 40}}}  # fmt: skip
+SOUND = {
+    "exact": {"predictable": {"mean": 0.95, "count": 200}},
+    "done": {"recall": {"mean": 1.0, "count": 40}},
+}
 STAGES = {
-    "bc": {"imitated_episodes": 60}, "collect": {"successes": 80, "episodes": 300},
-    "dream_check": {"disagrees": False}, "train": {"kl": 0.1},
-}  # fmt: skip
+    "bc": {"imitated_episodes": 60},
+    "collect": {"successes": 80, "episodes": 300},
+    "dream_check": {"disagrees": False},
+    "train": {"kl": 0.1},
+}
 CURVE = [{"informative_groups": 0.5, "rollouts": 96.0, "unscored_rollouts": 0.0}]
 
 
 def row(success, games=120, invalid=0.05):
-    return {"success": {"mean": success, "episodes": games},
-            "invalid_action_rate": invalid}  # fmt: skip
+    return {
+        "success": {"mean": success, "episodes": games},
+        "invalid_action_rate": invalid,
+    }
 
 
 def evidence(*, fidelity=SOUND, stages=STAGES, curve=CURVE, paired=None, **rates):
@@ -102,26 +108,56 @@ def scored(part, name, mean, count):
 @pytest.mark.parametrize(
     ("some", "name", "message", "advice"),
     [
-        (with_stage(bc={"imitated_episodes": 7}), "few demonstrations", "only 7 won",
-         "collect."),
-        (with_stage(collect={"successes": 3, "episodes": 300}),
-         "few episodes that were won", "Only 3 of 300", "collect.expert_weight"),
-        (scored("exact", "predictable", 0.05, 200), "low fidelity",
-         "5 % of 200 predictable next states right", "pretrain.fit.steps"),
+        (
+            with_stage(bc={"imitated_episodes": 7}),
+            "few demonstrations",
+            "only 7 won",
+            "collect.",
+        ),
+        (
+            with_stage(collect={"successes": 3, "episodes": 300}),
+            "few episodes that were won",
+            "Only 3 of 300",
+            "collect.expert_weight",
+        ),
+        (
+            scored("exact", "predictable", 0.05, 200),
+            "low fidelity",
+            "5 % of 200 predictable next states right",
+            "pretrain.fit.steps",
+        ),
         (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
-        (with_stage(dream_check={"disagrees": True, "sentence": "the dream is wrong"}),
-         "wrong about the policy", "The dream is wrong.", "collect.noisy_weight"),
-        (evidence(warmstart=row(0.4, invalid=0.93)), "invalid actions",
-         "93 % of the warm start's actions", "demonstrations"),
-        (evidence(bc=0.4, curve=[{"informative_groups": x} for x in (0.0, 0.1)]),
-         "little signal", "In 5 % of the groups", "group_size"),
-        (evidence(bc=0.4, curve=[{"rollouts": 16.0, "unscored_rollouts": 14.0}]),
-         "broken rollouts", "88 % of the rollouts", "retries"),
+        (
+            with_stage(
+                dream_check={"disagrees": True, "sentence": "the dream is wrong"}
+            ),
+            "wrong about the policy",
+            "The dream is wrong.",
+            "collect.noisy_weight",
+        ),
+        (
+            evidence(warmstart=row(0.4, invalid=0.93)),
+            "invalid actions",
+            "93 % of the warm start's actions",
+            "demonstrations",
+        ),
+        (
+            evidence(bc=0.4, curve=[{"informative_groups": x} for x in (0.0, 0.1)]),
+            "little signal",
+            "In 5 % of the groups",
+            "group_size",
+        ),
+        (
+            evidence(bc=0.4, curve=[{"rollouts": 16.0, "unscored_rollouts": 14.0}]),
+            "broken rollouts",
+            "88 % of the rollouts",
+            "retries",
+        ),
         (with_stage(train={"kl": 2.5}), "large KL", "2.5 nats", "learning_rate"),
         # Half of the 60 games: 1.96 sqrt(0.5 / 60) = 0.179.
         (evidence(bc=row(0.4, 60)), "few test games", "ences of 0.18", "evaluate"),
     ],
-)  # fmt: skip
+)
 def test_each_cause_is_named_with_its_numbers_and_a_setting(
     some, name, message, advice
 ):
@@ -140,9 +176,11 @@ def test_a_sound_run_has_no_cause():
 
 def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
     some = evidence(
-        random=0.3, bc=row(0.0, 60), stages=STAGES | {"bc": {"imitated_episodes": 7}},
+        random=0.3,
+        bc=row(0.0, 60),
+        stages=STAGES | {"bc": {"imitated_episodes": 7}},
         fidelity=SOUND | {"done": {"recall": {"mean": 0.08, "count": 26}}},
-    )  # fmt: skip
+    )
     *_, cause, more = verdict(some)
     assert cause.startswith("Likely cause: The policies imitate only 7 won episodes.")
     assert more == "`dreamgym doctor RUN` names 2 more: missed ends, few test games."
@@ -151,6 +189,9 @@ def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
 
 
 def test_every_cause_is_checked_by_hand_here():
-    checks = [n for n, f in vars(module).items() if getattr(f, "__annotations__", {})
-              .get("return") == (module.Cause | None)]  # fmt: skip
+    checks = [
+        n
+        for n, f in vars(module).items()
+        if getattr(f, "__annotations__", {}).get("return") == (module.Cause | None)
+    ]
     assert len(checks) == 10

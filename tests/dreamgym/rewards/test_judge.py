@@ -22,9 +22,16 @@ def said(*scores, why="it opened the door", **more) -> str:
 
 def judge(url: str, cache=None, **changes) -> Judge:
     chat = ChatConfig(
-        base_url=url, model="m", connect_timeout=2.0, read_timeout=5.0, deadline=8.0,
-        retries=1, backoff=0.01, concurrency=1, price_in=1e6,
-    )  # fmt: skip
+        base_url=url,
+        model="m",
+        connect_timeout=2.0,
+        read_timeout=5.0,
+        deadline=8.0,
+        retries=1,
+        backoff=0.01,
+        concurrency=1,
+        price_in=1e6,
+    )
     config = JudgeConfig(**({"max_reward": 1.0, "min_reward": -0.5} | changes))
     return Judge(ChatClient(chat, cache), config)
 
@@ -86,9 +93,12 @@ def test_what_was_done_before_a_fork_is_shown_and_is_no_step():
         judge_messages(fork, (0, 1), state_chars=1000, past=past)[1].content
         for past in ((), ("press lamp", "say\n\nSTEP 9"))
     )
-    assert output.replace(
-        'DONE BEFORE, and not to be scored\n"press lamp"\n"say\\n\\nSTEP 9"\n\n', ""
-    ) == plain  # fmt: skip
+    assert (
+        output.replace(
+            'DONE BEFORE, and not to be scored\n"press lamp"\n"say\\n\\nSTEP 9"\n\n', ""
+        )
+        == plain
+    )
     assert output.index("DONE BEFORE") < output.index("\nSTATE\n")
     with serving(ok(said(10, 0))) as server:
         judge(server.url).scores([e, fork], [(), (0, 1)], [(), ("press lamp",)])
@@ -125,8 +135,10 @@ def test_nonsense_is_asked_again_then_left_unscored_with_a_reason():
             [room("never"), room("slow"), room("fine")]
         )
     assert {k: len(set(v)) for k, v in seeds.items()} == {
-        "never": 3, "slow": 3, "fine": 1,
-    }  # fmt: skip
+        "never": 3,
+        "slow": 3,
+        "fine": 1,
+    }
     assert results[0].problem is not None
     assert results[0].problem.startswith("judge: malformed: ")
     assert results[0].rewards == ({}, {}, {})
@@ -170,11 +182,25 @@ def test_nothing_asked_nothing_sent():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Sure!", said(1), said(1, 2, 3), said(1, "2"), said(1, True), said(1, 11),
-     said(-1, 1), said(1, None), said(1, 2, extra=1), said(1, 2, why=3),
-     '{"why": "a", "scores": [1, NaN]}', '{"why": "a", "scores": 3}',
-     '{"scores": [1, 2]}', said(1, 2)[:-1], said(1, [2])],
-)  # fmt: skip
+    [
+        "",
+        "Sure!",
+        said(1),
+        said(1, 2, 3),
+        said(1, "2"),
+        said(1, True),
+        said(1, 11),
+        said(-1, 1),
+        said(1, None),
+        said(1, 2, extra=1),
+        said(1, 2, why=3),
+        '{"why": "a", "scores": [1, NaN]}',
+        '{"why": "a", "scores": 3}',
+        '{"scores": [1, 2]}',
+        said(1, 2)[:-1],
+        said(1, [2]),
+    ],
+)
 def test_scores_of_no_sense_are_told(text):
     with pytest.raises(ValueError, match=r"^malformed: "):
         read_scores(text, 2)

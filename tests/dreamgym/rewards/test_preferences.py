@@ -21,8 +21,10 @@ TASKS = doubles.tasks("train")[:6]
 
 
 def attempts(task, won=2, lost=3):
-    steps = [[*["go right", "go left"] * i, *doubles.plan(task.initial_state)]
-             for i in range(won)]  # fmt: skip
+    steps = [
+        [*["go right", "go left"] * i, *doubles.plan(task.initial_state)]
+        for i in range(won)
+    ]
     steps += [["go right"] * (i + 1) for i in range(lost)]
     return [
         doubles.episode(task, s, name=f"{task.id}-{i}") for i, s in enumerate(steps)
@@ -77,14 +79,15 @@ def row(**changes):
         ({"schema": "other/1"}, "schema.*other/1"),
         ({"worse": None}, "'worse'"),
         ({"worse": []}, r"worse.*at least one transition"),
-        ({"better": [{"state": ["a"], "next_state": ["b"], "reward": 0}]},
-         r"better\[0\].*'action'"),
-        ({"better": [STEP, STEP | {"state": ["c"]}]},
-         r"better\[1\]\.state"),
+        (
+            {"better": [{"state": ["a"], "next_state": ["b"], "reward": 0}]},
+            r"better\[0\].*'action'",
+        ),
+        ({"better": [STEP, STEP | {"state": ["c"]}]}, r"better\[1\]\.state"),
         ({"task": {"id": "a"}}, r"task.*instruction"),
         ({"task": 3}, "task.*dict"),
     ],
-)  # fmt: skip
+)
 def test_errors_name_file_and_line(tmp_path, bad, message):
     path = tmp_path / "p.jsonl"
     path.write_text(f"{json.dumps(row())}\n\n{json.dumps(row(**bad))}\n")
@@ -103,8 +106,6 @@ def test_an_empty_or_missing_file_is_told(tmp_path):
 
 def test_one_transition_may_be_an_attempt(tmp_path):
     e = attempts(TASKS[0])[0]
-    pair = Preference(
-        task=e.task, better=e.transitions[-1:], worse=e.transitions[:1]
-    )  # fmt: skip
+    pair = Preference(task=e.task, better=e.transitions[-1:], worse=e.transitions[:1])
     write_preferences(tmp_path / "p.jsonl", [pair])
     assert read_preferences(tmp_path / "p.jsonl") == [pair]

@@ -50,10 +50,11 @@ class Judging:
         self.pasts += pasts or []
         self.asked += [(e.id, tuple(w)) for e, w in zip(episodes, wanted, strict=True)]
         return [
-            "judge: timeout: late" if e.id == self.bad and w
+            "judge: timeout: late"
+            if e.id == self.bad and w
             else {s: 0.1 * (s + 1) for s in w}
             for e, w in zip(episodes, wanted, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def one(config, episode, **parts) -> RewardedEpisode:
@@ -79,8 +80,10 @@ def test_the_mixture_by_hand():
     # alpha 0.25: outcome 2 or -1 at the end, and 0.75 of what the environment paid.
     c = RewardConfig(outcome_weight=0.25, success_reward=2.0, failure_reward=-1.0)
     assert one(c, WON).rewards == (
-        {"reward": 0.375}, {"reward": 0.0}, {"reward": 0.75, "outcome": 0.5},
-    )  # fmt: skip
+        {"reward": 0.375},
+        {"reward": 0.0},
+        {"reward": 0.75, "outcome": 0.5},
+    )
     assert one(c, LOST).rewards[-1] == {"reward": 0.75, "outcome": -0.25}
     pure = one(RewardConfig(outcome_weight=1.0), WON)
     assert [sum(r.values()) for r in pure.rewards] == [0.0, 0.0, 1.0]
@@ -103,9 +106,10 @@ def test_process_is_paid_past_the_gate_only():
     won = dataclasses.replace(WON, transitions=steps)
     lost = dataclasses.replace(won, success=False)
     assert one(c, won).rewards == (
-        {"reward": 0.25}, {"reward": 0.0, "invalid": -0.2},
+        {"reward": 0.25},
+        {"reward": 0.0, "invalid": -0.2},
         {"reward": 0.5, "outcome": 0.5},
-    )  # fmt: skip
+    )
     assert one(c, lost).rewards == ({}, {"invalid": -0.2}, {"outcome": 0.0})
     assert one(c, lost).sources == ("none",) * 3
     # Nobody is asked of what is not paid.
@@ -179,9 +183,10 @@ def test_the_threshold_is_that_of_the_chance():
 
 def test_a_blend_is_the_weighted_sum_of_all():
     c = RewardConfig(
-        sources=("rule", "reward_model", "judge"), source_weights=(0.5, 0.3, 0.2),
+        sources=("rule", "reward_model", "judge"),
+        source_weights=(0.5, 0.3, 0.2),
         reward_model=RewardModelSourceConfig(scale=2.0),
-    )  # fmt: skip
+    )
     result = one(c, WON, reward_model=Learned(0.0, 1.0, -1.0), judge=Judging())
     p = 1 / (1 + math.exp(-1.0))
     expected = [
@@ -210,9 +215,11 @@ def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
 
 def test_every_tier_is_told_what_was_done_before_a_fork():
     c = RewardConfig(
-        environment_weight=0.0, tools=ToolConfig(enabled=True),
-        sources=("rule", "reward_model", "judge"), source_weights=(0.5, 0.3, 0.2),
-    )  # fmt: skip
+        environment_weight=0.0,
+        tools=ToolConfig(enabled=True),
+        sources=("rule", "reward_model", "judge"),
+        source_weights=(0.5, 0.3, 0.2),
+    )
     calls = [{"tool": "search"}, {"tool": "book", "arguments": {"n": 1}}]
     task = Task(id="trip", instruction="", options={"calls": calls})
     step = dataclasses.replace(WON.transitions[-1], action="book(n=1)")
@@ -237,14 +244,15 @@ def test_tiers_that_are_not_given_are_asked_for():
 
 def test_everything_at_once_does_not_depend_on_any_order():
     c = RewardConfig(
-        outcome_weight=0.3, invalid_penalty=0.1,
+        outcome_weight=0.3,
+        invalid_penalty=0.1,
         sources=("rule", "reward_model", "judge"),
         milestones=(
             MilestoneConfig(name="lit", pattern="lamp is on", weight=0.5),
             MilestoneConfig(name="out", pattern="open", weight=0.5),
         ),
         tools=ToolConfig(enabled=True),
-    )  # fmt: skip
+    )
     about = Task(id="calls", instruction="", options={"calls": [{"tool": "press"}]})
     called = dataclasses.replace(WON, id="called", task=about)
     episodes = [WON, LOST, called, UNKNOWN]
@@ -264,9 +272,11 @@ def test_everything_at_once_does_not_depend_on_any_order():
 
 
 @given(
-    st.floats(0, 1), st.booleans(), st.lists(st.floats(-2, 2), min_size=3, max_size=3),
+    st.floats(0, 1),
+    st.booleans(),
+    st.lists(st.floats(-2, 2), min_size=3, max_size=3),
     st.sampled_from([True, False]),
-)  # fmt: skip
+)
 def test_the_return_is_the_mixture_of_both(alpha, gated, paid, success):
     steps = tuple(
         dataclasses.replace(t, rewards={"env": x})

@@ -76,10 +76,11 @@ def pairs_of(tasks) -> list[Preference]:
         idle = doubles.episode(task, ["go right", "go left", "go right"])
         out.append(
             Preference(
-                task=task, better=doubles.expert(task).transitions,
+                task=task,
+                better=doubles.expert(task).transitions,
                 worse=idle.transitions,
             )
-        )  # fmt: skip
+        )
     return out
 
 
@@ -99,9 +100,13 @@ def swapped(pairs, seed):
 @functools.cache
 def fitted(folder, shuffled=False) -> tuple[RewardModel, list]:
     return reward_model.fit(
-        doubles.model(), doubles.tokenizer(),
-        swapped(SEEN, 0) if shuffled else SEEN, CONFIG, seed=0, directory=folder,
-    )  # fmt: skip
+        doubles.model(),
+        doubles.tokenizer(),
+        swapped(SEEN, 0) if shuffled else SEEN,
+        CONFIG,
+        seed=0,
+        directory=folder,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -165,9 +170,11 @@ def test_it_reads_state_action_effect_and_history():
     whole = ids()
     assert whole[-1] == tok.control("reward")
     others = [
-        ids(state=(*t.state[:3], "said wall")), ids(action="go left"),
-        ids(next_state=(*t.state[:3], "said no coin")), ids(past=("b",)),
-    ]  # fmt: skip
+        ids(state=(*t.state[:3], "said wall")),
+        ids(action="go left"),
+        ids(next_state=(*t.state[:3], "said no coin")),
+        ids(past=("b",)),
+    ]
     assert all(x != whole for x in others)
     assert ids(past=("z", "a")) == whole  # older than the history
     # What was paid is not read: it is what is to be told.

@@ -19,16 +19,21 @@ ON = RewardConfig(environment_weight=0.0, tools=ToolConfig(enabled=True))
 def asked(actions, *, calls=(GOLD,), success=True, invalid=False) -> Episode:
     """One line of state; what is said is what is seen."""
     task = Task(
-        id="paris", instruction="What's the weather in Paris tomorrow?",
+        id="paris",
+        instruction="What's the weather in Paris tomorrow?",
         options={} if calls is None else {"calls": list(calls)},
-    )  # fmt: skip
+    )
     steps = tuple(
         Transition(
-            state=(f"step {i}",), action=a, next_state=(f"step {i + 1}",),
-            rewards={"reward": 0.25}, invalid=invalid, terminated=i == len(actions) - 1,
+            state=(f"step {i}",),
+            action=a,
+            next_state=(f"step {i + 1}",),
+            rewards={"reward": 0.25},
+            invalid=invalid,
+            terminated=i == len(actions) - 1,
         )
         for i, a in enumerate(actions)
-    )  # fmt: skip
+    )
     return Episode(id="e", task=task, transitions=steps, source="test", success=success)
 
 
@@ -46,8 +51,11 @@ def test_the_primers_trajectory_a_is_paid_a_half():
         {"tool/task": -0.5},
     )
     assert rules.add_components(rewarded.rewards) == {
-        "tool/when": 1.0, "tool/which": -0.5, "tool/syntax": 0.5, "tool/task": -0.5,
-    }  # fmt: skip
+        "tool/when": 1.0,
+        "tool/which": -0.5,
+        "tool/syntax": 0.5,
+        "tool/task": -0.5,
+    }
     assert sum(v for r in rewarded.rewards for v in r.values()) == 0.5
 
 
@@ -57,10 +65,15 @@ def test_the_primers_trajectory_b_is_paid_fourteen_and_a_half():
     e = asked([call(city="Paris", date="tomorrow"), "It will rain."])
     (rewarded,) = RewardFunction(ON).score([e])
     assert rewarded.rewards == (
-        {"tool/when": 1.0, "tool/which": 1.5, "tool/syntax": 0.5,
-         "tool/arguments": 0.5, "tool/execution": 1.0},
+        {
+            "tool/when": 1.0,
+            "tool/which": 1.5,
+            "tool/syntax": 0.5,
+            "tool/arguments": 0.5,
+            "tool/execution": 1.0,
+        },
         {"tool/task": 10.0},
-    )  # fmt: skip
+    )
     assert sum(v for r in rewarded.rewards for v in r.values()) == 14.5
 
 
@@ -76,19 +89,42 @@ TABLE = ToolConfig(enabled=True)
         (C, None, False, {"when": -0.2}),  # well-formed and it ran: no merit
         (C, None, True, {"when": -0.2, "execution": -1.0}),
         (Call("x", {}, False), None, True, {"when": -0.2, "syntax": -1.0}),
-        (Call("weather_api", {}, False), C, True,
-         {"when": 1.0, "which": 1.5, "syntax": -1.0}),
+        (
+            Call("weather_api", {}, False),
+            C,
+            True,
+            {"when": 1.0, "which": 1.5, "syntax": -1.0},
+        ),
         (Call("", {}, False), C, True, {"when": 1.0, "syntax": -1.0}),
-        (C, C, True, {"when": 1.0, "which": 1.5, "syntax": 0.5, "arguments": 0.5,
-                      "execution": -1.0}),
+        (
+            C,
+            C,
+            True,
+            {
+                "when": 1.0,
+                "which": 1.5,
+                "syntax": 0.5,
+                "arguments": 0.5,
+                "execution": -1.0,
+            },
+        ),
         # Nobody said whether it ran.
         (C, C, None, {"when": 1.0, "which": 1.5, "syntax": 0.5, "arguments": 0.5}),
         # One argument of two: quality 0.5, half way from -0.5 to 0.5.
-        (Call("weather_api", {"city": "Paris"}), C, False,
-         {"when": 1.0, "which": 1.5, "syntax": 0.5, "arguments": 0.0,
-          "execution": 1.0}),
+        (
+            Call("weather_api", {"city": "Paris"}),
+            C,
+            False,
+            {
+                "when": 1.0,
+                "which": 1.5,
+                "syntax": 0.5,
+                "arguments": 0.0,
+                "execution": 1.0,
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_table_by_hand(got, gold, invalid, paid):
     assert rules.call_rewards(got, gold, invalid, TABLE) == paid
 
@@ -96,8 +132,11 @@ def test_the_table_by_hand(got, gold, invalid, paid):
 def test_past_what_the_task_says_idling_is_no_merit():
     e = asked(["a", "b", "c", call(city="Rome")], calls=[None])
     assert rules.tool_rewards(e, TABLE) == [
-        {"tool/when": 0.5}, {}, {}, {"tool/when": -0.2},
-    ]  # fmt: skip
+        {"tool/when": 0.5},
+        {},
+        {},
+        {"tool/when": -0.2},
+    ]
 
 
 def test_the_calls_due_before_a_fork_are_gone():
@@ -165,8 +204,13 @@ def test_each_milestone_is_paid_once_at_the_step_that_reaches_it():
 def test_what_holds_from_the_start_is_no_progress():
     step = helpers.transition
     on, off = ("the lamp is on",), ("the lamp is off",)
-    steps = [step(on, "wait", on), step(on, "press", off), step(off, "press", on),
-             step(on, "press", off), step(off, "press", on)]  # fmt: skip
+    steps = [
+        step(on, "wait", on),
+        step(on, "press", off),
+        step(off, "press", on),
+        step(on, "press", off),
+        step(off, "press", on),
+    ]
     assert rules.milestone_rewards(steps, [LIT]) == [{}] * 5  # nor where it is lost
     result = rules.milestone_rewards(steps[2:], [LIT])
     assert result == [{"milestone/lit": 0.25}, {}, {}]
@@ -181,8 +225,9 @@ def test_what_was_reached_before_a_fork_is_not_paid_again():
     fork = rules.milestone_rewards(rows, [LIT, OUT, PRESS], past=("press lamp",))
     assert fork == whole[1:] == [{}, {"milestone/out": 0.5}]
     assert rules.milestone_rewards(rows, [PRESS], past=("wait",)) == [
-        {"milestone/press": 2.0}, {},
-    ]  # fmt: skip
+        {"milestone/press": 2.0},
+        {},
+    ]
     assert rules.milestone_rewards([], [LIT, PRESS]) == []
 
 
@@ -207,9 +252,11 @@ def test_components_add_up_whatever_their_order():
 
 def test_what_is_kept_is_not_the_environments_to_scale():
     t = Transition(
-        state=("a",), action="b", next_state=("c",),
+        state=("a",),
+        action="b",
+        next_state=("c",),
         rewards={"dream": 1.0, "uncertainty_penalty": -0.5},
-    )  # fmt: skip
+    )
     assert rules.environment_rewards([t], 0.5, ("uncertainty_penalty",)) == [
         {"dream": 0.5}
     ]
@@ -221,9 +268,13 @@ def test_what_is_kept_is_not_the_environments_to_scale():
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"name": ""}, "name"), ({"pattern": "("}, "pattern.*'m'"),
-     ({"search_in": "x"}, "search_in"), ({"weight": float("nan")}, "weight")],
-)  # fmt: skip
+    [
+        ({"name": ""}, "name"),
+        ({"pattern": "("}, "pattern.*'m'"),
+        ({"search_in": "x"}, "search_in"),
+        ({"weight": float("nan")}, "weight"),
+    ],
+)
 def test_bad_milestones_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         MilestoneConfig(**({"name": "m", "pattern": "x", "weight": 1.0} | changes))

@@ -41,8 +41,12 @@ def test_a_spark_for_each_value_least_to_most():
 
 def test_times_and_numbers_are_short():
     assert [duration(s) for s in (0, 9.6, 61, 3600, 36065)] == [
-        "0:00", "0:10", "1:01", "1:00:00", "10:01:05"
-    ]  # fmt: skip
+        "0:00",
+        "0:10",
+        "1:01",
+        "1:00:00",
+        "10:01:05",
+    ]
     assert metric_text("success", 0.0812) == "8.1 %"
     assert metric_text("kl", 0.012345) == "0.0123"
     assert metric_text("tokens/s", 52344.4) == "52,344"

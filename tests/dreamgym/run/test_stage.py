@@ -37,8 +37,10 @@ def test_a_table_knows_order_commands_and_policies():
     assert [s.name for s in table.closure(["c"])] == ["a", "b", "c"]
     assert [s.name for s in table.closure(["d", "b"])] == ["a", "b", "d"]
     assert {k: [s.name for s in v] for k, v in table.commands().items()} == {
-        "a": ["a"], "b": ["b", "d"], "c": ["c"],
-    }  # fmt: skip
+        "a": ["a"],
+        "b": ["b", "d"],
+        "c": ["c"],
+    }
     assert table.policies() == {"p": "c"}
     with pytest.raises(ValueError, match="unknown stage 'tea'; have"):
         table.closure(["tea"])
@@ -159,8 +161,14 @@ def test_a_check_may_stop_after_a_stage(tmp_path):
 
 def test_the_stages_of_a_run_have_help_and_make_each_policy_once():
     assert POLICIES == (
-        "untrained", "bc", "warmstart", "dream", "s2r", "real_only", "real_only_total",
-    )  # fmt: skip
+        "untrained",
+        "bc",
+        "warmstart",
+        "dream",
+        "s2r",
+        "real_only",
+        "real_only_total",
+    )
     for stage in STAGES.values():
         assert stage.body.__doc__, stage.name
         assert stage.reads, stage.name

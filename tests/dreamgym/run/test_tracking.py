@@ -24,15 +24,26 @@ def test_a_row_is_a_line_with_its_stage_step_and_time(tmp_path):
     output = Tracking(tmp_path, (), {})
     assert not (tmp_path / FILE).exists()  # looking at a run writes nothing
     before = time.time()
-    output.log("dream", 3, {"success": np.float32(0.5), "n": 7, "bad": math.nan,
-                          "name": "x", "none": None})  # fmt: skip
+    output.log(
+        "dream",
+        3,
+        {
+            "success": np.float32(0.5),
+            "n": 7,
+            "bad": math.nan,
+            "name": "x",
+            "none": None,
+        },
+    )
     (line,) = (tmp_path / FILE).read_text().splitlines()
     row = json.loads(line)
     assert before - 1 <= row.pop("time") <= time.time() + 1
     assert row == {
-        "schema": SCHEMA, "stage": "dream", "step": 3,
+        "schema": SCHEMA,
+        "stage": "dream",
+        "step": 3,
         "metrics": {"success": 0.5, "n": 7, "bad": None},
-    }  # fmt: skip
+    }
 
 
 def test_nothing_is_told_twice_and_a_row_without_numbers_not_at_all(tmp_path):
@@ -217,13 +228,20 @@ follow(Path(sys.argv[1]), "wandb", [int(n) for n in sys.argv[2:]])
 @pytest.mark.peer
 def test_wandb_offline_has_the_numbers_and_the_settings(tmp_path):
     pytest.importorskip("wandb")
-    environment = os.environ | {"WANDB_MODE": "offline", "PYTHONPATH": os.pathsep.join(
-        [str(ROOT), *sys.path[1:]])}  # fmt: skip
+    environment = os.environ | {
+        "WANDB_MODE": "offline",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]]),
+    }
     for steps in (("1", "2"), ("1", "2", "3")):
         done = subprocess.run(
-            [sys.executable, "-c", OFFLINE, str(tmp_path), *steps], cwd=ROOT,
-            env=environment, capture_output=True, text=True, timeout=120, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", OFFLINE, str(tmp_path), *steps],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
         assert "going on without it" not in done.stderr
     runs = sorted((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(runs) == 2
@@ -233,8 +251,10 @@ def test_wandb_offline_has_the_numbers_and_the_settings(tmp_path):
         more, result = stored(path)
         rows, settings = rows + more, settings | result
     assert [(r["dream/step"], r["dream/success"]) for r in rows] == [
-        (1, 0.1), (2, 0.2), (3, 0.3)
-    ]  # fmt: skip
+        (1, 0.1),
+        (2, 0.2),
+        (3, 0.3),
+    ]
     assert not any("dream/kl" in r for r in rows)
     assert settings["preset"] == "tiny"
 

@@ -157,11 +157,14 @@ def test_a_server_that_is_not_there_is_an_error_and_no_card(run, capsys):
 def test_cards_of_other_episodes_are_not_written_over(tmp_path):
     held = Run(tmp_path, preset("tiny"))
     for name, episodes, expected in (
-        ("real", "a/real.jsonl", "real"), ("real", "b/real.jsonl", "real-2"),
-        ("real", "a/real.jsonl", "real"), ("real", "c/real.jsonl", "real-3"),
-        ("real.v1", "real.v1.jsonl", "real.v1"), ("dev", "other/dev.jsonl", "dev-2"),
+        ("real", "a/real.jsonl", "real"),
+        ("real", "b/real.jsonl", "real-2"),
+        ("real", "a/real.jsonl", "real"),
+        ("real", "c/real.jsonl", "real-3"),
+        ("real.v1", "real.v1.jsonl", "real.v1"),
+        ("dev", "other/dev.jsonl", "dev-2"),
         ("dev-server", "dev.jsonl", "dev-server-2"),  # dev is the run's own
-    ):  # fmt: skip
+    ):
         free = scorecard_command._free(held, name, episodes)
         assert free == expected
         held.write_json(f"scorecard/{free}.json", {"episodes": episodes})

@@ -65,9 +65,16 @@ def start(folder, config=LOOP, settings=None, probe=None):
 
     def go():
         return run_loop.reinforce(
-            run, "dream", policy, policy, envs, TASKS, config,
-            experience=doubles.Known(memory), probe=probe,
-        )  # fmt: skip
+            run,
+            "dream",
+            policy,
+            policy,
+            envs,
+            TASKS,
+            config,
+            experience=doubles.Known(memory),
+            probe=probe,
+        )
 
     return run, memory, go
 
@@ -226,8 +233,10 @@ def test_only_confident_transitions_enter_the_memory(tmp_path, least, kept):
         def predict(self, queries):
             requests.extend(queries)
             messages = (sure[q.action] for q in queries)
-            return [Prediction(q.state, 0.0, "go", "", c, None)
-                    for q, c in zip(queries, messages, strict=True)]  # fmt: skip
+            return [
+                Prediction(q.state, 0.0, "go", "", c, None)
+                for q, c in zip(queries, messages, strict=True)
+            ]
 
         def add_to_memory(self, tasks, fresh):
             entered.extend(zip(tasks, (t.action for t in fresh), strict=True))

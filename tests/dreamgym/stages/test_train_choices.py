@@ -311,13 +311,15 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
     withheld = dataclasses.replace(
         LOOP.update, kl_penalty=KLPenaltyConfig(coefficient=0.1, placement="reward")
     )
-    for number, (loop, text) in enumerate((
-        ({"update": scaled}, train.UNPROMISED),
-        ({"replay": ReplayConfig(ratio=0.5)}, train.UNPROMISED),
-        ({"reward": RewardConfig(outcome_weight=0.5)}, train.UNMEASURED),
-        ({"update": withheld}, train.UNMEASURED),
-        ({}, None),
-    )):  # fmt: skip
+    for number, (loop, text) in enumerate(
+        (
+            ({"update": scaled}, train.UNPROMISED),
+            ({"replay": ReplayConfig(ratio=0.5)}, train.UNPROMISED),
+            ({"reward": RewardConfig(outcome_weight=0.5)}, train.UNMEASURED),
+            ({"update": withheld}, train.UNMEASURED),
+            ({}, None),
+        )
+    ):
         run = corridor(tmp_path / str(number), **loop)
         output = train._lower_bound(run, known, [], [])
         assert output == (None if text is None else {"sentence": text})

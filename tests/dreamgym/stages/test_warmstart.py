@@ -21,15 +21,21 @@ from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import read_episodes, write_episodes
 
 CORRIDOR = "tests.doubles:Corridor"
-FIT = {"bc.fit.steps": 4, "bc.fit.eval_every": 2,
-       "bc.fit.batch_rows": 2, "branch.episodes": 2}  # fmt: skip
+FIT = {
+    "bc.fit.steps": 4,
+    "bc.fit.eval_every": 2,
+    "bc.fit.batch_rows": 2,
+    "branch.episodes": 2,
+}
 
 
 def made(tmp_path, name="r", experts=4, **settings) -> Run:
     """A run that is ready for its warm start, with a model that knows nothing."""
     config = preset("tiny", {"env.id": CORRIDOR})
-    mine = {k if k.startswith(("bc.", "branch.")) else f"warmstart.{k}": v
-            for k, v in settings.items()}  # fmt: skip
+    mine = {
+        k if k.startswith(("bc.", "branch.")) else f"warmstart.{k}": v
+        for k, v in settings.items()
+    }
     config = changed_by(config, FIT | mine)
     run = Run(tmp_path / name, config)
     # Tasks of some length, a task each.
@@ -233,8 +239,9 @@ def test_the_key_of_a_teacher_is_looked_for_before_anything_runs(monkeypatch):
     config = preset("tiny")
     for name, value in {
         "warmstart.teacher.base_url": "http://127.0.0.1:1/v1",
-        "warmstart.teacher.api_key_env": "NO_SUCH_KEY", "warmstart.writer": "teacher",
-    }.items():  # fmt: skip
+        "warmstart.teacher.api_key_env": "NO_SUCH_KEY",
+        "warmstart.writer": "teacher",
+    }.items():
         config = changed(config, name, value)
     with pytest.raises(ValueError, match="NO_SUCH_KEY holds no API key"):
         run_chat.check_server(config)

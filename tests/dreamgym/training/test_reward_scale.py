@@ -69,9 +69,11 @@ def learnt(update, factor, updates=2):
             updater, state, Rollouts(rows, []), config, seed=0, critic=critic
         )
         state = state._replace(
-            update=number + 1, policy=result.policy, critic=result.critic,
+            update=number + 1,
+            policy=result.policy,
+            critic=result.critic,
             curve=[*state.curve, result.metrics],
-        )  # fmt: skip
+        )
     return state
 
 

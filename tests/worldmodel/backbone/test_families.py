@@ -12,19 +12,29 @@ from worldmodel.backbone.config import LoraConfig
 from worldmodel.text.tokenizer import Vocabulary
 
 SHAPE = {
-    "vocab_size": 97, "hidden_size": 48, "intermediate_size": 80,
-    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 256,
-}  # fmt: skip
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
     "rope_theta": 500.0,
-}  # fmt: skip
+}
 YARN = {
-    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
     "rope_theta": 500.0,
-}  # fmt: skip
+}
 LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}
 CASES = {
     "llama2": ("Llama", {"tie_word_embeddings": False, "num_key_value_heads": 4}),
@@ -44,11 +54,13 @@ CASES = {
     "lfm2": (
         "Lfm2",
         {
-            "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4,
-            "block_auto_adjust_ff_dim": False, "head_dim": 12,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "conv_L_cache": 4,
+            "block_auto_adjust_ff_dim": False,
+            "head_dim": 12,
         },
     ),
-}  # fmt: skip
+}
 IDS = np.random.default_rng(0).integers(0, 97, 40).tolist()
 
 
@@ -153,10 +165,17 @@ def test_what_a_family_reads_by_hand():
     shape = families.read_config(minimal("qwen3"))
     assert (shape.attention_bias, shape.qk_norm) == ("", True)
     # Llama 3.2's rope_scaling, as before Transformers 5.
-    raw = minimal("llama", rope_theta=5e5, rope_scaling={
-        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-    })  # fmt: skip
+    raw = minimal(
+        "llama",
+        rope_theta=5e5,
+        rope_scaling={
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    )
     shape = families.read_config(raw)
     assert shape.rope_theta == 5e5
     assert shape.rope_scaling is not None

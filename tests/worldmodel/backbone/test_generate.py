@@ -41,10 +41,14 @@ def anything(temperature=1.0, tokens=range(V)) -> Grammar:
     """One phase without an end."""
     free = rows(tokens)
     return Grammar(
-        free, free, np.zeros((1, V), bool), np.array([0], np.int32),
-        np.array([99], np.int32), np.array([temperature], np.float32),
+        free,
+        free,
+        np.zeros((1, V), bool),
+        np.array([0], np.int32),
+        np.array([99], np.int32),
+        np.array([temperature], np.float32),
         np.zeros(1, np.float32),
-    )  # fmt: skip
+    )
 
 
 def keys(seed=0, batch=3):
@@ -342,10 +346,14 @@ def test_a_phase_goes_on_in_the_next_piece(family_model):
     close = never.copy()
     close[0, 5] = True
     grammar = Grammar(
-        np.repeat(free & ~close, 2, 0), np.repeat(free & ~close, 2, 0),
-        np.concatenate([close, never]), np.array([5, 0], np.int32), limit,
-        np.ones(2, np.float32), np.zeros(2, np.float32),
-    )  # fmt: skip
+        np.repeat(free & ~close, 2, 0),
+        np.repeat(free & ~close, 2, 0),
+        np.concatenate([close, never]),
+        np.array([5, 0], np.int32),
+        limit,
+        np.ones(2, np.float32),
+        np.zeros(2, np.float32),
+    )
     s = streams(family_model)
     one = s.sample(grammar, keys(), max_tokens=2)
     assert s.live.all()

@@ -102,9 +102,12 @@ def test_run_mask_by_hand():
     segments = jnp.array([[1, 1, 1, 2, 0]])
     place = Placement(jnp.array([[0, 1, 2, 0, 0]]), segments)
     want = [
-        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0],
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [0, 0, 0, 1, 0],
         [0, 0, 0, 0, 1],
-    ]  # fmt: skip
+    ]
     np.testing.assert_array_equal(run_mask(place)[0].astype(int), want)
     want[2][0] = 0  # two tokens back is beyond a window of two
     np.testing.assert_array_equal(run_mask(place, 2)[0].astype(int), want)
@@ -163,9 +166,12 @@ def test_rope_scalings_by_hand():
     # llama3 over 40 pi positions: 20 turns and 2. Above 4 turns a rate stays; at 2, a
     # third of the way from 1 to 4, a third of it stays: 0.1 (1/3 + 2/3 / 8).
     got = rates(
-        rope_type="llama3", factor=8.0, original_max_position_embeddings=125,
-        low_freq_factor=1.0, high_freq_factor=4.0,
-    )  # fmt: skip
+        rope_type="llama3",
+        factor=8.0,
+        original_max_position_embeddings=125,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+    )
     turns = 125 * 0.1 / (2 * np.pi)
     kept = (turns - 1) / 3
     np.testing.assert_allclose(got, [1.0, 0.1 * (kept + (1 - kept) / 8)])

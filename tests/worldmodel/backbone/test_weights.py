@@ -117,9 +117,12 @@ def test_transformers_gives_the_same_logits(saved):
 def hybrid(tmp_path_factory, tok):
     """A saved LFM2 of a convolution and an attention layer, and its logits."""
     shape = helpers.config(
-        tok.vocab_size, **helpers.HYBRID, rope_theta=500.0, rms_norm_eps=1e-3,
+        tok.vocab_size,
+        **helpers.HYBRID,
+        rope_theta=500.0,
+        rms_norm_eps=1e-3,
         conv_L_cache=4,
-    )  # fmt: skip
+    )
     model = helpers.lively_model(shape, embed=4.0)
     root = tmp_path_factory.mktemp("hybrid")
     weights.save_model(root, model, tok)
@@ -211,10 +214,13 @@ def test_the_names_of_real_hybrid_configs(hybrid, tmp_path):
     config = json.loads((hybrid[0] / "config.json").read_text())
     del config["layer_types"], config["tie_word_embeddings"]
     config |= {
-        "block_ff_dim": 6656, "block_auto_adjust_ff_dim": True,
-        "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
-        "full_attn_idxs": [0], "tie_embedding": False,
-    }  # fmt: skip
+        "block_ff_dim": 6656,
+        "block_auto_adjust_ff_dim": True,
+        "block_multiple_of": 256,
+        "block_ffn_dim_multiplier": 1.0,
+        "full_attn_idxs": [0],
+        "tie_embedding": False,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     got = weights.load_config(tmp_path)
     assert got.intermediate_size == 4608
@@ -243,8 +249,11 @@ def test_loaded_is_saved(saved, tok):
 def test_the_temporary_file_is_gone(saved):
     names = sorted(p.name for p in saved[0].iterdir())
     assert names == [
-        "checksums.json", "config.json", "model.safetensors", "tokenizer.json",
-    ]  # fmt: skip
+        "checksums.json",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
 
 
 def test_sharded_files_are_one_model(saved, broken):
@@ -342,9 +351,14 @@ def test_an_option_we_do_not_have_is_an_error(broken, changes, message):
 
 def test_what_a_config_leaves_out(broken):
     root = broken(
-        num_key_value_heads=..., head_dim=..., rope_theta=..., rms_norm_eps=...,
-        tie_word_embeddings=..., hidden_size=32, num_attention_heads=4,
-    )  # fmt: skip
+        num_key_value_heads=...,
+        head_dim=...,
+        rope_theta=...,
+        rms_norm_eps=...,
+        tie_word_embeddings=...,
+        hidden_size=32,
+        num_attention_heads=4,
+    )
     got = weights.load_config(root)  # as LlamaConfig of transformers has it
     assert (got.num_key_value_heads, got.head_dim) == (4, 8)
     assert (got.rope_theta, got.rms_norm_eps) == (10_000.0, 1e-6)

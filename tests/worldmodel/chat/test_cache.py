@@ -95,9 +95,11 @@ def later_version(path):
     "spoil",
     [
         lambda path: path.write_bytes(b"no database at all" * 100),
-        lambda path: path.mkdir(), other_database, later_version,
+        lambda path: path.mkdir(),
+        other_database,
+        later_version,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_cache_is_told_and_left_alone(spoil, tmp_path):
     path = tmp_path / "cache.db"
     spoil(path)

@@ -25,9 +25,12 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "number"}}}
 
 def client(url: str, cache=None, **changes) -> ChatClient:
     quick = {
-        "connect_timeout": 2.0, "read_timeout": 5.0, "deadline": 8.0, "retries": 2,
+        "connect_timeout": 2.0,
+        "read_timeout": 5.0,
+        "deadline": 8.0,
+        "retries": 2,
         "backoff": 0.01,
-    }  # fmt: skip
+    }
     config = ChatConfig(base_url=url, model="m", **(quick | changes))
     return ChatClient(config, cache)
 
@@ -73,9 +76,12 @@ def test_what_is_posted():
         one(client(server.url), request(schema=SCHEMA, logprobs=True))
     first, second = server.posts
     assert first == {
-        "model": "m", "messages": [{"role": "user", "content": "hello"}],
-        "temperature": 0.2, "max_tokens": 7, "seed": 5,
-    }  # fmt: skip
+        "model": "m",
+        "messages": [{"role": "user", "content": "hello"}],
+        "temperature": 0.2,
+        "max_tokens": 7,
+        "seed": 5,
+    }
     assert second["response_format"]["type"] == "json_schema"
     assert second["response_format"]["json_schema"]["schema"] == SCHEMA
     assert second["logprobs"] is True
@@ -105,9 +111,15 @@ def test_a_server_without_counts_costs_nothing_known():
 
 def test_numbers_beyond_all_floats_are_no_numbers():
     huge = 10**400
-    body = {"usage": {"prompt_tokens": huge}, "choices": [{
-        "message": {"content": "a"}, **logprobs(("a", -huge, None)),
-    }]}  # fmt: skip
+    body = {
+        "usage": {"prompt_tokens": huge},
+        "choices": [
+            {
+                "message": {"content": "a"},
+                **logprobs(("a", -huge, None)),
+            }
+        ],
+    }
     with serving(chat_server.raw(json.dumps(body).encode())) as server:
         chat_client = client(server.url)
         assert one(chat_client, request(logprobs=True)) == ChatReply("a")
@@ -124,17 +136,31 @@ def logprobs(*rows):
     [
         ([("a", -1.0, None), ("é", -0.5, [195, 169])], ((1, -1.0), (2, -0.5))),
         # A character in two tokens, then one after the end of the text.
-        ([("a", 0.0, None), ("?", -1.0, [195]), ("?", -2.0, [169]), ("</s>", -3.0, [])],
-         ((1, 0.0), (1, -1.0), (1, -2.0), (0, -3.0))),
+        (
+            [
+                ("a", 0.0, None),
+                ("?", -1.0, [195]),
+                ("?", -2.0, [169]),
+                ("</s>", -3.0, []),
+            ],
+            ((1, 0.0), (1, -1.0), (1, -2.0), (0, -3.0)),
+        ),
         # A fence that the server stripped, a token half of it.
-        ([("```", -9.0, None), ("\na", -1.0, None), ("é", -0.5, None),
-          ("\n```", -2.0, None), ("</s>", -3.0, [])],
-         ((1, -1.0), (2, -0.5), (4, -2.0), (0, -3.0))),
+        (
+            [
+                ("```", -9.0, None),
+                ("\na", -1.0, None),
+                ("é", -0.5, None),
+                ("\n```", -2.0, None),
+                ("</s>", -3.0, []),
+            ],
+            ((1, -1.0), (2, -0.5), (4, -2.0), (0, -3.0)),
+        ),
         ([("b", -1.0, None)], None),
         ([("aé", None, None)], None),
         ([("aé", -1.0, 10**12)], ((3, -1.0),)),
     ],
-)  # fmt: skip
+)
 def test_tokens_are_those_of_the_text_or_none(rows, want):
     with serving(ok("aé", **logprobs(*rows))) as server:
         assert one(client(server.url), request(logprobs=True)).tokens == want
@@ -214,10 +240,12 @@ def test_a_server_that_drips_meets_the_deadline(slow):
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"choices": []}', b'{"choices": ["a"]}', b'{"choices": [{"message": 1}]}',
+        b'{"choices": []}',
+        b'{"choices": ["a"]}',
+        b'{"choices": [{"message": 1}]}',
         *(json.dumps(chat_server.completion(x)).encode() for x in (None, 3, ["a"])),
     ],
-)  # fmt: skip
+)
 def test_an_answer_of_no_use_is_malformed_and_not_tried_again(body, tmp_path):
     with serving(chat_server.raw(body), ok("a")) as server:
         chat_client = client(server.url, tmp_path / "cache.db")
@@ -231,12 +259,20 @@ def test_an_answer_of_no_use_is_malformed_and_not_tried_again(body, tmp_path):
 @pytest.mark.parametrize(
     "body",
     [
-        b"<html>hello</html>", b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 50_000,
-        b'{"error": "quota exceeded"}', b'{"choices": null}', b'{"choices": {}}',
+        b"<html>hello</html>",
+        b"",
+        b"{}",
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        b"[" * 50_000,
+        b'{"error": "quota exceeded"}',
+        b'{"choices": null}',
+        b'{"choices": {}}',
         b'{"error": {"message": "overloaded", "code": 503}, "choices": []}',
         b'{"error": {"message": "busy", "code": "rate_limit"}}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_completion_is_a_fault_of_the_server(body, tmp_path):
     with serving(chat_server.raw(body)) as server:
         chat_client = client(server.url, tmp_path / "cache.db")
@@ -317,12 +353,16 @@ def test_a_server_that_answers_now_and_then_is_not_dead():
     ("lacks", "posts"),
     [
         ({"response_format"}, [{"response_format", "logprobs"}, {"logprobs"}]),
-        ({"logprobs"}, [{"response_format", "logprobs"}, {"logprobs"},
-                        {"response_format"}]),
-        ({"response_format", "logprobs"},
-         [{"response_format", "logprobs"}, {"logprobs"}, {"response_format"}, set()]),
+        (
+            {"logprobs"},
+            [{"response_format", "logprobs"}, {"logprobs"}, {"response_format"}],
+        ),
+        (
+            {"response_format", "logprobs"},
+            [{"response_format", "logprobs"}, {"logprobs"}, {"response_format"}, set()],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_server_does_not_take_is_left_out_and_remembered(lacks, posts):
     rule = chat_server.answering(lambda body: 400 if lacks & set(body) else "a")
     with serving(rule) as server:
@@ -384,14 +424,25 @@ def test_a_variable_without_a_key_is_told_by_its_name(monkeypatch, value):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"api_key_env": KEY}, {"base_url": f"http://me:{KEY}@host/v1"},
-        {"base_url": f"http://host/v1?key={KEY}"}, {"base_url": "ftp://host"},
-        {"base_url": "host:80"}, {"base_url": "http://host:port"}, {"deadline": 0.0},
-        {"read_timeout": float("inf")}, {"connect_timeout": -1.0}, {"retries": -1},
-        {"backoff": -1.0}, {"concurrency": 0}, {"max_tokens": 0}, {"give_up": 0},
-        {"temperature": -0.1}, {"price_in": -1.0}, {"price_out": -1.0},
+        {"api_key_env": KEY},
+        {"base_url": f"http://me:{KEY}@host/v1"},
+        {"base_url": f"http://host/v1?key={KEY}"},
+        {"base_url": "ftp://host"},
+        {"base_url": "host:80"},
+        {"base_url": "http://host:port"},
+        {"deadline": 0.0},
+        {"read_timeout": float("inf")},
+        {"connect_timeout": -1.0},
+        {"retries": -1},
+        {"backoff": -1.0},
+        {"concurrency": 0},
+        {"max_tokens": 0},
+        {"give_up": 0},
+        {"temperature": -0.1},
+        {"price_in": -1.0},
+        {"price_out": -1.0},
     ],
-)  # fmt: skip
+)
 def test_a_config_of_no_sense_is_refused_without_its_secrets(changes):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         ChatConfig(**({"base_url": "http://host/v1", "model": "m"} | changes))

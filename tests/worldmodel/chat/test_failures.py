@@ -67,9 +67,19 @@ def test_silence_stops_until_the_server_itself_has_answered(reply):
 
 @pytest.mark.parametrize(
     ("status", "lasts"),
-    [(301, True), (401, True), (402, True), (404, True), (405, True), (429, True),
-     (400, False), (403, False), (413, False), (422, False)],
-)  # fmt: skip
+    [
+        (301, True),
+        (401, True),
+        (402, True),
+        (404, True),
+        (405, True),
+        (429, True),
+        (400, False),
+        (403, False),
+        (413, False),
+        (422, False),
+    ],
+)
 def test_refusals_of_who_asks_last(status, lasts):
     assert is_lasting(ChatRefused("", status)) is lasts
 

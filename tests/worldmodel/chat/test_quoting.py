@@ -27,9 +27,12 @@ def test_a_quote_holds_no_mark_of_a_chat_template(mark):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": 1}', ' {"a": 1}\n', '```json\n{"a": 1}\n```', '```\n{"a": 1}```',
+        '{"a": 1}',
+        ' {"a": 1}\n',
+        '```json\n{"a": 1}\n```',
+        '```\n{"a": 1}```',
     ],
-)  # fmt: skip
+)
 def test_an_object_is_read(text):
     assert json_object(text, ["a"]) == {"a": 1}
 
@@ -37,12 +40,22 @@ def test_an_object_is_read(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", '{"a": 1', '{"a": NaN}', '{"a": -Infinity}', '{"a": 1, "a": 2}',
-        '{"a": 1, "b": 2}', "{}", 'Sure! {"a": 1}', '{"a": 1} {"a": 1}',
-        '```json\n{"a": 1}', "[" * 50_000, '{"a":' * 50_000,
+        "",
+        "[]",
+        '{"a": 1',
+        '{"a": NaN}',
+        '{"a": -Infinity}',
+        '{"a": 1, "a": 2}',
+        '{"a": 1, "b": 2}',
+        "{}",
+        'Sure! {"a": 1}',
+        '{"a": 1} {"a": 1}',
+        '```json\n{"a": 1}',
+        "[" * 50_000,
+        '{"a":' * 50_000,
         '{"a": ' + "9" * 9000 + "}",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_object_of_these_fields_is_a_value_error(text):
     with pytest.raises(ValueError):  # noqa: PT011
         json_object(text, ["a"])
@@ -50,9 +63,10 @@ def test_what_is_no_object_of_these_fields_is_a_value_error(text):
 
 def test_thoughts_before_an_answer_are_no_part_of_it():
     for text in (
-        '<think>{"a": 2}</think>{"a": 1}', '\n<think>\nhm\n</think>\n\n{"a": 1}',
+        '<think>{"a": 2}</think>{"a": 1}',
+        '\n<think>\nhm\n</think>\n\n{"a": 1}',
         '<think></think>\n```json\n{"a": 1}\n```',
-    ):  # fmt: skip
+    ):
         assert json_object(text, ["a"]) == {"a": 1}
     for text in ('{"a": 1}<think>no</think>', '<think>{"a": 1}'):
         with pytest.raises(ValueError):  # noqa: PT011

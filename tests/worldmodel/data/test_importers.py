@@ -51,9 +51,13 @@ def agentgym(*values, **row):
 
 def recording(**changes):
     good = {
-        "observations": ["a", "b", "c"], "actions": ["x", "y"], "rewards": [0, 1.5],
-        "terminations": [False, True], "truncations": [False, False], "task": "go",
-    }  # fmt: skip
+        "observations": ["a", "b", "c"],
+        "actions": ["x", "y"],
+        "rewards": [0, 1.5],
+        "terminations": [False, True],
+        "truncations": [False, False],
+        "task": "go",
+    }
     return {k: v for k, v in (good | changes).items() if v is not ...}
 
 
@@ -66,16 +70,29 @@ def gym(**changes):
 
 def test_a_chat_with_tools_by_hand():
     episode = openai(
-        ("system", "S"), ("user", "do\n\nit "),
-        {"role": "assistant", "content": " why ", "tool_calls": [
-            call("f", '{"b": 1, "a": "\\u00e9"}', id="1"), call("g", {}, id="2"),
-        ]},
+        ("system", "S"),
+        ("user", "do\n\nit "),
+        {
+            "role": "assistant",
+            "content": " why ",
+            "tool_calls": [
+                call("f", '{"b": 1, "a": "\\u00e9"}', id="1"),
+                call("g", {}, id="2"),
+            ],
+        },
         {"role": "tool", "content": "one", "tool_call_id": "2"},
         {"role": "tool", "content": "", "tool_call_id": "1"},
-        ("user", "more"), ("assistant", " done\n"),
-        id=7, score=0.5, success=False, split="dev", family="fam", task_id="t",
-        tools=[{"type": "function"}], metadata={"k": 1},
-    )  # fmt: skip
+        ("user", "more"),
+        ("assistant", " done\n"),
+        id=7,
+        score=0.5,
+        success=False,
+        split="dev",
+        family="fam",
+        task_id="t",
+        tools=[{"type": "function"}],
+        metadata={"k": 1},
+    )
     first, second = episode.transitions
     assert first.state == ("do", "it")
     assert first.action == 'f {"a": "é", "b": 1}\ng {}'
@@ -113,12 +130,16 @@ def test_results_stand_in_the_order_of_their_calls():
         texts = {"1": "of f", "2": "of g"}
         return openai(
             ("user", "u"),
-            {"role": "assistant", "tool_calls": [
-                call("f", "{}", id="1"), call("g", "{}", id="2"),
-            ]},
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    call("f", "{}", id="1"),
+                    call("g", "{}", id="2"),
+                ],
+            },
             *({"role": "tool", "content": texts[i], "tool_call_id": i} for i in order),
             ("user", "go on"),
-        ).transitions  # fmt: skip
+        ).transitions
 
     assert answered("1", "2") == answered("2", "1")
     assert answered("2", "1")[0].next_state == ("of f", "of g", "go on")
@@ -126,22 +147,24 @@ def test_results_stand_in_the_order_of_their_calls():
 
 def test_calls_of_two_messages_that_are_answered_together_are_one_turn():
     def calling(id, text):
-        return {"role": "assistant", "content": text, "tool_calls": [
-            call(f"f{id}", "{}", id=id)
-        ]}  # fmt: skip
+        return {
+            "role": "assistant",
+            "content": text,
+            "tool_calls": [call(f"f{id}", "{}", id=id)],
+        }
 
     answers = [
         {"role": "tool", "content": f"of {i}", "tool_call_id": i} for i in ("2", "1")
     ]
     (both,) = openai(
         ("user", "u"), calling("1", "one"), calling("2", "two"), *answers
-    ).transitions  # fmt: skip
+    ).transitions
     assert (both.action, both.thought) == ("f1 {}\nf2 {}", "one\ntwo")
     assert both.next_state == ("of 1", "of 2")
     # What was never answered is a turn of its own: nothing came of it.
     alone, other = openai(
         ("user", "u"), calling("1", "one"), calling("2", "two"), answers[0]
-    ).transitions  # fmt: skip
+    ).transitions
     assert (alone.action, alone.next_state) == ("f1 {}", ("u",))
     assert (other.action, other.next_state) == ("f2 {}", ("of 2",))
 
@@ -149,9 +172,11 @@ def test_calls_of_two_messages_that_are_answered_together_are_one_turn():
 def test_the_older_function_call_is_a_call():
     old = {"name": "f", "arguments": '{"a": 1}'}
     first, _ = openai(
-        ("user", "u"), {"role": "assistant", "content": "hm", "function_call": old},
-        {"role": "function", "name": "f", "content": "said"}, ("assistant", "done"),
-    ).transitions  # fmt: skip
+        ("user", "u"),
+        {"role": "assistant", "content": "hm", "function_call": old},
+        {"role": "function", "name": "f", "content": "said"},
+        ("assistant", "done"),
+    ).transitions
     assert (first.action, first.thought) == ('f {"a": 1}', "hm")
     assert first.next_state == ("said",)
 
@@ -160,9 +185,11 @@ def test_no_content_of_a_tool_no_arguments_and_a_refusal_are_taken():
     turn = {"role": "assistant", "tool_calls": [call("f", None, id="1")]}
     refusing = {"role": "assistant", "content": None, "refusal": "I can not."}
     first, second = openai(
-        ("user", "u"), turn, {"role": "tool", "content": None, "tool_call_id": "1"},
+        ("user", "u"),
+        turn,
+        {"role": "tool", "content": None, "tool_call_id": "1"},
         refusing,
-    ).transitions  # fmt: skip
+    ).transitions
     assert (first.action, first.next_state) == ("f {}", ())
     assert second.action == "I can not."
 
@@ -185,10 +212,13 @@ def test_text_parts_are_lines():
         ({"terminated": True}, None, True, False),
     ],
 )
-@pytest.mark.parametrize("make", [
-    lambda **row: openai(("user", "u"), ("assistant", "a"), **row),
-    lambda **row: agentgym("u", "a", **row),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **row: openai(("user", "u"), ("assistant", "a"), **row),
+        lambda **row: agentgym("u", "a", **row),
+    ],
+)
 def test_success_and_ends_are_never_made_up(make, row, success, terminated, truncated):
     episode = make(**row)
     last = episode.transitions[-1]
@@ -215,32 +245,37 @@ BAD_CHATS = {
     "empty": (chat(), "at least one assistant turn"),
     "says nothing": (chat(("user", "x"), ("assistant", " ")), "content or tool_calls"),
     "a picture": (
-        chat(("user", [{"type": "image_url"}]), ("assistant", "x")), "of type 'text'",
+        chat(("user", [{"type": "image_url"}]), ("assistant", "x")),
+        "of type 'text'",
     ),
     "no text": (chat(("user", None), ("assistant", "x")), "expected text, got None"),
     "tool first": (chat(TOOL), "an assistant turn before"),
     "no such call": (chat(("user", "x"), CALLS, TOOL), r"tool_call_id'.*\['1'\].*'9'"),
     "no function": (
-        chat(("user", "x"), {"role": "assistant", "tool_calls": [{}]}), "'function'",
+        chat(("user", "x"), {"role": "assistant", "tool_calls": [{}]}),
+        "'function'",
     ),
     "arguments a list": (
         chat(("user", "x"), {"role": "assistant", "tool_calls": [call("f", [1])]}),
         r"tool_calls\[0\].function.arguments'.*expected dict",
     ),
     "two rewards": (
-        chat(("user", "x"), ("assistant", "x"), reward=1, score=1), "not both",
+        chat(("user", "x"), ("assistant", "x"), reward=1, score=1),
+        "not both",
     ),
     "reward is text": (chat(("user", "x"), ("assistant", "x"), reward="1"), "'reward'"),
     "reward is NaN": (
-        chat(("user", "x"), ("assistant", "x"), score=float("nan")), "'score'.*finite",
+        chat(("user", "x"), ("assistant", "x"), score=float("nan")),
+        "'score'.*finite",
     ),
     "success is 1": (chat(("user", "x"), ("assistant", "x"), success=1), "'success'"),
     "id is a flag": (chat(("user", "x"), ("assistant", "x"), id=True), "'id'"),
     "metadata NaN": (
-        chat(("user", "x"), ("assistant", "x"), metadata={"a": float("inf")}), "finite",
+        chat(("user", "x"), ("assistant", "x"), metadata={"a": float("inf")}),
+        "finite",
     ),
     "half a pair": (chat(("user", "x"), ("assistant", "\ud800")), "surrogates|Unicode"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bad", BAD_CHATS)
@@ -257,9 +292,15 @@ OK = "OK. I'll follow your instructions and try my best to solve the task."
 
 def test_an_agentgym_conversation_by_hand():
     episode = agentgym(
-        "Rules", OK, "You see a door.", "Thought:\nopen it.\n\nAction:\nopen door\n",
-        "It is open.", "go", item_id="alf_3", reward=0.25,
-    )  # fmt: skip
+        "Rules",
+        OK,
+        "You see a door.",
+        "Thought:\nopen it.\n\nAction:\nopen door\n",
+        "It is open.",
+        "go",
+        item_id="alf_3",
+        reward=0.25,
+    )
     first, second = episode.transitions
     assert episode.task.instruction == "Rules"
     assert (episode.id, episode.task.id) == ("n", "alf_3")
@@ -315,14 +356,15 @@ def test_thought_and_action_by_hand(text, split):
 BAD_TALKS = {
     "no conversations": ({"messages": []}, "a field 'conversations'"),
     "unknown speaker": (
-        {"conversations": [{"from": "cat", "value": "x"}]}, r"\[0\].from'.*or gpt.*cat",
+        {"conversations": [{"from": "cat", "value": "x"}]},
+        r"\[0\].from'.*or gpt.*cat",
     ),
     "gpt first": (talk("", ""), "expected text"),
     "no value": ({"conversations": [{"from": "human"}]}, r"\[0\].*a field 'value'"),
     "nobody acts": (talk("x"), "at least one gpt turn"),
     "only a promise": (talk("x", OK, "y"), "at least one gpt turn"),
     "item_id a list": (talk("x", "y", item_id=[1]), "'item_id'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bad", BAD_TALKS)
@@ -345,15 +387,21 @@ def test_a_recording_by_hand():
     episode = gym(seed=3, observations=["a\nb", ["b ", ""], "c"], id=4)
     first, second = episode.transitions
     assert (first.state, first.next_state, second.next_state) == (
-        ("a", "b"), ("b",), ("c",),
-    )  # fmt: skip
+        ("a", "b"),
+        ("b",),
+        ("c",),
+    )
     assert (first.rewards, second.rewards) == ({"reward": 0.0}, {"reward": 1.5})
     assert (first.terminated, second.terminated, second.truncated) == (
-        False, True, False,
-    )  # fmt: skip
+        False,
+        True,
+        False,
+    )
     assert (episode.id, episode.task.id, episode.task.instruction) == (
-        "4", "go#seed-3", "go",
-    )  # fmt: skip
+        "4",
+        "go#seed-3",
+        "go",
+    )
     assert episode.task.options == {"seed": 3}
     assert episode.success is None  # a reward at the end is no success
 
@@ -389,14 +437,15 @@ BAD_RECORDINGS = {
     "reward infinite": ({"rewards": [0, float("inf")]}, r"rewards\[1\]'.*finite"),
     "a flag a number": ({"terminations": [0, 1]}, r"terminations\[0\]'.*bool"),
     "a step after the end": (
-        {"terminations": [True, True]}, r"actions\[1\]'.*no action after",
+        {"terminations": [True, True]},
+        r"actions\[1\]'.*no action after",
     ),
     "a step after the cut": ({"truncations": [True, False]}, "no action after"),
     "infos too many": ({"infos": [{}] * 4}, "'infos'.*2 or 3 items"),
     "infos a text": ({"infos": "x"}, "'infos'.*list"),
     "a success of 1": ({"infos": [{}, {"success": 1}]}, r"infos.\[1\].success'.*bool"),
     "seed a text": ({"seed": "3"}, "'seed'.*int"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bad", BAD_RECORDINGS)
@@ -420,15 +469,45 @@ WORDS = [
     "ok",
 ]
 KEYS = [
-    "messages", "role", "content", "tool_calls", "function", "name", "arguments", "id",
-    "type", "text", "reward", "score", "success", "conversations", "from", "value",
-    "loss", "item_id", "observations", "actions", "rewards", "terminations",
-    "truncations", "infos", "seed", "task", "invalid", "tools", "metadata", "family",
-]  # fmt: skip
+    "messages",
+    "role",
+    "content",
+    "tool_calls",
+    "function",
+    "name",
+    "arguments",
+    "id",
+    "type",
+    "text",
+    "reward",
+    "score",
+    "success",
+    "conversations",
+    "from",
+    "value",
+    "loss",
+    "item_id",
+    "observations",
+    "actions",
+    "rewards",
+    "terminations",
+    "truncations",
+    "infos",
+    "seed",
+    "task",
+    "invalid",
+    "tools",
+    "metadata",
+    "family",
+]
 LEAVES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(WORDS)
     | st.text(st.characters(), max_size=8)
-)  # fmt: skip
+)
 JSON = st.recursive(
     LEAVES,
     lambda x: (
@@ -446,13 +525,14 @@ NEARLY = st.fixed_dictionaries(
     {
         "messages": st.lists(MESSAGE, max_size=5),
         "conversations": st.lists(MESSAGE, max_size=5),
-        "observations": TEXTS, "actions": st.lists(st.text(max_size=4), max_size=2),
+        "observations": TEXTS,
+        "actions": st.lists(st.text(max_size=4), max_size=2),
         "rewards": st.lists(st.integers(0, 1), min_size=1, max_size=2),
         "terminations": st.lists(st.booleans(), min_size=1, max_size=2),
         "truncations": st.just([False]),
     },
     optional={k: JSON for k in ("id", "success", "reward", "infos", "tools", "seed")},
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -502,9 +582,11 @@ ROWS = {
 def layouts(rows):
     lines = "\n".join(json.dumps(r, ensure_ascii=False) for r in rows)
     return {
-        "lines": lines, "cut line end": "\n\n" + lines + "\n",
-        "array": json.dumps(rows), "pretty": "\n " + json.dumps(rows, indent=2) + "\n",
-    }  # fmt: skip
+        "lines": lines,
+        "cut line end": "\n\n" + lines + "\n",
+        "array": json.dumps(rows),
+        "pretty": "\n " + json.dumps(rows, indent=2) + "\n",
+    }
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -563,7 +645,7 @@ BROKEN = {
         "\n".join([json.dumps(ROWS["agentgym"] | {"id": "x"})] * 2),
         r":2:.*not used before \(line 1\)",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BROKEN)

@@ -17,9 +17,11 @@ from worldmodel.data.records import Branch, Episode, RecordError
 def row(**changes) -> dict:
     """A valid episode as the file holds it, one field of it changed."""
     good = {
-        "schema": records.SCHEMA, "id": "e1", "task": {"id": "t1", "instruction": "do"},
+        "schema": records.SCHEMA,
+        "id": "e1",
+        "task": {"id": "t1", "instruction": "do"},
         "transitions": [step()],
-    }  # fmt: skip
+    }
     return good | changes
 
 
@@ -51,8 +53,10 @@ def test_a_short_row_gets_its_defaults(tmp_path):
     assert second.state == ("c", "d")
     assert episode.task.initial_state == ("a", "b")
     assert (episode.task.split, episode.source, episode.success) == (
-        "train", "unknown", None,
-    )  # fmt: skip
+        "train",
+        "unknown",
+        None,
+    )
     assert episode.episode_return == 2.0
 
 
@@ -116,9 +120,11 @@ STATES = st.lists(st.lists(TEXT, max_size=3).map("\n".join), min_size=2, max_siz
 
 
 @given(
-    texts=STATES, action=TEXT, thought=TEXT,
+    texts=STATES,
+    action=TEXT,
+    thought=TEXT,
     reward=st.floats(min_value=-1e300, max_value=1e300),
-)  # fmt: skip
+)
 def test_any_text_is_read_back(scratch, texts, action, thought, reward):
     states = [records.lines(text) for text in texts]
     steps = tuple(
@@ -144,30 +150,37 @@ MISTAKES = {
     "id of another type": (row(id=7), "'id'.*expected str, got 7"),
     "task without instruction": (row(task={"id": "t"}), "'task'.*'instruction'"),
     "action of another type": (
-        row(transitions=[step(action=None)]), r"transitions\[0\].action'.*expected str",
+        row(transitions=[step(action=None)]),
+        r"transitions\[0\].action'.*expected str",
     ),
     "reward is text": (
-        row(transitions=[step(reward="1")]), r"transitions\[0\].reward'.*float",
+        row(transitions=[step(reward="1")]),
+        r"transitions\[0\].reward'.*float",
     ),
     "reward is a flag": (
-        row(transitions=[step(reward=True)]), r"transitions\[0\].reward'.*float",
+        row(transitions=[step(reward=True)]),
+        r"transitions\[0\].reward'.*float",
     ),
     "reward is NaN": (
         row(transitions=[step(reward=float("nan"))]),
         r"transitions\[0\].rewards'.*finite numbers",
     ),
     "reward is infinite": (
-        row(transitions=[step(rewards={"a": float("-inf")})]), "finite numbers",
+        row(transitions=[step(rewards={"a": float("-inf")})]),
+        "finite numbers",
     ),
     "reward beyond floats": (row(transitions=[step(reward=10**400)]), "reward"),
     "flag is a number": (
-        row(transitions=[step(terminated=1)]), r"terminated'.*expected bool, got 1",
+        row(transitions=[step(terminated=1)]),
+        r"terminated'.*expected bool, got 1",
     ),
     "state of numbers": (
-        row(transitions=[step(state=[1])]), r"\[0\].state'.*list of strings",
+        row(transitions=[step(state=[1])]),
+        r"\[0\].state'.*list of strings",
     ),
     "lineage of numbers": (
-        row(task={"id": "t", "instruction": "i", "lineage": [1]}), "lineage",
+        row(task={"id": "t", "instruction": "i", "lineage": [1]}),
+        "lineage",
     ),
     "states do not chain": (
         row(transitions=[step("a", "b"), step("c", "d")]),
@@ -182,7 +195,7 @@ MISTAKES = {
         "no step after the episode ended",
     ),
     "an id again": (row(), r"'id'.*not used before \(line 1\), got 'e1'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

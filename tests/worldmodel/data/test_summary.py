@@ -23,9 +23,12 @@ def step(state, action, then, reward=0.0, **more):
 
 def episode(name, task, *steps, split="train", success=None, **about):
     of = Task(
-        id=task, instruction=about.pop("instruction", f"do {task}"), split=split,
-        initial_state=steps[0].state, **about,
-    )  # fmt: skip
+        id=task,
+        instruction=about.pop("instruction", f"do {task}"),
+        split=split,
+        initial_state=steps[0].state,
+        **about,
+    )
     return Episode(id=name, task=of, transitions=steps, source="s", success=success)
 
 
@@ -68,15 +71,21 @@ def test_counts_by_hand():
 def test_quantiles_by_hand():
     # Ranks ceil(q * 10): the 1st, 5th, 9th and 10th of 1 1 1 1 1 2 2 2 7 30.
     assert summary._quantiles({1: 5, 2: 3, 30: 1, 7: 1}) == {
-        "min": 1, "median": 1, "p90": 7, "max": 30,
-    }  # fmt: skip
+        "min": 1,
+        "median": 1,
+        "p90": 7,
+        "max": 30,
+    }
     assert summary._quantiles({4: 1}) == dict.fromkeys(
         ("min", "median", "p90", "max"), 4
     )
     # Half of three is a rank of 1.5, so the 2nd; nine tenths are 2.7, so the 3rd.
     assert summary._quantiles({1: 1, 2: 1, 3: 1}) == {
-        "min": 1, "median": 2, "p90": 3, "max": 3,
-    }  # fmt: skip
+        "min": 1,
+        "median": 2,
+        "p90": 3,
+        "max": 3,
+    }
     assert summary._quantiles({}) is None
 
 
@@ -84,8 +93,11 @@ def test_sizes_are_of_states_and_actions():
     two = Transition(state=("ab", "c"), action="wxyz", next_state=())
     sizes = summarise([episode("e", "t", two)])["sizes"]
     assert {k: v["max"] for k, v in sizes.items()} == {
-        "episode_length": 1, "state_lines": 2, "state_chars": 3, "action_chars": 4,
-    }  # fmt: skip
+        "episode_length": 1,
+        "state_lines": 2,
+        "state_chars": 3,
+        "action_chars": 4,
+    }
 
 
 def test_duplicates_by_hand():
@@ -133,11 +145,13 @@ def test_leaks_by_hand():
     )
     # t1 lies in train and test; "go" from a in train and dev.
     assert s["leaks"]["tasks"] == {
-        "shared": [{"splits": ["train", "test"], "count": 1}], "examples": ["t1"],
-    }  # fmt: skip
+        "shared": [{"splits": ["train", "test"], "count": 1}],
+        "examples": ["t1"],
+    }
     assert s["leaks"]["starts"] == {
-        "shared": [{"splits": ["train", "dev"], "count": 1}], "examples": ["t2"],
-    }  # fmt: skip
+        "shared": [{"splits": ["train", "dev"], "count": 1}],
+        "examples": ["t2"],
+    }
     # dev: (a, x, b) of 2; test: (b, y, c) of 2, though train came later.
     half = {"transitions": 1, "share": 0.5}
     assert s["leaks"]["seen_in_train"] == {"dev": half, "test": half}
@@ -207,12 +221,17 @@ def test_what_would_hurt_is_warned_of(episodes, warning):
 def test_the_table_tells_what_the_summary_holds():
     output = table(summarise([*GOOD, dataclasses.replace(GOOD[0], id="again")]))
     for row in (
-        r"all 4 3 6", "split train 3 2 5", "family (none) 2 2 2", "source s 4 3 6",
-        "episode length 1 1 2 2", "success 2 yes, 2 no, 0 not told",
+        r"all 4 3 6",
+        "split train 3 2 5",
+        "family (none) 2 2 2",
+        "source s 4 3 6",
+        "episode length 1 1 2 2",
+        "success 2 yes, 2 no, 0 not told",
         "ends 2 terminated, 1 truncated, 0 both, 1 neither",
-        "rewarded 2 transitions (33.3%)", "dev in train 0 transitions (0.0%)",
+        "rewarded 2 transitions (33.3%)",
+        "dev in train 0 transitions (0.0%)",
         "warning: 1 episodes repeat another step for step",
-    ):  # fmt: skip
+    ):
         assert row in "\n".join(" ".join(line.split()) for line in output.splitlines())
 
 

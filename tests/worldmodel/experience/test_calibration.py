@@ -66,9 +66,14 @@ def test_platt_is_the_penalised_optimum(seed):
 def answer(t, *, confidence=0.9, wrong=False, **chances):
     state = ("fog",) if wrong else t.next_state
     return Prediction(
-        state, t.reward, outcome_of(t), "", confidence, None,
+        state,
+        t.reward,
+        outcome_of(t),
+        "",
+        confidence,
+        None,
         **({"p_reward": 0.5, "p_terminal": 0.5} | chances),
-    )  # fmt: skip
+    )
 
 
 def test_each_chance_is_scaled_by_its_own_truth():

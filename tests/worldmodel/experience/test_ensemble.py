@@ -13,9 +13,12 @@ from worldmodel.fitting.config import FitConfig, OptimizerConfig
 from worldmodel.fitting.supervised import fit
 
 BASE = FitConfig(
-    steps=60, batch_rows=4, row_tokens=32, eval_every=60,
+    steps=60,
+    batch_rows=4,
+    row_tokens=32,
+    eval_every=60,
     optimizer=OptimizerConfig(learning_rate=1e-2),
-)  # fmt: skip
+)
 SHAPE = EnsembleConfig(members=3, rank=2, steps=40, learning_rate=2e-2)
 SEEN = [Example([1, q, 2, q + 20], [False] * 3 + [True], [0] * 4) for q in range(3, 13)]
 UNSEEN = [[1, q, 2, q + 20] for q in range(13, 23)]

@@ -35,9 +35,13 @@ def test_the_tokenizer_sees_every_kind_of_text():
     e = reasoning.annotate(helpers.lamp_and_door())
     texts = texts_of([e])
     for one in (
-        e.task.instruction, "the lamp is off", "the door is open", "pull door",
-        e.transitions[0].reasoning, "0.5",
-    ):  # fmt: skip
+        e.task.instruction,
+        "the lamp is off",
+        "the door is open",
+        "pull door",
+        e.transitions[0].reasoning,
+        "0.5",
+    ):
         assert one in texts
 
 
@@ -99,7 +103,7 @@ def test_tasks_of_one_family_vary_each_other(tok):
         Task(id=f"{f}{i}", instruction=f"do {f} {i}", family=f, initial_state=(f"{i}",))
         for f, n in (("a", 3), ("b", 2), ("lonely", 1))
         for i in range(n)
-    ]  # fmt: skip
+    ]
     out = variation_examples(tok, [*tasks, tasks[0]], repeats=4, seed=0)
     assert len(out) == 4 * (3 + 2)  # the copy and the lonely one give nothing
     by_context = {tuple(prompts.variation_ids(tok, t)): t for t in tasks}
@@ -198,11 +202,15 @@ def test_rare_rewards_and_ends_weigh_as_if_they_were_not_rare(tok):
             balance=balance,
         )
         return [
-            [np.broadcast_to(e.weight, len(e.ids))[np.array(e.mask)][where]
-             for where in (np.flatnonzero(np.array(e.token_type)[e.mask] == p)
-                           for p in range(4))]
+            [
+                np.broadcast_to(e.weight, len(e.ids))[np.array(e.mask)][where]
+                for where in (
+                    np.flatnonzero(np.array(e.token_type)[e.mask] == p)
+                    for p in range(4)
+                )
+            ]
             for e in results
-        ]  # fmt: skip
+        ]
 
     for e in (*weights(0.0), *weights(0.1)):  # one of ten is not rarer than 0.1
         assert all((part == 1).all() for part in e)
@@ -235,10 +243,14 @@ def rooms() -> list:
             last = k == len(names) - 1
             steps.append(
                 helpers.transition(
-                    before, f"turn {name}", after, float(last),
-                    terminated=last, success=last,
+                    before,
+                    f"turn {name}",
+                    after,
+                    float(last),
+                    terminated=last,
+                    success=last,
                 )
-            )  # fmt: skip
+            )
         about = Task(id=f"r{shift}", instruction="turn all", family="room")
         out.append(helpers.episode(f"e{shift}", about, steps))
     return out
@@ -254,13 +266,18 @@ def exact_after_fit(episodes, truth, directory) -> dict:
         tok.vocab_size, hidden_size=32, num_hidden_layers=1, intermediate_size=64
     )
     model, _ = supervised.fit(
-        create(shape, seed=0), examples,
+        create(shape, seed=0),
+        examples,
         supervised.FitConfig(
-            steps=150, batch_rows=9, row_tokens=48, eval_every=150,
+            steps=150,
+            batch_rows=9,
+            row_tokens=48,
+            eval_every=150,
             optimizer=OptimizerConfig(learning_rate=0.01),
         ),
-        seed=0, directory=directory,
-    )  # fmt: skip
+        seed=0,
+        directory=directory,
+    )
     local = LocalExperienceModel(model, tok, memory, config)
     return fidelity.score(local, truth, limit=99)
 

@@ -158,9 +158,14 @@ def scripted(*texts):
 
 def test_the_reply_is_read_by_hand(tok, text_model, monkeypatch):
     t = helpers.transition(
-        HERE, "press lamp", ("the lamp is on", "the door is shut"), 0.5,
-        terminated=True, success=True, reasoning="the lamp change",
-    )  # fmt: skip
+        HERE,
+        "press lamp",
+        ("the lamp is on", "the door is shut"),
+        0.5,
+        terminated=True,
+        success=True,
+        reasoning="the lamp change",
+    )
     ids = prompts.reply_ids(tok, t)
     why, script, value, end = phases_of(tok, ids)
     rest = len(script) + len(value) + len(end)
@@ -351,9 +356,12 @@ def test_where_heads_are_distinct_a_written_line_replaces_the_old_one(
 
     def answer(forms):
         model = LocalExperienceModel(
-            text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
+            text_model,
+            tok,
+            ReplayMemory(),
+            dataclasses.replace(SHAPE, retries=0),
             state_formats=forms,
-        )  # fmt: skip
+        )
         (result,) = model.predict([ask(state=before)])
         return result.next_state, result.error
 
@@ -373,11 +381,14 @@ def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
     form = state_format([before])
     for stems, want in ((True, ("lamp 0", *before[1:])), (False, ("lamp 1", "lamp 0"))):
         model = LocalExperienceModel(
-            text_model, tok, ReplayMemory(), dataclasses.replace(SHAPE, retries=0),
+            text_model,
+            tok,
+            ReplayMemory(),
+            dataclasses.replace(SHAPE, retries=0),
             state_formats={
                 "room": form._replace(keyed_by_prefix=stems, distinct=False)
             },
-        )  # fmt: skip
+        )
         (result,) = model.predict([ask(state=before)])
         assert result.next_state[: len(want)] == want
 
@@ -386,11 +397,16 @@ def test_where_lines_keep_their_stems_the_number_of_a_line_does_not_matter(
 
 SEEDS = [
     Task(
-        id=f"s{i}", instruction="make it bright", family="room", env="room",
-        options={"level": 3}, initial_state=HERE, lineage=("s",),
+        id=f"s{i}",
+        instruction="make it bright",
+        family="room",
+        env="room",
+        options={"level": 3},
+        initial_state=HERE,
+        lineage=("s",),
     )
     for i in range(2)
-]  # fmt: skip
+]
 
 
 def test_a_variation_is_a_new_task_with_its_line(tok, text_model, monkeypatch):
@@ -489,8 +505,10 @@ def test_the_ensemble_goes_by_its_least_sure_member(tok, text_model):
     assert result["a"] != result["b"]
     # A member that is the model says what the model does of the same words.
     answers = others(tok, text_model).predict(QUERIES[:1])
-    said = (answers[0].next_state, prompts.reward_and_outcome_ids(
-        tok, answers[0].reward, answers[0].outcome))  # fmt: skip
+    said = (
+        answers[0].next_state,
+        prompts.reward_and_outcome_ids(tok, answers[0].reward, answers[0].outcome),
+    )
     mass = others(tok, text_model)._sequence_probability(
         text_model, QUERIES[:1], answers, [said]
     )
@@ -543,16 +561,20 @@ def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
     (demos,) = model.memory.search([("t1", HERE, "press lamp")], 1)
     context = [
         *prompts.query_ids(tok, task(), (), demos, HERE, "press lamp", history=2),
-        *tok.encode(answer.reasoning), tok.control("next"),
-    ]  # fmt: skip
+        *tok.encode(answer.reasoning),
+        tok.control("next"),
+    ]
     effect = [*prompts.effect_ids(tok, HERE, t.next_state)[1:], tok.control("reward")]
     logp = 0.0
     for i, token in enumerate(effect):
         row = np.array([[*context, *effect[:i]]], np.int32)
         logits = forward(
-            text_model.definition, text_model.params, row,
-            np.arange(row.shape[1])[None], np.ones_like(row),
-        )[0, -1]  # fmt: skip
+            text_model.definition,
+            text_model.params,
+            row,
+            np.arange(row.shape[1])[None],
+            np.ones_like(row),
+        )[0, -1]
         logp += float(jax.nn.log_softmax(logits)[token])
     assert got == pytest.approx(np.exp(logp), rel=1e-3)
     assert 0 < got < 1
@@ -594,9 +616,13 @@ def said(tok, transition, forced=()) -> SampledTokens:
         at = ids.index(tok.control(name))
         chosen[0, at], phase[0, at] = False, number
     return SampledTokens(
-        np.array([ids]), np.zeros((1, n), np.float32), chosen, phase,
-        np.zeros((1, n), bool), np.array([n]),
-    )  # fmt: skip
+        np.array([ids]),
+        np.zeros((1, n), np.float32),
+        chosen,
+        phase,
+        np.zeros((1, n), bool),
+        np.array([n]),
+    )
 
 
 def test_a_reply_that_is_cut_is_a_problem(tok, text_model):

@@ -57,6 +57,8 @@ def test_a_malformed_answer_copies_nothing():
     right = answer("held T25", "T25", error="the reply was cut")
     result = copy_accuracy(cases, [right], SHARES)
     assert brief(result) == {
-        "state": (0.0, 1), "state_unseen": (None, 0),
-        "reasoning": (0.0, 1), "reasoning_unseen": (None, 0),
-    }  # fmt: skip
+        "state": (0.0, 1),
+        "state_unseen": (None, 0),
+        "reasoning": (0.0, 1),
+        "reasoning_unseen": (None, 0),
+    }

@@ -12,8 +12,9 @@ def test_known_facts_by_hand():
     assert not facts.lines  # each line changed
     # "unseen" and the second "kitchen" went; the hall's own line is new.
     assert sorted(facts.fragments) == [
-        ("carry", "coin", "at"), ("kitchen", "east", "hall"),
-    ]  # fmt: skip
+        ("carry", "coin", "at"),
+        ("kitchen", "east", "hall"),
+    ]
     same = known_facts(("a", "a", "b"), ("a", "a", "c"))
     assert (same.lines["a"], same.fragments) == (2, ())
 

@@ -55,8 +55,9 @@ def test_calibration_by_hand():
         np.array([0.05, 0.05, 1.0, 1.0]), np.array([True, False, True, True])
     )
     assert [(b["confidence"], b["right"], b["count"]) for b in bins] == [
-        (0.05, 0.5, 2), (1.0, 1.0, 2),
-    ]  # fmt: skip
+        (0.05, 0.5, 2),
+        (1.0, 1.0, 2),
+    ]
     assert metrics.calibration_error(bins) == pytest.approx(0.225)
     assert metrics.calibration_error([]) is None
 
@@ -64,5 +65,6 @@ def test_calibration_by_hand():
 def test_confidence_beyond_the_bins_is_of_the_first_or_the_last():
     bins = metrics.reliability(np.array([-0.3, 0.05, 1.0, 1.2]), np.ones(4, bool))
     assert [(b["count"], round(b["confidence"], 3)) for b in bins] == [
-        (2, -0.125), (2, 1.1),
-    ]  # fmt: skip
+        (2, -0.125),
+        (2, 1.1),
+    ]

@@ -46,8 +46,11 @@ def test_the_truth_does_not_drift():
     assert [r["count"] for r in result["exact"]] == [2, 2, 1]
     assert brief(result["outcomes"]["agree"]) == {"mean": 1.0, "count": 2}
     assert result["outcomes"]["cells"] == {
-        "win_win": 1, "win_loss": 0, "loss_win": 0, "loss_loss": 1,
-    }  # fmt: skip
+        "win_win": 1,
+        "win_loss": 0,
+        "loss_win": 0,
+        "loss_loss": 1,
+    }
     assert brief(result["outcomes"]["over_optimistic"]) == {"mean": 0.0, "count": 1}
 
 

@@ -62,16 +62,28 @@ def test_the_truth_scores_one():
     assert card["transitions"] == 3
     # Steps: lamp off -> on (reveal), nothing (unchanged), shut -> open (reveal).
     assert card["share"] == {
-        "all": 1.0, "predictable": 1 / 3, "unchanged": 1 / 3, "changed": 0.0,
-        "one_line": 0.0, "many_lines": 0.0, "reveal": 2 / 3,
-    }  # fmt: skip
+        "all": 1.0,
+        "predictable": 1 / 3,
+        "unchanged": 1 / 3,
+        "changed": 0.0,
+        "one_line": 0.0,
+        "many_lines": 0.0,
+        "reveal": 2 / 3,
+    }
     none = {"mean": None, "count": 0}
-    assert card["exact"] == card["kept"] == {
-        "all": {"mean": 1.0, "count": 3}, "predictable": {"mean": 1.0, "count": 1},
-        "unchanged": {"mean": 1.0, "count": 1},
-        "changed": none, "one_line": none, "many_lines": none,
-        "reveal": {"mean": 1.0, "count": 2},
-    }  # fmt: skip
+    assert (
+        card["exact"]
+        == card["kept"]
+        == {
+            "all": {"mean": 1.0, "count": 3},
+            "predictable": {"mean": 1.0, "count": 1},
+            "unchanged": {"mean": 1.0, "count": 1},
+            "changed": none,
+            "one_line": none,
+            "many_lines": none,
+            "reveal": {"mean": 1.0, "count": 2},
+        }
+    )
     assert card["copy"]["all"] == {"mean": 1 / 3, "count": 3}
     assert card["copy"]["unchanged"]["mean"] == 1.0
     assert card["copy"]["reveal"]["mean"] == 0.0
@@ -210,9 +222,13 @@ def test_the_limit_and_the_batches():
     episodes = [helpers.lamp_and_door(f"room-{i}") for i in range(4)]
     model, seen = Truth(episodes), []
     card = fidelity.score(
-        model, episodes, limit=10, batch=4, open_loop_steps=0,
+        model,
+        episodes,
+        limit=10,
+        batch=4,
+        open_loop_steps=0,
         progress=lambda *at: seen.append(at),
-    )  # fmt: skip
+    )
     assert card["transitions"] == 10
     assert model.batches == [4, 4, 2]
     assert seen == [(4, 10), (8, 10), (10, 10)]
@@ -281,8 +297,10 @@ class Doubt(Truth):
     """Knows itself: its signals are its hits, its mass is half."""
 
     def signals(self, queries):
-        return {"oracle": [float(q.past == ()) for q in queries], "self_consistency": [
-            0.5 for _ in queries]}  # fmt: skip
+        return {
+            "oracle": [float(q.past == ()) for q in queries],
+            "self_consistency": [0.5 for _ in queries],
+        }
 
     def next_state_probability(self, queries, transitions):
         assert len(queries) == len(transitions)

@@ -184,9 +184,12 @@ def test_bfloat16_passes_keep_float32_masters(small_model, packed):
     assert cosine > 0.98
     # A step far below the eight bits of bfloat16 still arrives.
     small = Learner(
-        small_model, OptimizerConfig(warmup_steps=0, learning_rate=1e-5), loss,
-        ComputeConfig(dtype="bfloat16"), steps=50,
-    )  # fmt: skip
+        small_model,
+        OptimizerConfig(warmup_steps=0, learning_rate=1e-5),
+        loss,
+        ComputeConfig(dtype="bfloat16"),
+        steps=50,
+    )
     state, _ = small.update(small.init(), [packed])
     assert helpers.distance(state.params, start.params) > 5e-6
 
@@ -253,8 +256,9 @@ def test_of_a_model_with_lora_only_additions_train(small_model, packed):
     ids = [3, 1, 4, 1, 5]
     np.testing.assert_allclose(
         helpers.full_pass(merged, ids),
-        helpers.full_pass(adapted._replace(params=state.params), ids), atol=1e-4,
-    )  # fmt: skip
+        helpers.full_pass(adapted._replace(params=state.params), ids),
+        atol=1e-4,
+    )
 
 
 def test_an_update_takes_over_its_state(subject, packed):

@@ -35,10 +35,14 @@ def scarce(learner, monkeypatch, rows):
 def tokens(rows):
     rng = np.random.default_rng(3)
     some = [
-        Example(rng.integers(1, 13, WIDTH).tolist(), [False] * 4 + [True] * 8,
-                [0] * WIDTH, weight=float(rng.random() + 0.5))
+        Example(
+            rng.integers(1, 13, WIDTH).tolist(),
+            [False] * 4 + [True] * 8,
+            [0] * WIDTH,
+            weight=float(rng.random() + 0.5),
+        )
         for _ in range(rows)
-    ]  # fmt: skip
+    ]
     return batches.pack(some, WIDTH)
 
 
@@ -159,17 +163,22 @@ def test_a_fit_that_runs_out_of_memory_ends_as_one_of_small_batches(
     """Held-out losses and the steps after it, too."""
     rng = np.random.default_rng(0)
     some = [
-        Example(rng.integers(1, 13, WIDTH).tolist(), [False] * 4 + [True] * 8,
-                [0] * WIDTH)
+        Example(
+            rng.integers(1, 13, WIDTH).tolist(), [False] * 4 + [True] * 8, [0] * WIDTH
+        )
         for _ in range(24)
-    ]  # fmt: skip
+    ]
     config = FitConfig(steps=4, batch_rows=8, row_tokens=WIDTH, eval_every=2)
 
     def fit(name):
         return supervised.fit(
-            small_model, some[:16], config, seed=1, directory=tmp_path / name,
+            small_model,
+            some[:16],
+            config,
+            seed=1,
+            directory=tmp_path / name,
             held_out=some[16:],
-        )  # fmt: skip
+        )
 
     want, curve = fit("free")
 

@@ -32,9 +32,12 @@ def counting(n=12) -> list[Example]:
 
 def fit_config(**changes) -> supervised.FitConfig:
     base = {
-        "steps": 9, "batch_rows": 4, "row_tokens": WIDTH, "eval_every": 3,
+        "steps": 9,
+        "batch_rows": 4,
+        "row_tokens": WIDTH,
+        "eval_every": 3,
         "optimizer": OptimizerConfig(learning_rate=0.02, warmup_steps=2),
-    }  # fmt: skip
+    }
     return supervised.FitConfig(**(base | changes))
 
 
@@ -42,9 +45,13 @@ def fit_config(**changes) -> supervised.FitConfig:
 def uninterrupted(small_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("fit")
     return supervised.fit(
-        small_model, counting(), fit_config(), seed=1, directory=root,
+        small_model,
+        counting(),
+        fit_config(),
+        seed=1,
+        directory=root,
         held_out=counting(5),
-    )  # fmt: skip
+    )
 
 
 class Killed(Exception):
@@ -67,9 +74,14 @@ def test_a_killed_fit_goes_on_bit_for_bit(
 
     def go(directory, progress=None):
         return supervised.fit(
-            small_model, counting(), fit_config(optimizer=optimizer), seed=1,
-            directory=tmp_path / directory, held_out=counting(5), progress=progress,
-        )  # fmt: skip
+            small_model,
+            counting(),
+            fit_config(optimizer=optimizer),
+            seed=1,
+            directory=tmp_path / directory,
+            held_out=counting(5),
+            progress=progress,
+        )
 
     def kill(step, row):
         del row
@@ -134,14 +146,19 @@ def test_a_fit_reads_long_examples_whole(small_model, tmp_path):
     # The answer stands in the first id alone, far beyond a row's width.
     def record(first):
         n = WIDTH + 5
-        return Example([first] + [9] * (n - 2) + [first], [False] * (n - 1) + [True],
-                       [0] * n)  # fmt: skip
+        return Example(
+            [first] + [9] * (n - 2) + [first], [False] * (n - 1) + [True], [0] * n
+        )
 
     config = fit_config(steps=60, eval_every=60, batch_rows=2)
     _, curve = supervised.fit(
-        small_model, [record(1), record(2)], config, seed=0, directory=tmp_path,
+        small_model,
+        [record(1), record(2)],
+        config,
+        seed=0,
+        directory=tmp_path,
         held_out=[record(1), record(2)],
-    )  # fmt: skip
+    )
     assert curve[-1]["held_out/loss"] < 0.5 * np.log(2)
 
 
@@ -154,9 +171,13 @@ def test_a_fit_with_context_learns_the_context(small_model, tmp_path):
     loss = {}
     for weight in (0.0, 1.0):
         _, curve = supervised.fit(
-            small_model, examples, fit_config(context_loss_weight=weight), seed=0,
-            directory=tmp_path / str(weight), held_out=held,
-        )  # fmt: skip
+            small_model,
+            examples,
+            fit_config(context_loss_weight=weight),
+            seed=0,
+            directory=tmp_path / str(weight),
+            held_out=held,
+        )
         loss[weight] = curve[-1]["held_out/loss"]
     assert loss[1.0] < 0.7 * loss[0.0]
 
@@ -176,9 +197,14 @@ def test_the_best_parameters_are_kept(small_model, tmp_path):
 
     def fit(**changes):
         return supervised.fit(
-            small_model, counting(), fit_config(), seed=1, directory=tmp_path,
-            held_out=backwards, **changes,
-        )  # fmt: skip
+            small_model,
+            counting(),
+            fit_config(),
+            seed=1,
+            directory=tmp_path,
+            held_out=backwards,
+            **changes,
+        )
 
     def look(step, row):
         del row

@@ -25,8 +25,10 @@ def test_a_hidden_vector_is_the_last_state_of_the_text_alone(text_model, tok):
     assert results.shape == (4, text_model.config.hidden_size)
     for (state, action), vector in zip(PAIRS, results, strict=True):
         ids = [
-            *prompts.state_ids(tok, state), tok.control("action"), *tok.encode(action)
-        ]  # fmt: skip
+            *prompts.state_ids(tok, state),
+            tok.control("action"),
+            *tok.encode(action),
+        ]
         row, at = jnp.asarray([ids]), jnp.arange(len(ids))[None]
         hidden = apply_decoder(
             text_model.definition, text_model.params, row, at, jnp.ones_like(row)

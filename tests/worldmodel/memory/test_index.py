@@ -71,8 +71,11 @@ def test_a_slot_is_written_over():
     assert scores[0].tolist() == [36.0, 1.0]
     assert index.search(query, np.array([5]), 1)[1].tolist() == [[0]]
     assert index.vectors()[:4].tolist() == [
-        [1, 0, 0, 0], [9, 9, 9, 9], [0, 0, 1, 0], [0, 0, 0, 1],
-    ]  # fmt: skip
+        [1, 0, 0, 0],
+        [9, 9, 9, 9],
+        [0, 0, 1, 0],
+        [0, 0, 0, 1],
+    ]
 
 
 def test_nothing_there():

@@ -89,16 +89,22 @@ def test_search_matches_a_loop(steps, query, k):
     got = found(stored(*steps), task, state, action, k)
     assert len(got) == len(set(got)) == len(want)
     assert {a for a, _ in got} <= {s[2] for s in steps if s[0] != task}
-    best = {e: max(s for s, r in zip(score, steps, strict=True)
-                   if r[0] != task and r[2:] == e) for e in {*got, *want}}  # fmt: skip
+    best = {
+        e: max(
+            s for s, r in zip(score, steps, strict=True) if r[0] != task and r[2:] == e
+        )
+        for e in {*got, *want}
+    }
     np.testing.assert_allclose(
         [best[e] for e in got[::-1]], [best[e] for e in want], atol=1e-4
     )
 
 
 def test_one_effect_is_shown_once():
-    memory = stored(*[("b", "the lamp is off", "press lamp", "lit")] * 5,
-                    ("c", "a wide garden", "pick rose", "red"))  # fmt: skip
+    memory = stored(
+        *[("b", "the lamp is off", "press lamp", "lit")] * 5,
+        ("c", "a wide garden", "pick rose", "red"),
+    )
     got = found(memory, "q", "the lamp is off", "press lamp", 2)
     assert got == [("pick rose", "red"), ("press lamp", "lit")]
 
@@ -222,9 +228,10 @@ def test_as_many_different_demonstrations_as_there_are_nearby():
     """Twenty tasks that did the same do not keep the others out."""
     same = [(f"t{i}", "the lamp is off", "press lamp", "on") for i in range(20)]
     memory = stored(
-        *same, ("a", "the lamp is off", "press bell", "rings"),
+        *same,
+        ("a", "the lamp is off", "press bell", "rings"),
         ("b", "a wide garden", "pick rose", "red"),
-    )  # fmt: skip
+    )
     got = [found(memory, "q", "the lamp is off", "press lamp", k) for k in (1, 2, 3, 4)]
     assert [len(x) for x in got] == [1, 2, 3, 3]
     assert got[1] == [("press bell", "rings"), ("press lamp", "on")]

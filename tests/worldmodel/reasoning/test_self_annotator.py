@@ -70,8 +70,11 @@ def test_only_what_leads_to_the_truth_is_kept():
         assert traces(e) == ("3: press lamp at 0", "2: nothing at 1", rule)
     # Drawn: 4 + 3 for what was kept, and all 4 for what was not; in two episodes.
     assert annotator.report.counts == {
-        "kept": 4, "fallbacks": 2, "samples": 22, "tries": 14,
-    }  # fmt: skip
+        "kept": 4,
+        "fallbacks": 2,
+        "samples": 22,
+        "tries": 14,
+    }
 
 
 @pytest.mark.parametrize(
@@ -90,8 +93,9 @@ def test_the_first_right_reply_ends_the_asking():
     annotator.annotate(EPISODES)
     num_queries = annotator.sampler.asked
     assert [(n, [q.action for q in queries]) for n, queries in num_queries] == [
-        (0, ["press lamp", "nothing", "pull door"] * 2), (1, ["nothing"] * 2),
-    ]  # fmt: skip
+        (0, ["press lamp", "nothing", "pull door"] * 2),
+        (1, ["nothing"] * 2),
+    ]
     (query, *_) = num_queries[1][1]
     lit = ("the lamp is on", "the door is shut")
     assert query == Query(EPISODES[0].task, ("press lamp",), lit, "nothing")

@@ -28,9 +28,16 @@ def said(explanations=TOLD, **changes) -> str:
 
 def teacher(url: str, cache=None, **changes) -> TeacherAnnotator:
     config = ChatConfig(
-        base_url=url, model="m", connect_timeout=2.0, read_timeout=5.0, deadline=8.0,
-        retries=1, backoff=0.01, concurrency=1, price_in=1e6,
-    )  # fmt: skip
+        base_url=url,
+        model="m",
+        connect_timeout=2.0,
+        read_timeout=5.0,
+        deadline=8.0,
+        retries=1,
+        backoff=0.01,
+        concurrency=1,
+        price_in=1e6,
+    )
     return TeacherAnnotator(ChatClient(config, cache), TeacherConfig(**changes))
 
 
@@ -137,8 +144,10 @@ def test_what_makes_no_sense_is_asked_again_then_left_to_the_rule():
     assert traces(results[0]) == traces(reasoning.annotate(episodes[0]))
     assert [traces(e) for e in results[1:]] == [TOLD, TOLD]
     assert {k: len(set(v)) for k, v in queries.items()} == {
-        '"never"': 3, '"slow"': 3, '"fine"': 1,
-    }  # fmt: skip
+        '"never"': 3,
+        '"slow"': 3,
+        '"fine"': 1,
+    }
     report = annotator.report
     assert report.counts == {"annotated": 2, "fallbacks": 1}
     (problem,) = report.problems
@@ -216,13 +225,22 @@ def test_a_trace_is_one_line_and_short():
 @pytest.mark.parametrize(
     "text",
     [
-        "", "Sure!", said(TOLD[:2]), said((*TOLD, "more")), said(("a", "", "b")),
-        said(("a", "...", "b")), said(("a", 1, "b")), said(overall_plan=None),
+        "",
+        "Sure!",
+        said(TOLD[:2]),
+        said((*TOLD, "more")),
+        said(("a", "", "b")),
+        said(("a", "...", "b")),
+        said(("a", 1, "b")),
+        said(overall_plan=None),
         json.dumps(MODES | {"explanations": "abc"}),
-        said(("a", "\ud800", "b")), said(success_mode=["a"]), said(extra=1),
-        json.dumps({"explanations": TOLD}), said()[:-1],
+        said(("a", "\ud800", "b")),
+        said(success_mode=["a"]),
+        said(extra=1),
+        json.dumps({"explanations": TOLD}),
+        said()[:-1],
     ],
-)  # fmt: skip
+)
 def test_explanations_of_no_sense_are_told(text):
     got = read_explanations(text, 3, max_chars=240)
     assert isinstance(got, str)

@@ -73,9 +73,14 @@ def test_a_conversation_by_hand(vocabulary):
     assert talk.ids == head + odd + added
     assert added[0] != end  # it was written already
     assert added == [
-        *encode("\n"), start, *encode("user\nagain"), end, *encode("\n"), start,
+        *encode("\n"),
+        start,
+        *encode("user\nagain"),
+        end,
+        *encode("\n"),
+        start,
         *encode("assistant\n"),
-    ]  # fmt: skip
+    ]
     assert sum(talk.sampled) == len(odd)
     assert talk.logp[len(head) : len(head) + 2] == [-0.5, -0.5]
     # A turn cut at its limit gets its end, which the model did not sample.

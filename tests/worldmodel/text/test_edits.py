@@ -152,14 +152,17 @@ def test_where_lines_change_in_their_last_word_a_line_finds_its_stem(script, wan
 def test_a_stem_that_two_lines_share_finds_neither():
     twice = ("bamboo 4", "bamboo 5")
     assert edits.apply(twice, (Edit(1, ("bamboo 6",)),), keyed_by_prefix=True) == (
-        "bamboo 4", "bamboo 6",
-    )  # fmt: skip
+        "bamboo 4",
+        "bamboo 6",
+    )
 
 
-@given(script=st.lists(
-    st.tuples(st.integers(0, 3), st.lists(st.sampled_from([*HELD, "b 1", "c"]))),
-    max_size=3,
-))  # fmt: skip
+@given(
+    script=st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.sampled_from([*HELD, "b 1", "c"]))),
+        max_size=3,
+    )
+)
 def test_stems_lose_no_line_that_was_written(script):
     edits_ = tuple(Edit(i, tuple(x)) for i, x in dict(script).items())
     result = edits.apply(HELD, edits_, keyed_by_prefix=True)

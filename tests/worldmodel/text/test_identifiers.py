@@ -10,18 +10,28 @@ from worldmodel.text import identifiers
 def test_words_keep_their_spelling_and_lose_punctuation():
     text = 'T25, "Mira" leaves at 7:00; costs 3.50 (row_3).'
     assert identifiers.words(text) == [
-        "T25", "Mira", "leaves", "at", "7:00", "costs", "3.50", "row_3",
-    ]  # fmt: skip
+        "T25",
+        "Mira",
+        "leaves",
+        "at",
+        "7:00",
+        "costs",
+        "3.50",
+        "row_3",
+    ]
 
 
 @pytest.mark.parametrize(
     ("word", "share", "want"),
     [
         # One of 20 tasks is the limit of plain words, half of them that of names.
-        ("kettle", 0.04, True), ("kettle", 0.05, False),
-        ("T25", 0.49, True), ("T25", 0.5, False), ("Mira", 0.49, True),
+        ("kettle", 0.04, True),
+        ("kettle", 0.05, False),
+        ("T25", 0.49, True),
+        ("T25", 0.5, False),
+        ("Mira", 0.49, True),
     ],
-)  # fmt: skip
+)
 def test_what_few_tasks_hold_is_an_identifier(word, share, want):
     assert identifiers.is_identifier(word, share) is want
 
@@ -34,32 +44,40 @@ def episode(name: str, family: str, line: str):
 
 def test_shares_are_those_of_a_familys_tasks():
     episodes = [
-        episode("a", "one", "x y"), episode("b", "one", "x"), episode("c", "two", "y"),
-    ]  # fmt: skip
+        episode("a", "one", "x y"),
+        episode("b", "one", "x"),
+        episode("c", "two", "y"),
+    ]
     assert identifiers.task_shares([*episodes, *episodes]) == {
-        "one": {"go": 1.0, "x": 1.0, "y": 0.5}, "two": {"go": 1.0, "y": 1.0},
-    }  # fmt: skip
+        "one": {"go": 1.0, "x": 1.0, "y": 0.5},
+        "two": {"go": 1.0, "y": 1.0},
+    }
 
 
 def test_copied_by_hand():
     # To be copied: T25 twice and 42 (a number, though every task holds it). 99 stands
     # in no source, and `held` is no identifier.
     wanted, hits = identifiers.copied(
-        ["book T25", "costs 42"], ["held T25 due 42", "T25 99"], ["held T25 due 99"],
+        ["book T25", "costs 42"],
+        ["held T25 due 42", "T25 99"],
+        ["held T25 due 99"],
         {"held": 1.0, "due": 1.0, "42": 1.0, "99": 1.0, "T25": 0.1},
-    )  # fmt: skip
+    )
     assert wanted == {"T25": 2, "42": 1}
     assert hits == {"T25": 1}
 
 
 def counted(*lines: str, action: str = "next", reward: float = 0.0, **rest):
     """An episode of one task whose state is a line that changes at each step."""
-    task = Task(id=f"{lines}", instruction=action, family="x",
-                initial_state=lines[:1])  # fmt: skip
-    return helpers.episode("e", task, [
-        helpers.transition((a,), action, (b,), reward, **rest)
-        for a, b in itertools.pairwise(lines)
-    ])  # fmt: skip
+    task = Task(id=f"{lines}", instruction=action, family="x", initial_state=lines[:1])
+    return helpers.episode(
+        "e",
+        task,
+        [
+            helpers.transition((a,), action, (b,), reward, **rest)
+            for a, b in itertools.pairwise(lines)
+        ],
+    )
 
 
 def test_a_family_that_counts_computes_its_numbers():
@@ -78,9 +96,12 @@ def test_a_winning_answer_that_stood_nowhere_is_computed():
     won = {"terminated": True, "success": True}
     task = Task(id="a", instruction="add", family="x", initial_state=("30 and 40",))
     answers = [
-        helpers.episode("e", task, [helpers.transition(task.initial_state, action,
-                                                       ("right",), **won)])
+        helpers.episode(
+            "e",
+            task,
+            [helpers.transition(task.initial_state, action, ("right",), **won)],
+        )
         for action in ("say 70", "say 30")
-    ]  # fmt: skip
+    ]
     assert identifiers.computes_numbers(answers[:1])
     assert not identifiers.computes_numbers(answers[1:])

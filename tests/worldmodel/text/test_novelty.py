@@ -5,8 +5,13 @@ from worldmodel.text.novelty import novel_words, words_of
 
 def test_words_have_no_punctuation_and_no_case():
     assert words_of('{"id": "T25", "Price": 7.50}, Row 3.') == [
-        "id", "t25", "price", "7.50", "row", "3",
-    ]  # fmt: skip
+        "id",
+        "t25",
+        "price",
+        "7.50",
+        "row",
+        "3",
+    ]
 
 
 def test_novel_words_by_hand():

@@ -78,11 +78,28 @@ def test_query_by_hand(tok):
         tok, e.task, ("a", "b", "c"), [demo], ("x", "y"), "do", history=2
     )
     assert named(tok, ids) == [
-        "<demo>", "press lamp", "<next>", "<line0>", "the lamp is on",
-        "<reward>", "0.5",
-        "<task>", "go through the door", "<past>", "b", "<past>", "c",
-        "<state>", "<line0>", "x", "<line1>", "y", "<action>", "do", "<think>",
-    ]  # fmt: skip
+        "<demo>",
+        "press lamp",
+        "<next>",
+        "<line0>",
+        "the lamp is on",
+        "<reward>",
+        "0.5",
+        "<task>",
+        "go through the door",
+        "<past>",
+        "b",
+        "<past>",
+        "c",
+        "<state>",
+        "<line0>",
+        "x",
+        "<line1>",
+        "y",
+        "<action>",
+        "do",
+        "<think>",
+    ]
     none = prompts.query_ids(tok, e.task, ("a",), [], ("x",), "do", history=0)
     assert "<past>" not in named(tok, none)
 
@@ -106,9 +123,17 @@ def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
     whole = record(None)
     core = record(0)
     assert named(tok, core) == [
-        "<task>", "go through the door", "<state>", "<line0>", "x", "<line1>", "y",
-        "<action>", "do", "<think>",
-    ]  # fmt: skip
+        "<task>",
+        "go through the door",
+        "<state>",
+        "<line0>",
+        "x",
+        "<line1>",
+        "y",
+        "<action>",
+        "do",
+        "<think>",
+    ]
     extra = len(whole) - len(core)
     assert record(extra) == whole
     one = record(extra - 1)  # the demonstration least like the query stands first
@@ -125,21 +150,38 @@ def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
 
 def test_reply_by_hand(tok):
     t = helpers.transition(
-        ("a", "b", "c"), "do", ("a", "c", "d", "e"), -1.0,
-        terminated=True, reasoning="because",
-    )  # fmt: skip
+        ("a", "b", "c"),
+        "do",
+        ("a", "c", "d", "e"),
+        -1.0,
+        terminated=True,
+        reasoning="because",
+    )
     assert named(tok, prompts.reply_ids(tok, t)) == [
-        "because", "<next>", "<line1>", "<add>", "d\ne", "<reward>", "-1",
-        "<outcome>", "<lose>",
-    ]  # fmt: skip
+        "because",
+        "<next>",
+        "<line1>",
+        "<add>",
+        "d\ne",
+        "<reward>",
+        "-1",
+        "<outcome>",
+        "<lose>",
+    ]
 
 
 def test_a_reply_names_the_lines_that_move(tok):
     before, after = ("a", "b", "c", "d"), ("x", "c", "a", "y", "b")
     ids = prompts.effect_ids(tok, before, after)
     assert named(tok, ids) == [
-        "<next>", "<line0>", "x", "<line3>", "a\ny", "<same>", "b",
-    ]  # fmt: skip
+        "<next>",
+        "<line0>",
+        "x",
+        "<line3>",
+        "a\ny",
+        "<same>",
+        "b",
+    ]
     output = [*ids, tok.control("reward"), *tok.encode("0"), tok.control("outcome")]
     reply = prompts.parse_reply(tok, [*output, tok.control("go")], before)
     assert (reply.next_state, reply.error) == (after, None)
@@ -180,12 +222,22 @@ def test_turns_by_hand(tok):
     e = helpers.lamp_and_door()
     context = prompts.policy_context_ids(tok, e.task, ("a", "b"), ("x",), history=1)
     assert named(tok, context) == [
-        "<task>", "go through the door", "<past>", "b", "<state>", "<line0>", "x",
-    ]  # fmt: skip
+        "<task>",
+        "go through the door",
+        "<past>",
+        "b",
+        "<state>",
+        "<line0>",
+        "x",
+    ]
     with_thought = prompts.turn_ids(tok, "pull door", "it is shut")
     assert named(tok, with_thought) == [
-        "<why>", "it is shut", "<action>", "pull door", "<end>",
-    ]  # fmt: skip
+        "<why>",
+        "it is shut",
+        "<action>",
+        "pull door",
+        "<end>",
+    ]
     assert named(tok, prompts.turn_ids(tok, "go")) == ["<action>", "go", "<end>"]
     assert prompts.parse_turn(tok, with_thought) == ("pull door", "it is shut")
     assert prompts.parse_turn(tok, prompts.turn_ids(tok, "go")) == ("go", None)
@@ -248,9 +300,12 @@ def test_any_ids_are_a_turn(tok, data):
 )
 def test_what_is_wrong_with_a_reply(tok, number, outcome, reward, problem):
     ids = [
-        tok.control("next"), tok.control("reward"), *tok.encode(number),
-        tok.control("outcome"), tok.control(outcome),
-    ]  # fmt: skip
+        tok.control("next"),
+        tok.control("reward"),
+        *tok.encode(number),
+        tok.control("outcome"),
+        tok.control(outcome),
+    ]
     got = prompts.parse_reply(tok, ids, ("a",))
     assert (got.next_state, got.reward) == (("a",), reward)
     assert got.error is None if problem is None else problem in str(got.error)
@@ -272,9 +327,15 @@ def _task(instruction="make it bright", state=("the lamp is off", "the door is s
 
 def test_variation_by_hand(tok):
     assert named(tok, prompts.variation_ids(tok, _task())) == [
-        "<vary>", "make it bright", "<state>", "<line0>", "the lamp is off",
-        "<line1>", "the door is shut", "<task>",
-    ]  # fmt: skip
+        "<vary>",
+        "make it bright",
+        "<state>",
+        "<line0>",
+        "the lamp is off",
+        "<line1>",
+        "the door is shut",
+        "<task>",
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 2, MAX_LINES, MAX_LINES + 2])
@@ -319,9 +380,12 @@ def test_ten_thousand_replies_of_any_tokens_are_read(tok):
         free = rng.integers(0, tok.vocab_size, size)
         ids = np.where(rng.random(size) < 0.5, rng.choice(controls, size), free)
         reply = prompts.parse_reply(
-            tok, ids.tolist(), before,
-            distinct=bool(rng.integers(2)), keyed_by_prefix=bool(rng.integers(2)),
-        )  # fmt: skip
+            tok,
+            ids.tolist(),
+            before,
+            distinct=bool(rng.integers(2)),
+            keyed_by_prefix=bool(rng.integers(2)),
+        )
         problems += reply.error is not None
         assert math.isfinite(reply.reward)
         assert reply.outcome in prompts.OUTCOMES

@@ -29,9 +29,13 @@ def trip(i: int):
     """A task of its own: book a train of a task; 3 and 4 trains make no name."""
     state = (f"T{20 + i} costs {300 + 7 * i}",)
     task = Task(id=f"t{i}", instruction="book it", family="trips", initial_state=state)
-    return helpers.episode(f"e{i}", task, [
-        helpers.transition(state, f"book T{20 + i}", (*state, "held it")),
-    ])  # fmt: skip
+    return helpers.episode(
+        f"e{i}",
+        task,
+        [
+            helpers.transition(state, f"book T{20 + i}", (*state, "held it")),
+        ],
+    )
 
 
 def test_an_identifier_is_one_token_and_all_else_is_text():
@@ -115,8 +119,10 @@ def test_a_reply_is_read_back_with_its_names():
     t = helpers.transition(STATE, "book T68", (*STATE, "held T68"), reasoning="T68 17")
     reply = prompts.parse_reply(result, prompts.reply_ids(result, t), STATE)
     assert (reply.next_state, reply.reasoning, reply.error) == (
-        t.next_state, "T68 17", None,
-    )  # fmt: skip
+        t.next_state,
+        "T68 17",
+        None,
+    )
 
 
 def test_the_rule_knows_the_form_and_not_the_names():
@@ -131,8 +137,15 @@ def test_there_is_no_rule_where_few_tasks_hold_a_name():
     plain = [helpers.lamp_and_door(f"room-{i}") for i in range(40)]
     assert reference_rule(plain) is None
     some = [*plain, *(trip(i) for i in range(4))]
-    same = [e.__class__(**{**vars(e), "task": e.task.__class__(
-        **{**vars(e.task), "family": "room"})}) for e in some]  # fmt: skip
+    same = [
+        e.__class__(
+            **{
+                **vars(e),
+                "task": e.task.__class__(**{**vars(e.task), "family": "room"}),
+            }
+        )
+        for e in some
+    ]
     assert reference_rule(same) is None
 
 

@@ -77,8 +77,11 @@ def test_repeated_heads_are_allowed_where_real_states_repeat_them():
 
 
 def test_real_states_have_the_form_they_gave():
-    states = [t.state for task in doubles.tasks("train")[:20]
-              for t in doubles.expert(task).transitions]  # fmt: skip
+    states = [
+        t.state
+        for task in doubles.tasks("train")[:20]
+        for t in doubles.expert(task).transitions
+    ]
     form = state_format(states)
     assert [format_error(s, form) for s in states] == [None] * len(states)
 
@@ -91,12 +94,14 @@ def test_real_states_have_the_form_they_gave():
         ([(("said ok",), ("said ok", "bamboo 2"))], False),
         ([(("a 1",), ("a 1", "b 2")), (("a 1", "b 2"), ("a 1", "b 3"))], True),
         # Elsewhere it is only a line that begins alike: it stays where it was.
-        ([(("a 1", "b 2"), ("a 1", "b 3")), (("b 1", "a 1"), ("b 1", "c", "b 2"))],
-         False),
+        (
+            [(("a 1", "b 2"), ("a 1", "b 3")), (("b 1", "a 1"), ("b 1", "c", "b 2"))],
+            False,
+        ),
         ([(("a 1", "b 2"), ("a 1", "b 2"))], False),
         ([], False),
     ],
-)  # fmt: skip
+)
 def test_what_changes_by_its_stem(pairs, want):
     assert keyed_by_prefix(pairs) is want
 

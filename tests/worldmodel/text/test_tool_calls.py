@@ -45,13 +45,22 @@ def test_every_notation_tells_the_same_call(action):
 @pytest.mark.parametrize(
     "action",
     [
-        "", "  ", "go north", "take lamp (the small one)", "It will rain in Paris.",
-        '{"answer": 3}', "{not a call", "{}", '["tool"]', "3 (three)",
+        "",
+        "  ",
+        "go north",
+        "take lamp (the small one)",
+        "It will rain in Paris.",
+        '{"answer": 3}',
+        "{not a call",
+        "{}",
+        '["tool"]',
+        "3 (three)",
         '{"type": "answer", "when": false, "content": "It will rain."}',
-        '{"which": "weather", "when": false, "how": {}}', '{"name": "Paris"}',
+        '{"which": "weather", "when": false, "how": {}}',
+        '{"name": "Paris"}',
         '{"function": "sin"}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_call(action):
     assert read_call(action) is None
 
@@ -88,9 +97,15 @@ def test_values_are_json_or_words():
     action = 'f(a=[1, {"x": "(,)"}], b=true, c=-1.5, d=New York, e=\'it\\\'s\', g=null)'
     assert read_call(action) == Call(
         "f",
-        {"a": [1, {"x": "(,)"}], "b": True, "c": -1.5, "d": "New York", "e": "it's",
-         "g": None},
-    )  # fmt: skip
+        {
+            "a": [1, {"x": "(,)"}],
+            "b": True,
+            "c": -1.5,
+            "d": "New York",
+            "e": "it's",
+            "g": None,
+        },
+    )
     assert read_call("f()") == Call("f", {})
     assert read_call("news.search(q=x)") == Call("news.search", {"q": "x"})
 

@@ -72,9 +72,13 @@ def test_a_game_by_hand():
     action = "craft 3 oak sign using 6 oak planks 1 stick"
     obs, reward, terminated, truncated, output = env.step(action)
     assert lines(obs) == (
-        *recipes, "said ok",
-        "oak logs 0", "oak planks 0", "stick 3", "oak sign 3",
-    )  # fmt: skip
+        *recipes,
+        "said ok",
+        "oak logs 0",
+        "oak planks 0",
+        "stick 3",
+        "oak sign 3",
+    )
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert output == {
         "rewards": {"goal": 1.0},
@@ -87,18 +91,21 @@ def test_a_game_by_hand():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ("", "unknown action"), ("frob ☃", "unknown action"),
-        ("Get 1 bamboo", "unknown action"), ("get bamboo", "unknown action"),
+        ("", "unknown action"),
+        ("frob ☃", "unknown action"),
+        ("Get 1 bamboo", "unknown action"),
+        ("get bamboo", "unknown action"),
         ("get 1" + "0" * 5000 + " bamboo", "unknown action"),
         ("craft 1 stick using bamboo", "unknown action"),
-        ("get 1 stick", "cannot get"), ("get 1 planks", "cannot get"),
+        ("get 1 stick", "cannot get"),
+        ("get 1 planks", "cannot get"),
         ("get 1 moon dust", "cannot get"),
         ("craft 1 stick using 4 bamboo", "not enough"),
         ("craft 4 stick using 2 planks", "not enough"),
         ("craft 1 stick using 3 bamboo", "no such recipe"),
         ("craft 1 diamond using 3 bamboo", "no such recipe"),
     ],
-)  # fmt: skip
+)
 def test_a_refused_action_changes_nothing_but_the_message(action, message):
     env, _, _ = start("oak_sign")
     before = lines(env.step("get 3 bamboo")[0])
@@ -114,11 +121,13 @@ def test_a_refused_action_changes_nothing_but_the_message(action, message):
 
 @pytest.mark.parametrize(
     "action",
-    ["craft 3 oak sign using 6 oak planks, 1 stick",  # as the release writes it
-     "  craft  3 oak sign using 6 oak planks\t1 stick ",
-     "craft oak sign using 6 oak planks 1 stick",
-     "craft 3 oak_sign using 1 stick 6 oak_planks"],
-)  # fmt: skip
+    [
+        "craft 3 oak sign using 6 oak planks, 1 stick",  # as the release writes it
+        "  craft  3 oak sign using 6 oak planks\t1 stick ",
+        "craft oak sign using 6 oak planks 1 stick",
+        "craft 3 oak_sign using 1 stick 6 oak_planks",
+    ],
+)
 def test_spellings_of_one_action(action):
     env, _, _ = start("oak_sign")
     for before in env.expert()[:-1]:
@@ -167,8 +176,10 @@ def test_the_lines_hold_what_the_simulator_holds():
             obs, _, terminated, _, info = env.step(rng.choice(env.valid_actions()))
             now = lines(obs)
             assert info["invalid"] is False  # what is listed as valid works
-            told_of = {x.split(":")[1].replace("_", " "): n
-                       for x, n in env._simulator.inventory.items()}  # fmt: skip
+            told_of = {
+                x.split(":")[1].replace("_", " "): n
+                for x, n in env._simulator.inventory.items()
+            }
             assert {i: n for i, n in have(now).items() if n} == told_of
             # Nothing goes, nothing moves: what is new stands last.
             script = edits.diff(state, now)
@@ -186,8 +197,10 @@ def test_splits_share_no_goal_and_families_come_in_turn():
     goals = [t.options["goal"] for tasks in result.values() for t in tasks]
     assert len(set(goals)) == len(goals) == 540  # of 544; four plans are too long
     assert {s: len(t) for s, t in result.items()} == {
-        "train": 383, "dev": 55, "test": 102,
-    }  # fmt: skip
+        "train": 383,
+        "dev": 55,
+        "test": 102,
+    }
     for split, tasks in result.items():
         assert {t.split for t in tasks} == {split}
         assert [t.family for t in tasks[:6]] == [*ours.FAMILIES] * 2
@@ -233,9 +246,12 @@ def test_another_process_tells_the_same_and_the_global_draws_are_left_alone():
     result = set()
     for seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", TRACE], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", TRACE],
+            capture_output=True,
+            text=True,
+            check=True,
             env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()},
-        )  # fmt: skip
+        )
         result.add(done.stdout)
     (output,) = result
     digest, left_alone = output.split()
@@ -360,9 +376,12 @@ def test_only_goals_of_train_are_varied():
 def test_people_read_a_state_in_sentences():
     env = ours.TextCraft()
     state = (
-        "craft 1 oak sign using 6 oak planks 1 stick", "said not enough",
-        "oak log 0", "oak planks 6", "<b>what is this</b>",
-    )  # fmt: skip
+        "craft 1 oak sign using 6 oak planks 1 stick",
+        "said not enough",
+        "oak log 0",
+        "oak planks 6",
+        "<b>what is this</b>",
+    )
     assert env.render_state(state).splitlines() == [
         "You hold 0 oak log, 6 oak planks.",
         "The game says: not enough.",

@@ -17,11 +17,15 @@ from worldmodel.data.records import Task, lines
 
 def game(family, seed, split="train"):
     return Task(
-        id=f"{family}-{seed}", instruction="", family=family,
+        id=f"{family}-{seed}",
+        instruction="",
+        family=family,
         options={
-            "family": family, "seed": textworld.FOLDS[split] + seed, "fold": split,
+            "family": family,
+            "seed": textworld.FOLDS[split] + seed,
+            "fold": split,
         },
-    )  # fmt: skip
+    )
 
 
 def start(family, seed, split="train", **settings):
@@ -64,25 +68,32 @@ def test_a_coin_game_by_hand():
         "kitchen south bathroom unseen kitchen east backyard unseen kitchen west pantry"
     )
     assert state == (
-        "found kitchen has coin", f"{kitchen} unseen",
+        "found kitchen has coin",
+        f"{kitchen} unseen",
         "said ok carry nothing here coin at kitchen",
-    )  # fmt: skip
+    )
     # What is left behind is remembered, and so is the way back.
     away = lines(env.step("move west")[0])
     assert away == (
-        "found kitchen has coin", kitchen, "pantry east kitchen",
+        "found kitchen has coin",
+        kitchen,
+        "pantry east kitchen",
         "said ok carry nothing here nothing at pantry",
-    )  # fmt: skip
+    )
     # The room one is in stands last, in the words it stood in before.
     assert lines(env.step("move east")[0]) == (
-        "found kitchen has coin", "pantry east kitchen", kitchen,
+        "found kitchen has coin",
+        "pantry east kitchen",
+        kitchen,
         "said ok carry nothing here coin at kitchen",
-    )  # fmt: skip
+    )
     obs, reward, terminated, truncated, output = env.step("take coin")
     assert lines(obs) == (
-        "found nothing", "pantry east kitchen", kitchen,
+        "found nothing",
+        "pantry east kitchen",
+        kitchen,
         "said you take the coin carry coin here nothing at kitchen",
-    )  # fmt: skip
+    )
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert output["success"] is True
     assert output["rewards"] == {"score": 1.0}
@@ -287,10 +298,14 @@ def test_the_limit_truncates_and_then_a_step_raises():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"family": "chess", "seed": 1, "fold": "train"},
-                {"family": "coin", "fold": "train"},
-                {"family": "coin", "seed": 1, "fold": "valid"}],
-)  # fmt: skip
+    "options",
+    [
+        {},
+        {"family": "chess", "seed": 1, "fold": "train"},
+        {"family": "coin", "fold": "train"},
+        {"family": "coin", "seed": 1, "fold": "valid"},
+    ],
+)
 def test_a_task_of_another_environment_is_refused(options):
     task = Task(id="odd", instruction="", options=options)
     with pytest.raises(ValueError, match=r"'odd'.*family of .*coin.*fold of .*train"):

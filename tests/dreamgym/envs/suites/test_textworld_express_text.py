@@ -28,9 +28,17 @@ def test_a_state_by_hand():
 
 @pytest.mark.parametrize(
     "line",
-    ["kitchen north", "kitchen north pantry cellar south hall", "x near", "<b>hi</b>",
-     "found", "said ok carry here nothing at", "no exits", "found coin"],
-)  # fmt: skip
+    [
+        "kitchen north",
+        "kitchen north pantry cellar south hall",
+        "x near",
+        "<b>hi</b>",
+        "found",
+        "said ok carry here nothing at",
+        "no exits",
+        "found coin",
+    ],
+)
 def test_a_line_of_another_form_is_shown_as_it_is(line):
     # A dreamed state may hold anything; the rest is read nevertheless.
     status = "said ok carry nothing here nothing at kitchen"
