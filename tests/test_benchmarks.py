@@ -112,6 +112,7 @@ def unfitted(tmp_path) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
     state = ["at 0", "goal 1", "end 2", "said ok"]
     reply = {"reasoning": "", "next_state": state, "reward": 0, "outcome": "go"}

@@ -37,6 +37,7 @@ def test_weights_without_any_value_are_even():
     np.testing.assert_allclose(weights(np.zeros(2), 0.2), [0.5, 0.5], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_follow_the_weights():
     pool = TaskPool(named(3))
     helpers.record(pool, "t0", [True, False], 0)  # 1/4

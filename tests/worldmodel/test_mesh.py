@@ -46,6 +46,7 @@ def eight(tmp_path_factory) -> dict[str, np.ndarray]:
     return dict(np.load(out))
 
 
+@pytest.mark.slow
 def test_eight_devices_in_three_axes_are_one(tmp_path):
     finish(start(tmp_path / "out.npz", 8, "quick"))
     got = dict(np.load(tmp_path / "out.npz"))

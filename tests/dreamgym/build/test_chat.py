@@ -195,6 +195,7 @@ def test_a_policy_is_trained_and_after_a_death_of_the_server_as_without(
     assert numbers_again == numbers | {"server_requests": sent} | counted
 
 
+@pytest.mark.slow
 def test_a_run_with_a_question_that_is_refused_goes_on_after_a_kill(
     run, prepared, rule, server, tmp_path
 ):

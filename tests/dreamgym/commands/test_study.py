@@ -395,6 +395,7 @@ def confirmed(tmp_path, monkeypatch):
     return path, tmp_path / "r", played
 
 
+@pytest.mark.slow
 def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
     """Perfect where it was looked at, lost elsewhere: the other table says so."""
     path, root, played = confirmed
@@ -451,6 +452,7 @@ def test_fresh_games_that_cannot_be_are_refused(
     assert played == []
 
 
+@pytest.mark.slow
 def test_a_cell_computed_again_has_not_played_fresh_games(confirmed, capsys):
     path, root, played = confirmed
     grid = study.read_study(path)

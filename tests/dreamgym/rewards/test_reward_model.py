@@ -208,6 +208,7 @@ def test_it_is_saved_and_loaded_whole(told, tmp_path):
         RewardModel.load(tmp_path / "reward")
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_where_it_was(told, tmp_path):
     class Killed(Exception):
         pass

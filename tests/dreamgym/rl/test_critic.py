@@ -150,6 +150,7 @@ def luck(examples, seed):
     return np.random.default_rng(seed).permutation(place(examples, seed))
 
 
+@pytest.mark.slow
 def test_a_critic_learns_what_states_are_worth_and_nothing_from_luck():
     unseen, seen = explained(0, place)
     assert unseen > 0.8

@@ -62,6 +62,7 @@ def test_they_agree_on_what_they_saw_and_less_on_what_they_did_not(three):
     assert spread([list(e.ids) for e in SEEN]) < 0.5 * spread(UNSEEN)
 
 
+@pytest.mark.slow
 def test_the_same_seed_fits_the_same_members_also_after_a_stop(trunk, three, tmp_path):
     class Stop(Exception):
         pass

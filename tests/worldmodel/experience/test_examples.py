@@ -2,6 +2,7 @@ import collections
 import dataclasses
 
 import numpy as np
+import pytest
 
 from tests import helpers
 from worldmodel import fidelity, reasoning
@@ -282,6 +283,7 @@ def exact_after_fit(episodes, truth, directory) -> dict:
     return fidelity.score(local, truth, limit=99)
 
 
+@pytest.mark.slow
 def test_fitting_finds_what_happens_and_not_from_shuffled_outcomes(tmp_path):
     truth = rooms()
     card = exact_after_fit(truth, truth, tmp_path / "true")

@@ -553,6 +553,7 @@ def test_without_noise_every_sample_is_the_answer(tok, text_model):
     assert model.signals(QUERIES[:3])["self_consistency"] == [0.0] * 3
 
 
+@pytest.mark.slow
 def test_likelihood_is_the_chain_of_the_real_effect(tok, text_model):
     model = others(tok, text_model)
     t = helpers.transition(HERE, "press lamp", ("the lamp is on", HERE[1]))

@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from worldmodel.backbone.model import apply_decoder
 from worldmodel.memory.encoders import Hidden, Lexical
@@ -20,6 +21,7 @@ def test_lexical_vectors_are_told_apart_by_state_and_action():
     np.testing.assert_allclose(np.linalg.norm(one), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_hidden_vector_is_the_last_state_of_the_text_alone(text_model, tok):
     results = Hidden(text_model, tok).encode(PAIRS)
     assert results.shape == (4, text_model.config.hidden_size)

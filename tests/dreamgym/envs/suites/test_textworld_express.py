@@ -229,6 +229,7 @@ def walked(env, task):
         state = lines(env.step(f"move {new[0] if new else path.pop()}")[0])
 
 
+@pytest.mark.slow
 def test_no_game_of_one_split_is_a_game_of_another():
     env = textworld.TextWorldExpress(max_steps=1000)
     games = {}
