@@ -73,11 +73,7 @@ def train(
             # New tasks join the pool before a batch is drawn by value.
             proposals = _propose_tasks(state, current, config, parts, rng)
             envs.max_steps = _step_limit(state, max_steps, config)
-            mixture = _task_mixture(state, parts)
-            count = config.tasks_per_update
-            tasks = sampler.sample(
-                state.pool, count, config.curriculum, rng, task_mixture=mixture
-            )
+            tasks, mixture = _choose_tasks(state, config, parts, rng)
             rollouts = collect_rollouts(
                 current,
                 envs,
@@ -94,6 +90,9 @@ def train(
             rescored = rescore(rollouts, parts.score)
             # Taken before the update, which donates the buffers of the state.
             snapshot = recovery.snapshot(state)
+            examples = _auxiliary_examples(
+                current, rollouts, config, parts, seed + state.update
+            )
             update = functools.partial(
                 learn,
                 updater,
@@ -102,9 +101,7 @@ def train(
                 config,
                 seed=seed,
                 critic=parts.critic,
-                auxiliary=_auxiliary_examples(
-                    current, rollouts, config, parts, seed + state.update
-                ),
+                auxiliary=examples,
             )
             result = recovery.attempt(update, snapshot, state, rescored)
             state = state._replace(transitions=state.transitions + transitions)
@@ -191,6 +188,24 @@ def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int
     if previous is not None and limit > previous:
         state.pool.readmit_unsolved()
     return limit
+
+
+def _choose_tasks(
+    state: TrainingState,
+    config: LoopConfig,
+    parts: LoopParts,
+    rng: np.random.Generator,
+) -> tuple[list[Task], Sequence[TaskQuota]]:
+    """Return the tasks of an update, and the mixture that they were drawn by."""
+    mixture = _task_mixture(state, parts)
+    tasks = sampler.sample(
+        state.pool,
+        config.tasks_per_update,
+        config.curriculum,
+        rng,
+        task_mixture=mixture,
+    )
+    return tasks, mixture
 
 
 def _task_mixture(state: TrainingState, parts: LoopParts) -> Sequence[TaskQuota]:
