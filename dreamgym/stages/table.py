@@ -26,7 +26,14 @@ EXPERIENCE = (
     *INITIAL,
 )
 """The settings of predictions."""
-POLICY = ("policy", "bc.init", "bc.max_demonstrations", "bc.demonstration_share")
+POLICY = (
+    "policy",
+    "bc.init",
+    "bc.imitate",
+    "bc.max_demonstrations",
+    "bc.demonstration_share",
+)
+"""The settings of a policy, and of the demonstrations that updates may imitate."""
 PLAY = ("env.num_envs", "evaluate")
 DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks")
 """The real dev games that choose between policies."""

@@ -16,7 +16,9 @@ from dreamgym.config.stages import UncertaintyConfig
 from dreamgym.rewards.config import JudgeConfig, RewardConfig
 from dreamgym.rl.config import ALGORITHMS, KLPenaltyConfig
 from dreamgym.run.directory import Run, RunError
+from dreamgym.run.view import StageView
 from dreamgym.stages import train
+from dreamgym.stages.table import STAGES
 from dreamgym.training import TrainingState
 from dreamgym.training.config import AuxiliaryConfig, MonitorConfig, ReplayConfig
 from tests import doubles
@@ -332,3 +334,13 @@ def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkey
     assert not train._has_other_rewards(preset("tiny", train=plain))
     wary = preset("tiny", uncertainty=UncertaintyConfig(penalty=0.5))
     assert train._has_other_rewards(wary)
+
+
+@pytest.mark.parametrize("stage", ["train", "s2r", "real_only"])
+@pytest.mark.parametrize("kind", ["bc", "iwm"])
+def test_a_stage_that_updates_may_read_what_it_imitates(tmp_path, stage, kind):
+    run = corridor(tmp_path, auxiliary=AuxiliaryConfig(objective=kind, coefficient=0.1))
+    episodes(run)
+    view = StageView(run, STAGES[stage], STAGES)
+    config = run.config.train
+    assert run_loop.supervised(view, doubles.policy(), config)
