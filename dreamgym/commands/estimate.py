@@ -135,8 +135,9 @@ def estimate_run(
     seconds["collect"] = units["collect"] * timings.step
     game = UPDATES["evaluate"] * timings.update
     game += LENGTH * c.env.max_episode_steps * timings.step
-    for stage, games in _dev_games(c).items():
-        seconds[stage] += games * game
+    dev_games = _dev_games(c)
+    for stage in ("warmstart", "train"):
+        seconds[stage] += dev_games.get(stage, 0) * game
     if c.train.environment == "real":
         seconds["train"] += units["train"] * timings.step
     for name in STAGES:
@@ -147,7 +148,7 @@ def estimate_run(
     for name in REAL_LOOPS:
         if name in units:
             each = UPDATES["transfer"] * timings.update + timings.step
-            seconds[name] = units[name] * each
+            seconds[name] = units[name] * each + dev_games.get(name, 0) * game
     if any(needs_reward_model(loop.reward) for loop in (c.train, c.transfer)):
         ranked = 2 * PREFERENCES.batch_pairs * LENGTH * c.env.max_episode_steps
         seconds["reward_model"] = PREFERENCES.steps * ranked * RANKED * timings.update
@@ -222,6 +223,9 @@ def _dream_check_steps(c: RunConfig) -> int:
     return c.train.monitor.real_eval_tasks * c.env.max_episode_steps
 
 
+REAL_LOOPS = ("s2r", "real_only", "real_only_total")
+
+
 def _dev_games(c: RunConfig) -> dict[str, int]:
     """The real dev games that choose between policies, by stage."""
     every, games = c.train.monitor.real_eval_every, c.train.monitor.real_eval_tasks
@@ -230,10 +234,8 @@ def _dev_games(c: RunConfig) -> dict[str, int]:
     return {
         "warmstart": 2 * games * (c.warmstart.method != "bc"),
         "train": -(-c.train.updates // every) * games,
+        **dict.fromkeys(REAL_LOOPS, games),
     }
-
-
-REAL_LOOPS = ("s2r", "real_only", "real_only_total")
 
 
 def _real_steps(c: RunConfig, collected: int, *, fine_tune: bool) -> dict[str, int]:

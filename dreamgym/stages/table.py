@@ -81,11 +81,16 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
             *INITIAL,
             *POLICY,
             *PLAY,
+            *DEV_GAMES,
             "transfer",
             "memory",
             "uncertainty",
         ),
-        writes=(f"policies/{policy}", f"curves/{policy}.jsonl"),
+        writes=(
+            f"policies/{policy}",
+            f"curves/{policy}.jsonl",
+            f"dev_games/{policy}.jsonl",
+        ),
         policies=(policy,),
         command="transfer",
     )

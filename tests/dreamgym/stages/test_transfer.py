@@ -1,0 +1,64 @@
+"""Fine-tuning leaves no policy that is worse on real dev games than its start."""
+
+import pytest
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.build import environments
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
+from dreamgym.stages import transfer
+from tests import doubles, helpers
+from worldmodel.backbone.weights import load_model
+
+TASKS = doubles.tasks("dev")[:4]
+WON = [Trajectory(doubles.expert(t), (), None) for t in TASKS]
+LOST = [Trajectory(doubles.episode(t, ["fly"]), (), None) for t in TASKS]
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        numbers = {"kept": "bc", "dev_success_bc": 0.5, "dev_success_warmstart": 0.25}
+        run.mark("warmstart", numbers)
+        run.mark("train", {"kept": "dream", "dev_success_after": 0.75})
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("start", "won", "kept", "before"),
+    [
+        ("warmstart", 3, "s2r", 0.5),  # the warm start is bc
+        ("warmstart", 2, "s2r", 0.5),  # no worse
+        ("warmstart", 1, "warmstart", 0.5),
+        ("dream", 2, "dream", 0.75),
+        ("dream", 4, "s2r", 0.75),
+    ],
+)
+def test_what_wins_fewer_dev_games_than_its_start_is_not_kept(
+    run, monkeypatch, capsys, start, won, kept, before
+):
+    played = [*WON[:won], *LOST[won:]]
+    monkeypatch.setattr(environments, "play_dev_games", lambda *_: played)
+    first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
+    numbers = transfer._better_policy(run, "s2r", start, first, tuned)
+    assert numbers["kept"] == kept
+    assert numbers["dev_success_before"] == before
+    assert numbers["dev_success_after"] == won / 4
+    written = run.path("policies/s2r/config.json").is_file()
+    assert written == (kept == start)  # the loop has written what it trained
+    if written:
+        model, _ = load_model(run.path("policies/s2r"))
+        assert helpers.distance(model.params, first.model.params) == 0.0
+        assert f"{won * 25} % won after it" in numbers["note"]
+        assert "s2r: fine-tuning did not help" in capsys.readouterr().err
+
+
+def test_a_dream_that_was_not_kept_counts_as_the_warm_start(run):
+    run.mark("train", {"kept": "warmstart", "dev_success_after": 0.9})
+    assert transfer._dev_success(run, "dream") == 0.5
+
+
+def test_without_dev_games_what_was_trained_is_kept(tmp_path):
+    with Run(tmp_path / "none", preset("tiny", {"env.id": ""})) as run:
+        first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
+        assert transfer._better_policy(run, "s2r", "warmstart", first, tuned) == {}
