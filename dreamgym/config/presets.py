@@ -43,8 +43,8 @@ def _fit(steps: int, *, every: int, context: float) -> FitConfig:
 
 
 MONITOR = MonitorConfig(real_eval_every=10, real_eval_tasks=64)
-"""Real dev games watch over training in the dream, and choose what it ends with: of 32
-they chose by luck (docs/LOG.md, 2026-11-24)."""
+"""Real dev games watch over training in the dream, and choose the policy it ends with.
+With 32 of them the choice was mostly luck (docs/LOG.md, 2026-11-24)."""
 
 
 def tiny() -> RunConfig:

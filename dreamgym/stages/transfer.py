@@ -16,7 +16,7 @@ from dreamgym.build.models import load_policy, save_policy
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import is_no_worse
+from dreamgym.training.selection import destroyed_families, is_no_worse
 
 
 def body(run: Run, name: str, start: str) -> dict[str, Any]:
@@ -54,29 +54,32 @@ def _better_policy(
 ) -> dict[str, Any]:
     """Keep what was trained where it is no worse than the start; say what is kept.
 
-    Without real dev games, what was trained is kept.
+    Real dev games tell, by family; without them, what was trained is kept.
     """
-    known = _dev_success(run, start)
-    if known is None or not environments.plays_dev_games(run):
+    if not environments.plays_dev_games(run):
         return {}
-    after = dev_metrics(environments.play_dev_games(run, name, tuned))
+    start_metrics, tuned_metrics = (
+        dev_metrics(environments.play_dev_games(run, player, policy))
+        for player, policy in ((_player(run, start), before), (name, tuned))
+    )
+    success_before = start_metrics.get("real_success")
+    success_after = tuned_metrics.get("real_success")
     numbers = {
-        "dev_success_before": known,
-        "dev_success_after": after.get("real_success"),
+        "dev_success_before": success_before,
+        "dev_success_after": success_after,
     }
-    if is_no_worse(after, {"real_success": known}):
+    if is_no_worse(tuned_metrics, start_metrics):
         return numbers | {"kept": name}
     save_policy(run, name, before)
-    change = success_change(after.get("real_success"), known)
+    destroyed = destroyed_families(tuned_metrics, start_metrics)
+    change = success_change(success_after, success_before, destroyed)
     note = f"fine-tuning did not help, so it is {start}: of the real dev games {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return numbers | {"kept": start, "note": note}
 
 
-def _dev_success(run: Run, start: str) -> float | None:
-    """Return the success on real dev games of the policy that fine-tuning begins at."""
-    trained = run.numbers("train") if start == "dream" else {}
-    if trained.get("kept") == "dream":
-        return trained.get("dev_success_after")
-    numbers = run.numbers("warmstart")
-    return numbers.get(f"dev_success_{numbers.get('kept')}")
+def _player(run: Run, start: str) -> str:
+    """Return the name under which the start's dev games are played, mostly already."""
+    if start == "dream" and run.numbers("train").get("kept") == "dream":
+        return "dream"
+    return run.numbers("warmstart").get("kept", "warmstart")

@@ -13,6 +13,7 @@ from dreamgym.build.models import policy_config
 from dreamgym.config.presets import preset
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.envs.vector import RealVectorEnv
+from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run
 from tests import doubles
 from worldmodel.data.records import Transition
@@ -114,6 +115,13 @@ def test_redraws_are_at_the_temperature_of_the_rollout_unless_said():
     policy = Undecided(draws=2, max_redraws=4)
     play(policy)
     assert set(policy.temperatures) == {0.5}
+
+
+def test_test_games_redraw_at_temperature_one():
+    policy = Undecided(draws=3, max_redraws=4)
+    envs = RealVectorEnv([doubles.Corridor()], max_steps=8)
+    evaluate.play(policy, envs, [doubles.task(0, 1, 2)], seed=0, temperature=0.5)
+    assert policy.temperatures == [0.5, 0.5, 1.0, 1.0, 0.5]
 
 
 def test_a_sampled_policy_repeats_no_refused_action():

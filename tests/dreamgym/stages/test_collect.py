@@ -158,3 +158,13 @@ def test_tasks_are_held_out_whole():
     assert held
     with pytest.raises(RunError, match=r"at least 2 tasks .* got 1"):
         run_episodes.split_by_task([results[0]], share=0.1)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_numbers_say_whether_the_environment_draws_lots(
+    tmp_path, monkeypatch, deterministic
+):
+    monkeypatch.setattr(doubles.Corridor, "deterministic", deterministic)
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
+    assert numbers["deterministic"] is deterministic

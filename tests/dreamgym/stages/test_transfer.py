@@ -18,10 +18,19 @@ LOST = [Trajectory(doubles.episode(t, ["fly"]), (), None) for t in TASKS]
 @pytest.fixture
 def run(tmp_path):
     with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
-        numbers = {"kept": "bc", "dev_success_bc": 0.5, "dev_success_warmstart": 0.25}
-        run.mark("warmstart", numbers)
-        run.mark("train", {"kept": "dream", "dev_success_after": 0.75})
+        run.mark("warmstart", {"kept": "bc"})
+        run.mark("train", {"kept": "dream"})
         yield run
+
+
+def set_wins(monkeypatch, wins):
+    """Let each player win its number of the dev games."""
+
+    def play_dev_games(run, name, policy):
+        del run, policy
+        return [*WON[: wins[name]], *LOST[wins[name] :]]
+
+    monkeypatch.setattr(environments, "play_dev_games", play_dev_games)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +46,7 @@ def run(tmp_path):
 def test_what_wins_fewer_dev_games_than_its_start_is_not_kept(
     run, monkeypatch, capsys, start, won, kept, before
 ):
-    played = [*WON[:won], *LOST[won:]]
-    monkeypatch.setattr(environments, "play_dev_games", lambda *_: played)
+    set_wins(monkeypatch, {"bc": 2, "dream": 3, "s2r": won})
     first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
     numbers = transfer._better_policy(run, "s2r", start, first, tuned)
     assert numbers["kept"] == kept
@@ -53,9 +61,23 @@ def test_what_wins_fewer_dev_games_than_its_start_is_not_kept(
         assert "s2r: fine-tuning did not help" in capsys.readouterr().err
 
 
+def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
+    metrics = {
+        "bc": {"real_success": 0.5, "real_success/box": 0.5, "real_games/box": 32},
+        "s2r": {"real_success": 0.6, "real_success/box": 0.0, "real_games/box": 32},
+    }
+    monkeypatch.setattr(environments, "play_dev_games", lambda _, name, __: name)
+    monkeypatch.setattr(transfer, "dev_metrics", metrics.__getitem__)
+    first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
+    numbers = transfer._better_policy(run, "s2r", "warmstart", first, tuned)
+    assert numbers["kept"] == "warmstart"
+    assert "families lost: box" in numbers["note"]
+
+
 def test_a_dream_that_was_not_kept_counts_as_the_warm_start(run):
-    run.mark("train", {"kept": "warmstart", "dev_success_after": 0.9})
-    assert transfer._dev_success(run, "dream") == 0.5
+    assert transfer._player(run, "dream") == "dream"
+    run.mark("train", {"kept": "warmstart"})
+    assert transfer._player(run, "dream") == "bc"
 
 
 def test_without_dev_games_what_was_trained_is_kept(tmp_path):
