@@ -17,8 +17,7 @@ from tests import chat_server
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import read_episodes
-from worldmodel.experience import examples
-from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.experience.examples import train_tokenizer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 CORRIDOR = "tests.doubles:Corridor"
@@ -104,8 +103,8 @@ def unfitted(tmp_path) -> Run:
     """A run whose experience model has learned nothing, which is as fast."""
     run = Run(tmp_path / "r", preset("tiny", {"env.id": CORRIDOR}))
     run.stage("collect", lambda: collect.body(run))
-    texts = examples.texts_of(read_episodes(run.path("episodes.jsonl")))
-    tok = TextTokenizer.train(texts, 448)
+    episodes = read_episodes(run.path("episodes.jsonl"))
+    tok = train_tokenizer(episodes, 448, references=False)
     model = create(MODELS["nano"].model(tok.vocab_size), seed=0)
     save_model(run.path("experience"), model, tok)
     run.stage("pretrain", lambda: {"tokens_per_transition": 9.5})

@@ -14,7 +14,6 @@ from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.data.records import Episode, Task, read_episodes
-from worldmodel.experience.examples import permute_outcomes
 
 
 def sides_of(
@@ -130,31 +129,11 @@ def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
 def read(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return (train, dev) episodes of the run, with its reasoning traces if any."""
     both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
-    train, dev = ([with_traces(run, e) for e in es] for es in both)
-    return train, dev
-
-
-def with_traces(run: Run, episode: Episode) -> Episode:
-    """Return the episode with reasoning traces if the run has any, else without."""
     reasoned = run.config.experience.reasoning
-    return (
-        reasoning.annotate(episode)
-        if reasoned
-        else reasoning.without_reasoning(episode)
+    train, dev = (
+        [reasoning.set_rule_traces(e, enabled=reasoned) for e in es] for es in both
     )
-
-
-def training_share(run: Run, train: list[Episode]) -> list[Episode]:
-    """Return the episodes for fitting and memory: a share of all, or the control.
-
-    The control permutes the outcomes of actions (`pretrain.permute_outcomes`), which
-    destroys the information about what an action leads to.
-    """
-    c = run.config
-    share = train[: max(round(c.pretrain.data_share * len(train)), 1)]
-    if not c.pretrain.permute_outcomes:
-        return share
-    return [with_traces(run, e) for e in permute_outcomes(share, seed=c.seed)]
+    return train, dev
 
 
 def nested_subset(

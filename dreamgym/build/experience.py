@@ -1,22 +1,31 @@
 """The experience model of a run with its replay memory, local or behind a server."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dreamgym.build.chat import run_client
-from dreamgym.build.episodes import read, training_share
+from dreamgym.build.episodes import read
 from dreamgym.build.models import initial_model
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
+from worldmodel import reasoning
 from worldmodel.backbone.weights import load_model
-from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.config import ExperienceConfig
-from worldmodel.experience.examples import transition_examples, variation_examples
+from worldmodel.experience.examples import (
+    mean_tokens,
+    permute_outcomes,
+    reply_tokens,
+    text_sizes,
+    transition_examples,
+    variation_examples,
+)
 from worldmodel.experience.grammar import REWARD_TOKENS
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
@@ -32,11 +41,28 @@ CAPACITY = 50_000
 """Real transitions that the replay memory begins with, the newest, at most."""
 
 
-def replay_memory(run: Run, episodes: list[Episode]) -> ReplayMemory:
+def training_share(run: Run, train: list[Episode]) -> list[Episode]:
+    """Return the episodes for fitting and memory: a share of all, or the control.
+
+    The control permutes the outcomes of actions (`pretrain.permute_outcomes`), which
+    destroys the information about what an action leads to.
+    """
+    c = run.config
+    share = train[: max(round(c.pretrain.data_share * len(train)), 1)]
+    if not c.pretrain.permute_outcomes:
+        return share
+    permuted = permute_outcomes(share, seed=c.seed)
+    enabled = c.experience.reasoning
+    return [reasoning.set_rule_traces(e, enabled=enabled) for e in permuted]
+
+
+def replay_memory(run: Run, train: list[Episode]) -> ReplayMemory:
     """Return the replay memory of a run, with the encoder of its settings.
 
-    Vectors of a model are expensive to compute and are saved in memory/.
+    It holds the training share of the episodes `train`. Vectors of a model are
+    expensive to compute and are saved in memory/.
     """
+    episodes = training_share(run, train)
     if run.config.memory.encoder == "lexical":
         return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
     encoder, path = Hidden(*initial_model(run)), run.path("memory")
@@ -47,65 +73,49 @@ def replay_memory(run: Run, episodes: list[Episode]) -> ReplayMemory:
     return memory
 
 
-def examples(run: Run, tok: TextTokenizer) -> list[Example]:
-    """Return the training examples of the experience model.
+class FitData(NamedTuple):
+    """What the experience model is fitted to and looks at, and their sizes."""
 
-    Transitions come first, then variations of tasks.
+    examples: list[Example]
+    held_out: list[Example]
+    numbers: dict[str, float]
+
+
+def fit_data(
+    run: Run, tok: TextTokenizer, train: list[Episode], dev: Sequence[Episode] = ()
+) -> FitData:
+    """Return the examples that the experience model is fitted to, and held-out ones.
+
+    Transitions come first, then the same ones with other references, if the tokenizer
+    has any, then variations of tasks. Held-out are the transitions of `dev`.
     """
-    train, _ = read(run)
-    episodes = training_share(run, train)
-    memory = replay_memory(run, episodes)
-    first = transitions(run, tok, episodes, memory)
-    more = redrawn_transitions(run, tok, episodes, memory, first)
-    return [*first, *more, *variations(run, tok, train)]
-
-
-def transitions(
-    run: Run,
-    tok: TextTokenizer,
-    episodes: list[Episode],
-    memory: ReplayMemory,
-    draw: int = 0,
-) -> list[Example]:
-    """Return one training example of the experience model for each transition.
-
-    Another `draw` gives the identifiers of each context other references.
-    """
-    c = run.config
-    return transition_examples(
+    c, memory = run.config, replay_memory(run, train)
+    transitions = functools.partial(
+        transition_examples,
         tok,
-        episodes,
+        training_share(run, train),
         memory,
         c.experience,
         balance=c.pretrain.rare_event_share,
-        seed=content_seed(c.seed, "references", draw),
+        seed=c.seed,
     )
-
-
-def redrawn_transitions(
-    run: Run,
-    tok: TextTokenizer,
-    episodes: list[Episode],
-    memory: ReplayMemory,
-    originals: Sequence[Example],
-) -> list[Example]:
-    """Return further draws of the examples, as many as the fit reads once.
-
-    None where the tokenizer has no references.
-    """
-    c = run.config.pretrain
-    draws = min(c.reference_draws, supervised.epochs_read(c.fit, originals))
-    return [
-        example
-        for draw in range(1, draws if tok.reference_rule else 1)
-        for example in transitions(run, tok, episodes, memory, draw)
-    ]
-
-
-def variations(run: Run, tok: TextTokenizer, train: list[Episode]) -> list[Example]:
-    """Return training examples for proposing variations of tasks."""
+    first = transitions()
     tasks = [e.task for e in train]
-    return variation_examples(tok, tasks, repeats=2, seed=run.config.seed)
+    variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
+    held_out = transition_examples(tok, dev, memory, c.experience)
+    sizes = text_sizes(tok, train, dev) | reply_tokens(first)
+    tokens = round(mean_tokens(first), 1)
+    epochs = supervised.epochs_read(c.pretrain.fit, first)
+    draws = min(c.pretrain.reference_draws, epochs) if tok.reference_rule else 1
+    redrawn = [
+        example for draw in range(1, draws) for example in transitions(draw=draw)
+    ]
+    counts = {
+        "distinct_transitions": len(first),
+        "reference_examples": len(redrawn),
+        "tokens_per_transition": tokens,
+    }
+    return FitData([*first, *redrawn, *variations], held_out, counts | sizes)
 
 
 def _calibration(run: Run) -> Calibration | None:
@@ -152,7 +162,7 @@ def load_experience(
     """
     run.require("pretrain" if server is None else "collect")
     train, _ = read(run)
-    memory = replay_memory(run, training_share(run, train))
+    memory = replay_memory(run, train)
     forms = state_format.state_formats(train)
     server = run.config.server if server is None else server
     scale = _calibration(run) if scaled else None

@@ -11,6 +11,8 @@ from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
+from worldmodel.data.records import Episode
+from worldmodel.experience.examples import train_tokenizer
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
@@ -26,8 +28,13 @@ def check_model(name: str) -> None:
         )
 
 
-def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
+def initial_model(
+    run: Run, train: Sequence[Episode] | None = None
+) -> tuple[Model, TextTokenizer]:
     """Return the model that a fit starts from: of a directory, or newly initialized.
+
+    With `train`, the tokenizer of a new model is trained on these episodes and written
+    to tokenizer/; without, it is read from there.
 
     Raises:
       RunError: neither a known shape nor a model directory.
@@ -38,7 +45,13 @@ def initial_model(run: Run) -> tuple[Model, TextTokenizer]:
     if name not in MODELS:
         check_model(name)
         return load_model(name, mesh=run.mesh)
-    tokenizer = TextTokenizer.load(run.path("tokenizer"))
+    size = MODELS[name].vocab_size
+    if train is not None:
+        references = run.config.pretrain.reference_draws > 0
+        tokenizer = train_tokenizer(train, size, references=references)
+        tokenizer.save(run.path("tokenizer"))
+    else:
+        tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)
     model = create(shape, seed=run.config.seed)
     return model if run.mesh is None else shard(model, run.mesh), tokenizer

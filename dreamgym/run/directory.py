@@ -24,7 +24,6 @@ from dreamgym.run.tracking import Tracking, require
 from dreamgym.run.versions import VERSION, versions
 from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
-from worldmodel.fitting.supervised import write_curve
 
 SCHEMA = "dreamgym.run/2"
 
@@ -282,7 +281,8 @@ class Run:
             else:
                 metrics = {k: v for k, v in row.items() if k != "step"}
                 self.track(name, row["step"], metrics)
-        write_curve(self.root / "curves" / f"{name}.jsonl", curve)
+        with atomic_write(self.root / "curves" / f"{name}.jsonl") as file:
+            file.writelines(json.dumps(row) + "\n" for row in curve)
 
     def close(self) -> None:
         """Close the trackers; later metrics only go to metrics.jsonl."""

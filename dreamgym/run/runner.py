@@ -34,7 +34,7 @@ def run_stages(
             marker = run.done(stage.name)
             key = table.key(stage.name, run.config)
             check_interrupt()
-            if marker is None and reuse_stage(run, stage, key, others):
+            if marker is None and others and reuse_stage(run, stage, key, others):
                 marker = run.done(stage.name)
             elif marker is None:
                 view = StageView(run, stage, table)

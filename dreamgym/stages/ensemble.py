@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dreamgym.build import experience as run_experience
+from dreamgym.build.episodes import read
+from dreamgym.build.experience import fit_data
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.experience.ensemble import members
@@ -18,7 +19,8 @@ def body(run: Run) -> dict[str, Any]:
         return {"members": 0}
     run.require("pretrain")
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
-    examples = run_experience.examples(run, tok)
+    train, _ = read(run)
+    examples = fit_data(run, tok, train).examples
     work = run.path("checkpoints/ensemble")
     with run.progress_report(
         "ensemble", c.ensemble.members * c.ensemble.steps

@@ -17,7 +17,20 @@ from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import CONTEXT
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.references import reference_rule
 from worldmodel.text.tokenizer import TextTokenizer
+
+
+def train_tokenizer(
+    episodes: Sequence[Episode], vocab_size: int, *, references: bool
+) -> TextTokenizer:
+    """Return a tokenizer for episodes, with references if they have identifiers.
+
+    Raises:
+      ValueError: `vocab_size` is too small (TextTokenizer.train).
+    """
+    rule = reference_rule(episodes) if references else None
+    return TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
 
 
 def texts_of(episodes: Sequence[Episode]) -> list[str]:
@@ -59,6 +72,7 @@ def transition_examples(
     *,
     balance: float = 0.0,
     seed: int = 0,
+    draw: int = 0,
 ) -> list[Example]:
     """Return an Example of Eq. 5 for every transition, repeats within a task left out.
 
@@ -69,7 +83,8 @@ def transition_examples(
     than this, the loss of their reward or outcome tokens is weighted as if they made up
     this share.
 
-    `seed` draws the references of a tokenizer that has any (text/references.py).
+    `seed` draws the references of a tokenizer that has any (text/references.py), and
+    another `draw` other ones.
     """
     unique: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
     for e in episodes:
@@ -95,7 +110,7 @@ def transition_examples(
             demonstrations,
             t.state,
             t.action,
-            seed=content_seed(seed, task.id, past, t.state, t.action),
+            seed=content_seed(seed, draw, task.id, past, t.state, t.action),
         )
         context = prompts.query_ids(
             query_tok,
@@ -149,6 +164,27 @@ def variation_examples(
                     )
                 )
     return out
+
+
+def text_sizes(
+    tok: TextTokenizer, train: Sequence[Episode], dev: Sequence[Episode]
+) -> dict[str, float]:
+    """Return the mean tokens of a state, by side, and those of the longest action.
+
+    Only actions of won episodes count; without any, the number is 0.
+    """
+    won = {t.action for e in (*train, *dev) if e.success for t in e.transitions}
+    return {
+        "tokens_per_state": _tokens_per_state(tok, train),
+        "tokens_per_state_dev": _tokens_per_state(tok, dev),
+        "action_tokens": max((len(tok.encode(action)) for action in won), default=0),
+    }
+
+
+def _tokens_per_state(tok: TextTokenizer, episodes: Sequence[Episode]) -> float:
+    states = {t.state for e in episodes for t in e.transitions}
+    counts = [len(prompts.state_ids(tok, s)) for s in states]
+    return round(float(np.mean(counts)), 1) if counts else 0.0
 
 
 def mean_tokens(examples: Sequence[Example]) -> float:

@@ -4,19 +4,16 @@ examples -> packed tokens -> updates, checkpointed and resumable bit for bit -> 
 model and its learning curve.
 """
 
-import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from worldmodel.backbone import lora
 from worldmodel.backbone.model import DecoderOutput, Model
 from worldmodel.backbone.streams import bucket
-from worldmodel.data.records import atomic_write
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.arrays import Ratio
 from worldmodel.fitting.batches import Example, Tokens, epochs, pack, rows_of
@@ -188,9 +185,3 @@ def evaluate(
         for k, v in total.items()
         if float(v.count) > 0
     }
-
-
-def write_curve(path: Path, curve: Sequence[Mapping[str, Any]]) -> None:
-    """Write a learning curve as JSON lines."""
-    with atomic_write(path) as file:
-        file.writelines(json.dumps(row) + "\n" for row in curve)

@@ -33,6 +33,11 @@ def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Ep
     return dataclasses.replace(episode, transitions=steps)
 
 
+def set_rule_traces(episode: Episode, *, enabled: bool) -> Episode:
+    """Return the episode with traces by rule where it has none, or without any."""
+    return annotate(episode) if enabled else without_reasoning(episode)
+
+
 def without_reasoning(episode: Episode) -> Episode:
     """Return the episode with empty reasoning traces, as an ablation."""
     steps = tuple(dataclasses.replace(t, reasoning="") for t in episode.transitions)

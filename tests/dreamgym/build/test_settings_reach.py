@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build.experience import uncertainty_gate
+from dreamgym.build.experience import training_share, uncertainty_gate
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import UncertaintyConfig
@@ -42,7 +42,7 @@ def test_a_share_of_the_episodes_is_told_and_never_none(tmp_path):
     def share_of(share):
         config = changed(preset("tiny"), "pretrain.data_share", share)
         made = Run(tmp_path / f"{share}", config)
-        return run_episodes.training_share(made, episodes)
+        return training_share(made, episodes)
 
     assert share_of(0.25) == episodes[:2]
     assert share_of(0.01) == episodes[:1]

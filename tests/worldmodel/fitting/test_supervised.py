@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -7,14 +5,6 @@ from tests import helpers
 from worldmodel.fitting import checkpoint, supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import OptimizerConfig
-
-
-def test_a_curve_is_written_as_lines_of_json(tmp_path):
-    curve = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
-    supervised.write_curve(tmp_path / "c.jsonl", curve)
-    rows = (tmp_path / "c.jsonl").read_text().splitlines()
-    assert [json.loads(r) for r in rows] == curve
-
 
 WIDTH = 12
 
