@@ -30,7 +30,7 @@ def draws(policy: Policy, fit: FitConfig, examples: Sequence[Example]) -> int:
     One where the policy's tokenizer has none, else as many as the fit reads once, at
     most MAX_DRAWS.
     """
-    if policy.tokenizer.reference_rule is None:
+    if not policy.tokenizer.draws_references:
         return 1
     return min(supervised.epochs_read(fit, examples), MAX_DRAWS)
 

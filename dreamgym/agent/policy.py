@@ -107,7 +107,10 @@ class Policy:
         visible = prompts.last_actions(past, self.config.history)
         texts = (task.instruction, *state[::-1], *visible[::-1])
         return with_references(
-            self.tokenizer, texts, seed=content_seed("policy", texts, draw)
+            self.tokenizer,
+            task.instruction,
+            texts,
+            seed=content_seed("policy", texts, draw),
         )
 
     def context(

@@ -106,7 +106,7 @@ def fit_data(
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
     epochs = supervised.epochs_read(c.pretrain.fit, first)
-    draws = min(c.pretrain.reference_draws, epochs) if tok.reference_rule else 1
+    draws = min(c.pretrain.reference_draws, epochs) if tok.draws_references else 1
     redrawn = [
         example for draw in range(1, draws) for example in transitions(draw=draw)
     ]

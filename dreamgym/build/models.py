@@ -47,8 +47,10 @@ def initial_model(
         return load_model(name, mesh=run.mesh)
     size = MODELS[name].vocab_size
     if train is not None:
-        references = run.config.pretrain.reference_draws > 0
-        tokenizer = train_tokenizer(train, size, references=references)
+        c = run.config.pretrain
+        tokenizer = train_tokenizer(
+            train, size, references=c.reference_draws > 0, markers=c.argument_markers
+        )
         tokenizer.save(run.path("tokenizer"))
     else:
         tokenizer = TextTokenizer.load(run.path("tokenizer"))

@@ -88,6 +88,9 @@ class PretrainConfig:
     as if they made it up, in [0, 1); 0 weights nothing."""
     permute_outcomes: bool = False
     """The control that must not help: outcomes are permuted among the actions."""
+    argument_markers: bool = True
+    """Whether words of a state that the instruction names as its arguments are marked
+    (worldmodel/text/references.py)."""
     reference_draws: int = 16
     """Copies of the examples, at most, in which other tokens stand for the identifiers
     of a context (worldmodel/text/references.py), so that a model learns to copy them

@@ -22,14 +22,21 @@ from worldmodel.text.tokenizer import TextTokenizer
 
 
 def train_tokenizer(
-    episodes: Sequence[Episode], vocab_size: int, *, references: bool
+    episodes: Sequence[Episode],
+    vocab_size: int,
+    *,
+    references: bool = True,
+    markers: bool = True,
 ) -> TextTokenizer:
-    """Return a tokenizer for episodes, with references if they have identifiers.
+    """Return a tokenizer for episodes.
+
+    It has references if they have identifiers, and markers if their instructions have
+    arguments (text/references.py), unless these are off.
 
     Raises:
       ValueError: `vocab_size` is too small (TextTokenizer.train).
     """
-    rule = reference_rule(episodes) if references else None
+    rule = reference_rule(episodes, references=references, markers=markers)
     return TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
 
 

@@ -37,7 +37,7 @@ def reply_grammar(
         return mask
 
     openers = tokens("add", "full", *(f"line{i}" for i in range(MAX_LINES)))
-    same = tokens("same")
+    same = tokens("same", "swap", "with")
     outcomes = tokens(*prompts.OUTCOMES)
     thought = text if config.reasoning else tokens()
     start = openers | tokens("reward")  # no edit: nothing changes

@@ -39,10 +39,13 @@ from worldmodel.experience.grammar import (
     variation_grammar,
 )
 from worldmodel.memory import ReplayMemory
-from worldmodel.text import prompts
+from worldmodel.text import edits, prompts
 from worldmodel.text.references import AnyTokenizer
 from worldmodel.text.state_format import StateFormat, format_error
 from worldmodel.text.tokenizer import TextTokenizer
+
+MISSING = (prompts.NO_LINE, edits.NO_WORDS)
+"""How errors begin of replies that refer to what the state does not have."""
 
 
 class _Context(NamedTuple):
@@ -57,7 +60,7 @@ def last_attempt_of_pass(queries: int, attempt: int, last: int) -> int:
 
     A pass costs its compiled batch, however many of its rows are used: where few
     queries are left, its rows hold several attempts of each. The last attempt takes two
-    rows, with and without moved lines, unless the pass begins with it.
+    rows, with and without references to the state, unless the pass begins with it.
     """
     rows = BATCHES[0] // queries
     if attempt == last or rows >= last - attempt + 2:
@@ -132,15 +135,16 @@ class LocalExperienceModel(CachingExperienceModel):
         """Return the first reply to each query that has no error, else the last one.
 
         Each attempt has noise of its own, so that several can be sampled in one pass.
-        Whether the last attempt may move lines depends on the error before it; where
-        that error comes from the same pass, both forms are sampled.
+        The last attempt may not refer to lines or words of the state where the one
+        before referred to some that are not there. Where that error comes from the same
+        pass, both forms are sampled.
         """
         last, contexts = self.config.retries, self._contexts(queries)
         none = [0] * len(queries), [True] * len(queries)
         answers = self._compute(queries, contexts, *none)
 
-        def may_move(attempt: int, error: str | None) -> bool:
-            return attempt < last or not (error or "").startswith(prompts.NO_LINE)
+        def may_refer(attempt: int, error: str | None) -> bool:
+            return attempt < last or not (error or "").startswith(MISSING)
 
         attempt = 1
         while attempt <= last:
@@ -153,23 +157,23 @@ class LocalExperienceModel(CachingExperienceModel):
                 break
             attempts = range(attempt, last_attempt_of_pass(len(bad), attempt, last) + 1)
             rows = [
-                (i, a, moves)
+                (i, a, refers)
                 for i in bad
                 for a in attempts
-                for moves in (True, False)
-                if (moves or a == last)
-                and (a > attempt or moves == may_move(a, answers[i].error))
+                for refers in (True, False)
+                if (refers or a == last)
+                and (a > attempt or refers == may_refer(a, answers[i].error))
             ]
             replies = self._compute(
                 [queries[i] for i, _, _ in rows],
                 [contexts[i] for i, _, _ in rows],
                 [a for _, a, _ in rows],
-                [moves for _, _, moves in rows],
+                [refers for _, _, refers in rows],
             )
             replies_by_row = dict(zip(rows, replies, strict=True))
             for i in bad:
                 for a in attempts:
-                    answers[i] = replies_by_row[i, a, may_move(a, answers[i].error)]
+                    answers[i] = replies_by_row[i, a, may_refer(a, answers[i].error)]
                     if not answers[i].error:
                         break
             attempt = attempts.stop
@@ -313,7 +317,7 @@ class LocalExperienceModel(CachingExperienceModel):
         queries: Sequence[Query],
         contexts: Sequence["_Context"],
         attempts: Sequence[int],
-        may_move: Sequence[bool],
+        may_refer: Sequence[bool],
     ) -> list[Prediction]:
         """Return one reply a row, under the noise of its attempt.
 
@@ -337,7 +341,8 @@ class LocalExperienceModel(CachingExperienceModel):
         ]
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         banned = np.stack([tok.unused_line_mask(len(queries[i].state)) for i in fits])
-        banned[:, tok.control("same")] = ~np.array([may_move[i] for i in fits])
+        for name in ("same", "swap"):
+            banned[:, tok.control(name)] = ~np.array([may_refer[i] for i in fits])
         banned |= np.stack([contexts[i].tokenizer.unused_references() for i in fits])
         replies = generate(
             self.model,

@@ -4,16 +4,34 @@ before, after -> diff -> ((index, new lines), ...) -> apply(before) == after. Un
 lines cost no tokens and cannot be corrupted. An edit without lines deletes its line, an
 edit with several lines inserts the others behind it, and index None appends at the end.
 A number among the new lines stands for that line of the state before, so a moved line
-is not written again. Where a model writes the script, a line is referred to by its
-first words (`line_name`): words are easier to copy than a line number is to find.
+is not written again, and a `Swap` for the edited line with other words at one place, so
+the rest of a long line is not written again. Where a model writes the script, a line is
+referred to by its first words (`line_name`): words are easier to copy than a line
+number is to find.
 """
 
 import difflib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from worldmodel.data.records import State
 
-Piece = str | int
+
+class Swap(NamedTuple):
+    """Replace the words `old` of a line, which stand there once, by `new`.
+
+    Words are what stands between single spaces; `new` may be empty.
+    """
+
+    old: str
+    new: str
+
+
+Piece = str | int | Swap
+
+
+NO_WORDS = "a line has not, or not once, the words"
+"""How the error of a swap begins whose words are not there."""
 
 
 class Edit(NamedTuple):
@@ -45,6 +63,59 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
             script.append(Edit(index, tuple(lines)))
     script += [Edit(i, ()) for i in removed]
     return tuple(sorted(script, key=lambda e: len(before) if e[0] is None else e[0]))
+
+
+def with_swaps(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """Return the script with swaps for written lines much like the line they replace.
+
+    Only the first line that an edit writes can be one.
+    """
+    return tuple(
+        Edit(i, (_swap_of(before[i], new[0]) or new[0], *new[1:]))
+        if i is not None and new and isinstance(new[0], str)
+        else Edit(i, new)
+        for i, new in script
+    )
+
+
+def _swap_of(before: str, after: str) -> Swap | None:
+    """Return a short swap of one line for another; None if it saves nothing.
+
+    What changes stands behind the word before it, wherever there is one: where only
+    ambiguous words had such a neighbour, a model would have to count them.
+    """
+    old, new = before.split(" "), after.split(" ")
+    if "" in old or "" in new:
+        return None
+    shortest = min(len(old), len(new))
+    start = next((i for i in range(shortest) if old[i] != new[i]), shortest)
+    rest = shortest - start
+    end = next((i for i in range(rest) if old[-1 - i] != new[-1 - i]), rest)
+    start = max(start - 1, 0)
+    # More words, first on the left, until what is replaced is something, and unique.
+    while _count(old, old[start : len(old) - end]) != 1:
+        if not (start or end):
+            return None
+        start, end = (start - 1, end) if start else (start, end - 1)
+    words = old[start : len(old) - end], new[start : len(new) - end]
+    if sum(map(len, words)) + 2 >= len(new):  # two tokens say that it is a swap
+        return None
+    return Swap(*map(" ".join, words))
+
+
+def _swapped(line: str, swap: Swap) -> str:
+    """Return the line after a swap; the line itself where its words are not there."""
+    words, old, new = line.split(" "), swap.old.split(" "), swap.new.split(" ")
+    if _count(words, old) != 1:
+        raise IndexError(f"{NO_WORDS} {swap.old!r}: {line!r:.200}")
+    at = next(i for i in range(len(words)) if words[i : i + len(old)] == old)
+    return " ".join([*words[:at], *(new if swap.new else []), *words[at + len(old) :]])
+
+
+def _count(words: list[str], run: list[str]) -> int:
+    """Return how often a run of words stands in a line; of no words, more than once."""
+    starts = range(len(words) - len(run) + 1)
+    return sum(words[i : i + len(run)] == run for i in starts)
 
 
 def line_name(state: State, index: int) -> str | None:
@@ -115,20 +186,30 @@ def apply(
 
     Raises:
       IndexError: an edit, or one of its lines, refers to a line that `before` does not
-        have.
+        have, or a swap to words that its line does not have.
     """
     changed: dict[int, State] = {}
     tail: State = ()
     moved: set[int] = set()
-    if keyed_by_prefix:
-        script = _at_prefixes(before, script)
 
     def checked(index: int) -> int:
         if not 0 <= index < len(before):
             raise IndexError(f"edit of line {index} in a state of {len(before)} lines")
         return index
 
-    for index, new in script:
+    def written(index: int | None, piece: Piece) -> str | int:
+        if not isinstance(piece, Swap):
+            return piece
+        return _swapped("" if index is None else before[checked(index)], piece)
+
+    lines_by_edit = [
+        (i, tuple(written(i, x) for x in new))
+        for i, new in _swaps_at_their_words(before, script)
+    ]
+    if keyed_by_prefix:
+        lines_by_edit = _at_prefixes(before, lines_by_edit)
+
+    for index, new in lines_by_edit:
         moved |= {checked(x) for x in new if isinstance(x, int)}
         lines = tuple(before[x] if isinstance(x, int) else x for x in new)
         if index is None:
@@ -150,19 +231,40 @@ def apply(
     return (*lines_left, *tail)
 
 
-def _at_prefixes(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
+def _swaps_at_their_words(before: State, script: tuple[Edit, ...]) -> list[Edit]:
+    """Return the script with each swap at the one line that has its words.
+
+    Where its own line has them once, or several others do, it stays where it is. Words
+    are easier to copy than a line number is to find.
+    """
+    out = []
+    for index, new in script:
+        old = next((x.old.split(" ") for x in new if isinstance(x, Swap)), None)
+        at = index
+        if old is not None and index is not None:
+            lines = [i for i, x in enumerate(before) if _count(x.split(" "), old) == 1]
+            taken = {e.index for e in script} - {index}
+            if index not in lines and len(lines) == 1 and lines[0] not in taken:
+                at = lines[0]
+        out.append(Edit(at, new))
+    return out
+
+
+def _at_prefixes(
+    before: State, script: Sequence[tuple[int | None, tuple[str | int, ...]]]
+) -> list[tuple[int | None, tuple[str | int, ...]]]:
     """Return the script with each written line at the one line of its prefix."""
     positions: dict[str, list[int]] = {}
     for i, line in enumerate(before):
         positions.setdefault(_line_prefix(line), []).append(i)
-    out: dict[int | None, list[Piece]] = {}
+    out: dict[int | None, list[str | int]] = {}
     for index, new in script:
         if not new:
             out.setdefault(index, [])
         for line in new:
             at = [] if isinstance(line, int) else positions.get(_line_prefix(line), [])
             out.setdefault(at[0] if len(at) == 1 else index, []).append(line)
-    return tuple(Edit(i, tuple(lines)) for i, lines in out.items())
+    return [(i, tuple(lines)) for i, lines in out.items()]
 
 
 def _line_prefix(line: str) -> str:

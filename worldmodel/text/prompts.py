@@ -93,12 +93,15 @@ def effect_ids(
     if full or len(before) > MAX_LINES:
         out += [tok.control("full"), *tok.encode("\n".join(after))]
         return out
-    for index, new in edits.diff(before, after):
+    for index, new in edits.with_swaps(before, edits.diff(before, after)):
         out.append(tok.control("add") if index is None else tok.line(index))
         lines: list[str] = []
         for line in new:
             if isinstance(line, str):
                 lines.append(line)
+            elif isinstance(line, edits.Swap):
+                out += [*_part(tok, "swap", line.old), tok.control("with")]
+                lines.append(line.new)
             else:
                 out += [*_lines_ids(tok, lines), tok.control("same")]
                 lines = [edits.line_name(before, line) or before[line]]
@@ -107,7 +110,7 @@ def effect_ids(
 
 
 def _lines_ids(tok: AnyTokenizer, lines: Sequence[str]) -> list[int]:
-    return tok.encode("\n".join(lines)) if lines else []
+    return tok.encode("\n".join(lines)) if any(lines) else []
 
 
 def demonstration_ids(tok: AnyTokenizer, demo: Transition) -> list[int]:
@@ -140,13 +143,13 @@ def query_tokenizer(
     *,
     seed: int,
 ) -> AnyTokenizer:
-    """Return the tokenizer with references, drawn by `seed`, to a query's identifiers.
+    """Return the tokenizer with the markers and references of a query's context.
 
     What is nearest to the action comes first, where references do not suffice.
     """
     demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
     texts = (action, task.instruction, *state[::-1], *past[::-1], *demo_texts)
-    return with_references(tok, texts, seed=seed)
+    return with_references(tok, task.instruction, texts, seed=seed)
 
 
 def query_ids(
@@ -186,7 +189,7 @@ def query_ids(
 
 def reward_and_outcome_ids(tok: AnyTokenizer, reward: float, outcome: str) -> list[int]:
     """Return the end of a reply, after the state: the reward and the outcome."""
-    reward_ids = _part(tok, "reward", number_text(reward))
+    reward_ids = _part(tok.base, "reward", number_text(reward))
     return [*reward_ids, tok.control("outcome"), tok.control(outcome)]
 
 
@@ -273,7 +276,7 @@ def parse_reply(
     those of edits.apply.
     """
     parts = _split(tok, ids)
-    reasoning, script, full = "", [], None
+    reasoning, script, full, old = "", [], None, ""
     reward, outcome, error = 0.0, "go", None
     for position, (name, run) in enumerate(parts):
         text = tok.decode(run)
@@ -293,6 +296,12 @@ def parse_reply(
                 lines = (*last.lines, index, *moved[1:])
                 last = edits.Edit(last.index, lines)
             script.append(last)
+        elif name == "swap":
+            old = text
+        elif name == "with" and script:
+            new, *more = text.split("\n")
+            swap = edits.Swap(old, new)
+            script[-1] = edits.Edit(script[-1].index, (swap, *_lines("\n".join(more))))
         elif name == "reward":
             try:
                 reward = float(text)

@@ -46,6 +46,8 @@ CONTROLS = (
     "vary",
     "full",
     *(f"line{i}" for i in range(MAX_LINES)),
+    "swap",
+    "with",
 )
 
 
@@ -54,13 +56,35 @@ REFERENCES = tuple(f"ref{i}" for i in range(48))
 
 
 class ReferenceRule(NamedTuple):
-    """Which words of a context are written as references (references.py).
+    """Which words of a context have references, and which have markers (references.py).
 
-    All but the `words` that are known, and numbers only with `numbers`.
+    Where data hold `identifiers`, all words have references but the known `words`, and
+    numbers only with `numbers`. Words of an instruction outside its `template` are its
+    arguments, which have markers; there are none where it is None.
     """
 
     words: frozenset[str]
     numbers: bool
+    identifiers: bool = True
+    template: frozenset[str] | None = None
+
+    @classmethod
+    def parse(cls, text: bytes | str) -> "ReferenceRule":
+        """Return the rule of a file; files without a template have no markers."""
+        raw = json.loads(text)
+        template = raw.get("template")
+        return cls(
+            frozenset(raw["words"]),
+            bool(raw["numbers"]),
+            bool(raw.get("identifiers", True)),
+            None if template is None else frozenset(template),
+        )
+
+    def json(self) -> str:
+        """Return the rule as text that `parse` reads."""
+        sets = {"words": self.words, "template": self.template}
+        lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
+        return json.dumps({**self._asdict(), **lists})
 
 
 def control_text(name: str) -> str:
@@ -229,9 +253,7 @@ class TextTokenizer:
         self.reference_rule, self.join = None, -1
         self.references: list[int] = []
         if REFERENCE_FILE in self._files:
-            raw = json.loads(self._files[REFERENCE_FILE])
-            words, numbers = frozenset(raw["words"]), bool(raw["numbers"])
-            self.reference_rule = ReferenceRule(words, numbers)
+            self.reference_rule = ReferenceRule.parse(self._files[REFERENCE_FILE])
             self.join = vocabulary[control_text(JOIN)]
             self.references = [vocabulary[control_text(r)] for r in REFERENCES]
         self.vocab_size: int = max(vocabulary.values()) + 1
@@ -278,8 +300,7 @@ class TextTokenizer:
             return cls(core)
         names = [control_text(c) for c in (*CONTROLS, JOIN, *REFERENCES)]
         core.add_special_tokens([AddedToken(n, special=True) for n in names])
-        rule = {"words": sorted(references.words), "numbers": references.numbers}
-        return cls(core, {REFERENCE_FILE: json.dumps(rule).encode()})
+        return cls(core, {REFERENCE_FILE: references.json().encode()})
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "TextTokenizer":
@@ -293,6 +314,16 @@ class TextTokenizer:
     def save(self, directory: str | os.PathLike) -> None:
         """Write the tokenizer's files into a model directory."""
         _write(directory, self._core, self._files)
+
+    @property
+    def base(self) -> "TextTokenizer":
+        """This tokenizer: the one without the words of a context."""
+        return self
+
+    @property
+    def draws_references(self) -> bool:
+        """Whether identifiers have references, which examples draw at random."""
+        return self.reference_rule is not None and self.reference_rule.identifiers
 
     @property
     def ends(self) -> dict[str, list[int]]:

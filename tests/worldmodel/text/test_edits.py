@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from worldmodel.text import edits
-from worldmodel.text.edits import Edit
+from worldmodel.text.edits import Edit, Swap
 
 # Few distinct lines, so that repeats, moves and partial matches are common.
 STATES = st.lists(st.sampled_from(["a", "b", "c", "d", "the end"]), max_size=7).map(
@@ -167,3 +167,69 @@ def test_stems_lose_no_line_that_was_written(script):
     edits_ = tuple(Edit(i, tuple(x)) for i, x in dict(script).items())
     result = edits.apply(HELD, edits_, keyed_by_prefix=True)
     assert {x for _, lines in edits_ for x in lines} <= set(result)
+
+
+HALL = "hall north pantry new hall east vault new"
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=9).map(" ".join)
+LINES = st.lists(WORDS.filter(bool), max_size=4).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "swap"),
+    [
+        # The word before what changes belongs to it, and more until it is unique.
+        (HALL, "hall north pantry hall east vault new", Swap("pantry new", "pantry")),
+        (HALL, "hall north pantry new hall east vault", Swap("vault new", "vault")),
+        (
+            "said ok here box with map at hall",
+            "said ok here box with map at attic",
+            Swap("at hall", "at attic"),
+        ),
+        ("a b c d e f", "a b c d x e f", Swap("d", "d x")),
+        ("a b c d e f", "x a b c d e f", Swap("a", "x a")),
+        ("a b c d e f", "b c d e f", Swap("a", "")),
+        ("a a a a a a a b", "a a a a a a a", Swap("a b", "a")),
+        # The words on both sides would be as long as the line.
+        ("a b c d", "a x c d", None),  # two tokens say that it is a swap
+        ("a a a a a a", "a a a a a", None),
+        ("bamboo 4", "bamboo 5", None),
+        ("a  b c d e f", "a  b c d e g", None),  # words stand between single spaces
+    ],
+)
+def test_swaps_by_hand(before, after, swap):
+    script = edits.with_swaps((before,), (Edit(0, (after, "more")),))
+    assert script == (Edit(0, (after if swap is None else swap, "more")),)
+    assert edits.apply((before,), script) == (after, "more")
+
+
+@given(before=LINES, after=LINES)
+def test_swaps_change_nothing_and_save_words(before, after):
+    script = edits.diff(before, after)
+    shorter = edits.with_swaps(before, script)
+    assert edits.apply(before, shorter) == after
+    for edit, other in zip(script, shorter, strict=True):
+        for piece, new in zip(edit.lines, other.lines, strict=True):
+            if isinstance(new, Swap):
+                words = len(new.old.split()) + len(new.new.split())
+                assert words + 2 < len(str(piece).split())
+
+
+def test_a_swap_goes_to_the_one_line_that_has_its_words():
+    state = ("at hall", HALL, "attic south hall")
+    wrong = (Edit(0, (Swap("pantry new", "pantry"),)),)
+    want = ("at hall", HALL.replace("pantry new", "pantry"), "attic south hall")
+    assert edits.apply(state, wrong) == want
+    # Not where that line has an edit of its own, and not where several lines have them.
+    both = (*wrong, Edit(1, ("x",)))
+    for script in (both, (Edit(1, (Swap("hall", "x"),)),)):
+        with pytest.raises(IndexError, match=edits.NO_WORDS):
+            edits.apply(state, script)
+
+
+@pytest.mark.parametrize("old", ["hall", "attic", "north vault", ""])
+def test_a_swap_of_words_that_are_not_there_once_is_an_error(old):
+    script = (Edit(0, (Swap(old, "x"),)),)
+    with pytest.raises(IndexError, match=edits.NO_WORDS):
+        edits.apply((HALL,), script)
+    with pytest.raises(IndexError, match=edits.NO_WORDS):
+        edits.apply((HALL,), (Edit(None, (Swap("pantry", "x"),)),))

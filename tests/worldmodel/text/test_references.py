@@ -7,6 +7,7 @@ from tests import helpers
 from worldmodel.data.records import Task
 from worldmodel.text import prompts
 from worldmodel.text.references import (
+    ARGUMENTS,
     ReferenceTokenizer,
     reference_rule,
     with_references,
@@ -20,7 +21,7 @@ STATE = ("T25 costs 42", "T68 costs 17")
 
 
 def view(*texts: str, seed: int = 0) -> ReferenceTokenizer:
-    result = with_references(TOK, texts, seed=seed)
+    result = with_references(TOK, "", texts, seed=seed)
     assert isinstance(result, ReferenceTokenizer)
     return result
 
@@ -46,7 +47,7 @@ def test_an_identifier_is_one_token_and_all_else_is_text():
 
 
 def test_without_references_nothing_changes():
-    assert with_references(PLAIN, ["T25"], seed=0) is PLAIN
+    assert with_references(PLAIN, "book T25", ["T25"], seed=0) is PLAIN
     assert PLAIN.reference_rule is None
     assert not PLAIN.reference_mask().any()
     for text in ("held T25 (T25)", "", " x  y"):
@@ -106,7 +107,7 @@ def test_a_saved_tokenizer_keeps_its_references(tmp_path):
     loaded = TextTokenizer.load(tmp_path)
     assert loaded.reference_rule == RULE
     assert (loaded.references, loaded.join) == (TOK.references, TOK.join)
-    result = with_references(loaded, STATE, seed=3)
+    result = with_references(loaded, "", STATE, seed=3)
     assert result.encode(STATE[0]) == view(*STATE, seed=3).encode(STATE[0])
 
 
@@ -136,6 +137,8 @@ def test_the_rule_knows_the_form_and_not_the_names():
 def test_there_is_no_rule_where_few_tasks_hold_a_name():
     plain = [helpers.lamp_and_door(f"room-{i}") for i in range(40)]
     assert reference_rule(plain) is None
+    named = [trip(i) for i in range(40)]
+    assert reference_rule(named, references=False) is None
     some = [*plain, *(trip(i) for i in range(4))]
     same = [
         e.__class__(
@@ -152,7 +155,106 @@ def test_there_is_no_rule_where_few_tasks_hold_a_name():
 def test_numbers_stay_text_where_they_are_computed():
     rule = ReferenceRule(RULE.words, numbers=False)
     tok = TextTokenizer.train(["T25 costs 42"], 400, references=rule)
-    result = with_references(tok, STATE, seed=0)
+    result = with_references(tok, "", STATE, seed=0)
     assert set(result.encode("T25")) & set(tok.references)
     assert result.encode("42") == tok.encode("42")
     assert np.sum(~result.unused_references() & tok.reference_mask()) == 3
+
+
+def delivery(i: int, rooms=("studio", "vault", "attic", "sauna")):
+    """A task of few known words, of which two are its arguments."""
+    source, target = rooms[i % 4], rooms[(i + 1 + i // 4 % 3) % 4]
+    state = (f"hall north {source}", f"at {target}")
+    task = Task(
+        id=f"d{i}",
+        instruction=f"kindly bring the coin from {source} to {target}"[7 * (i % 2) :],
+        family="deliveries",
+        initial_state=state,
+    )
+    step = helpers.transition(state, "move north", (state[0], f"coin at {source}"))
+    return helpers.episode(f"e{i}", task, [step])
+
+
+DELIVERIES = [delivery(i) for i in range(40)]
+MARKED = TextTokenizer.train(
+    ["bring the coin from studio to vault attic sauna at hall north"] * 3,
+    400,
+    references=reference_rule(DELIVERIES),
+)
+
+
+def test_the_words_in_which_instructions_differ_are_their_arguments():
+    rule = MARKED.reference_rule
+    assert rule is not None
+    assert rule.template is not None
+    assert not rule.identifiers
+    assert {"bring", "the", "coin", "from", "to"} <= rule.template
+    assert not {"studio", "vault", "attic", "sauna"} & rule.template
+    # A word that no state and no action holds would have a marker for nothing.
+    assert "kindly" in rule.template
+    assert reference_rule(DELIVERIES, markers=False) is None
+
+
+def test_a_marker_says_at_which_place_the_instruction_names_a_word():
+    task = DELIVERIES[0].task
+    result = with_references(MARKED, task.instruction, [], seed=0)
+    first, second, *_ = MARKED.references
+    ids = result.encode("studio at (vault) attic")
+    plain = [MARKED.encode_piece(x) for x in (" studio", " at (vault", ") attic")]
+    assert ids == [*plain[0], first, *plain[1], second, *plain[2]]
+    assert result.decode(ids) == "studio at (vault) attic"
+    unused = result.unused_references()
+    assert unused.sum() == len(REFERENCES) + 1 - 2  # the markers, and not `join`
+    assert not unused[[first, second]].any()
+
+
+def test_markers_do_not_depend_on_which_words_the_task_names():
+    """What tells an arrival at the named room is the same token in every task."""
+    for e in DELIVERIES[:4]:
+        words = e.task.instruction.split()
+        source, target = words[-3], words[-1]
+        result = with_references(MARKED, e.task.instruction, [], seed=0)
+        ids = result.encode(f"at {source} to {target}")
+        assert [i for i in ids if i in MARKED.references] == MARKED.references[:2]
+
+
+def test_a_word_that_no_training_task_named_has_a_marker_too():
+    instruction = "bring the coin from observatory to vault"
+    result = with_references(MARKED, instruction, [], seed=0)
+    assert result.encode("observatory")[-1] == MARKED.references[0]
+
+
+def test_an_identifier_that_is_an_argument_is_its_marker_alone():
+    rule = RULE._replace(template=frozenset({"book"}))
+    tok = TextTokenizer.train(["book T25 costs 42"], 400, references=rule)
+    for seed in range(3):
+        result = with_references(tok, "book T25", ("book T25", *STATE), seed=seed)
+        assert result.encode("T25") == tok.references[:1]
+        (other,) = result.encode("T68")
+        assert tok.references.index(other) >= ARGUMENTS
+    counted = RULE._replace(numbers=False, template=frozenset({"book"}))
+    tok = TextTokenizer.train(["book T25 costs 42"], 400, references=counted)
+    result = with_references(tok, "book 42", ["42"], seed=0)
+    assert result.encode("42") == [*tok.encode("42"), tok.references[0]]
+
+
+@given(st.text(alphabet="studio vault(),.7\n", max_size=30), st.text(max_size=20))
+def test_any_text_round_trips_with_markers(text, other):
+    instruction = f"from studio to {other} vault 7"
+    result = with_references(MARKED, instruction, [text, other], seed=0)
+    for shown in (text, other, f"{text}{other}", instruction):
+        assert result.decode(result.encode(shown)) == shown
+
+
+def test_a_saved_tokenizer_keeps_its_markers(tmp_path):
+    MARKED.save(tmp_path)
+    assert TextTokenizer.load(tmp_path).reference_rule == MARKED.reference_rule
+    old = '{"words": ["book"], "numbers": true}'
+    assert ReferenceRule.parse(old) == ReferenceRule(frozenset({"book"}), True)
+
+
+def test_rewards_are_written_in_digits():
+    """The grammar of replies takes numbers for rewards, and no references."""
+    result = view("42", *STATE)
+    ids = prompts.reward_and_outcome_ids(result, 42.0, "go")
+    assert not set(ids) & set(TOK.references)

@@ -1,0 +1,66 @@
+"""Markers: what they are for, shown on a world in which the instruction decides."""
+
+import numpy as np
+import pytest
+
+from tests import helpers
+from worldmodel import fidelity, reasoning
+from worldmodel.backbone.model import create
+from worldmodel.data.records import Episode, Task
+from worldmodel.experience.config import ExperienceConfig
+from worldmodel.experience.examples import train_tokenizer, transition_examples
+from worldmodel.experience.local import LocalExperienceModel
+from worldmodel.fitting import supervised
+from worldmodel.fitting.config import OptimizerConfig
+from worldmodel.memory import ReplayMemory
+
+ROOMS = ("studio", "vault", "attic", "sauna", "cellar", "office", "salon", "street")
+CONFIG = ExperienceConfig(demonstrations=0, temperature=0.0)
+
+
+def arrivals(count: int, seed: int) -> list[Episode]:
+    """Moves to a room: the coin is there if, and only if, the instruction says so."""
+    rng, out = np.random.default_rng(seed), []
+    for i in range(count):
+        named, box, other = rng.permutation(ROOMS)[:3]
+        room = named if i % 2 else other
+        task = Task(
+            id=f"{seed}-{i}",
+            instruction=f"bring the coin from {named} to {box}",
+            family="delivery",
+        )
+        thing = "coin" if room == named else "nothing"
+        after = (f"here {thing} at {room}",)
+        step = helpers.transition((f"north {room}",), "move north", after)
+        out.append(reasoning.annotate(helpers.episode(f"e{seed}-{i}", task, [step])))
+    return out
+
+
+@pytest.mark.slow
+def test_with_markers_a_model_sees_what_the_instruction_says(tmp_path):
+    train, dev = arrivals(160, seed=0), arrivals(60, seed=1)
+
+    def exact(*, markers: bool) -> float:
+        tok = train_tokenizer(train, 400, markers=markers)
+        shape = helpers.config(
+            tok.vocab_size, hidden_size=32, num_hidden_layers=2, intermediate_size=64
+        )
+        model, _ = supervised.fit(
+            create(shape, seed=0),
+            transition_examples(tok, train, ReplayMemory(), CONFIG),
+            supervised.FitConfig(
+                steps=300,
+                batch_rows=9,
+                row_tokens=64,
+                eval_every=300,
+                optimizer=OptimizerConfig(learning_rate=0.01),
+            ),
+            seed=0,
+            directory=tmp_path / f"{markers}",
+        )
+        local = LocalExperienceModel(model, tok, ReplayMemory(), CONFIG)
+        card = fidelity.score(local, dev, limit=60)
+        return card["exact"]["all"]["mean"]
+
+    # 0.67 and 0.13 when this was written.
+    assert exact(markers=True) >= exact(markers=False) + 0.3
