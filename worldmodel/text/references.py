@@ -1,7 +1,7 @@
 """References and markers: which thing of its context a word means, as one token.
 
 context -> a reference for each identifier, which is written in place of the word, and
-a marker for each argument of the instruction, which is written behind the word ->
+a marker for each argument of the instruction, which is written before the word ->
 ReferenceTokenizer, which writes words with these tokens and reads them back.
 
 References of identifiers are drawn at random. They mean nothing by themselves: a model
@@ -13,7 +13,8 @@ Arguments are the words in which the instructions of a family differ, such as `s
 in `bring the coin from studio`. Wherever an argument stands, its marker says at which
 place the instruction names it, so a model needs not compare words to see that it has
 arrived at what the task is about (entity markers: Baldini Soares et al.,
-arXiv:1906.03158, also without a parser).
+arXiv:1906.03158, also without a parser). It stands before the word, so that to write
+the word is to copy what follows the marker elsewhere.
 """
 
 from collections import Counter
@@ -41,7 +42,7 @@ class ReferenceTokenizer:
     """A view of a tokenizer in which some words have tokens of their own.
 
     A reference stands for its word with the space before it; behind `join` it stands
-    for the word alone. A marker stands behind its word. All else is the tokenizer's.
+    for the word alone. A marker stands before its word. All else is the tokenizer's.
     """
 
     def __init__(
@@ -63,14 +64,17 @@ class ReferenceTokenizer:
         """Return the ids of a text, with its references and markers."""
         text, out, at = f" {text}", [], 0
         for match in identifiers.matches(text):
+            joined = text[match.start() - 1] != " "
+            start = match.start() - 1 + joined
             if match[0] in self._markers:
-                out += self.base.encode_piece(text[at : match.end()])
-                out.append(self._markers[match[0]])
-                at = match.end()
+                out += [
+                    *self.base.encode_piece(text[at:start]),
+                    self._markers[match[0]],
+                ]
+                at = start
             if match[0] not in self._ids:
                 continue
-            start, joined = match.start() - 1, text[match.start() - 1] != " "
-            out += self.base.encode_piece(text[at : start + joined])
+            out += self.base.encode_piece(text[at:start])
             out += [self.base.join] * joined + [self._ids[match[0]]]
             at = match.end()
         return out + self.base.encode_piece(text[at:])

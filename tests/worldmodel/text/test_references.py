@@ -200,8 +200,8 @@ def test_a_marker_says_at_which_place_the_instruction_names_a_word():
     result = with_references(MARKED, task.instruction, [], seed=0)
     first, second, *_ = MARKED.references
     ids = result.encode("studio at (vault) attic")
-    plain = [MARKED.encode_piece(x) for x in (" studio", " at (vault", ") attic")]
-    assert ids == [*plain[0], first, *plain[1], second, *plain[2]]
+    plain = [MARKED.encode_piece(x) for x in (" studio at (", "vault) attic")]
+    assert ids == [first, *plain[0], second, *plain[1]]
     assert result.decode(ids) == "studio at (vault) attic"
     unused = result.unused_references()
     assert unused.sum() == len(REFERENCES) + 1 - 2  # the markers, and not `join`
@@ -221,7 +221,7 @@ def test_markers_do_not_depend_on_which_words_the_task_names():
 def test_a_word_that_no_training_task_named_has_a_marker_too():
     instruction = "bring the coin from observatory to vault"
     result = with_references(MARKED, instruction, [], seed=0)
-    assert result.encode("observatory")[-1] == MARKED.references[0]
+    assert result.encode("observatory")[0] == MARKED.references[0]
 
 
 def test_an_identifier_that_is_an_argument_is_its_marker_alone():
@@ -235,7 +235,7 @@ def test_an_identifier_that_is_an_argument_is_its_marker_alone():
     counted = RULE._replace(numbers=False, template=frozenset({"book"}))
     tok = TextTokenizer.train(["book T25 costs 42"], 400, references=counted)
     result = with_references(tok, "book 42", ["42"], seed=0)
-    assert result.encode("42") == [*tok.encode("42"), tok.references[0]]
+    assert result.encode("42") == [tok.references[0], *tok.encode("42")]
 
 
 @given(st.text(alphabet="studio vault(),.7\n", max_size=30), st.text(max_size=20))
