@@ -12,6 +12,8 @@ from typing import Any
 from dreamgym.agent import early_experience as early
 from dreamgym.build.episodes import demonstrations, imitated_episodes
 from dreamgym.build.models import fit_model, initial_policy, save_policy
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
 
@@ -45,3 +47,9 @@ def body(run: Run) -> dict[str, Any]:
         "imitated_episodes": len(imitated),
         "bc_examples": len(examples) // draws,
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the fit takes; its dev losses are taken more often than others."""
+    fit = workload.fit(1.1 * config.bc.fit.steps)
+    return fit._replace(compile_seconds=4, disk=2 * workload.model_bytes)

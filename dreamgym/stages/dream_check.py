@@ -9,6 +9,7 @@ from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import chat as run_chat
+from dreamgym.build.costs import dream_cost
 from dreamgym.build.environments import (
     dreamed_dev_games,
     play_dev_games,
@@ -16,6 +17,7 @@ from dreamgym.build.environments import (
 )
 from dreamgym.build.experience import load_experience
 from dreamgym.build.models import load_policy
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
     dev_metrics,
     disagrees,
@@ -24,6 +26,7 @@ from dreamgym.evaluation.dream_check import (
     success_gap,
 )
 from dreamgym.evaluation.statistics import difference_text
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
 
@@ -83,3 +86,14 @@ def _compare(
         "faults": faults,
         "sentence": ": ".join([sentence, *([", ".join(faults)] if faults else [])]),
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the dev games take in the dream; those in reality are played by now.
+
+    The control that trains in the real environment asks no dream.
+    """
+    if config.train.environment == "real":
+        return Cost()
+    games = config.train.monitor.real_eval_tasks
+    return dream_cost(config, workload, games * workload.max_steps)

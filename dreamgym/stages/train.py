@@ -4,10 +4,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from curriculum.sampler import max_generated
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build import environments
 from dreamgym.build import experience as run_experience
+from dreamgym.build.costs import (
+    DREAMED_STEP,
+    UNCACHED,
+    answers_per_query,
+    dev_games,
+    game_seconds,
+    loop_memory,
+    loop_steps,
+)
 from dreamgym.build.environments import (
     dreamed_dev_games,
     play_dev_games,
@@ -25,6 +35,7 @@ from dreamgym.evaluation import bounds
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.rewards.config import RewardConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
@@ -301,3 +312,30 @@ def _numbers(progress: TrainingState) -> dict[str, Any]:
         "retired_tasks": sum(e.retired for e in pool),
         **{f"accepted_{k}": v for k, v in progress.pool.acceptance().items()},
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the loop takes, and the dev games that choose between its policies.
+
+    In the real environment the learning takes as long as after rollouts in the dream.
+    """
+    loop, timings = config.train, workload.timings
+    steps = loop_steps(loop, workload.max_steps)
+    seconds, answers = DREAMED_STEP * steps * timings.update, 0.0
+    if loop.environment == "real":
+        seconds += steps * timings.step
+    elif config.server is not None:
+        answers = UNCACHED * answers_per_query(config) * steps
+        if max_generated(loop.curriculum, loop.tasks_per_update):
+            answers += loop.updates * loop.curriculum.proposals_per_update
+        seconds += answers * timings.answer
+    if games := dev_games(config):
+        checks = -(-loop.updates // loop.monitor.real_eval_every)
+        seconds += checks * games * game_seconds(workload)
+    return Cost(
+        seconds,
+        compile_seconds=60,
+        memory=loop_memory(loop, workload),
+        disk=workload.model_bytes,
+        answers=answers,
+    )
