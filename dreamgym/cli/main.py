@@ -1,9 +1,10 @@
 """The command line: a subcommand for each stage, and one that runs all of them."""
 
 import argparse
+import difflib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dreamgym.cli import (
@@ -72,8 +73,14 @@ _SOFTWARE = 70
 """Exit status of an error of the program itself, as in sysexits.h."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows the names of its commands."""
+
+    command_names: Collection[str] = ()
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="dreamgym",
         description="Train a language agent in a dream of a real environment, and "
         "prove it in the real one.",
@@ -98,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         engine,
     ):
         group.add(commands)
+    parser.command_names = commands.choices
     return parser
 
 
@@ -113,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     debug = "--debug" in words
     parser = _parser()
+    _suggest_command(parser, words)
     args, rest = parser.parse_known_args([w for w in words if w != "--debug"])
     if rest and not hasattr(args, "settings"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -129,6 +138,14 @@ def _run(words: list[str]) -> int:
         check_interrupt()  # whatever a library made of Ctrl-C
         return _report(error, f"dreamgym {args.command}")
     return status if isinstance(status, int) else 0
+
+
+def _suggest_command(parser: _Parser, words: Sequence[str]) -> None:
+    """Refuse a misspelt command with the name that is near; others argparse refuses."""
+    command = next((w for w in words if not w.startswith("-")), "")
+    near = difflib.get_close_matches(command, parser.command_names, 1, 0.75)
+    if near and command not in parser.command_names:
+        parser.error(f"no command {command!r}: did you mean {near[0]!r}?")
 
 
 def _interruption() -> int:
