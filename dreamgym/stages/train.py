@@ -283,7 +283,7 @@ def _numbers(progress: TrainingState) -> dict[str, Any]:
     """Return the numbers of the stage for a loop in the dream or the environment."""
     pool = progress.pool.entries.values()
     numbers: dict[str, Any] = (
-        {"halted": progress.stop_reason} if progress.stop_reason else {}
+        {"stop_reason": progress.stop_reason} if progress.stop_reason else {}
     )
     scored = [row for row in progress.curve if "success" in row]
     if scored:  # else nobody knows how often it won
