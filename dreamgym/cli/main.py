@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -23,7 +24,7 @@ from dreamgym.envs.interrupts import (
     ignore_further,
     interrupt_handler,
 )
-from dreamgym.run.terminal import PrintableStreams
+from dreamgym.run.terminal import OutputClosedError, PrintableStreams
 
 _EPILOG = """\
 examples:
@@ -113,9 +114,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     with interrupt_handler(), PrintableStreams():
         try:
-            return _run(list(sys.argv[1:] if argv is None else argv))
+            status = _run(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
+            return status
         except KeyboardInterrupt:
             return _interruption()
+        except OutputClosedError:
+            # Python flushes stdout once more at its end, and would say so there.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
 
 def _run(words: list[str]) -> int:
@@ -132,6 +139,8 @@ def _run(words: list[str]) -> int:
     try:
         status = args.body(args)
         check_interrupt()
+    except OutputClosedError:
+        raise
     except Exception as error:
         if debug:
             traceback.print_exc()

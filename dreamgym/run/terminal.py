@@ -20,6 +20,10 @@ def escape_controls(text: str) -> str:
     return _CONTROLS.sub(lambda m: ascii(m[0])[1:-1], text)
 
 
+class OutputClosedError(BrokenPipeError):
+    """The reader of the output has closed it, as `head` does when it has enough."""
+
+
 class PrintableStream:
     """A stream that writes printable text; `raw` is the one that it writes to."""
 
@@ -28,8 +32,18 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write a text, with control characters escaped."""
-        self.raw.write(escape_controls(text))
+        try:
+            self.raw.write(escape_controls(text))
+        except BrokenPipeError as error:
+            raise OutputClosedError(*error.args) from None
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        try:
+            self.raw.flush()
+        except BrokenPipeError as error:
+            raise OutputClosedError(*error.args) from None
 
     def writelines(self, texts: Any) -> None:
         """Write texts, with control characters escaped."""

@@ -668,6 +668,15 @@ def test_options_go_over_a_file_and_a_file_over_the_preset(tmp_path, capsys):
     assert "--config bad.toml: expected TOML" in error
 
 
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m dreamgym settings | head -n 1"
+    done = subprocess.run(
+        command, check=True, shell=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("preset  (str)")
+    assert done.stderr == ""
+
+
 def test_settings_are_listed(capsys):
     assert run("settings", "--json") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
