@@ -153,7 +153,9 @@ class TaskPool:
                     entry.uninformative_groups + 1 if value == 0.0 else 0
                 )
                 entry.retired = entry.uninformative_groups >= self._patience
+        # Values decay by the number of updates, also for tasks that were not drawn.
         self.next_update = max(self.next_update, update + 1)
+        # Without seed tasks nothing could be drawn, and nothing varied.
         if not any(not e.retired for e in self.entries.values() if not e.generated):
             self._readmit_seeds()
 

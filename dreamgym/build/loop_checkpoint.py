@@ -90,6 +90,8 @@ class LoopCheckpoint:
         self, progress: TrainingState, trajectories: Sequence[Trajectory]
     ) -> None:
         """See training.Recorder."""
+        # Reported before it is saved: a process that is killed in between repeats the
+        # update, and the row with it; the other way round the row would be lost.
         self._report(progress)
         if self._experience is not None:
             self._remember(progress.update, trajectories)
@@ -107,6 +109,8 @@ class LoopCheckpoint:
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None
+        # Aborted and broken rollouts are what the model was unsure of: as
+        # demonstrations they would feed its mistakes back to it.
         scored = [t for t in trajectories if t.error is None]
         rows = [row for t in scored for row in _dreamed_queries(t)]
         if self._min_confidence and rows:  # known answers: nothing is computed again

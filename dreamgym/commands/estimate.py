@@ -152,8 +152,10 @@ def warnings(estimate: Estimate, root: Path, memory: int | None) -> list[str]:
       RunError: the disk is too small even for the least that was estimated.
     """
     out, intervals = [], ranges(estimate)
+    # The run directory may not exist yet: its disk is that of the nearest folder above.
     place = next(p for p in (root, *root.absolute().parents) if p.exists())
     run_files = root.rglob("*") if (root / "manifest.json").is_file() else ()
+    # What a run that continues has written already is part of its estimate.
     occupied = sum(p.stat().st_size for p in run_files if p.is_file())
     room = shutil.disk_usage(place).free + occupied
     low, high = intervals["disk"]
@@ -179,6 +181,7 @@ def machine_memory() -> int | None:
     if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(names):
         return None
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # In a container the machine's memory is more than the process may use.
     share = Path("/sys/fs/cgroup/memory.max")
     if share.is_file() and (text := share.read_text().strip()).isdigit():
         size = min(size, int(text))

@@ -126,6 +126,8 @@ class StageTable(Mapping[str, Stage]):
         """
         stage = self[name]
         values = {path: _plain(_value(config, path)) for path in stage.reads}
+        # The content of a file, not its path: the same name may hold other episodes
+        # later.
         for group, name in (("data", "episodes"), ("reward_model", "preferences")):
             if path := values.get(group, {}).get(name):
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()

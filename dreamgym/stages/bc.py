@@ -33,6 +33,7 @@ def body(run: Run) -> dict[str, Any]:
     examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)
     fit = run.config.bc.fit
+    # Copies of the examples with other references, as for the experience model.
     draws = early.draws(policy, fit, examples)
     if draws > 1:
         examples = early.bc_examples(policy, imitated, draws=draws)

@@ -58,6 +58,7 @@ def _branches(run: Run) -> BranchingResult:
     env = make_env(run)
     try:
         selection = experts[: c.episodes]
+        # Printed before the first step: in a slow environment it is hours.
         cost = branch_cost(env, selection, c.alternatives)
         budget = c.max_transitions
         limit = f", of {cost:,} for all states" if 0 < budget < cost else ""

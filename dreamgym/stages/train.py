@@ -113,6 +113,7 @@ def body(run: Run) -> dict[str, Any]:
     `train.environment` = "real" the policy is trained in the real environment instead.
     """
     check = run.numbers("dream_check")
+    # A dream that is wrong about this policy teaches it what does not work.
     if check.get("refused") and not check["forced"]:
         return _not_trained(run, check["refused"])
     if run.config.train.environment == "real":

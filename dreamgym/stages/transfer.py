@@ -28,6 +28,8 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         return {"status": environments.NO_ENV}
     budget = run.config.transfer.real_transitions
     if name == "real_only_total":
+        # What the dream was fitted to has cost as much: the fair comparison in real
+        # steps.
         budget += run.numbers("collect")["real_transitions"]
     train, _ = run_episodes.read(run)
     tasks = environments.training_tasks(

@@ -54,6 +54,8 @@ def body(run: Run) -> dict[str, Any]:
     iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
     fit = run.config.bc.fit
     steps = fit.steps
+    # The fitted control, for three uses: the result with method "bc", the comparison on
+    # dev games, and the policy that writes reflections.
     control = load_policy(run, "bc").model
     draws = early.draws(policy, fit, bc)
     if draws > 1:
@@ -61,6 +63,7 @@ def body(run: Run) -> dict[str, Any]:
     sr, numbers = _sr(run, policy, control, experts, branches, draws)
     final, first = policy.model, 0
     if _models(c):
+        # Taken out of the same budget, or IWM would be compared with fewer updates.
         first = max(int(c.iwm_share * steps), 1)
         final = fit_model(run, "iwm", final, iwm, _steps(fit, first), ())
     if c.method == "bc":
