@@ -184,8 +184,6 @@ class RealVectorEnv(VectorEnv):
                 self._broken_in_a_row = 0
                 return step
             reason = step.reason
-        # Not counted as steps of the episode: it ends here, and is left out of its
-        # group.
         self._broken_in_a_row += 1
         if self._broken_in_a_row >= MAX_BROKEN_IN_A_ROW:
             name = type(self.envs[i].unwrapped).__name__
