@@ -22,10 +22,10 @@ from dreamgym.evaluation.dream_check import (
     dev_metrics,
     disagrees,
     dream_faults,
+    gap_text,
     scorecard_refusals,
     success_gap,
 )
-from dreamgym.evaluation.statistics import difference_text
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
@@ -74,17 +74,15 @@ def _compare(
     pairs = [by_task[t.episode.task.id] for t in dreamed]  # some begin with nothing
     gap = success_gap(pairs, dreamed, seed=run.config.seed)
     faults = dream_faults(pairs, dreamed)
-    sentence = (
-        "the dream is wrong about how often the warm start wins (dreamed minus real "
-        f"{difference_text(gap)} over {gap['episodes']} dev tasks)"
-    )
     metrics, tolerance = dev_metrics(real), run.config.dream_check.max_success_gap
     return {
         "real": metrics,
         "gap": gap,
         "disagrees": disagrees(gap, tolerance, metrics.get("real_success", 0.0)),
         "faults": faults,
-        "sentence": ": ".join([sentence, *([", ".join(faults)] if faults else [])]),
+        "sentence": ": ".join(
+            [gap_text(gap), *([", ".join(faults)] if faults else [])]
+        ),
     }
 
 
