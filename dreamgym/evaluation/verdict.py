@@ -276,8 +276,8 @@ def little_signal(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "little signal",
-        f"Rollouts of one task ended differently in {percent(share)} of the groups; the "
-        "others teach nothing.",
+        f"Rollouts of one task ended differently in {percent(share)} of the groups; "
+        "the others teach nothing.",
         "Take larger groups (train.group_size), resample (train.max_resample_rounds), "
         "or choose tasks that are won sometimes (train.curriculum).",
     )
