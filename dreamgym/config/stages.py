@@ -89,8 +89,8 @@ class PretrainConfig:
     permute_outcomes: bool = False
     """The control that must not help: outcomes are permuted among the actions."""
     argument_markers: bool = True
-    """Whether words of a state that the instruction names as its arguments are marked
-    (worldmodel/text/references.py)."""
+    """Whether words of a state that the instruction names as its arguments are
+    marked."""
     reference_draws: int = 16
     """Copies of the examples, at most, in which other tokens stand for the identifiers
     of a context (names, codes, numbers), so that a model learns to copy them rather
