@@ -158,7 +158,7 @@ class CurriculumConfig:
     feasibility: FeasibilityConfig = FeasibilityConfig()
     step_limit: StepLimitConfig = StepLimitConfig()
     lessons: str = "none"
-    """A preset of lessons (lesson_presets.py): "tools", "games" or "none"."""
+    """A preset of lessons: "tools", "games" or "none"."""
     lesson: LessonConfig = LessonConfig()
 
     def __post_init__(self):

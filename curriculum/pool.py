@@ -153,7 +153,9 @@ class TaskPool:
                     entry.uninformative_groups + 1 if value == 0.0 else 0
                 )
                 entry.retired = entry.uninformative_groups >= self._patience
+        # Values decay by the number of updates, also for tasks that were not drawn.
         self.next_update = max(self.next_update, update + 1)
+        # Without seed tasks nothing could be drawn, and nothing varied.
         if not any(not e.retired for e in self.entries.values() if not e.generated):
             self._readmit_seeds()
 
@@ -254,36 +256,21 @@ class TaskPool:
     def state(self) -> dict[str, Any]:
         """Return the pool as JSON."""
         return {
-            "now": self.next_update,
+            "next_update": self.next_update,
             "resets": self.resets,
-            "verdicts": {k: dict(v) for k, v in self.proposal_counts.items()},
-            "entries": [_to_row(e) for e in self.entries.values()],
+            "proposal_counts": {k: dict(v) for k, v in self.proposal_counts.items()},
+            "entries": [dataclasses.asdict(e) for e in self.entries.values()],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Replace the pool by what `state()` returned."""
-        self.next_update, self.resets = state["now"], state["resets"]
-        self.proposal_counts = {k: dict(v) for k, v in state["verdicts"].items()}
+        self.next_update, self.resets = state["next_update"], state["resets"]
+        self.proposal_counts = {k: dict(v) for k, v in state["proposal_counts"].items()}
         self.entries = {}
         for row in state["entries"]:
             task = row["task"] | {
                 "initial_state": tuple(row["task"]["initial_state"]),
                 "lineage": tuple(row["task"]["lineage"]),
             }
-            fields = {str(_FIELDS.get(k, k)): x for k, x in row.items()}
-            fields["task"] = Task(**task)
-            self._add(Entry(**fields))
+            self._add(Entry(**row | {"task": Task(**task)}))
         self._set_clusters()
-
-
-_FIELDS = {
-    "settled": "uninformative_groups",
-    "silent": "unscored_groups",
-    "valued": "valued_at",
-}
-"""Fields of an Entry whose key in checkpoints has another name."""
-_KEYS = {field: key for key, field in _FIELDS.items()}
-
-
-def _to_row(entry: Entry) -> dict[str, Any]:
-    return {_KEYS.get(k, k): v for k, v in dataclasses.asdict(entry).items()}

@@ -42,6 +42,7 @@ def weights(
 ) -> Float[np.ndarray, " N"]:
     """Return sampling probabilities: proportional to weight, plus an even share."""
     even = np.full(len(task_weights), 1.0 / len(task_weights))
+    # All tasks are always won or always lost: none is better to draw than another.
     if task_weights.sum() == 0:
         return even
     return (1.0 - coverage) * task_weights / task_weights.sum() + coverage * even
@@ -102,6 +103,7 @@ def sample(
 
 def max_generated(config: CurriculumConfig, count: int) -> int:
     """Return how many of a batch of `count` tasks may be generated ones."""
+    # Rounded down: the share is a bound, and a batch of few tasks has none.
     return int(config.generated_share * count)
 
 
@@ -124,6 +126,7 @@ def _families(
     families: dict[str, list[Entry]] = {}
     for entry in entries:
         families.setdefault(entry.task.family, []).append(entry)
+    # Shuffled, so that the families which get one task more change from batch to batch.
     names = sorted(families)
     order = [names[i] for i in rng.permutation(len(names))]
     out: list[Entry] = []

@@ -118,9 +118,12 @@ class Policy:
     ) -> list[int]:
         """Return the ids that the next turn is conditioned on."""
         return prompts.policy_context_ids(
-            self.tokenizer_in(task, past, state, draw=draw), task, past, state,
+            self.tokenizer_in(task, past, state, draw=draw),
+            task,
+            past,
+            state,
             history=self.config.history,
-        )  # fmt: skip
+        )
 
     def act(
         self,

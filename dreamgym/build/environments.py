@@ -83,6 +83,8 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
     if not startable and first:
         have = f"{run.config.env.id} has {len(tasks)} test games"
         raise RunError(f"{have}, and none to play after the first {first}")
+    # Checked against the episodes themselves: an environment may list a task in two
+    # splits, and a score on it would measure memory.
     collected_ids = {e.task.id for e in read_episodes(run.path("episodes.jsonl"))}
     if not startable or any(t.id in collected_ids for t in startable):
         raise RunError("test tasks must exist and must not be among the collected")
@@ -116,6 +118,8 @@ def play_test_games(
                 )
         finally:
             envs.close()
+        # An environment that is down must not end as a finished stage without a scored
+        # game, which no later call would repeat.
         if played and all(t.error is not None for t in played):
             raise restarting.environment_down(
                 run.config.env.id,
@@ -223,6 +227,8 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
     if not _has_played(path, tasks):
         collected = read_episodes(run.path("episodes.jsonl"))
         steps = [t for e in collected for t in e.transitions]
+        # Sorted, because a set has another order in each process, and the actor draws
+        # by number.
         known_actions = sorted(
             {t.action for t in steps if not base.counts_as_invalid(t)}
         )

@@ -52,6 +52,8 @@ def split_by_task(
         raise RunError(
             f"expected episodes of at least 2 tasks to hold some out, got {len(tasks)}"
         )
+    # Every n-th rather than a random tenth: recordings are often sorted by family, and
+    # each should be held out from.
     every = max(2, round(1 / share))
     dev_tasks = set(tasks[every - 1 :: every]) or {tasks[-1]}
     return (
@@ -83,6 +85,7 @@ def joined(source: Run, path: str) -> tuple[list[Episode], list[Episode]]:
     ]
     fresh_train, fresh_dev = sides_of(additions, path)
     unknown = [e for e in fresh_train if e.task.id not in sides]
+    # Only new tasks count: further episodes of known dev tasks hold out nothing new.
     has_dev_split = any(e.task.id not in sides for e in fresh_dev)
     if not has_dev_split and len({e.task.id for e in unknown}) > 1:
         new_train, out = split_by_task(unknown, share=0.1)
@@ -212,6 +215,7 @@ def imitated_episodes(run: Run) -> list[Episode]:
     if run.config.bc.imitate == "experts" or not deterministic:
         return experts
     expert_ids = {e.task.id for e in experts}
+    # Where an expert solved the task, a detour of random play has nothing to add.
     others = shortened_wins(read(run)[0])
     return [*experts, *(e for e in others if e.task.id not in expert_ids)]
 

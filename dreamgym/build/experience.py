@@ -65,6 +65,8 @@ def replay_memory(run: Run, train: list[Episode]) -> ReplayMemory:
     episodes = training_share(run, train)
     if run.config.memory.encoder == "lexical":
         return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
+    # The initial model, not the fitted one: the memory is needed to make the examples
+    # of the fit, and vectors must not change afterwards.
     encoder, path = Hidden(*initial_model(run)), run.path("memory")
     if path.is_dir():
         return ReplayMemory.load(path, encoder=encoder)
@@ -102,10 +104,13 @@ def fit_data(
     first = transitions()
     tasks = [e.task for e in train]
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
+    # Unweighted and with one draw of references, so that its loss can be compared with
+    # that of other settings.
     held_out = transition_examples(tok, dev, memory, c.experience)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
     epochs = supervised.epochs_read(c.pretrain.fit, first)
+    # More draws than epochs would be made and never read.
     draws = min(c.pretrain.reference_draws, epochs) if tok.draws_references else 1
     redrawn = [
         example for draw in range(1, draws) for example in transitions(draw=draw)

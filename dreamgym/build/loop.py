@@ -114,6 +114,7 @@ def reinforce(
         saver = LoopCheckpoint(
             run.path(f"checkpoints/{name}"), experience, run.config, after
         )
+        # Restored before the parts are built: the proposer holds the pool of the state.
         progress = saver.restore(start)
         reached = position(progress)
         report(progress.update, {}, reached)

@@ -14,6 +14,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
+from dreamgym.training.monitor import NOT_FINITE
 from worldmodel.data.records import Transition, atomic_write
 from worldmodel.experience.base import CachingExperienceModel, Query
 from worldmodel.fitting import checkpoint
@@ -89,6 +90,8 @@ class LoopCheckpoint:
         self, progress: TrainingState, trajectories: Sequence[Trajectory]
     ) -> None:
         """See training.Recorder."""
+        # Reported before it is saved: a process that is killed in between repeats the
+        # update, and the row with it; the other way round the row would be lost.
         self._report(progress)
         if self._experience is not None:
             self._remember(progress.update, trajectories)
@@ -97,15 +100,17 @@ class LoopCheckpoint:
             "pool": progress.pool.state(),
             "transitions": progress.transitions,
             "curve": progress.curve,
-            "remembered": self._additions.count,
-            "stages": None if progress.lessons is None else progress.lessons.to_json(),
+            "memory_additions": self._additions.count,
+            "lessons": None if progress.lessons is None else progress.lessons.to_json(),
             "replay": [_plain(e) for e in progress.replay],
-            "halted": progress.stop_reason,
+            "stop_reason": progress.stop_reason,
         }
         checkpoint.save(self._directory, progress.update, _arrays(progress), host)
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None
+        # Aborted and broken rollouts are what the model was unsure of: as
+        # demonstrations they would feed its mistakes back to it.
         scored = [t for t in trajectories if t.error is None]
         rows = [row for t in scored for row in _dreamed_queries(t)]
         if self._min_confidence and rows:  # known answers: nothing is computed again
@@ -125,11 +130,16 @@ class LoopCheckpoint:
             self._additions.first(0)
             return start
         number, arrays, host = saved
+        if "stop_reason" not in host:
+            raise RunError(
+                f"{self._directory}: a checkpoint of an older version, which this one "
+                "cannot continue; remove it to train anew"
+            )
         states = {name: TrainState(*state) for name, state in arrays.items()}
         start.pool.load(host["pool"])
         if start.lessons is not None:
-            start.lessons.load(host["stages"])
-        additions = self._additions.first(host["remembered"])
+            start.lessons.load(host["lessons"])
+        additions = self._additions.first(host["memory_additions"])
         if self._experience is not None:
             self._experience.add_to_memory(
                 [t for t, _ in additions], [x for _, x in additions]
@@ -143,7 +153,7 @@ class LoopCheckpoint:
             states.get("critic"),
             tuple(Example(**e) for e in host["replay"]),
             start.lessons,
-            host["halted"],
+            host["stop_reason"],
             states.get("best"),
         )
 
@@ -155,10 +165,11 @@ def _print_alarms(progress: TrainingState) -> None:
         kind, _, name = key.partition("/")
         if kind == "alarm":
             reverted = ", reverted" * bool(row.get("reverted"))
-            message = (
-                f"alarm, update {progress.update}: {name}{reverted} (see watch in "
-            )
-            print(f"{message}the settings)", file=sys.stderr)
+            message = f"alarm, update {progress.update}: {name}{reverted}"
+            setting = name.partition(":")[0]
+            if setting != NOT_FINITE:
+                message += f" (`dreamgym settings {setting}` explains it)"
+            print(message, file=sys.stderr)
         elif kind == "flags":
             print(f"red flag, update {progress.update}: {name}", file=sys.stderr)
 

@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs import restarting
 from dreamgym.envs.counting import CountedEnv, RealSteps
+from dreamgym.run.cost import Timings
 from dreamgym.run.directory import RunError
 from worldmodel.backbone import lora
 from worldmodel.backbone.mesh import shard
@@ -57,28 +58,6 @@ WARM_UP = 4
 
 PLAYED = 4
 """Episodes whose transitions are the questions that time a server."""
-
-
-class Timings(NamedTuple):
-    """Timings of this machine.
-
-    update: seconds of a fit's update; step: of a real transition (0 without an
-    environment); parameters: of the model; vocabulary; scratch: bytes of a gradient
-    beside parameters and gradient. Of a server: seconds of an answer, as many at a
-    time as its settings say; requests (some are repeated), tokens and cost of one.
-    real_steps: taken by this measurement, 0 where it was read from the cache.
-    """
-
-    update: float
-    step: float
-    parameters: int
-    vocabulary: int
-    scratch: int
-    answer: float = 0.0
-    requests: float = 0.0
-    tokens: float = 0.0
-    cost: float = 0.0
-    real_steps: int = 0
 
 
 def measure(

@@ -1,9 +1,11 @@
 """The command line: a subcommand for each stage, and one that runs all of them."""
 
 import argparse
+import difflib
+import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dreamgym.cli import (
@@ -22,7 +24,7 @@ from dreamgym.envs.interrupts import (
     ignore_further,
     interrupt_handler,
 )
-from dreamgym.run.terminal import PrintableStreams
+from dreamgym.run.terminal import OutputClosedError, PrintableStreams
 
 _EPILOG = """\
 examples:
@@ -72,8 +74,14 @@ _SOFTWARE = 70
 """Exit status of an error of the program itself, as in sysexits.h."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows the names of its commands."""
+
+    command_names: Collection[str] = ()
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="dreamgym",
         description="Train a language agent in a dream of a real environment, and "
         "prove it in the real one.",
@@ -98,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         engine,
     ):
         group.add(commands)
+    parser.command_names = commands.choices
     return parser
 
 
@@ -105,14 +114,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     with interrupt_handler(), PrintableStreams():
         try:
-            return _run(list(sys.argv[1:] if argv is None else argv))
+            status = _run(list(sys.argv[1:] if argv is None else argv))
+            sys.stdout.flush()
+            return status
         except KeyboardInterrupt:
             return _interruption()
+        except OutputClosedError:
+            # Python flushes stdout once more at its end, and would say so there.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
 
 def _run(words: list[str]) -> int:
     debug = "--debug" in words
     parser = _parser()
+    _suggest_command(parser, words)
     args, rest = parser.parse_known_args([w for w in words if w != "--debug"])
     if rest and not hasattr(args, "settings"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -123,12 +139,22 @@ def _run(words: list[str]) -> int:
     try:
         status = args.body(args)
         check_interrupt()
+    except OutputClosedError:
+        raise
     except Exception as error:
         if debug:
             traceback.print_exc()
         check_interrupt()  # whatever a library made of Ctrl-C
         return _report(error, f"dreamgym {args.command}")
     return status if isinstance(status, int) else 0
+
+
+def _suggest_command(parser: _Parser, words: Sequence[str]) -> None:
+    """Refuse a misspelt command with the name that is near; others argparse refuses."""
+    command = next((w for w in words if not w.startswith("-")), "")
+    near = difflib.get_close_matches(command, parser.command_names, 1, 0.75)
+    if near and command not in parser.command_names:
+        parser.error(f"no command {command!r}: did you mean {near[0]!r}?")
 
 
 def _interruption() -> int:

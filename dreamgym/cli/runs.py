@@ -236,6 +236,7 @@ def _stages(args: argparse.Namespace) -> None:
     report.print_table(results, output_console())
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
     print(f"report:  {root / run_report.PAGE}")
+    print(f"next:    dreamgym show {root}   dreamgym doctor {root}")
 
 
 def _named_attempt(args: argparse.Namespace) -> "Run | None":
@@ -360,17 +361,19 @@ def _doctor(args: argparse.Namespace) -> None:
 
 def _report(args: argparse.Namespace) -> None:
     from dreamgym.commands.report import write_report
+    from dreamgym.commands.results import read_results
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run
     from dreamgym.run.display import output_console
     from dreamgym.run.process import tune_process
-    from worldmodel.data.json_reading import RecordError, read_json_object
+    from worldmodel.data.json_reading import RecordError
 
-    path = args.run_dir / "results.json"
-    results = read_json_object(path)
+    run = Run.open(args.run_dir)
+    results = read_results(run)
     try:
         report.print_table(results, output_console())
     except (KeyError, TypeError, AttributeError, ValueError) as error:
+        path = run.path("results.json")
         raise RecordError(f"{path}: no results of a run ({error!r})") from None
     tune_process()
-    print(f"report: {write_report(Run.open(args.run_dir), results)}")
+    print(f"report: {write_report(run, results)}")

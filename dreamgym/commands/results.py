@@ -1,13 +1,12 @@
-"""Writes the results of a run: results.json, table.md and the plots."""
+"""The results of a run: results.json, table.md and the plots."""
 
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.build import environments
-from dreamgym.commands.doctor import evidence_of
 from dreamgym.evaluation import evaluate, report
-from dreamgym.evaluation.verdict import verdict
-from dreamgym.run.directory import SCHEMA, Run, versions
+from dreamgym.evaluation.verdict import Evidence, verdict
+from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
 from dreamgym.training.metrics import training_note
 from worldmodel.data.json_reading import read_json_rows, read_json_value
@@ -69,6 +68,29 @@ def write_results(run: Run) -> dict[str, Any]:
     run.write_json("results.json", results)
     report.write(run.root, results)
     return results
+
+
+def read_results(run: Run) -> dict[str, Any]:
+    """Return the content of results.json.
+
+    Raises:
+      RunError: the run is not finished.
+    """
+    if not run.path("results.json").is_file():
+        raise RunError(
+            f"{run.root}: no results.json yet; finish it: dreamgym quickstart "
+            f"--run-dir {run.root}"
+        )
+    return run.read_json("results.json")
+
+
+def evidence_of(run: Run, results: dict[str, Any]) -> Evidence:
+    """Return the evidence for a verdict on a run."""
+    path, curve = run.path("curves/dream.jsonl"), []
+    if path.is_file():
+        curve = read_json_rows(path)
+    numbers = {name: run.numbers(name) for name in STAGES if run.done(name)}
+    return Evidence(results, numbers, curve)
 
 
 def _note(run: Run, policy: str) -> str | None:

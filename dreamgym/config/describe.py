@@ -121,7 +121,10 @@ def near_names(name: str, names: Sequence[str], limit: int = 3) -> list[str]:
 
 def unknown_setting(name: str, config: Any) -> str:
     """Return the message for a name that is no setting of a configuration."""
-    near = near_names(name, [s.name for s in settings_of(config)])
+    names = [s.name for s in settings_of(config)]
+    parts = (s.split(".") for s in names)
+    groups = {".".join(p[:end]) for p in parts for end in range(1, len(p))}
+    near = near_names(name, [*sorted(groups), *names])
     if near:
         return (
             f"no setting {name!r}: did you mean {' or '.join(near)}? "

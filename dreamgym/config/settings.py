@@ -40,8 +40,8 @@ class RunConfig:
     seed: int = 0
     """The seed of everything."""
     model: str = "micro"
-    """A shape of MODELS (config/shapes.py), trained from scratch, or a Hugging Face
-    directory."""
+    """A model that is trained from scratch ("nano", "micro", "milli" or "mini"), or the
+    directory of a Hugging Face model."""
     env: EnvConfig = EnvConfig()
     data: DataConfig = DataConfig()
     collect: CollectConfig = CollectConfig()

@@ -89,12 +89,12 @@ class PretrainConfig:
     permute_outcomes: bool = False
     """The control that must not help: outcomes are permuted among the actions."""
     argument_markers: bool = True
-    """Whether words of a state that the instruction names as its arguments are marked
-    (worldmodel/text/references.py)."""
+    """Whether words of a state that the instruction names as its arguments are
+    marked."""
     reference_draws: int = 16
     """Copies of the examples, at most, in which other tokens stand for the identifiers
-    of a context (worldmodel/text/references.py), so that a model learns to copy them
-    rather than to remember them; no more than the fit reads once. A tokenizer that is
+    of a context (names, codes, numbers), so that a model learns to copy them rather
+    than to remember them; no more than the fit reads once. A tokenizer that is
     trained here has such tokens where most tasks hold identifiers. 0: it has none."""
 
     def __post_init__(self):
@@ -122,8 +122,11 @@ class UncertaintyConfig:
     """Reward that is taken off for each unit of missing confidence (MOPO,
     arXiv:2005.13239); 0 takes none."""
     signal: str = "token_probability"
-    """What the confidence of an answer is computed from: one of SIGNALS
-    (worldmodel/experience/config.py). A server has all but "ensemble"."""
+    """What the confidence of an answer is computed from. "token_probability" is the
+    probability of the reply's tokens; "nearest_neighbor" the similarity of the nearest
+    stored transition of another task; "self_consistency" the share of three further
+    replies that say the same; "ensemble" the least probability that a member of the
+    ensemble gives to the answer (not with a chat server)."""
 
     def __post_init__(self):
         if not 0 <= self.false_abort_rate < 1 or self.penalty < 0:

@@ -51,14 +51,11 @@ class GymnasiumText(TextEnv):
         self._env = gymnasium.make(self.gym_id, **self.gym_options)
         self._actions = _action_texts(self.gym_id, self._env.action_space)
         _number_list(self.gym_id, self._env.observation_space)
-        self._table: Table | None = getattr(self._env.unwrapped, "P", None)
+        self._table = _table_of(self._env)
         self._best_end = None if self._table is None else _best_end(self._table)
         self.deterministic = self._table is not None and not _draws(self._table)
         spec = self._env.spec
         self.max_episode_steps = None if spec is None else spec.max_episode_steps
-        if not self.deterministic:
-            # Without this attribute nobody takes it for an environment with an expert.
-            self.expert = None  # type: ignore[assignment]
         self._open = False
 
     def reset(
@@ -132,17 +129,25 @@ class GymnasiumText(TextEnv):
         """Return every action of the space."""
         return list(self._actions)
 
-    def expert(self) -> list[str]:
-        """Return a shortest plan to a successful end; empty where there is none."""
-        assert self._table is not None
-        start = int(self._env.unwrapped.s)  # type: ignore[attr-defined]
-        plan = _shortest(self._table, start, self._best_end)
-        texts = {value: text for text, value in self._actions.items()}
-        return [texts[action] for action in plan]
-
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+class GymnasiumTextWithExpert(GymnasiumText):
+    """A Gymnasium environment whose table of transitions draws no lots.
+
+    The expert is a class of its own, because an environment has one if it has the
+    method (envs/base.py, HasExpert).
+    """
+
+    def expert(self) -> list[str]:
+        """Return a shortest plan to a successful end; empty where there is none."""
+        assert self._table is not None
+        start = int(self._env.get_wrapper_attr("s"))
+        plan = _shortest(self._table, start, self._best_end)
+        texts = {value: text for text, value in self._actions.items()}
+        return [texts[action] for action in plan]
 
 
 def adapter(spec: str) -> type[GymnasiumText]:
@@ -162,10 +167,19 @@ def adapter(spec: str) -> type[GymnasiumText]:
     try:
         _action_texts(gym_id, env.action_space)
         _number_list(gym_id, env.observation_space)
+        table = _table_of(env)
     finally:
         env.close()
+    solvable = table is not None and not _draws(table)
+    base = GymnasiumTextWithExpert if solvable else GymnasiumText
     members = {"gym_id": gym_id, "gym_options": options, "__doc__": spec}
-    return type("GymnasiumText", (GymnasiumText,), members)
+    adapted: Any = type(base.__name__, (base,), members)
+    return adapted
+
+
+def _table_of(env: gymnasium.Env) -> Table | None:
+    """Return the table of transitions that an environment has, if it has one."""
+    return getattr(env.unwrapped, "P", None)
 
 
 def _split_of(start: str) -> str:
@@ -197,8 +211,13 @@ def _ranges(space: spaces.Space) -> list[range] | None:
         pairs = zip(starts, np.ravel(space.nvec), strict=True)
         return [range(int(a), int(a) + int(n)) for a, n in pairs]
     if isinstance(space, spaces.Tuple):
-        parts = [_ranges(part) for part in space.spaces]
-        return None if None in parts else list(itertools.chain(*parts))  # type: ignore[arg-type]
+        ranges: list[range] = []
+        for part in space.spaces:
+            numbers = _ranges(part)
+            if numbers is None:
+                return None
+            ranges += numbers
+        return ranges
     return None
 
 

@@ -150,6 +150,8 @@ class RealVectorEnv(VectorEnv):
             start = guarded(env, lambda env=env, task=task: begin(env, task)[1])
             if isinstance(start, EnvironmentFailure):  # the next step reports it
                 self._reset_failures[i] = start.reason
+                # The recorded first state, so that the policy has something to act on;
+                # its action is never taken.
                 out[i] = task.initial_state
             else:
                 self._reset_failures[i] = None
@@ -163,6 +165,7 @@ class RealVectorEnv(VectorEnv):
             if not self._running[i] or action is None:
                 continue
             step = self._take(i, action)
+            # An end at the last step is an end: Gymnasium keeps the two flags apart.
             if self._steps[i] >= self.max_steps and not step.terminated:
                 step = step._replace(truncated=True)
             self._returns[i] += sum(step.rewards.values())

@@ -12,6 +12,7 @@ import numpy as np
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import paired, summary
+from dreamgym.evaluation.statistics import difference_text
 
 FEW = 8
 """Cases of a scorecard's figure below which nothing is refused by it."""
@@ -26,6 +27,16 @@ def success_gap(
 ) -> dict[str, float | None]:
     """Return dreamed minus real success over tasks scored in both, and its interval."""
     return paired(dreamed, real, seed=seed)
+
+
+def gap_text(gap: Mapping[str, float | None]) -> str:
+    """Return what a gap means that is too large, as the beginning of a sentence."""
+    if gap["mean"] is None:
+        return "no dev game of the warm start could be scored in the dream"
+    return (
+        "the dream is wrong about how often the warm start wins (dreamed minus real "
+        f"{difference_text(gap)} over {gap['episodes']} dev tasks)"
+    )
 
 
 def disagrees(

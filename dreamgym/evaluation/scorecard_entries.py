@@ -114,13 +114,13 @@ def _state_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
     ):
         yield Entry(label, rate_text(copying[key]), meaning)
     yield Entry(
-        "copying the state instead",
+        "baseline: repeat the state",
         rate_text(scorecard["copy"]["all"]),
-        "the baseline: to answer that nothing changes",
+        "how often it would be right to answer that nothing changes",
     )
     if "ceiling" in scorecard:
         yield Entry(
-            "the real environment played again",
+            "the real environment, replayed",
             rate_text(scorecard["ceiling"]),
             "the best that can be reached: below 100 % where transitions are random",
         )
@@ -152,9 +152,9 @@ def _reward_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
             f"real rewards other than the usual {usual}, predicted as they are",
         ),
         (
-            f"another reward than the usual {usual}",
+            "unusual rewards made up",
             reward["false_positives"],
-            f"predicted where the real reward is {usual}: what a policy could exploit",
+            f"predicted where it is the usual {usual}: a policy could exploit them",
         ),
         (
             f"rewarded one step too early ({near['known']} verified)",
@@ -164,9 +164,9 @@ def _reward_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
         ("end right", done["accuracy"], "goes on, won or lost, over all steps"),
         ("ends found", done["recall"], "real ends, predicted as won or lost rightly"),
         (
-            "said to end where it goes on",
+            "ends made up",
             done["false_positives"],
-            "episodes that the dream breaks off",
+            "ends predicted where the episode goes on",
         ),
     ):
         yield Entry(label, rate_text(rate), meaning)
@@ -224,7 +224,7 @@ def _confidence_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
     )
     for name, value in detectors.items():
         yield Entry(
-            f"wrong answers told by {name} (AUROC)",
+            f"wrong answers detected by {name} (AUROC)",
             number_text(value),
             "whether this signal is lower for wrong answers",
         )
@@ -248,8 +248,16 @@ def _open_loop_entries(drift: dict[str, Any]) -> Iterator[Entry]:
         ("agree", "success as in reality", "won in the dream if and only if won"),
         ("real_success", "really won", "of the same episodes"),
         ("dreamed_success", "won in the dream", "of the same episodes"),
-        ("over_optimistic", "lost episodes that the dream wins", "it flatters"),
-        ("over_pessimistic", "won episodes that the dream loses", "it discourages"),
+        (
+            "over_optimistic",
+            "lost episodes that the dream wins",
+            "it is too optimistic",
+        ),
+        (
+            "over_pessimistic",
+            "won episodes that the dream loses",
+            "it is too pessimistic",
+        ),
     ):
         yield Entry(f"open loop: {label}", rate_text(outcomes[key]), meaning)
     without = drift.get("outcomes_without_reveal", {})

@@ -269,12 +269,15 @@ def little_signal(evidence: Evidence) -> Cause | None:
         for row in evidence.curve
         if "informative_groups" in row
     ]
-    if not shares or sum(shares) / len(shares) >= LOW_SIGNAL:
+    if not shares:
+        return None
+    share = sum(shares) / len(shares)
+    if share >= LOW_SIGNAL:
         return None
     return Cause(
         "little signal",
-        f"In {percent(sum(shares) / len(shares))} of the groups did rollouts of one "
-        "task end differently; the others teach nothing.",
+        f"Rollouts of one task ended differently in {percent(share)} of the groups; "
+        "the others teach nothing.",
         "Take larger groups (train.group_size), resample (train.max_resample_rounds), "
         "or choose tasks that are won sometimes (train.curriculum).",
     )

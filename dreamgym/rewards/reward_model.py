@@ -150,6 +150,7 @@ class RewardModel:
             )
         ]
         out = np.zeros(len(examples))
+        # Batches of one shape, so that one compiled program scores any number of steps.
         rows = 16
         tokens = pack(examples, _width(examples, self.width))
         for at in range(0, len(tokens.ids) if examples else 0, rows):
@@ -170,6 +171,8 @@ class RewardModel:
         """Write a model directory, with the head of the score in a file of its own."""
         decoder = nnx.merge(self.model.definition, self.model.params)
         head = np.asarray(decoder.head[...])[0].tolist()
+        # A model directory has no place for a scalar head; what is saved there is a
+        # decoder that any tool can load.
         config = dataclasses.replace(self.model.config, tie_word_embeddings=True)
         del decoder.head
         decoder.config = config

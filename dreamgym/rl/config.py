@@ -76,8 +76,8 @@ class KLPenaltyConfig:
     coefficient: float = 0.02
     """Weight of the penalty; 0 takes it away."""
     estimator: str = "full"
-    """"full" sums over the vocabulary; "k1" and "k3" use the sampled token
-    (losses.py)."""
+    """"full" sums over the vocabulary; "k1", log(p / q), and "k3", q / p - 1 -
+    log(q / p), use the sampled token alone, with policy p and reference q."""
     placement: str = "loss"
     """Whether the penalty is added to the "loss", or the k1 estimate of a turn is
     subtracted from its "reward" before advantages are computed."""
@@ -190,7 +190,7 @@ class UpdateConfig:
     kl_penalty: KLPenaltyConfig = KLPenaltyConfig()
     max_update_kl: float = 0.02
     """Bound in nats on KL(new || old) of an update, as a mean over tokens: while it is
-    exceeded, the step is halved (trust_region.py); 0 sets no bound."""
+    exceeded, the step is halved; 0 sets no bound."""
     max_turn_kl: float = 1.0
     """Bound in nats on the largest KL(new || old) of a turn; a bound on the mean does
     not protect behaviour that only a few states show; 0 sets no bound."""

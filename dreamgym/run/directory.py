@@ -26,6 +26,8 @@ from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.records import atomic_write
 
 SCHEMA = "dreamgym.run/2"
+READERS = {"dreamgym.run/1": "41d68fb"}
+"""The last commit that reads the run directories of an older schema."""
 
 
 class RunError(RuntimeError):
@@ -321,9 +323,13 @@ def _manifest(path: Path) -> dict[str, Any]:
     except RecordError as error:
         raise RunError(str(error)) from None
     if manifest.get("schema") != SCHEMA:
+        schema = manifest.get("schema")
+        reader = "another version made it"
+        if schema in READERS:
+            reader = f"the last version that reads it is commit {READERS[schema]}"
         raise RunError(
-            f"{path}: made under schema {manifest.get('schema')!r}, this version "
-            f"reads {SCHEMA!r}; choose another --run-dir"
+            f"{path}: expected a run of schema {SCHEMA!r}, got {schema!r}: {reader}; "
+            "choose another --run-dir"
         )
     return manifest
 

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dreamgym.envs.interrupts import check_interrupt
 from dreamgym.evaluation.metric_names import METRICS
-from dreamgym.run.terminal import printable, raw_stream
+from dreamgym.run.terminal import escape_controls, raw_stream
 
 INTERVAL = 10.0
 """Seconds between two lines where the display is not live."""
@@ -41,7 +41,7 @@ class _PrintableConsole(Console):
     def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
         """Yield the segments of a renderable; see rich."""
         for text, style, control in super().render(*args, **options):
-            yield Segment(text if control else printable(text), style, control)
+            yield Segment(text if control else escape_controls(text), style, control)
 
 
 def make_console(file: Any) -> Console:

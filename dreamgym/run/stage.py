@@ -1,9 +1,10 @@
-"""Stages: each declares the stages it needs, the settings it reads, its files.
+"""Stages: each declares what it needs, reads, writes and costs.
 
 A StageTable derives from these the order of a run, the key of a stage and the policies
-it makes. The body of a stage gets a StageView of the run (view.py). It raises an error
-for settings that the stage does not read and for files that neither it nor a stage it
-needs writes; so two runs in which a stage has the same key have the same result of it.
+it makes; commands/estimate.py adds up what the stages cost. The body of a stage gets a
+StageView of the run (view.py). It raises an error for settings that the stage does not
+read and for files that neither it nor a stage it needs writes; so two runs in which a
+stage has the same key have the same result of it.
 Nothing in this module imports a body, so that `--help` does not import JAX.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.versions import VERSION
 from worldmodel.data.hashing import content_hash
 
@@ -36,7 +38,7 @@ class Late:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One step of a run: what it needs, reads and writes, and what it does.
+    """One step of a run: what it needs, reads, writes and costs, and what it does.
 
     `needs` are the stages that must be finished before; `reads` are settings by their
     dotted names (a group stands for all of its settings); `writes` are files and
@@ -44,11 +46,14 @@ class Stage:
     `command` is the subcommand that runs the stage, by default its name. Real steps of
     a `test` stage do not count as training data of a policy. `body(run)` returns the
     numbers of the stage's marker; `about` describes the stage in a sentence.
+    `cost(config, workload)` estimates what the body takes, from the settings of `reads`
+    alone (view.readable).
     """
 
     name: str
     body: Callable[..., dict[str, Any]]
     _: dataclasses.KW_ONLY
+    cost: Callable[[RunConfig, Workload], Cost]
     about: str = ""
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
@@ -74,9 +79,11 @@ class StageTable(Mapping[str, Stage]):
         self._stages: dict[str, Stage] = {}
         for stage in stages:
             if stage.name in self._stages:
-                raise ValueError(f"stage {stage.name!r} stands twice")
+                raise ValueError(f"stage {stage.name!r} is in the table twice")
             if missing := [n for n in stage.needs if n not in self._stages]:
-                raise ValueError(f"stage {stage.name!r} stands before {missing[0]!r}")
+                raise ValueError(
+                    f"stage {stage.name!r} needs {missing[0]!r}, which must come first"
+                )
             self._stages[stage.name] = stage
 
     def __getitem__(self, name: str) -> Stage:
@@ -119,6 +126,8 @@ class StageTable(Mapping[str, Stage]):
         """
         stage = self[name]
         values = {path: _plain(_value(config, path)) for path in stage.reads}
+        # The content of a file, not its path: the same name may hold other episodes
+        # later.
         for group, name in (("data", "episodes"), ("reward_model", "preferences")):
             if path := values.get(group, {}).get(name):
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -7,7 +7,7 @@ through this module, which shows them escaped (`\\x1b`).
 
 import re
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 # C0 without tab, newline and return; DEL; C1; marks that reverse the direction of text.
 _CONTROLS = re.compile(
@@ -15,9 +15,13 @@ _CONTROLS = re.compile(
 )
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return a text in which control characters are shown as escapes."""
     return _CONTROLS.sub(lambda m: ascii(m[0])[1:-1], text)
+
+
+class OutputClosedError(BrokenPipeError):
+    """The reader of the output has closed it, as `head` does when it has enough."""
 
 
 class PrintableStream:
@@ -28,8 +32,18 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write a text, with control characters escaped."""
-        self.raw.write(printable(text))
+        try:
+            self.raw.write(escape_controls(text))
+        except BrokenPipeError as error:
+            raise OutputClosedError(*error.args) from None
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        try:
+            self.raw.flush()
+        except BrokenPipeError as error:
+            raise OutputClosedError(*error.args) from None
 
     def writelines(self, texts: Any) -> None:
         """Write texts, with control characters escaped."""
@@ -50,7 +64,10 @@ class PrintableStreams:
 
     def __enter__(self) -> None:
         self._streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = map(PrintableStream, self._streams)  # type: ignore
+        stdout, stderr = self._streams
+        # A stream for print and for libraries that write: not all of TextIO.
+        sys.stdout = cast(TextIO, PrintableStream(stdout))
+        sys.stderr = cast(TextIO, PrintableStream(stderr))
 
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self._streams

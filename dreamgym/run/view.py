@@ -85,5 +85,7 @@ def readable(group: Any, reads: Sequence[str], owner: str, prefix: str = "") -> 
             )
         return values[name] if name in values else object.__getattribute__(self, name)
 
+    # A subclass of the group, so that its methods and type checks work; made without
+    # its __init__, whose checks would read undeclared settings.
     members = {"__getattribute__": getattribute}
     return object.__new__(type(type(group).__name__, (type(group),), members))

@@ -12,6 +12,8 @@ from typing import Any
 from dreamgym.agent import early_experience as early
 from dreamgym.build.episodes import demonstrations, imitated_episodes
 from dreamgym.build.models import fit_model, initial_policy, save_policy
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
 
@@ -31,6 +33,7 @@ def body(run: Run) -> dict[str, Any]:
     examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)
     fit = run.config.bc.fit
+    # Copies of the examples with other references, as for the experience model.
     draws = early.draws(policy, fit, examples)
     if draws > 1:
         examples = early.bc_examples(policy, imitated, draws=draws)
@@ -45,3 +48,9 @@ def body(run: Run) -> dict[str, Any]:
         "imitated_episodes": len(imitated),
         "bc_examples": len(examples) // draws,
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the fit takes; its dev losses are taken more often than others."""
+    fit = workload.fit(1.1 * config.bc.fit.steps)
+    return fit._replace(compile_seconds=4, disk=2 * workload.model_bytes)

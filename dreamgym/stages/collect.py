@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 
 from dreamgym.agent.behavior import collect
+from dreamgym.build.costs import TRANSITION_BYTES
 from dreamgym.build.environments import make_env
 from dreamgym.build.episodes import (
     broken_counts,
@@ -26,8 +27,10 @@ from dreamgym.build.step_limit import (
     step_limit_from_env,
     step_limit_from_episodes,
 )
+from dreamgym.config.settings import RunConfig
 from dreamgym.envs.base import is_deterministic
 from dreamgym.envs.limits import StepLimit
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.data.records import Episode, read_episodes, write_episodes
@@ -134,3 +137,10 @@ def _write(
         "dev_transitions": sum(len(e.transitions) for e in dev),
         "real_transitions": sum(len(e.transitions) for e in [*train, *dev]),
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the real steps take; given episodes are only copied."""
+    steps = workload.transitions * bool(config.env.id and not config.data.episodes)
+    written = TRANSITION_BYTES * workload.transitions
+    return Cost(steps * workload.timings.step, disk=written)

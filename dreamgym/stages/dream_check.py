@@ -9,6 +9,7 @@ from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import chat as run_chat
+from dreamgym.build.costs import dream_cost
 from dreamgym.build.environments import (
     dreamed_dev_games,
     play_dev_games,
@@ -16,14 +17,16 @@ from dreamgym.build.environments import (
 )
 from dreamgym.build.experience import load_experience
 from dreamgym.build.models import load_policy
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
     dev_metrics,
     disagrees,
     dream_faults,
+    gap_text,
     scorecard_refusals,
     success_gap,
 )
-from dreamgym.evaluation.statistics import difference_text
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
 
@@ -71,15 +74,24 @@ def _compare(
     pairs = [by_task[t.episode.task.id] for t in dreamed]  # some begin with nothing
     gap = success_gap(pairs, dreamed, seed=run.config.seed)
     faults = dream_faults(pairs, dreamed)
-    sentence = (
-        "the dream is wrong about how often the warm start wins (dreamed minus real "
-        f"{difference_text(gap)} over {gap['episodes']} dev tasks)"
-    )
     metrics, tolerance = dev_metrics(real), run.config.dream_check.max_success_gap
     return {
         "real": metrics,
         "gap": gap,
         "disagrees": disagrees(gap, tolerance, metrics.get("real_success", 0.0)),
         "faults": faults,
-        "sentence": ": ".join([sentence, *([", ".join(faults)] if faults else [])]),
+        "sentence": ": ".join(
+            [gap_text(gap), *([", ".join(faults)] if faults else [])]
+        ),
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the dev games take in the dream; those in reality are played by now.
+
+    The control that trains in the real environment asks no dream.
+    """
+    if config.train.environment == "real":
+        return Cost()
+    games = config.train.monitor.real_eval_tasks
+    return dream_cost(config, workload, games * workload.max_steps)

@@ -4,6 +4,8 @@ from typing import Any
 
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import fit_data
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.experience.ensemble import members
@@ -38,3 +40,12 @@ def body(run: Run) -> dict[str, Any]:
         save_model(run.path(f"ensemble/{number}"), member, tok)
     run.drop("checkpoints/ensemble")
     return {"members": c.ensemble.members}
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the fits of the members take."""
+    count = config.ensemble.members
+    if not count:
+        return Cost()
+    fit = workload.fit(count * config.ensemble.steps)
+    return fit._replace(disk=count * workload.model_bytes)

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.build.costs import games_cost
 from dreamgym.build.environments import NO_ENV, play_floor, play_test_games
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.report import counts_text
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
 
@@ -44,3 +47,18 @@ def _numbers(name: str, played: Sequence[Trajectory]) -> dict[str, Any]:
             file=sys.stderr,
         )
     return out
+
+
+def cost(config: RunConfig, workload: Workload, policy: str) -> Cost:
+    """Return what the test games of a policy take.
+
+    The first policy that plays compiles what the others use, too.
+    """
+    games = games_cost(workload, config.evaluate.tasks * bool(config.env.id))
+    return games._replace(compile_seconds=5 * (policy == "untrained"))
+
+
+def floor_cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the test games of a baseline take: it computes nothing."""
+    games = config.evaluate.tasks * bool(config.env.id)
+    return games_cost(workload, games, policy=False)

@@ -4,11 +4,14 @@ from typing import Any
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build import experience as run_experience
+from dreamgym.build.costs import answers_per_query
 from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import scorecard_page
 from dreamgym.evaluation.fidelity import by_family
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
@@ -60,3 +63,12 @@ def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
         "success_agreement": scorecard["open_loop"]["outcomes"]["agree"]["mean"],
         **run_chat.server_usage(experience),
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the predictions of the dev transitions take."""
+    count = config.fidelity.transitions
+    answers = answers_per_query(config) * count
+    seconds = 0.33 * count * workload.timings.update
+    seconds += answers * workload.timings.answer
+    return Cost(seconds, compile_seconds=4, answers=answers)

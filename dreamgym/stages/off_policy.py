@@ -3,12 +3,15 @@
 from typing import Any
 
 from dreamgym.build import chat as run_chat
+from dreamgym.build.costs import dream_cost
 from dreamgym.build.environments import dreamed_dev_games
 from dreamgym.build.episodes import demonstrations
 from dreamgym.build.experience import load_experience
 from dreamgym.build.models import load_policy
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.off_policy import action_agreement
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
 POLICIES = ("bc", "warmstart", "dream")
@@ -46,3 +49,11 @@ def body(run: Run) -> dict[str, Any]:
     return {
         name: row["action_agreement"]["mean"] for name, row in out["policies"].items()
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the dreamed games of the policies take, without an environment."""
+    if config.env.id:
+        return Cost()
+    games = len(POLICIES) * config.train.monitor.real_eval_tasks
+    return dream_cost(config, workload, games * workload.max_steps)

@@ -5,6 +5,8 @@ from typing import Any
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import fit_data, replay_memory
 from dreamgym.build.models import initial_model
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import save_model
 from worldmodel.experience.examples import text_sizes
@@ -45,3 +47,11 @@ def body(run: Run) -> dict[str, Any]:
         "loss": curve[-1]["loss"],
         "dev_loss": curve[-1].get("held_out/loss"),
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the fit takes; with a chat server only the initial model is saved."""
+    if config.server is not None:
+        return Cost(disk=workload.model_bytes)
+    fit = workload.fit(config.pretrain.fit.steps)
+    return fit._replace(compile_seconds=10)

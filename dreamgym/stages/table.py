@@ -1,7 +1,8 @@
-"""The table of stages: what each needs, reads, writes, and which policies it makes.
+"""The table of stages: what each needs, reads, writes and costs, and its policies.
 
-The order of a run, the stages that runs of a study share, the subcommands and the list
-of policies are derived from this table. Only this module imports the stages.
+The order of a run, the stages that runs of a study share, the subcommands, the list of
+policies and the estimates are derived from this table. Only this module imports the
+stages.
 """
 
 from dreamgym.agent.config import FLOORS
@@ -44,6 +45,7 @@ def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
     return Stage(
         f"evaluate/{policy}",
         Late(f"{_ROOM}.evaluate", arguments={"policy": policy}),
+        cost=Late(f"{_ROOM}.evaluate", "cost", {"policy": policy}),
         about=f"Play the real test games with {policy}",
         needs=(maker,),
         reads=("seed", *ENV, "policy", *PLAY),
@@ -58,6 +60,7 @@ def _floor(name: str) -> Stage:
     return Stage(
         f"evaluate/{name}",
         Late(f"{_ROOM}.evaluate", "floor_body", {"name": name}),
+        cost=Late(f"{_ROOM}.evaluate", "floor_cost"),
         about=f"Play the real test games with an actor that nobody trained ({name})",
         needs=("collect",),
         reads=("seed", *ENV, "evaluate.tasks"),
@@ -72,6 +75,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
     return Stage(
         policy,
         Late(f"{_ROOM}.transfer", arguments={"name": policy, "start": start}),
+        cost=Late(f"{_ROOM}.transfer", "cost", {"name": policy}),
         about=f"Fine-tune {start} in the real environment",
         needs=(maker,) if maker == "train" else (maker, "reward_model"),
         reads=(
@@ -101,6 +105,7 @@ STAGES = StageTable(
         Stage(
             "collect",
             Late(f"{_ROOM}.collect"),
+            cost=Late(f"{_ROOM}.collect", "cost"),
             about="Collect real episodes, or take those of a file",
             reads=("seed", *ENV, "data", "collect"),
             writes=("episodes.jsonl", "dev.jsonl"),
@@ -109,6 +114,7 @@ STAGES = StageTable(
         Stage(
             "pretrain",
             Late(f"{_ROOM}.pretrain"),
+            cost=Late(f"{_ROOM}.pretrain", "cost"),
             about="Fit the experience model",
             needs=("collect",),
             reads=("seed", *INITIAL, *FITTED, "server", "fidelity"),
@@ -117,6 +123,7 @@ STAGES = StageTable(
         Stage(
             "ensemble",
             Late(f"{_ROOM}.ensemble"),
+            cost=Late(f"{_ROOM}.ensemble", "cost"),
             about="Fit the members of an ensemble to what the model was fitted to",
             needs=("pretrain",),
             reads=("seed", *INITIAL, *FITTED, "ensemble"),
@@ -125,6 +132,7 @@ STAGES = StageTable(
         Stage(
             "fidelity",
             Late(f"{_ROOM}.fidelity"),
+            cost=Late(f"{_ROOM}.fidelity", "cost"),
             about="Score the experience model on dev tasks",
             needs=("pretrain", "ensemble"),
             reads=(
@@ -139,6 +147,7 @@ STAGES = StageTable(
         Stage(
             "reward_model",
             Late(f"{_ROOM}.reward_model"),
+            cost=Late(f"{_ROOM}.reward_model", "cost"),
             about="Fit a reward model if the rewards of a loop need one",
             needs=("pretrain",),
             reads=(
@@ -155,6 +164,7 @@ STAGES = StageTable(
         Stage(
             "bc",
             Late(f"{_ROOM}.bc"),
+            cost=Late(f"{_ROOM}.bc", "cost"),
             about="Fit a policy to the demonstrations",
             needs=("pretrain",),
             reads=("seed", *EPISODES, *INITIAL, "policy", "bc"),
@@ -166,6 +176,7 @@ STAGES = StageTable(
         Stage(
             "branch",
             Late(f"{_ROOM}.branch"),
+            cost=Late(f"{_ROOM}.branch", "cost"),
             about="Take real alternatives at states of the demonstrations",
             needs=("bc",),
             reads=(
@@ -182,6 +193,7 @@ STAGES = StageTable(
         Stage(
             "warmstart",
             Late(f"{_ROOM}.warmstart"),
+            cost=Late(f"{_ROOM}.warmstart", "cost"),
             about="Warm-start the policy by early experience",
             needs=("branch",),
             reads=(
@@ -209,6 +221,7 @@ STAGES = StageTable(
         Stage(
             "dream_check",
             Late(f"{_ROOM}.dream_check"),
+            cost=Late(f"{_ROOM}.dream_check", "cost"),
             about="Compare the dream with real dev games before training in it",
             needs=("warmstart", "fidelity"),
             reads=(
@@ -228,6 +241,7 @@ STAGES = StageTable(
         Stage(
             "train",
             Late(f"{_ROOM}.train"),
+            cost=Late(f"{_ROOM}.train", "cost"),
             about="Train from the warm start in the dream",
             needs=("dream_check", "reward_model"),
             reads=(
@@ -255,6 +269,7 @@ STAGES = StageTable(
         Stage(
             "off_policy",
             Late(f"{_ROOM}.off_policy"),
+            cost=Late(f"{_ROOM}.off_policy", "cost"),
             about="Measure how the dream answers the policy that was trained in it",
             needs=("train",),
             reads=(

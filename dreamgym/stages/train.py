@@ -4,10 +4,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from curriculum.sampler import max_generated
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build import environments
 from dreamgym.build import experience as run_experience
+from dreamgym.build.costs import (
+    DREAMED_STEP,
+    UNCACHED,
+    answers_per_query,
+    dev_games,
+    game_seconds,
+    loop_memory,
+    loop_steps,
+)
 from dreamgym.build.environments import (
     dreamed_dev_games,
     play_dev_games,
@@ -25,6 +35,7 @@ from dreamgym.evaluation import bounds
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.rewards.config import RewardConfig
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
@@ -102,6 +113,7 @@ def body(run: Run) -> dict[str, Any]:
     `train.environment` = "real" the policy is trained in the real environment instead.
     """
     check = run.numbers("dream_check")
+    # A dream that is wrong about this policy teaches it what does not work.
     if check.get("refused") and not check["forced"]:
         return _not_trained(run, check["refused"])
     if run.config.train.environment == "real":
@@ -272,7 +284,7 @@ def _numbers(progress: TrainingState) -> dict[str, Any]:
     """Return the numbers of the stage for a loop in the dream or the environment."""
     pool = progress.pool.entries.values()
     numbers: dict[str, Any] = (
-        {"halted": progress.stop_reason} if progress.stop_reason else {}
+        {"stop_reason": progress.stop_reason} if progress.stop_reason else {}
     )
     scored = [row for row in progress.curve if "success" in row]
     if scored:  # else nobody knows how often it won
@@ -301,3 +313,30 @@ def _numbers(progress: TrainingState) -> dict[str, Any]:
         "retired_tasks": sum(e.retired for e in pool),
         **{f"accepted_{k}": v for k, v in progress.pool.acceptance().items()},
     }
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the loop takes, and the dev games that choose between its policies.
+
+    In the real environment the learning takes as long as after rollouts in the dream.
+    """
+    loop, timings = config.train, workload.timings
+    steps = loop_steps(loop, workload.max_steps)
+    seconds, answers = DREAMED_STEP * steps * timings.update, 0.0
+    if loop.environment == "real":
+        seconds += steps * timings.step
+    elif config.server is not None:
+        answers = UNCACHED * answers_per_query(config) * steps
+        if max_generated(loop.curriculum, loop.tasks_per_update):
+            answers += loop.updates * loop.curriculum.proposals_per_update
+        seconds += answers * timings.answer
+    if games := dev_games(config):
+        checks = -(-loop.updates // loop.monitor.real_eval_every)
+        seconds += checks * games * game_seconds(workload)
+    return Cost(
+        seconds,
+        compile_seconds=60,
+        memory=loop_memory(loop, workload),
+        disk=workload.model_bytes,
+        answers=answers,
+    )

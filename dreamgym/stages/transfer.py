@@ -11,10 +11,13 @@ from typing import Any
 from dreamgym.agent.policy import Policy
 from dreamgym.build import environments
 from dreamgym.build import episodes as run_episodes
+from dreamgym.build.costs import dev_games, game_seconds, loop_memory, loop_steps
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
+from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import destroyed_families, is_no_worse
 
@@ -25,6 +28,8 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         return {"status": environments.NO_ENV}
     budget = run.config.transfer.real_transitions
     if name == "real_only_total":
+        # What the dream was fitted to has cost as much: the fair comparison in real
+        # steps.
         budget += run.numbers("collect")["real_transitions"]
     train, _ = run_episodes.read(run)
     tasks = environments.training_tasks(
@@ -83,3 +88,24 @@ def _player(run: Run, start: str) -> str:
     if start == "dream" and run.numbers("train").get("kept") == "dream":
         return "dream"
     return run.numbers("warmstart").get("kept", "warmstart")
+
+
+REAL_STEP = 0.05
+"""Updates of the experience model's fit that a real transition of the loop takes."""
+
+
+def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
+    """Return what the real loop takes, and the dev games of its policy."""
+    if not config.env.id:
+        return Cost()
+    budget = config.transfer.real_transitions
+    if name == "real_only_total":
+        budget += workload.transitions
+    steps = min(budget, loop_steps(config.transfer, workload.max_steps))
+    seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)
+    return Cost(
+        seconds + dev_games(config) * game_seconds(workload),
+        compile_seconds=30,
+        memory=loop_memory(config.transfer, workload),
+        disk=workload.model_bytes,
+    )

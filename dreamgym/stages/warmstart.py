@@ -26,11 +26,14 @@ from dreamgym.agent.reflection_writers import (
 from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
+from dreamgym.build.costs import dev_games, game_seconds
 from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
+from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import WarmstartConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
+from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import destroyed_families, is_no_worse
 from worldmodel.backbone.model import Model
@@ -51,6 +54,8 @@ def body(run: Run) -> dict[str, Any]:
     iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
     fit = run.config.bc.fit
     steps = fit.steps
+    # The fitted control, for three uses: the result with method "bc", the comparison on
+    # dev games, and the policy that writes reflections.
     control = load_policy(run, "bc").model
     draws = early.draws(policy, fit, bc)
     if draws > 1:
@@ -58,6 +63,7 @@ def body(run: Run) -> dict[str, Any]:
     sr, numbers = _sr(run, policy, control, experts, branches, draws)
     final, first = policy.model, 0
     if _models(c):
+        # Taken out of the same budget, or IWM would be compared with fewer updates.
         first = max(int(c.iwm_share * steps), 1)
         final = fit_model(run, "iwm", final, iwm, _steps(fit, first), ())
     if c.method == "bc":
@@ -181,3 +187,12 @@ def _fit_writer(
 
 def _steps(fit: FitConfig, steps: int) -> FitConfig:
     return dataclasses.replace(fit, steps=steps)
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the fit takes, and the dev games that compare it with bc."""
+    if config.warmstart.method == "bc":
+        return Cost(disk=workload.model_bytes)
+    fit = workload.fit(1.1 * config.bc.fit.steps)
+    seconds = fit.seconds + 2 * dev_games(config) * game_seconds(workload)
+    return fit._replace(seconds=seconds, compile_seconds=4)

@@ -43,7 +43,7 @@ class AuxiliaryConfig:
     modelling (predicting what the actions of demonstrations and branches lead to);
     "rollout_iwm" is implicit world modelling on the rollouts themselves."""
     coefficient: float = 0.0
-    """Weight of the loss, which the remedy "supervised" (monitor.py) raises; 0 takes
+    """Weight of the loss, which the remedy "supervised" raises; 0 takes
     the loss away."""
     examples_per_update: int = 64
     """Examples that each update draws."""
@@ -72,16 +72,16 @@ class MonitorConfig:
     max_invalid_share: float = 0.0
     """Largest share of invalid actions, in [0, 1]; 0 disables the check."""
     max_kl_ratio: float = 0.0
-    """How many times the median KL of the last RECENT updates the KL of an update may
-    be; 0 disables the check."""
+    """How many times the median KL of the last 8 updates the KL of an update may be; 0
+    disables the check."""
     max_real_drop: float = 0.0
     """How far success on real dev tasks may fall below its best while success in the
     dream rises; 0 disables the check."""
     max_family_drop: float = 0.15
-    """How far the success of a family of tasks in the last SKILL_WINDOW updates may be
-    below that in the best SKILL_WINDOW updates before, if this is more than SURE
-    standard errors, too; 0 disables the check. A policy may improve in one family and
-    forget another; success over all families hides that."""
+    """How far the success of a family of tasks in the last 4 updates may be below that
+    in the best 4 updates before, if this is more than 3 standard errors, too; 0
+    disables the check. A policy may improve in one family and forget another; success
+    over all families hides that."""
     real_eval_every: int = 0
     """Updates between two evaluations on real dev tasks, which count as real
     transitions; the last update is evaluated, too. These tasks also choose between the
@@ -91,8 +91,8 @@ class MonitorConfig:
     """Dev tasks of such an evaluation."""
     keep_best: bool = True
     """Whether training ends with the policy that did best on the real dev tasks, where
-    they are played (the first of equals; none that destroyed the success of a family of
-    tasks, see selection.py), to which an alarm of `max_real_drop` reverts, too."""
+    they are played (the first of equals, and none that destroyed the success of a
+    family of tasks). An alarm of `max_real_drop` reverts to it, too."""
     response: str = "log"
     """What an alarm does: "log" goes on; "stop" ends training before the update;
     "revert" takes the update back and applies the `remedies`. With "log" a loss that is

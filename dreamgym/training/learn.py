@@ -59,10 +59,13 @@ def learn(
     Raises:
       FloatingPointError: a loss that is not finite.
     """
+    # Not the loop's generator: what it drew before depends on resampling and forks.
     rng = np.random.default_rng((seed, state.update, 1))
     batch = TurnBatch(rollouts.all, config)
 
     # 1. Weights of the loss terms: those that the last update ended with.
+    # Read from the curve, which a checkpoint holds: a resumed run goes on with the same
+    # weights.
     last_row = state.curve[-1] if state.curve else {}
     weights = loss_weights(last_row, config.initial_weights)
 
@@ -133,6 +136,7 @@ def _advantages_without_critic(
             weights, updater, state.lessons, _known_scale(state, batch)
         )
         values, mask = grid.group_advantages(rewards, batch.state_numbers(), c, size)
+    # `scale` is undone in the bound of theorem 1, which speaks of returns.
     scale = return_scale
     if c.normalize_advantages == "batch" and c.reads_rewards:
         values, scale = unit_rms(values, mask)

@@ -7,27 +7,22 @@ environment and no file.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
-from curriculum import generator, sampler
-from curriculum.lesson_tracker import step_limit
-from curriculum.pool import TaskQuota
 from dreamgym.agent.early_experience import rollout_iwm_examples
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.vector import VectorEnv, as_restorable
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
 from dreamgym.training.learn import learn
 from dreamgym.training.monitor import real_eval_due
 from dreamgym.training.recovery import Recovery
-from dreamgym.training.rollouts import Rollouts, collect_rollouts, groups_of, rescore
+from dreamgym.training.rollouts import Rollouts, collect_rollouts, rescore
 from dreamgym.training.selection import destroyed_families
 from dreamgym.training.state import LoopParts, Recorder, TrainingState, UpdateResult
-from worldmodel.data.records import Task
+from dreamgym.training.tasks import choose_tasks, record_outcomes
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
 
@@ -47,9 +42,9 @@ def train(
 ) -> TrainingState:
     """Run the loop from `state` to `config.updates` updates, and return its state.
 
-    Training ends early when `budget` transitions are taken (`config.limit` where no
-    budget is given), or when the state has a `stop_reason`. `show` is called with the
-    number of the update, the rollouts that ended and all of them.
+    Training ends early when `budget` transitions are taken (where none is given,
+    `config.max_transitions`), or when the state has a `stop_reason`. `show` is called
+    with the number of the update, the rollouts that ended and all of them.
 
     Raises:
       ValueError: forks in an environment that cannot be set back to a state.
@@ -70,29 +65,32 @@ def train(
             key = jax.random.fold_in(jax.random.key(seed), state.update)
             current = _with_params(policy, state.policy)
             transitions_before = _transitions(envs, parts)
-            # New tasks join the pool before a batch is drawn by value.
-            proposals = _propose_tasks(state, current, config, parts, rng)
-            envs.max_steps = _step_limit(state, max_steps, config)
-            tasks, mixture = _choose_tasks(state, config, parts, rng)
+
+            # 1. Choose tasks: some are invented, a batch is drawn by value.
+            batch = choose_tasks(state, current, max_steps, config, parts, rng)
+            envs.max_steps = batch.step_limit
+
+            # 2. Roll out a group of episodes for each task.
             rollouts = collect_rollouts(
                 current,
                 envs,
                 state.pool,
-                tasks,
+                batch.tasks,
                 config,
                 key=key,
                 rng=rng,
                 source=f"update{state.update}",
-                mixture=mixture,
+                mixture=batch.mixture,
                 show=_with_update_number(show, state.update),
             )
             transitions = _transitions(envs, parts) - transitions_before
+
+            # 3. Score them, where the rewards are not the environment's.
             rescored = rescore(rollouts, parts.score)
-            # Taken before the update, which donates the buffers of the state.
+
+            # 4. Update the policy. The snapshot comes first, because the update
+            # donates the buffers of the state.
             snapshot = recovery.snapshot(state)
-            examples = _auxiliary_examples(
-                current, rollouts, config, parts, seed + state.update
-            )
             update = functools.partial(
                 learn,
                 updater,
@@ -101,38 +99,22 @@ def train(
                 config,
                 seed=seed,
                 critic=parts.critic,
-                auxiliary=examples,
+                auxiliary=_auxiliary_examples(
+                    current, rollouts, config, parts, seed + state.update
+                ),
             )
             result = recovery.attempt(update, snapshot, state, rescored)
+
+            # 5. Record: values of tasks, metrics, alarms and what is done about them.
             state = state._replace(transitions=state.transitions + transitions)
-            # Task values follow the environment's success, whatever the rewards are.
-            successes = group_successes(rollouts.started, config.group_size)
-            state.pool.record_batch(successes, state.update)
-            metrics = (
-                result.metrics
-                | _task_metrics(state, proposals, tasks, envs)
-                | _lesson_metrics(state, rollouts.started, config.group_size, parts)
-                | _real_eval_metrics(state, policy, result, config, parts)
-            )
-            result = result._replace(metrics=metrics)
+            metrics = batch.metrics | record_outcomes(state, rollouts, config, parts)
+            metrics |= _real_eval_metrics(state, policy, result, config, parts)
+            result = result._replace(metrics=result.metrics | metrics)
             state = recovery.respond(snapshot, state, result, rescored.started)
             recorder.record(state, rollouts.started)
     finally:
         envs.max_steps = max_steps
     return state
-
-
-def group_successes(
-    rows: Sequence[Trajectory], size: int
-) -> list[tuple[str, list[bool]]]:
-    """Return the task id and the successes of scored rollouts, for each group."""
-    return [
-        (
-            group[0].episode.task.id,
-            [bool(t.episode.success) for t in group if t.error is None],
-        )
-        for group in groups_of(rows, size)
-    ]
 
 
 def _is_finished(state: TrainingState, config: LoopConfig, budget: int | None) -> bool:
@@ -154,67 +136,6 @@ def _transitions(envs: VectorEnv, parts: LoopParts) -> int:
     return envs.transitions + trial_transitions
 
 
-def _propose_tasks(
-    state: TrainingState,
-    current: Policy,
-    config: LoopConfig,
-    parts: LoopParts,
-    rng: np.random.Generator,
-) -> dict[str, int]:
-    """Add proposed tasks to the pool; return the number of proposals by result."""
-    if parts.propose is None:
-        return {}
-    if parts.feasibility is not None:
-        parts.feasibility.policy = current
-    c = config.curriculum
-    return generator.extend(
-        state.pool,
-        parts.propose,
-        c.proposals_per_update,
-        rng,
-        feasible=parts.feasibility,
-        name=c.generator,
-    )
-
-
-def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int:
-    """Return the step limit of the episodes of this update.
-
-    Where the limit grows, retired tasks return to the pool: they may have failed only
-    because the limit was too short.
-    """
-    limit = step_limit(state.update, max_steps, config.curriculum, state.lessons)
-    previous = state.curve[-1].get("step_limit") if state.curve else None
-    if previous is not None and limit > previous:
-        state.pool.readmit_unsolved()
-    return limit
-
-
-def _choose_tasks(
-    state: TrainingState,
-    config: LoopConfig,
-    parts: LoopParts,
-    rng: np.random.Generator,
-) -> tuple[list[Task], Sequence[TaskQuota]]:
-    """Return the tasks of an update, and the mixture that they were drawn by."""
-    mixture = _task_mixture(state, parts)
-    tasks = sampler.sample(
-        state.pool,
-        config.tasks_per_update,
-        config.curriculum,
-        rng,
-        task_mixture=mixture,
-    )
-    return tasks, mixture
-
-
-def _task_mixture(state: TrainingState, parts: LoopParts) -> Sequence[TaskQuota]:
-    """Return the task mixture of the current lesson; empty if there are no lessons."""
-    if state.lessons is None:
-        return ()
-    return state.lessons.task_mixture(state.pool, parts.plan_lengths)
-
-
 def _auxiliary_examples(
     current: Policy,
     rollouts: Rollouts,
@@ -225,42 +146,12 @@ def _auxiliary_examples(
     """Return the examples that the auxiliary loss of this update draws from."""
     if config.auxiliary.objective != "rollout_iwm" or not config.supervised:
         return parts.auxiliary
-    count = config.auxiliary.examples_per_update
     return rollout_iwm_examples(
-        current, rollouts.started, max_examples=count, seed=seed
+        current,
+        rollouts.started,
+        max_examples=config.auxiliary.examples_per_update,
+        seed=seed,
     )
-
-
-def _task_metrics(
-    state: TrainingState,
-    proposals: dict[str, int],
-    tasks: Sequence[Task],
-    envs: VectorEnv,
-) -> dict[str, Any]:
-    """Return metrics of the tasks of an update, its number and the transitions."""
-    generated = [task.split == "generated" for task in tasks]
-    return {
-        **{f"tasks/{reason}": float(n) for reason, n in proposals.items()},
-        "update": state.update + 1,
-        "transitions": state.transitions,
-        "tasks/generated_share": float(np.mean(generated)),
-        "step_limit": float(envs.max_steps),
-    }
-
-
-def _lesson_metrics(
-    state: TrainingState, rows: Sequence[Trajectory], size: int, parts: LoopParts
-) -> dict[str, float]:
-    """Advance the lessons by what the rollouts show, and return their metrics."""
-    lessons = state.lessons
-    if lessons is None:
-        return {}
-    lessons.observe(t.episode for t in rows if t.error is None)
-    epochs = len(rows) / size / lessons.tasks(state.pool, parts.plan_lengths)
-    flags = lessons.check(epochs)
-    row = {f"skills/{k}": v for k, v in lessons.state.history[-1].items()}
-    row |= {f"flags/{k}": 1.0 for k in flags}
-    return row | {"lesson": float(lessons.state.index)}
 
 
 def _real_eval_metrics(

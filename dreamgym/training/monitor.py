@@ -50,6 +50,8 @@ def alarms(
 ) -> list[str]:
     """Return the alarms that an update raises, by its row and those of updates before.
 
+    An alarm is named after the setting whose bound was crossed.
+
     Rows hold `entropy`, `tokens_per_turn`, `invalid_action_share` (or
     `unchanged_state_share`, where the environment does not say which actions are
     invalid), `update_kl`, `success` and, where real dev games were played,
@@ -57,7 +59,7 @@ def alarms(
     """
     c, out = config, []
     if c.min_entropy and row.get("entropy", c.min_entropy) < c.min_entropy:
-        out.append("entropy")
+        out.append("min_entropy")
     lengths = (r["tokens_per_turn"] for r in previous if "tokens_per_turn" in r)
     first = next(lengths, None)
     if (
@@ -65,23 +67,23 @@ def alarms(
         and first
         and row.get("tokens_per_turn", 0.0) > c.max_length_ratio * first
     ):
-        out.append("length")
+        out.append("max_length_ratio")
     unchanged = row.get("unchanged_state_share", 0.0)
     invalid = row.get("invalid_action_share", unchanged)
     if c.max_invalid_share and invalid > c.max_invalid_share:
-        out.append("invalid")
+        out.append("max_invalid_share")
     recent_kl = [r["update_kl"] for r in previous[-RECENT:] if r.get("update_kl")]
     # The median, because a single earlier jump must not excuse the next one.
     if c.max_kl_ratio and len(recent_kl) >= 3:
         if row.get("update_kl", 0.0) > c.max_kl_ratio * statistics.median(recent_kl):
-            out.append("jump")
+            out.append("max_kl_ratio")
     if c.max_real_drop and _dream_and_reality_diverge(
         [*previous, row], c.max_real_drop
     ):
-        out.append("gap")
+        out.append("max_real_drop")
     if c.max_family_drop:
         lost = lost_families([*previous, row], c.max_family_drop)
-        out += [f"skill: {name or 'the only family'}" for name in lost]
+        out += [f"max_family_drop: {name or 'the only family'}" for name in lost]
     return out
 
 

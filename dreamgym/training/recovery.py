@@ -96,7 +96,7 @@ class Recovery:
         if names and snapshot is not None:
             policy, critic = snapshot
             # Where real success fell, the last updates are suspect, not only this one.
-            if "gap" in names and state.best is not None:
+            if "max_real_drop" in names and state.best is not None:
                 policy = _copy(state.best)
             row["reverted"] = 1.0
             weights = monitor.loss_weights(row, self._config.initial_weights)

@@ -80,6 +80,9 @@ def test_the_help_names_every_command(capsys):
     ("args", "message"),
     [
         (["launch"], ["invalid choice: 'launch'", "quickstart"]),
+        (["quikstart"], ["no command 'quikstart': did you mean 'quickstart'?"]),
+        (["settings", "train.updte"], ["did you mean train.update or"]),
+        (["settings", "trian"], ["did you mean train?"]),
         ([], ["COMMAND"]),
         (["quickstart", "--sead", "1"], ["--sead"]),
         (["quickstart", "--seed", "one"], ["--seed", "one"]),
@@ -91,7 +94,7 @@ def test_the_help_names_every_command(capsys):
         (["quickstart", "--seed", "-1"], ["seed", "-1"]),
         (["control", "stirred"], ["stirred", "shuffled"]),
         (["check", "--env", "chess"], ["chess", "textworld"]),
-        (["report", "nowhere"], ["nowhere", "no such file"]),
+        (["report", "nowhere"], ["nowhere: no run there"]),
         (["train", "--server", "localhost:8080"], ["--server", "http"]),
         (["train", "--server-model", "m"], ["--server-model needs --server"]),
         (["scorecard", "r", "--server-key-env", "K"], ["--server-key-env needs"]),
@@ -663,6 +666,15 @@ def test_options_go_over_a_file_and_a_file_over_the_preset(tmp_path, capsys):
     (tmp_path / "bad.toml").write_text("[train")
     error = refused(capsys, "collect", "--config", "bad.toml", "--run-dir", "s")
     assert "--config bad.toml: expected TOML" in error
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m dreamgym settings | head -n 1"
+    done = subprocess.run(
+        command, check=True, shell=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("preset  (str)")
+    assert done.stderr == ""
 
 
 def test_settings_are_listed(capsys):

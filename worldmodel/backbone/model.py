@@ -105,6 +105,8 @@ class Decoder(nnx.Module):
         With `remat` a backward pass stores only the residual stream between layers and
         computes each layer again.
         """
+        # Not scaled by the square root of the width: that is Gemma's way, no family's
+        # here.
         x = jnp.take(self.embed[...], ids, axis=0)
         by = rotation(self.config, placement.positions)
         caches = []

@@ -209,6 +209,7 @@ class ChatClient:
         """Try a request once; if its options are refused, try with fewer of them."""
         body = body_of(self.config, request)
         options = [x for x in ("response_format", "logprobs") if x in body]
+        # Which options a server takes is learned once for each kind of request.
         name = _hash([request.schema, request.logprobs])
 
         def post(drop: Iterable[str]) -> Coroutine[Any, Any, _Attempt]:
@@ -222,6 +223,7 @@ class ChatClient:
             if isinstance(result.reply, ChatReply | ChatMalformed):
                 self._dropped[name] = frozenset()
             return result
+        # One option alone first: a server without logprobs may well take a schema.
         for drop in [*([x] for x in options), *([options] if options[1:] else [])]:
             other = await post(drop)
             if not _refuses_options(other.reply):
@@ -244,6 +246,7 @@ class ChatClient:
             ) as response:
                 async for piece in response.aiter_bytes():
                     raw += piece
+                    # A server that never ends its answer would fill the memory.
                     if len(raw) > MAX_BODY:
                         return _Attempt(ChatMalformed(f"more than {MAX_BODY} bytes"))
         except httpx.TimeoutException as error:
@@ -281,6 +284,7 @@ class ChatClient:
 
     def _safe(self, foreign: str) -> str:
         """Return foreign text for an error: short, in one line, without the key."""
+        # Some servers quote the request they refuse, and errors end up in logs.
         text = foreign.replace(self._key, "[key]") if self._key else foreign
         text = " ".join(text.split())
         return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
@@ -312,6 +316,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 def _api_key(name: str) -> str | None:
     if not name:
         return None
+    # Stripped: a key that was read from a file mostly ends with a newline.
     key = os.environ.get(name, "").strip()
     # Checked here, because the HTTP library would quote an invalid header.
     if not re.fullmatch(r"[\x21-\x7e]+", key):

@@ -287,7 +287,9 @@ class _Text:
     def sign(self) -> str:
         """Return the next character that is not blank, or "" at the end of the file."""
         while True:
-            self._advance(_BLANKS.match(self._text, self._at).end())  # type: ignore
+            blanks = _BLANKS.match(self._text, self._at)
+            assert blanks is not None  # the pattern matches an empty text, too
+            self._advance(blanks.end())
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():

@@ -5,10 +5,10 @@ import dataclasses
 SIGNALS = ("token_probability", "nearest_neighbor", "self_consistency", "ensemble")
 """What the confidence of an answer may be computed from.
 
-token: the probability of the reply's tokens. nearest: the similarity of the nearest
-stored transition of another task. agreement: the share of SAMPLES further replies that
-say the same. ensemble: the least probability that a member of an ensemble gives to the
-answer (fitted models only, local.py)."""
+token_probability: the probability of the reply's tokens. nearest_neighbor: the
+similarity of the nearest stored transition of another task. self_consistency: the share
+of SAMPLES further replies that say the same. ensemble: the least probability that a
+member of an ensemble gives to the answer (fitted models only, local.py)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

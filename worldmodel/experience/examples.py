@@ -99,6 +99,8 @@ def transition_examples(
         for t in e.transitions:
             history = prompts.last_actions(past, config.history)
             outcome = t.next_state, t.reward, prompts.outcome_of(t)
+            # The outcome is part of the key: a random environment answers one query in
+            # several ways, and all of them are to be learned.
             key = (e.task.id, history, t.state, t.action, outcome)
             unique.setdefault(key, (e.task, history, t))
             past = (*past, t.action)
@@ -163,6 +165,7 @@ def variation_examples(
     for family in families.values():
         for _ in range(repeats if len(family) > 1 else 0):
             order = rng.permutation(len(family))
+            # One cycle through the family: every task is asked for once and shown once.
             for i, j in zip(order, np.roll(order, 1), strict=True):
                 reply = prompts.variation_reply_ids(tok, family[i])
                 out.append(
@@ -206,6 +209,8 @@ def reply_tokens(examples: Sequence[Example]) -> dict[str, int]:
     reward_tokens.
     """
     longest = {}
+    # `marks` are the tokens that open a part; the limits of the grammar do not count
+    # them.
     for part, name, marks in ((0, "reasoning", 0), (1, "state", 1), (2, "reward", 1)):
         counts = [
             int(np.sum(np.asarray(e.mask) & (np.asarray(e.token_type) == part)))
@@ -225,6 +230,7 @@ def permute_outcomes(episodes: Sequence[Episode], *, seed: int) -> list[Episode]
     out = {id(e): list(e.transitions) for e in episodes}
     for family in sorted({e.task.family for e in episodes}):
         members = [e for e in episodes if e.task.family == family]
+        # Within a family: outcomes of another one would be recognised by their words.
         flat = [t for e in members for t in e.transitions]
         order = iter(rng.permutation(len(flat)))
         for e in members:

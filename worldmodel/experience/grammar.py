@@ -50,6 +50,7 @@ def reply_grammar(
         outcomes,
     ]
     first = [allowed[0], start, number, outcomes]
+    # The last phase is closed by any outcome: it is one token long.
     closing_tokens = [tokens("next"), tokens("reward"), tokens("outcome"), outcomes]
     t = config.temperature
     return Grammar(
@@ -61,6 +62,8 @@ def reply_grammar(
             [config.reasoning_tokens, config.state_tokens + 1, reward_tokens + 1, 1],
             np.int32,
         ),
+        # Reward and outcome are taken greedily; how likely they were is read from the
+        # logits.
         np.array([t, t, 0.0, 0.0], np.float32),
         np.array([config.reasoning_min_p, config.state_min_p, 0.0, 0.0], np.float32),
     )

@@ -79,7 +79,7 @@ class FitConfig:
     batch_rows: int = 32
     """Packed rows of a batch."""
     row_tokens: int = 128
-    """Tokens of a row; more where an example needs them (MAX_WIDENING)."""
+    """Tokens of a row; up to 8 times as many where an example needs them."""
     optimizer: OptimizerConfig = OptimizerConfig()
     eval_every: int = 100
     """Steps between two rows of the curve, with the loss on held-out examples."""

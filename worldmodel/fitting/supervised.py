@@ -108,6 +108,7 @@ def fit(
                 tokens_read = 0
             continue
         row = {"loss": float(window.value())}
+        # Once per row and not per update: reading the loss waits for the device.
         require_finite("loss", row["loss"], step)
         if held_out_tokens is not None:
             row |= evaluate(learner, state.params, held_out_tokens, config.batch_rows)

@@ -121,9 +121,12 @@ class ReplayMemory:
         """Return the results of `search`, each with its cosine similarity."""
         if k == 0 or not self._transitions or not queries:
             return [[] for _ in queries]
+        # Rollouts of a group ask the same question: each distinct one is encoded once.
         positions = {(s, a): i for i, (s, a) in enumerate({q[1:]: 0 for q in queries})}
         vectors = self.encoder.encode(list(positions))
         phi = vectors[[positions[s, a] for _, s, a in queries]]
+        # -1 is the owner of no entry: a task that the memory does not know excludes
+        # nothing.
         exclude_owner = np.array([self._owners.get(task, -1) for task, _, _ in queries])
         neighbors, pending = [[]] * len(queries), list(range(len(queries)))
         for num_candidates in (
@@ -157,6 +160,7 @@ class ReplayMemory:
             distinct.setdefault((t.action, t.next_state), (-score, t))
             if len(distinct) == k:
                 break
+        # The most similar last: beyond the context budget the first ones are left out.
         return list(distinct.values())[::-1]
 
     # --- on disk -------------------------------------------------------------
@@ -173,6 +177,7 @@ class ReplayMemory:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         vectors = self._index.vectors()[: len(self)]
+        # The oldest first, as `entries()` lists them: a loaded ring begins at slot 0.
         np.save(fresh / "vectors.npy", np.roll(vectors, -self._oldest, axis=0))
         if len(self):
             write_episodes(

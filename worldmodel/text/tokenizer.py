@@ -106,6 +106,8 @@ EXTRA_FILES = (
 def _plain(core: Tokenizer) -> Tokenizer:
     """Return the tokenizer without added tokens: all it reads is ordinary text."""
     parts = json.loads(core.to_str())
+    # Not only special tokens go: an added token such as `<think>` looks ordinary, and
+    # text from outside must not be encoded to it either.
     parts |= {"added_tokens": [], "post_processor": None}
     parts |= {"truncation": None, "padding": None}
     return Tokenizer.from_str(json.dumps(parts))
@@ -285,6 +287,8 @@ class TextTokenizer:
         core = Tokenizer(models.BPE())
         core.pre_tokenizer = pre_tokenizers.Sequence(
             [
+                # The space stays with its digit, or a number would begin with a token
+                # of its own.
                 pre_tokenizers.Split(Regex(r" ?\d"), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ]
@@ -292,6 +296,8 @@ class TextTokenizer:
         core.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - len(CONTROLS),
+            # All 256 bytes, also those that no text holds: any text can then be
+            # encoded.
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )

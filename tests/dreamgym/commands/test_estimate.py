@@ -9,7 +9,6 @@ import time
 import pytest
 
 from dreamgym.build import timings
-from dreamgym.build.timings import Timings
 from dreamgym.cli import main
 from dreamgym.cli.estimate import print_estimate
 from dreamgym.commands import estimate
@@ -18,7 +17,9 @@ from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import PretrainConfig, ServerConfig, UncertaintyConfig
 from dreamgym.rewards.config import RewardConfig, RewardModelSourceConfig
+from dreamgym.run.cost import Cost, Timings, Workload
 from dreamgym.run.directory import RunError
+from dreamgym.run.view import UndeclaredError
 from dreamgym.stages.table import STAGES
 from dreamgym.training.config import MonitorConfig
 from tests.chat_server import ok, serving, status
@@ -60,9 +61,9 @@ RUNS = {  # seconds by stage, compilation included, and the size of the process
 
 
 def parts_of(found, command):
-    """The stages of a subcommand that cost something, or itself."""
+    """The stages of a subcommand that cost something."""
     names = [s.name for s in STAGES.commands()[command]]
-    return [name for name in names if name in found.seconds]
+    return [name for name in names if found.seconds.get(name)]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -72,7 +73,7 @@ def test_the_ranges_hold_what_was_measured(name):
     for stage, took in seconds.items():
         parts = ["bc", stage] if stage == "warmstart" else parts_of(result, stage)
         output = sum(result.seconds[p] for p in parts)
-        compiled = sum(estimate.compiled(p) for p in parts)
+        compiled = sum(result.stages[p].compile_seconds for p in parts)
         low, high = estimate.LOWEST * output, estimate.HIGHEST * output
         assert low <= took <= high + compiled, stage
     ranges = estimate.ranges(result)
@@ -113,7 +114,7 @@ def test_stages_that_are_done_or_not_asked_for_cost_nothing():
         fine_tune=True,
     )
     assert alone.seconds["collect"] == 0
-    assert not parts_of(alone, "evaluate")
+    assert parts_of(alone, "evaluate") == ["off_policy"]  # nothing real is played
     assert not parts_of(alone, "transfer")
     done = set(whole.seconds) - {"train"}
     low, high = estimate.ranges(whole, done)["seconds"]
@@ -126,7 +127,7 @@ def test_a_warm_start_by_behaviour_cloning_alone_costs_nothing_more():
     config = preset("default")
     result = estimate_run(config, MICRO, fine_tune=False)
     both = result.seconds["bc"] + result.seconds["warmstart"]
-    rest = set(result.seconds) - {"bc", "warmstart"}
+    rest = set(result.stages) - {"bc", "warmstart"}
     for done, left in (({"bc"}, result.seconds["warmstart"]), (set(), both)):
         low, _ = estimate.ranges(result, rest | done)["seconds"]
         assert low == pytest.approx(estimate.LOWEST * left)
@@ -215,10 +216,51 @@ def test_the_line_and_the_table_say_ranges():
     assert {r.split()[0] for r in rows} == {
         name
         for name in STAGES
-        if name not in ("ensemble", "reward_model", "branch", "off_policy")
+        if name not in ("ensemble", "reward_model", "off_policy")
     }
     assert estimate.time_of(30) == "30 s"
     assert estimate.time_of(7200) == "2.0 h"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"env.id": "", "data.episodes": "e.jsonl"},
+        {"train.environment": "real", "train.max_resample_rounds": 1},
+        {"ensemble.members": 2, "uncertainty.signal": "ensemble"},
+        {"train.reward.sources": ["rule", "reward_model"], "warmstart.method": "bc"},
+    ],
+)
+def test_every_stage_says_its_cost_from_the_settings_that_it_reads(changes):
+    """Another setting raises, so a stage's cost cannot depend on what it does not."""
+    config = changed_by(preset("default"), changes)
+    result = estimate_run(config, MICRO, 1000, fine_tune=True)
+    assert list(result.stages) == list(STAGES)
+    assert result.seconds["train"] > 0
+    assert result.disk > sum(cost.disk for cost in result.stages.values())
+    assert result.memory > max(cost.memory for cost in result.stages.values())
+
+
+def test_a_cost_that_reads_another_setting_is_refused(monkeypatch):
+    bc = STAGES["bc"]
+    cost = lambda config, _: Cost(config.evaluate.tasks)  # noqa: E731
+    changed = {**STAGES, "bc": dataclasses.replace(bc, cost=cost)}
+    monkeypatch.setattr(estimate, "STAGES", changed)
+    with pytest.raises(UndeclaredError, match=r"cost of 'bc' reads .*evaluate"):
+        estimate_run(preset("tiny"), MICRO, fine_tune=True)
+
+
+def test_branches_take_real_steps_within_their_bound():
+    config = changed_by(preset("small"), {"branch.episodes": 60})
+    work = Workload(MICRO._replace(step=2.0), 1000, max_steps=25, batch_tokens=2048)
+    # Demonstrations of 0.18 x 25 steps: 4 actions at each state, reached step by step.
+    expected = 2.0 * 60 * 4 * 4.5 * 5.5 / 2
+    assert STAGES["branch"].cost(config, work).seconds == pytest.approx(expected)
+    bounded = changed_by(config, {"branch.max_transitions": 500})
+    assert STAGES["branch"].cost(bounded, work).seconds == 2.0 * 500
+    for change in ({"warmstart.method": "bc"}, {"env.id": "", "data.episodes": "e"}):
+        assert STAGES["branch"].cost(changed_by(config, change), work) == Cost()
 
 
 def tiny(**changes):

@@ -178,7 +178,10 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
     assert result["families"].keys() == {"long", "short"}
     table = (root / "table.md").read_text()
     assert table.strip() in out
-    assert out.splitlines()[-1] == f"report:  {root / 'report.html'}"
+    assert out.splitlines()[-2:] == [
+        f"report:  {root / 'report.html'}",
+        f"next:    dreamgym show {root}   dreamgym doctor {root}",
+    ]
     check_report(root)
     for name in POLICIES:
         assert f"| {name} |" in table

@@ -14,6 +14,7 @@ from dreamgym.commands import study
 from dreamgym.config.presets import preset
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module
+from dreamgym.run.cost import Cost
 from dreamgym.run.directory import SCHEMA, RunError
 from dreamgym.run.stage import Late, Stage, StageTable
 from dreamgym.stages.table import STAGES
@@ -42,6 +43,10 @@ episodes = "stages/collect.numbers.episodes"
 [compare_to]
 "no history" = "all"
 """
+
+
+def no_cost(*_):
+    return Cost()
 
 
 def written(tmp_path, text=TEXT):
@@ -233,11 +238,12 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         write_episodes(run.path("test/bc.jsonl"), episodes)
         return {}
 
-    collect = Stage("collect", lambda _: {"episodes": 3})
-    warmstart = Stage("warmstart", lambda _: {}, needs=("collect",))
+    collect = Stage("collect", lambda _: {"episodes": 3}, cost=no_cost)
+    warmstart = Stage("warmstart", lambda _: {}, cost=no_cost, needs=("collect",))
     evaluate = Stage(
         "evaluate/bc",
         play,
+        cost=no_cost,
         needs=("warmstart",),
         reads=("experience.history",),
         writes=("test/bc.jsonl",),
@@ -374,10 +380,17 @@ def confirmed(tmp_path, monkeypatch):
     reads = ("seed", "env", "evaluate")
     table = StageTable(
         [
-            Stage("collect", collect, reads=("seed",), writes=("episodes.jsonl",)),
+            Stage(
+                "collect",
+                collect,
+                cost=no_cost,
+                reads=("seed",),
+                writes=("episodes.jsonl",),
+            ),
             Stage(
                 "evaluate/bc",
                 Late("dreamgym.stages.evaluate", arguments={"policy": "bc"}),
+                cost=no_cost,
                 needs=("collect",),
                 reads=reads,
                 writes=("test/bc.jsonl",),

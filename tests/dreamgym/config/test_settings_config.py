@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import json
+import re
 import typing
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 import dreamgym
 from dreamgym.agent.config import CollectConfig
 from dreamgym.config import describe, overrides, presets, settings, shapes, stages
+from dreamgym.training import monitor
+from worldmodel.experience.base import SAMPLES
+from worldmodel.experience.config import SIGNALS
+from worldmodel.fitting import supervised
 
 ROOT = Path(__file__).parents[3]
 SOURCES = {
@@ -225,3 +230,30 @@ def test_every_setting_has_a_docstring(cls):
 
 NOT_OF_A_RUN = {"ModelConfig", "ModelShape", "MeshConfig"}
 """Not settings of a run: the words of Hugging Face, shapes, the mesh of an option."""
+
+
+def test_the_meaning_of_a_setting_needs_no_source_at_hand():
+    """`dreamgym settings` is read without the code: no file, no name of a constant."""
+    names = {
+        node.id
+        for source in SOURCES.values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Name) and node.id.isupper() and len(node.id) > 3
+    }
+    for setting in describe.settings_of(presets.preset("default")):
+        words = set(re.findall(r"[A-Za-z_]+", setting.text))
+        assert not words & names, setting.name
+        assert ".py" not in setting.text, setting.name
+
+
+def test_numbers_in_the_meaning_of_settings_are_those_of_the_code():
+    texts = {s.name: s.text for s in describe.settings_of(presets.preset("default"))}
+    family = texts["train.monitor.max_family_drop"]
+    assert f"last {monitor.SKILL_WINDOW} updates" in family
+    assert f"{monitor.SURE:g} standard errors" in family
+    assert f"last {monitor.RECENT} updates" in texts["train.monitor.max_kl_ratio"]
+    widening = f"up to {supervised.MAX_WIDENING} times"
+    assert widening in texts["pretrain.fit.row_tokens"]
+    assert all(f'"{name}"' in texts["model"] for name in shapes.MODELS)
+    assert all(f'"{name}"' in texts["uncertainty.signal"] for name in SIGNALS)
+    assert SAMPLES == 3  # "three further replies"

@@ -8,6 +8,7 @@ from dreamgym.evaluation.dream_check import (
     dev_metrics,
     disagrees,
     dream_faults,
+    gap_text,
     scorecard_refusals,
     success_gap,
 )
@@ -52,7 +53,11 @@ def test_success_that_differs_by_chance_or_by_little_is_no_disagreement():
     rare = [endless(t) for t in TASKS[:10]] + real[10:]
     assert disagrees(success_gap(real, rare, seed=0), 0.9, 1.0)
     nobody = [t._replace(error="dream: gone") for t in real]
-    assert disagrees(success_gap(real, nobody, seed=0), 1.0)
+    unknown = success_gap(real, nobody, seed=0)
+    assert disagrees(unknown, 1.0)
+    assert "could be scored in the dream" in gap_text(unknown)
+    assert "none" not in gap_text(unknown)
+    assert "(dreamed minus real -0.833 [" in gap_text(success_gap(real, rare, seed=0))
 
 
 def test_faults_are_named_by_what_differs_between_two_sets_of_episodes():

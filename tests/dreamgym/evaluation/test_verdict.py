@@ -144,7 +144,7 @@ def scored(part, name, mean, count):
         (
             evidence(bc=0.4, curve=[{"informative_groups": x} for x in (0.0, 0.1)]),
             "little signal",
-            "In 5 % of the groups",
+            "ended differently in 5 % of the groups",
             "group_size",
         ),
         (

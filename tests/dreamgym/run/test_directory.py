@@ -61,13 +61,22 @@ def test_a_changed_episodes_file_is_refused(tmp_path):
         Run(tmp_path / "run", config)
 
 
-def test_another_schema_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("dreamgym.run/1", "the last version that reads it is commit 41d68fb"),
+        ("dreamgym.run/9", "another version made it"),
+        (None, "got None: another version made it"),
+    ],
+)
+def test_another_schema_is_refused(tmp_path, schema, message):
     run = Run(tmp_path, TINY)
-    manifest = run.read_json("manifest.json") | {"schema": "dreamgym.run/0"}
+    manifest = run.read_json("manifest.json") | {"schema": schema}
     run.write_json("manifest.json", manifest)
     before = everything(tmp_path)
-    with pytest.raises(RunError, match=rf"dreamgym.run/0.*{SCHEMA}"):
-        Run(tmp_path, TINY)
+    for again in (lambda: Run(tmp_path, TINY), lambda: Run.open(tmp_path)):
+        with pytest.raises(RunError, match=rf"manifest\.json: expected .*{message}"):
+            again()
     assert everything(tmp_path) == before
 
 

@@ -1,15 +1,17 @@
 """Stages declare what they touch: order, keys, and what a body is not given."""
 
 import dataclasses
+import functools
 
 import pytest
 
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
 from dreamgym.run import stage as stage_module
+from dreamgym.run.cost import Cost
 from dreamgym.run.directory import Run
 from dreamgym.run.runner import run_stages
-from dreamgym.run.stage import Stage, StageTable
+from dreamgym.run.stage import StageTable
 from dreamgym.run.view import StageView, UndeclaredError
 from dreamgym.stages.table import POLICIES, STAGES
 
@@ -18,6 +20,9 @@ def nothing(run):
     """Do nothing; really."""
     del run
     return {}
+
+
+Stage = functools.partial(stage_module.Stage, cost=lambda *_: Cost())
 
 
 def chain():
@@ -49,8 +54,8 @@ def test_a_table_knows_order_commands_and_policies():
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ([Stage("a", nothing), Stage("a", nothing)], "'a' stands twice"),
-        ([Stage("a", nothing, needs=("b",))], "'a' stands before 'b'"),
+        ([Stage("a", nothing), Stage("a", nothing)], "'a' is in the table twice"),
+        ([Stage("a", nothing, needs=("b",))], "'a' needs 'b'"),
     ],
 )
 def test_a_table_out_of_order_is_refused(stages, message):

@@ -4,14 +4,14 @@ import io
 import sys
 
 from dreamgym.run.display import make_console
-from dreamgym.run.terminal import PrintableStreams, printable
+from dreamgym.run.terminal import PrintableStreams, escape_controls
 
 EVIL = "\x1b]0;title\x07\x1b[2Jx\x9b31m\x7f\u202e"
 
 
 def test_control_characters_are_shown_as_escapes():
-    assert printable(EVIL) == "\\x1b]0;title\\x07\\x1b[2Jx\\x9b31m\\x7f\\u202e"
-    assert printable("a\tb\r\nc é 漢") == "a\tb\r\nc é 漢"
+    assert escape_controls(EVIL) == "\\x1b]0;title\\x07\\x1b[2Jx\\x9b31m\\x7f\\u202e"
+    assert escape_controls("a\tb\r\nc é 漢") == "a\tb\r\nc é 漢"
 
 
 def test_what_a_command_prints_is_printable(capsys):
@@ -19,10 +19,10 @@ def test_what_a_command_prints_is_printable(capsys):
         print(EVIL)
         print(EVIL, file=sys.stderr)
     out, err = capsys.readouterr()
-    assert out == err == printable(EVIL) + "\n"
+    assert out == err == escape_controls(EVIL) + "\n"
 
 
 def test_what_a_table_prints_is_printable():
     file = io.StringIO()
     make_console(file).print(EVIL, soft_wrap=True)
-    assert file.getvalue().rstrip("\n") == printable(EVIL).replace("\\x07", "")
+    assert file.getvalue().rstrip("\n") == escape_controls(EVIL).replace("\\x07", "")

@@ -200,13 +200,13 @@ def test_what_enriched_the_memory_stands_once_beside_the_checkpoint(
     assert whole.count("\n") == len(memory) - before > 0
     host = next(kept.parent.glob("step_*/host.json"))
     data = json.loads(host.read_text())
-    assert data["remembered"] == whole.count("\n")
+    assert data["memory_additions"] == whole.count("\n")
     # Killed in the next update: after its rows, in the midst of one, before its save.
     kept.write_text(whole + whole.splitlines()[0] + "\n" + '["tas', "utf-8")
     _, again, on = start(tmp_path)
     stop_after(2, on, monkeypatch)
     rows = kept.read_text("utf-8").splitlines(keepends=True)
-    assert "".join(rows[: data["remembered"]]) == whole
+    assert "".join(rows[: data["memory_additions"]]) == whole
     assert len(rows) == len(again) - before
     # One that lost lines says what it misses, and is not gone on with.
     kept.write_text(whole.splitlines(keepends=True)[0], "utf-8")

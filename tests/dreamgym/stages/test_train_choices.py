@@ -64,7 +64,7 @@ def test_an_interrupted_loop_with_all_of_it_goes_on_bit_for_bit(
     run, _, go = start(tmp_path / "whole", ALL, probe=lambda _: {"real_success": 0.5})
     episodes(run)
     policy, whole = go()
-    assert "alarm, update 2: length, reverted" in capsys.readouterr().err
+    assert "alarm, update 2: max_length_ratio, reverted" in capsys.readouterr().err
     assert whole.replay
     numbers = train._numbers(whole)
     assert 0.0 <= numbers["accepted_model"] <= 1.0
@@ -93,9 +93,9 @@ def test_a_halted_loop_says_why_and_keeps_the_policy_before(tmp_path, capsys):
     run, _, go = start(tmp_path, config)
     episodes(run)
     policy, progress = go()
-    assert "stopped before update 1: entropy" in capsys.readouterr().err
+    assert "stopped before update 1: min_entropy" in capsys.readouterr().err
     assert progress.update == 1
-    assert train._numbers(progress)["halted"].startswith("stopped before update 1")
+    assert train._numbers(progress)["stop_reason"].startswith("stopped before update 1")
     assert run.path("policies/dream/config.json").is_file()
     begun = doubles.cloned(doubles.ACTIONS, TASKS)
     assert same(policy.model.params, begun.model.params)
@@ -295,11 +295,13 @@ def test_a_judge_that_cannot_be_asked_is_said_before_anything_is_made(monkeypatc
 
 def test_red_flags_of_skills_are_said_too(capsys):
     pool = run_loop.pool_of(TASKS, LOOP.curriculum)
-    row = {"flags/call_rate": 1.0, "alarm/jump": 1.0, "success": 0.5}
+    row = {"flags/call_rate": 1.0, "alarm/max_kl_ratio": 1.0, "success": 0.5}
     loop_checkpoint._print_alarms(TrainingState(4, None, pool, 0, [row]))
     output = capsys.readouterr().err.splitlines()
     assert output[0] == "red flag, update 4: call_rate"
-    assert output[1].startswith("alarm, update 4: jump (see watch")
+    assert output[1] == (
+        "alarm, update 4: max_kl_ratio (`dreamgym settings max_kl_ratio` explains it)"
+    )
 
 
 def test_what_is_no_gain_in_returns_is_not_put_into_the_theorem(tmp_path, monkeypatch):

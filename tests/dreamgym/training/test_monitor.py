@@ -44,10 +44,10 @@ def test_a_calm_update_raises_no_alarm_and_nobody_looks_without_being_asked():
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("entropy", {"entropy": 0.09}),
-        ("length", {"tokens_per_turn": 8.1}),
-        ("invalid", {"invalid_action_share": 0.51}),
-        ("jump", {"update_kl": 0.051}),
+        ("min_entropy", {"entropy": 0.09}),
+        ("max_length_ratio", {"tokens_per_turn": 8.1}),
+        ("max_invalid_share", {"invalid_action_share": 0.51}),
+        ("max_kl_ratio", {"update_kl": 0.051}),
     ],
 )
 def test_each_sign_has_its_limit(name, change):
@@ -57,24 +57,26 @@ def test_each_sign_has_its_limit(name, change):
         for k, v in change.items()
     }
     near = {
-        "entropy": {"entropy": 0.1},
-        "invalid": {"invalid_action_share": 0.5},
-        "jump": {"update_kl": 0.05},
-        "length": at,
+        "min_entropy": {"entropy": 0.1},
+        "max_invalid_share": {"invalid_action_share": 0.5},
+        "max_kl_ratio": {"update_kl": 0.05},
+        "max_length_ratio": at,
     }[name]
     assert alarms([CALM] * 4, CALM | near, ALL) == []
 
 
 def test_refusals_that_nobody_tells_are_steps_that_change_nothing():
     output = {k: v for k, v in CALM.items() if k != "invalid_action_share"}
-    assert alarms([], output | {"unchanged_state_share": 0.6}, ALL) == ["invalid"]
+    assert alarms([], output | {"unchanged_state_share": 0.6}, ALL) == [
+        "max_invalid_share"
+    ]
     assert alarms([], CALM | {"unchanged_state_share": 0.6}, ALL) == []
 
 
 def test_a_jump_needs_to_know_what_is_usual():
     far = CALM | {"update_kl": 1.0}
     assert alarms([CALM] * 2, far, ALL) == []
-    assert alarms([CALM] * 3, far, ALL) == ["jump"]
+    assert alarms([CALM] * 3, far, ALL) == ["max_kl_ratio"]
     # Updates that learnt nothing are not usual ones.
     assert alarms([CALM, {"success": 1.0}, {"update_kl": 0.0}], far, ALL) == []
 
@@ -84,7 +86,9 @@ def test_the_dream_rises_while_the_real_games_fall():
         return [CALM | {"success": d, "real_success": r} for d, r in pairs]
 
     *before, row = rows((0.3, 0.40), (0.4, 0.45), (0.6, 0.30))
-    assert alarms(before, row, ALL) == ["gap"]  # 0.45 to 0.30, while 0.35 to 0.43
+    assert alarms(before, row, ALL) == [
+        "max_real_drop"
+    ]  # 0.45 to 0.30, while 0.35 to 0.43
     assert alarms(before, row | {"real_success": 0.36}, ALL) == []  # it fell by less
     both = rows((0.6, 0.45), (0.1, 0.2))
     assert alarms(both[:1], both[1], ALL) == []  # the dream fell, too
@@ -94,7 +98,7 @@ def test_the_dream_rises_while_the_real_games_fall():
     (undone,) = rows((0.5, 0.90))
     calm = row | {"real_success": 0.40}
     assert alarms([*before, undone | {"reverted": 1.0}], calm, ALL) == []
-    assert alarms([*before, undone], calm, ALL) == ["gap"]
+    assert alarms([*before, undone], calm, ALL) == ["max_real_drop"]
     # An update without a scored rollout tells nothing: 0.35 stays 0.35.
     blind = [{k: v for k, v in r.items() if k != "success"} for r in (*before, row)]
     assert alarms(before, blind[-1], ALL) == []
@@ -166,7 +170,9 @@ def test_a_family_that_is_forgotten_is_named_though_the_mean_stands():
     """As a run did that won 0.60 and 0.24, then 0.73 and 0.00: alike over both."""
     before, after = [family_row(0.6, 0.3)] * 4, [family_row(0.8, 0.05)] * 4
     assert lost_families([*before, *after], 0.15) == ["box"]
-    assert alarms([*before, *after[1:]], after[0], MonitorConfig()) == ["skill: box"]
+    assert alarms([*before, *after[1:]], after[0], MonitorConfig()) == [
+        "max_family_drop: box"
+    ]
     assert (
         alarms([*before, *after[1:]], after[0], MonitorConfig(max_family_drop=0.0))
         == []

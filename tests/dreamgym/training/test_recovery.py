@@ -26,7 +26,7 @@ def weight_of(state):
 def test_an_alarm_is_said_and_training_goes_on():
     end = loop(watching(min_entropy=2.0))
     assert end.update == 3
-    assert all(row["alarm/entropy"] == 1.0 for row in end.curve)
+    assert all(row["alarm/min_entropy"] == 1.0 for row in end.curve)
     start = weight_of(updater().learner.init())
     assert weight_of(end.policy) == pytest.approx(start + 3.0)
     assert "reverted" not in end.curve[0]
@@ -37,7 +37,7 @@ def test_an_alarm_is_said_and_training_goes_on():
 def test_an_alarm_stops_training_before_its_update():
     end = loop(watching(min_entropy=2.0, response="stop"))
     assert end.update == 1
-    assert "update 1: entropy" in end.stop_reason
+    assert "update 1: min_entropy" in end.stop_reason
     assert weight_of(end.policy) == weight_of(updater().learner.init())
 
 

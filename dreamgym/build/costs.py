@@ -1,0 +1,80 @@
+"""Parts of what stages cost: real games, rollouts of a loop, answers of a server.
+
+The multiples of an update were measured on runs of the presets (docs/LOG.md, 2026-11-21
+and 22: models of 1 to 2 M parameters on 2 CPU cores); elsewhere they are a guess.
+"""
+
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
+from dreamgym.training.config import LoopConfig
+from worldmodel.experience.base import SAMPLES
+
+GAME = 0.25
+"""Updates of the fit that the actions of a policy in a real game take."""
+
+DREAMED_STEP = 1.1 / 16
+"""Updates of the fit that a step takes which a rollout in the dream may have."""
+
+UNCACHED = 0.6
+"""Share of the steps that a rollout may have whose question was not asked before."""
+
+TRANSITION_BYTES = 730
+"""Bytes of a transition in an episodes file."""
+
+
+def game_seconds(workload: Workload) -> float:
+    """Return the seconds of a real game that a policy plays."""
+    actions = GAME * workload.timings.update
+    return actions + workload.episode_steps * workload.timings.step
+
+
+def games_cost(workload: Workload, games: int, *, policy: bool = True) -> Cost:
+    """Return the cost of recorded real games of a policy, or of a scripted one."""
+    steps = games * workload.episode_steps
+    seconds = steps * workload.timings.step
+    if policy:
+        seconds = games * game_seconds(workload)
+    return Cost(seconds, disk=TRANSITION_BYTES * steps)
+
+
+def dev_games(config: RunConfig) -> int:
+    """Return the real dev games of one comparison of policies; 0 where none is made."""
+    monitor = config.train.monitor
+    return monitor.real_eval_tasks * bool(config.env.id and monitor.real_eval_every)
+
+
+def loop_steps(loop: LoopConfig, max_steps: int) -> int:
+    """Return the steps that the rollouts of a loop may take.
+
+    Of the groups that may be drawn again, half are counted.
+    """
+    tasks = loop.tasks_per_update * (1 + loop.max_resample_rounds / 2)
+    rollouts = (tasks + loop.forks_per_update) * loop.group_size
+    steps = round(loop.updates * rollouts * max_steps)
+    return min(steps, loop.max_transitions) if loop.max_transitions else steps
+
+
+def loop_memory(loop: LoopConfig, workload: Workload) -> float:
+    """Return the bytes that a loop needs.
+
+    There are the experience model, the policy now, before and as it began, two moments,
+    a gradient, and several arrays of logits.
+    """
+    tokens = loop.update.batch_rows * loop.update.row_tokens
+    logits = 4.0 * tokens * workload.timings.vocabulary
+    scratch = workload.timings.scratch * tokens / workload.batch_tokens
+    return 7 * workload.model_bytes + 5 * logits + scratch
+
+
+def answers_per_query(config: RunConfig) -> int:
+    """Return the answers of a server to one question; 0 if no server is asked."""
+    if config.server is None:
+        return 0
+    return 1 + SAMPLES * (config.uncertainty.signal == "self_consistency")
+
+
+def dream_cost(config: RunConfig, workload: Workload, steps: float | int) -> Cost:
+    """Return the cost of steps that rollouts in the dream may have."""
+    answers = UNCACHED * answers_per_query(config) * steps
+    seconds = DREAMED_STEP * steps * workload.timings.update
+    return Cost(seconds + answers * workload.timings.answer, answers=answers)
