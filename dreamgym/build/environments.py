@@ -1,6 +1,7 @@
 """Real environments of a run, and the test tasks that policies play there."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -162,6 +163,23 @@ def training_tasks(run: Run, collected: Sequence[Task], fresh: int) -> list[Task
         listed = base.tasks_of(env, name, "train", len(tasks) + fresh)
         others = [t for t in listed if t.id not in collected_ids][:fresh]
         return [*tasks, *base.begin_all(env, others)]
+
+
+def dreamable_tasks(tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks that a dream can begin; says how many it cannot.
+
+    Raises:
+      RunError: none of them has a first state.
+    """
+    startable = [t for t in tasks if t.initial_state]
+    if not startable:
+        raise RunError("no task to dream of: all recorded episodes begin empty")
+    if num_excluded := len(tasks) - len(startable):
+        print(
+            f"{num_excluded} tasks begin with an empty state and are not dreamed of",
+            file=sys.stderr,
+        )
+    return startable
 
 
 def play_dev_tasks(

@@ -13,6 +13,7 @@ from dreamgym.config.overrides import changed_by, flat
 from dreamgym.config.presets import (
     PRESETS,
     for_pretrained,
+    for_server,
     preset,
     with_algorithm,
     with_fits,
@@ -328,6 +329,8 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     config = changed_by(config, _of_options(args, file))
     if args.server is not None or args.server_model or args.server_key_env:
         config = dataclasses.replace(config, server=server_of(args))
+    if config.server is not None and "expert_iteration.rounds" not in file:
+        config = for_server(config, config.server)
     config = change_settings(config, args)
     if config.env.id:
         parse_spec(config.env.id)

@@ -110,6 +110,8 @@ def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:
     pairs = [
         ("dream", "warmstart"),
         ("dream", "bc"),
+        ("dream", "expert_iteration"),
+        ("expert_iteration", "warmstart"),
         ("warmstart", "bc"),
         ("s2r", "real_only"),
         ("s2r", "real_only_total"),

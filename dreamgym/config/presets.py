@@ -17,8 +17,10 @@ from dreamgym.config.stages import (
     DreamCheckConfig,
     EnvConfig,
     EvaluateConfig,
+    ExpertIterationConfig,
     FidelityConfig,
     PretrainConfig,
+    ServerConfig,
     TrainConfig,
     TransferConfig,
 )
@@ -77,6 +79,9 @@ def tiny() -> RunConfig:
         branch=BranchConfig(episodes=4),
         # Every stage is to run: no dream of this size is worth to train in.
         dream_check=DreamCheckConfig(force=True),
+        expert_iteration=ExpertIterationConfig(
+            rounds=1, tasks=8, rollouts_per_task=1, fresh_tasks=8
+        ),
         train=TrainConfig(
             **loop, monitor=MonitorConfig(real_eval_every=1, real_eval_tasks=4)
         ),
@@ -95,6 +100,7 @@ def default() -> RunConfig:
         preset="default",
         pretrain=PretrainConfig(fit=_fit(1500, every=375, context=0.2)),
         bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
+        expert_iteration=ExpertIterationConfig(rounds=2),
         train=TrainConfig(updates=10, tasks_per_update=12, monitor=MONITOR),
         transfer=TransferConfig(
             updates=100, tasks_per_update=12, real_transitions=1500
@@ -122,6 +128,7 @@ def small() -> RunConfig:
         fidelity=FidelityConfig(transitions=1000),
         bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
         branch=BranchConfig(episodes=100),
+        expert_iteration=ExpertIterationConfig(rounds=3),
         train=TrainConfig(updates=30, monitor=MONITOR),
         transfer=TransferConfig(updates=200, real_transitions=6000),
         evaluate=EvaluateConfig(tasks=320),
@@ -166,6 +173,16 @@ def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
     return dataclasses.replace(
         config, train=_gentle(config.train), transfer=_gentle(config.transfer)
     )
+
+
+def for_server(config: RunConfig, server: ServerConfig) -> RunConfig:
+    """Return the run with a chat server as its dream.
+
+    Expert iteration is off: its rounds would ask the server tens of thousands of
+    questions. `expert_iteration.rounds` turns it on.
+    """
+    off = dataclasses.replace(config.expert_iteration, rounds=0)
+    return dataclasses.replace(config, server=server, expert_iteration=off)
 
 
 def _gentle(loop: Loop) -> Loop:

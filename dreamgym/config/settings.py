@@ -13,6 +13,7 @@ from dreamgym.config.stages import (
     DreamCheckConfig,
     EnvConfig,
     EvaluateConfig,
+    ExpertIterationConfig,
     FidelityConfig,
     MemoryConfig,
     PretrainConfig,
@@ -58,6 +59,7 @@ class RunConfig:
     branch: BranchConfig = BranchConfig()
     warmstart: WarmstartConfig = WarmstartConfig()
     dream_check: DreamCheckConfig = DreamCheckConfig()
+    expert_iteration: ExpertIterationConfig = ExpertIterationConfig()
     train: TrainConfig
     transfer: TransferConfig
     evaluate: EvaluateConfig = EvaluateConfig()

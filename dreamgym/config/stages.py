@@ -167,6 +167,46 @@ class DreamCheckConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpertIterationConfig:
+    """Imitation of what the policy wins in the dream, before reinforcement learning.
+
+    Expert iteration (arXiv:1705.08439; STaR, arXiv:2203.14465). Its only real steps are
+    those of the dev games that choose between its policy and the warm start.
+    """
+
+    rounds: int = 0
+    """Rounds of rollouts in the dream and a fit to what was won so far; 0 leaves the
+    policy as it is. Without effect in an environment that is not deterministic, where
+    what was won may have been lucky."""
+    tasks: int = 600
+    """Tasks that are drawn for each round, at most."""
+    rollouts_per_task: int = 2
+    """Episodes that are dreamed of each of these tasks."""
+    fresh_tasks: int = 600
+    """Train tasks, at most, of which nothing was collected, and which are dreamed of
+    next to the collected ones; each costs a reset of the real environment, for its
+    first state. 0 takes none."""
+    temperature: float = 1.0
+    """Sampling temperature of the policy in these rollouts."""
+    epochs: int = 4
+    """How often a fit reads each imitated step."""
+
+    def __post_init__(self):
+        if min(self.rounds, self.fresh_tasks) < 0:
+            raise ValueError(
+                "rounds and fresh_tasks must be >= 0, got "
+                f"{self.rounds} and {self.fresh_tasks}"
+            )
+        if min(self.tasks, self.rollouts_per_task, self.epochs) < 1:
+            raise ValueError(
+                "tasks, rollouts_per_task and epochs must be >= 1, got "
+                f"{self.tasks}, {self.rollouts_per_task} and {self.epochs}"
+            )
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be >= 0, got {self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FidelityConfig:
     """The scorecard of the experience model."""
 

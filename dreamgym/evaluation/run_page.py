@@ -21,6 +21,7 @@ POLICIES = {
     "untrained": "the initial policy, a control",
     "bc": "behaviour cloning of demonstrations",
     "warmstart": "after early experience; the dream begins here",
+    "expert_iteration": "after imitating what it won in the dream",
     "dream": "trained in the dream",
     "s2r": "trained in the dream, then fine-tuned in reality",
     "real_only": "trained in reality alone, with the fine-tuning's budget",

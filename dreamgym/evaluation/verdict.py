@@ -25,6 +25,16 @@ LOW_EXPERT = 0.9
 FEW_GAMES = 100
 
 
+_START = {"expert_iteration": "warmstart", "train": "expert_iteration"}
+"""The policy that a stage begins at, and keeps where it did not help."""
+_MAKERS = {
+    "expert_iteration_minus_warmstart": ("expert_iteration",),
+    "dream_minus_expert_iteration": ("train",),
+    "dream_minus_warmstart": ("expert_iteration", "train"),
+}
+"""The stages between two policies that are compared."""
+
+
 class Cause(NamedTuple):
     """A likely cause of a disappointing run: what is the case, what to change."""
 
@@ -120,16 +130,21 @@ def training_sentences(evidence: Evidence) -> list[str]:
     paired = evidence.results.get("paired", {})
     for key, what in (
         ("warmstart_minus_bc", "Early experience"),
+        ("expert_iteration_minus_warmstart", "Imitating what was won in the dream"),
+        ("dream_minus_expert_iteration", "Trust-region updates in the dream"),
         ("dream_minus_warmstart", "Training in the dream"),
         ("s2r_minus_dream", "Fine-tuning in the real environment"),
     ):
-        if key == "dream_minus_warmstart" and (
-            evidence.number("train", "kept") == "warmstart"
-        ):
+        makers = _MAKERS.get(key, ())
+        if makers and all(evidence.number(s, "kept") == _START[s] for s in makers):
             continue  # one policy under two names
         if key in paired and paired[key]["mean"] is not None:
             out.append(_change(what, paired[key]))
-    for stage, name in (("warmstart", "The warm start"), ("train", "The dream policy")):
+    for stage, name in (
+        ("warmstart", "The warm start"),
+        ("expert_iteration", "Expert iteration"),
+        ("train", "The dream policy"),
+    ):
         if note := evidence.number(stage, "note"):
             out.append(f"{name}: {note}.")
     return out

@@ -18,11 +18,8 @@ from dreamgym.build.costs import (
     loop_memory,
     loop_steps,
 )
-from dreamgym.build.environments import (
-    dreamed_dev_games,
-    play_dev_games,
-    plays_dev_games,
-)
+from dreamgym.build.dev_choice import compare_with_start
+from dreamgym.build.environments import dreamable_tasks, play_dev_games
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, uncertainty_gate
 from dreamgym.build.loop import real_evaluation, reinforce
@@ -33,17 +30,18 @@ from dreamgym.envs.base import LOW_CONFIDENCE
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import bounds
 from dreamgym.evaluation.dream_check import dev_metrics
-from dreamgym.evaluation.statistics import success_change
 from dreamgym.rewards.config import RewardConfig
 from dreamgym.run.cost import Cost, Workload
-from dreamgym.run.directory import Run, RunError
+from dreamgym.run.directory import Run
 from dreamgym.training import TrainingState
 from dreamgym.training.metrics import training_note
 from dreamgym.training.monitor import best_row
-from dreamgym.training.selection import destroyed_families, is_no_worse
 from worldmodel import fidelity
-from worldmodel.data.records import Episode, Task
+from worldmodel.data.records import Episode
 from worldmodel.experience.base import CachingExperienceModel
+
+START = "expert_iteration"
+"""The policy that training begins at."""
 
 UNPROMISED = (
     "Theorem 1 says nothing of this update: its gain needs advantages in units of the "
@@ -102,11 +100,11 @@ def _has_other_rewards(config: RunConfig) -> bool:
 
 
 def body(run: Run) -> dict[str, Any]:
-    """Train from the warm start in the dream; write policies/dream.
+    """Train in the dream from the policy of expert iteration; write policies/dream.
 
     Nothing is trained if the stage dream_check found the dream wrong about the warm
-    start. The trained policy is kept if it is no worse than the warm start on real dev
-    tasks or, without an environment, in the dream; else the warm start is kept.
+    start. The trained policy is kept if it is no worse than where it began on real dev
+    tasks or, without an environment, in the dream; else the first policy is kept.
 
     Answers of a chat server are cached on disk, so that an interrupted update is
     repeated without new requests; if the server stops answering the stage stops. With
@@ -126,7 +124,7 @@ def body(run: Run) -> dict[str, Any]:
 def _train_in_environment(run: Run) -> dict[str, Any]:
     """The control: as many updates of the same loop on the real environment."""
     train_episodes, _ = read(run)
-    warm, envs = load_policy(run, "warmstart"), environments.real_envs(run)
+    start, envs = load_policy(run, START), environments.real_envs(run)
     tasks = environments.training_tasks(
         run, [e.task for e in train_episodes], run.config.train.fresh_tasks
     )
@@ -135,17 +133,17 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
             _, progress = reinforce(
                 run,
                 "dream",
-                warm,
-                warm,
+                start,
+                start,
                 envs,
                 tasks,
                 run.config.train,
                 probe=probe,
-                baseline=run.numbers("dream_check").get("real"),
+                baseline=_start_metrics(run).get("real"),
             )
     finally:
         envs.close()
-    choice = _choose(run, progress, warm)
+    choice = _choose(run, progress, start)
     run.drop("checkpoints/dream")
     return _with_note(_numbers(progress) | choice)
 
@@ -153,9 +151,9 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
 def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, Any]:
     train_episodes, dev = read(run)
     run_experience.check_confidence(run, experience, dev)
-    warm = load_policy(run, "warmstart")
+    start = load_policy(run, START)
     loop = run.config.train
-    tasks = _dreamable(
+    tasks = dreamable_tasks(
         environments.training_tasks(
             run, [e.task for e in train_episodes], loop.fresh_tasks
         )
@@ -170,16 +168,16 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
         _, progress = reinforce(
             run,
             "dream",
-            warm,
-            warm,
+            start,
+            start,
             envs,
             tasks,
             loop,
             experience=experience,
             probe=probe,
-            baseline=run.numbers("dream_check").get("real"),
+            baseline=_start_metrics(run).get("real"),
         )
-    choice = _choose(run, progress, warm, experience)
+    choice = _choose(run, progress, start, experience)
     run.write_json("bound.json", _lower_bound(run, experience, dev, progress.curve))
     run.drop("checkpoints/dream")  # until here a kill costs no update
     numbers = {
@@ -200,12 +198,12 @@ def _with_note(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _not_trained(run: Run, reason: str) -> dict[str, Any]:
-    """Leave the policy as the warm start, and say why."""
-    save_policy(run, "dream", load_policy(run, "warmstart"))
+    """Leave the policy where it began, and say why."""
+    save_policy(run, "dream", load_policy(run, START))
     run.write_json("bound.json", None)
-    note = f"not trained, so it is the warm start: {reason}"
+    note = f"not trained, so it is where it began: {reason}"
     print(f"train: {note} (dream_check.force trains all the same)", file=sys.stderr)
-    return {"updates": 0, "kept": "warmstart", "note": note}
+    return {"updates": 0, "kept": START, "note": note}
 
 
 def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any]:
@@ -224,60 +222,31 @@ def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any]:
 def _choose(
     run: Run,
     progress: TrainingState,
-    warm: Policy,
+    start: Policy,
     experience: CachingExperienceModel | None = None,
 ) -> dict[str, Any]:
-    """Keep what was trained where it is no worse than the warm start; say what is kept.
+    """Keep what was trained where it is no worse than where it began; say what is kept.
 
     By real dev games, else by success in the dream with a margin.
     """
-    check = run.numbers("dream_check")
-    if plays_dev_games(run):
-        before, where = check.get("real", {}), "real dev games"
-        after = _dev_metrics_of(run, progress)
-        better = is_no_worse(after, before)
-    elif experience is not None:
-        before, where = check.get("dreamed", {}), "dev tasks in the dream"
-        dreamed = dreamed_dev_games(run, experience, load_policy(run, "dream"))
-        after = dev_metrics(dreamed)
-        margin = run.config.dream_check.margin
-        better = (
-            "real_success" in after
-            and after["real_success"] > before.get("real_success", 0.0) + margin
-        )
-    else:
-        return {}
-    rates = {
-        "dev_success_before": before.get("real_success"),
-        "dev_success_after": after.get("real_success"),
-    }
-    if better:
-        return rates | {"kept": "dream"}
-    save_policy(run, "dream", warm)
-    destroyed = destroyed_families(after, before)
-    change = success_change(
-        rates["dev_success_after"], rates["dev_success_before"], destroyed
+    choice = compare_with_start(
+        run,
+        "dream",
+        load_policy(run, "dream"),
+        _start_metrics(run),
+        START,
+        experience,
+        real_metrics=lambda: _dev_metrics_of(run, progress),
     )
-    note = f"training did not help, so it is the warm start: of the {where} {change}"
-    print(f"train: {note}", file=sys.stderr)
-    return rates | {"kept": "warmstart", "choice": note}
+    if not choice.better:
+        save_policy(run, "dream", start)
+    return choice.numbers
 
 
-def _dreamable(tasks: Sequence[Task]) -> list[Task]:
-    """Tasks that a dream can begin: the others are left out, which is said.
-
-    Raises:
-      RunError: none of them has a first state.
-    """
-    startable = [t for t in tasks if t.initial_state]
-    if not startable:
-        raise RunError("no task to dream of: all recorded episodes begin empty")
-    if num_excluded := len(tasks) - len(startable):
-        print(
-            f"train: {num_excluded} tasks begin with an empty state: left out",
-            file=sys.stderr,
-        )
-    return startable
+def _start_metrics(run: Run) -> dict[str, Any]:
+    """Return the metrics on dev tasks of the policy where training begins."""
+    numbers = run.numbers(START)
+    return {k: numbers[k] for k in ("real", "dreamed") if k in numbers}
 
 
 def _numbers(progress: TrainingState) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""The choice between a trained policy and the one that its training began at."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dreamgym.agent.policy import Policy
+from dreamgym.build.environments import (
+    dreamed_dev_games,
+    play_dev_games,
+    plays_dev_games,
+)
+from dreamgym.evaluation.dream_check import dev_metrics
+from dreamgym.evaluation.statistics import success_change
+from dreamgym.run.directory import Run
+from dreamgym.training.selection import destroyed_families, is_no_worse
+from worldmodel.experience.base import CachingExperienceModel
+
+Metrics = Mapping[str, Any]
+
+
+class Choice(NamedTuple):
+    """Whether the trained policy is kept, what a marker says of it, and its metrics.
+
+    `metrics` has the metrics of the kept policy on dev tasks, `real` and `dreamed` as
+    far as they are known.
+    """
+
+    better: bool
+    numbers: dict[str, Any]
+    metrics: dict[str, Metrics]
+
+
+def compare_with_start(
+    run: Run,
+    name: str,
+    policy: Policy,
+    start: Mapping[str, Metrics],
+    start_name: str,
+    experience: CachingExperienceModel | None,
+    real_metrics: Callable[[], Metrics] | None = None,
+) -> Choice:
+    """Compare the policy `name` with the policy `start_name`, where it began.
+
+    By real dev games, where it must be no worse; without an environment by success in
+    the dream, which must have risen by `dream_check.margin`. With neither, the trained
+    policy is kept.
+
+    Args:
+      start: the metrics of the policy it began at, `real` and `dreamed`.
+      real_metrics: returns the metrics of real dev games, where they were played
+        already; else they are played.
+    """
+    if plays_dev_games(run):
+        side, where, before = "real", "real dev games", start.get("real", {})
+        if real_metrics is None:
+            after: Metrics = dev_metrics(play_dev_games(run, name, policy))
+        else:
+            after = real_metrics()
+        better = is_no_worse(after, before)
+    elif experience is not None:
+        side, where = "dreamed", "dev tasks in the dream"
+        before = start.get("dreamed", {})
+        after = dev_metrics(dreamed_dev_games(run, experience, policy))
+        threshold = before.get("real_success", 0.0) + run.config.dream_check.margin
+        better = after.get("real_success", 0.0) > threshold
+    else:
+        return Choice(True, {}, dict(start))
+    rates = {
+        "dev_success_before": before.get("real_success"),
+        "dev_success_after": after.get("real_success"),
+    }
+    if better:
+        return Choice(True, rates | {"kept": name}, {**start, side: after})
+    change = success_change(
+        rates["dev_success_after"],
+        rates["dev_success_before"],
+        destroyed_families(after, before),
+    )
+    note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
+    print(f"{name}: {note}", file=sys.stderr)
+    return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
