@@ -304,14 +304,15 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "STAGES", StageTable(map(marked, STAGES.values())))
     roots = []
-    trained = ["warmstart", "dream_check", "train"]
+    in_dream = ["dream_check", "expert_iteration", "train"]
+    trained = ["warmstart", *in_dream]
     policies = ["bc", "branch", *trained]
     fitted = ["pretrain", "ensemble", "fidelity", "reward_model", *policies]
     expected = {
         "all": ["collect", *fitted],
         # The threshold of confidence is measured on dev answers.
-        "gate": ["fidelity", "dream_check", "train"],
-        "members": ["ensemble", "fidelity", "dream_check", "train"],
+        "gate": ["fidelity", *in_dream],
+        "members": ["ensemble", "fidelity", *in_dream],
         "less history": fitted,
         "more experts": policies,
         "other start": policies,

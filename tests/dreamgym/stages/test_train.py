@@ -12,6 +12,7 @@ from curriculum.config import CurriculumConfig
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import loop as run_loop
 from dreamgym.build import loop_checkpoint
+from dreamgym.build.environments import dreamable_tasks
 from dreamgym.build.models import (
     MAX_ACTION_TOKENS,
     action_token_budget,
@@ -24,7 +25,6 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.tracking import FILE, read_metrics
-from dreamgym.stages.train import _dreamable
 from tests import doubles, helpers
 from worldmodel.experience.base import CachingExperienceModel, Prediction
 from worldmodel.memory import ReplayMemory
@@ -277,7 +277,7 @@ def test_the_room_for_actions_is_that_of_the_longest_that_won(tmp_path):
 
 def test_tasks_that_begin_with_nothing_are_not_dreamed(capsys):
     bare = dataclasses.replace(TASKS[0], id="bare", initial_state=())
-    assert _dreamable([bare, *TASKS[1:3]]) == list(TASKS[1:3])
+    assert dreamable_tasks([bare, *TASKS[1:3]]) == list(TASKS[1:3])
     assert "1 tasks begin with an empty state" in capsys.readouterr().err
     with pytest.raises(RunError, match="no task to dream of"):
-        _dreamable([bare])
+        dreamable_tasks([bare])

@@ -191,7 +191,7 @@ def test_the_same_loop_runs_in_the_real_environment(tmp_path):
     some = episodes(run)
     warm = doubles.cloned(doubles.ACTIONS, [e.task for e in some])
     run.config = dataclasses.replace(run.config, policy=warm.config)
-    save_policy(run, "warmstart", warm)
+    save_policy(run, "expert_iteration", warm)
     numbers = run.stage("train", lambda: train._train_in_environment(run))["numbers"]
     assert numbers["updates"] == 1
     assert numbers["real_transitions"] >= 16

@@ -1,0 +1,159 @@
+"""Expert iteration in the dream: what is imitated, what is kept, and a control."""
+
+import dataclasses
+
+import pytest
+
+from dreamgym.config.presets import preset
+from dreamgym.config.stages import ExpertIterationConfig
+from dreamgym.run.directory import Run
+from dreamgym.stages import expert_iteration
+from tests import doubles
+from worldmodel.data.records import read_episodes, write_episodes
+from worldmodel.fitting.config import FitConfig, OptimizerConfig
+from worldmodel.memory import ReplayMemory
+
+SHOWN = doubles.tasks("train")[:8]
+"""Tasks with a real demonstration."""
+
+
+class NoWin(doubles.Known):
+    """The corridor, but the coin is never there: the control."""
+
+    def predict(self, queries):
+        return [
+            p._replace(reward=0.0, outcome="lose") if p.outcome == "win" else p
+            for p in super().predict(queries)
+        ]
+
+
+def corridor(
+    folder, monkeypatch, *, world=doubles.Known, deterministic=True, **changes
+):
+    """A run up to the check of its dream, whose warm start says any word at first."""
+    config = preset("tiny", {"env.id": "tests.doubles:Corridor", "evaluate.tasks": 30})
+    c = ExpertIterationConfig(
+        rounds=2, tasks=60, rollouts_per_task=3, fresh_tasks=60, epochs=30
+    )
+    fit = FitConfig(
+        steps=10,
+        batch_rows=2,
+        row_tokens=64,
+        eval_every=10,
+        optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
+    )
+    config = dataclasses.replace(
+        config,
+        bc=dataclasses.replace(config.bc, fit=fit),
+        expert_iteration=dataclasses.replace(c, **changes),
+    )
+    run = Run(folder, config)
+    write_episodes(run.path("episodes.jsonl"), [doubles.expert(t) for t in SHOWN])
+    dev = doubles.tasks("dev")[:2]
+    write_episodes(run.path("dev.jsonl"), [doubles.expert(t) for t in dev])
+    warm = doubles.cloned(doubles.ACTIONS, SHOWN)
+    start = {"real_success": 0.1, "real_return": 0.1}
+    numbers = {"refused": "", "forced": False, "real": start, "dreamed": start}
+    run.mark("collect", {"deterministic": deterministic, "max_episode_steps": 14})
+    run.mark("dream_check", numbers)
+    initial = doubles.policy(action_tokens=6)
+    for name, value in (
+        ("load_policy", lambda *_: warm),
+        ("initial_policy", lambda *_: initial),
+        ("load_experience", lambda *_, **__: world(ReplayMemory())),
+    ):
+        monkeypatch.setattr(expert_iteration, name, value)
+    return run
+
+
+def saved(run):
+    return Run.open(run.root).path("policies/expert_iteration")
+
+
+def test_what_is_won_in_the_dream_is_imitated_and_pays(tmp_path, monkeypatch):
+    run = corridor(tmp_path, monkeypatch)
+    numbers = expert_iteration.body(run)
+    assert numbers["kept"] == "expert_iteration"
+    assert numbers["real_demonstrations"] == len(SHOWN)
+    first, last = numbers["dreamed_demonstrations"]
+    assert 0 < first <= last
+    # Plays that a uniform choice among three words wins in 14 steps: about a third.
+    assert numbers["real"]["real_success"] > numbers["dev_success_before"] + 0.2
+    demonstrations = read_episodes(run.path("expert_iteration.jsonl"))
+    assert len(demonstrations) == last
+    shown = {t.id for t in SHOWN}
+    assert not shown & {e.task.id for e in demonstrations}
+    assert {e.task.split for e in demonstrations} == {"train"}
+    for e in demonstrations:  # without a detour, and won
+        states = [t.state for t in e.transitions]
+        assert len(set(states)) == len(states)
+        assert e.transitions[-1].success
+    assert not run.path("checkpoints/expert_iteration").exists()
+
+
+def test_a_dream_that_is_never_won_leaves_the_warm_start(tmp_path, monkeypatch):
+    run = corridor(tmp_path, monkeypatch, world=NoWin)
+    numbers = expert_iteration.body(run)
+    assert numbers["kept"] == "warmstart"
+    assert numbers["dreamed_demonstrations"] == [0, 0]
+    assert "won in no further task" in numbers["note"]
+    assert numbers["real"]["real_success"] == 0.1  # of the warm start, as it was
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"rounds": 0}, "status"), ({"deterministic": False}, "note")],
+)
+def test_nothing_is_dreamed_where_it_is_off_or_wins_are_luck(
+    tmp_path, monkeypatch, changes, expected
+):
+    run = corridor(tmp_path, monkeypatch, **changes)
+    monkeypatch.setattr(expert_iteration, "_iterate", None)  # would fail if called
+    numbers = expert_iteration.body(run)
+    assert (numbers["kept"], numbers["rounds"]) == ("warmstart", 0)
+    assert expected in numbers
+
+
+def test_a_refused_dream_is_not_imitated(tmp_path, monkeypatch):
+    run = corridor(tmp_path, monkeypatch)
+    monkeypatch.setattr(expert_iteration, "_iterate", None)
+    run.mark("dream_check", {"refused": "ends are missing", "forced": False})
+    assert "ends are missing" in expert_iteration.body(run)["note"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_stage_goes_on_to_the_same_policy(tmp_path, monkeypatch):
+    whole = corridor(tmp_path / "whole", monkeypatch)
+    numbers = expert_iteration.body(whole)
+    run = corridor(tmp_path / "two", monkeypatch)
+    rollouts, played = expert_iteration.rollout, []
+
+    def interrupted(*args, **kwargs):
+        played.append(kwargs["source"])
+        if len(played) == 2:
+            raise KeyboardInterrupt
+        return rollouts(*args, **kwargs)
+
+    monkeypatch.setattr(expert_iteration, "rollout", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        expert_iteration.body(run)
+    again = expert_iteration.body(run)
+    assert played == [f"expert_iteration-{i}" for i in (1, 2, 2)]
+    assert again == numbers
+    one, other = (saved(r) / "model.safetensors" for r in (whole, run))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_policy_that_got_worse_on_real_dev_games_is_not_kept(tmp_path, monkeypatch):
+    run = corridor(tmp_path, monkeypatch)
+    perfect = {"real_success": 1.0, "real_return": 1.0}
+    run.mark(
+        "dream_check", {"refused": "", "forced": False, "real": perfect, "dreamed": {}}
+    )
+    # Half a fit: it says `go right` too often to win everywhere.
+    config = dataclasses.replace(run.config.expert_iteration, epochs=1)
+    run.config = dataclasses.replace(run.config, expert_iteration=config)
+    numbers = expert_iteration.body(run)
+    assert numbers["kept"] == "warmstart"
+    assert numbers["real"] == perfect
+    assert "did not help" in numbers["choice"]
