@@ -60,6 +60,7 @@ def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
         "reward_false_positives": scorecard["reward"]["false_positives"]["mean"],
         "near_misses_rewarded": scorecard["reward"]["near_misses"]["mean"],
         "ends_found": scorecard["done"]["recall"]["mean"],
+        "instruction_agreement": scorecard["instruction"]["agree"]["mean"],
         "success_agreement": scorecard["open_loop"]["outcomes"]["agree"]["mean"],
         **run_chat.server_usage(experience),
     }

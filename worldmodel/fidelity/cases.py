@@ -128,6 +128,16 @@ def sample_cases(
     ]
 
 
+def reveals(episodes: Sequence[Episode]) -> list[Case]:
+    """Return every distinct case of the kind `reveal`, as sample_cases judges it."""
+    outcomes = _outcomes(episodes)
+    cases = (
+        _case(e, step, 1.0, outcomes, None)
+        for e, step in distinct_cases(episodes).values()
+    )
+    return [case for case in cases if case.kind == "reveal"]
+
+
 def allocate(sizes: Sequence[int], limit: int) -> list[int]:
     """Return the number of cases of each stratum, at most `limit` in all.
 

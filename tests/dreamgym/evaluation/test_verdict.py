@@ -128,6 +128,23 @@ def scored(part, name, mean, count):
         ),
         (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
         (
+            evidence(
+                bc=0.4,
+                fidelity=SOUND
+                | {
+                    "instruction": {
+                        "agree": {"mean": 0.6, "count": 80},
+                        "shown": {"mean": 0.25, "count": 40},
+                        "elsewhere": {"mean": 0.05, "count": 40},
+                        "words": ["coin"],
+                    }
+                },
+            ),
+            "ignored instruction",
+            "(coin) is there, it shows it in 25 % of 40 reveals, and in 5 % of 40",
+            "pretrain.fit.steps",
+        ),
+        (
             with_stage(
                 dream_check={"disagrees": True, "sentence": "the dream is wrong"}
             ),
@@ -194,4 +211,4 @@ def test_every_cause_is_checked_by_hand_here():
         for n, f in vars(module).items()
         if getattr(f, "__annotations__", {}).get("return") == (module.Cause | None)
     ]
-    assert len(checks) == 10
+    assert len(checks) == 11
