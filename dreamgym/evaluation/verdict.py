@@ -142,6 +142,9 @@ def training_sentences(evidence: Evidence) -> list[str]:
             continue  # one policy under two names
         if key in paired and paired[key]["mean"] is not None:
             out.append(_change(what, paired[key]))
+    remedy = evidence.number("dream_check", "remedy")
+    if remedy and remedy["helped"]:
+        out.append(f"The dream was refitted before training, because {_cause(remedy)}.")
     for stage, name in (
         ("warmstart", "The warm start"),
         ("expert_iteration", "Expert iteration"),
@@ -150,6 +153,11 @@ def training_sentences(evidence: Evidence) -> list[str]:
         if note := evidence.number(stage, "note"):
             out.append(f"{name}: {note}.")
     return out
+
+
+def _cause(remedy: Mapping[str, Any]) -> str:
+    """Return why a dream was refitted, without the details of its episodes."""
+    return str(remedy["before"]).split(": ")[0]
 
 
 def _change(what: str, difference: Mapping[str, Any]) -> str:

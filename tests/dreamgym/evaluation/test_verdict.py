@@ -205,6 +205,17 @@ def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
     assert [line[:2] for line in text.splitlines()[-3:]] == ["1.", "2.", "3."]
 
 
+def test_a_refit_that_mended_the_dream_is_said():
+    before = "only 8 % of 40 ends are found; the dream is wrong: episodes are won"
+    for helped in (True, False):
+        some = with_stage(dream_check={"remedy": {"before": before, "helped": helped}})
+        sentences = [s for s in training_sentences(some) if "refitted" in s]
+        assert sentences == helped * [
+            "The dream was refitted before training, because only 8 % of 40 ends are "
+            "found; the dream is wrong."
+        ]
+
+
 def test_every_cause_is_checked_by_hand_here():
     checks = [
         n
