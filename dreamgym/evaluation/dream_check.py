@@ -13,6 +13,8 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import paired, summary
 from dreamgym.evaluation.statistics import difference_text
+from worldmodel.experience.base import same_reward
+from worldmodel.fidelity.cases import commonest_reward
 
 FEW = 8
 """Cases of a scorecard's figure below which nothing is refused by it."""
@@ -97,10 +99,10 @@ def dream_faults(
 def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     scored = [t for t in trajectories if t.error is None]
     steps = [x for t in scored for x in t.episode.transitions]
-    rewards = [round(x.reward, 6) for x in steps]
-    usual = max(set(rewards), key=rewards.count) if rewards else 0.0
+    usual = commonest_reward([t.episode for t in scored])
     rewarded = [
-        any(round(x.reward, 6) != usual for x in t.episode.transitions) for t in scored
+        any(not same_reward(x.reward, usual) for x in t.episode.transitions)
+        for t in scored
     ]
     return {
         "broken": 1 - len(scored) / max(len(trajectories), 1),

@@ -99,6 +99,21 @@ def test_faults_are_named_by_what_differs_between_two_sets_of_episodes():
     )
 
 
+@pytest.mark.parametrize("unit", [1.0, 1000.0, 1e-5])
+def test_an_unusual_reward_is_one_whatever_its_unit(unit):
+    def paid(t, share):
+        steps = [
+            dataclasses.replace(x, rewards={"r": unit * (share * x.reward - 0.05)})
+            for x in t.episode.transitions
+        ]
+        return t._replace(
+            episode=dataclasses.replace(t.episode, transitions=tuple(steps))
+        )
+
+    real, dreamed = ([paid(won(t), share) for t in TASKS] for share in (1.0, 0.0))
+    assert [f.name for f in dream_faults(real, dreamed)] == ["missed_rewards"]
+
+
 def scorecard(predictable, ends):
     def rate(value):
         return {"mean": value[0], "count": value[1]}
