@@ -1,5 +1,6 @@
 """The contract over every environment here, and over ones that break one rule each."""
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -293,7 +294,7 @@ class Names(doubles.Corridor):
 
 class Untold(doubles.Corridor):
     def tasks(self, split):
-        tasks = list(super().tasks(split))
+        tasks = [copy.copy(t) for t in super().tasks(split)]
         for task in tasks:
             object.__setattr__(task, "instruction", None)
         return tasks
