@@ -70,9 +70,10 @@ def check(
     if listed == [] and lister is not None:
         findings.fault("tasks('train') is empty", "tasks", "return at least one task")
     inspector = _Inspector(player, checks, limit, max_steps)
-    for i in np.linspace(0, len(listed or ()) - 1, tasks) if listed else ():
-        inspector.inspect(listed[int(i)])
-    inspector.conclude(listed or [])
+    played = listed or []
+    for i in np.linspace(0, len(played) - 1, tasks) if played else ():
+        inspector.inspect(played[int(i)])
+    inspector.conclude(played)
     if lister is not None:
         check_splits(player, lister)
         checks.add("splits apart")
