@@ -10,6 +10,7 @@ from dreamgym.build.environments import (
     play_dev_games,
     plays_dev_games,
 )
+from dreamgym.build.experience import remedy_folder
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
@@ -61,7 +62,8 @@ def compare_with_start(
     elif experience is not None:
         side, where = "dreamed", "dev tasks in the dream"
         before = start.get("dreamed", {})
-        after = dev_metrics(dreamed_dev_games(run, experience, policy))
+        folder = remedy_folder(run)
+        after = dev_metrics(dreamed_dev_games(run, experience, policy, folder))
         threshold = before.get("real_success", 0.0) + run.config.dream_check.margin
         better = after.get("real_success", 0.0) > threshold
     else:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 
 from dreamgym.agent import floors
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.experience import uncertainty_gate
+from dreamgym.build.experience import REMEDY, uncertainty_gate
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
 from dreamgym.envs import base, restarting, vector
@@ -204,7 +205,24 @@ def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
     They are recorded in dev_games/NAME.jsonl. A file that holds exactly these tasks is
     not played again.
     """
-    path, tasks = run.path(f"dev_games/{name}.jsonl"), dev_tasks(run)
+    return _play_once(run, run.path(f"dev_games/{name}.jsonl"), policy, dev_tasks(run))
+
+
+def play_train_games(run: Run, policy: Policy, count: int) -> None:
+    """Play train tasks that were collected; record them in remedy/episodes.jsonl.
+
+    They are drawn by the run's seed. A file that holds exactly these is kept.
+    """
+    collected = read_episodes(run.path("episodes.jsonl"))
+    tasks = list({e.task.id: e.task for e in collected}.values())
+    order = np.random.default_rng(run.config.seed + 13).permutation(len(tasks))
+    chosen = [tasks[i] for i in order[:count]]
+    _play_once(run, run.path(f"{REMEDY}/episodes.jsonl"), policy, chosen)
+
+
+def _play_once(
+    run: Run, path: Path, policy: Policy, tasks: Sequence[Task]
+) -> list[Trajectory]:
     if not _has_played(path, tasks):
         with contextlib.closing(real_envs(run, len(tasks))) as envs:
             played = play_dev_tasks(run, policy, envs, tasks)
@@ -213,11 +231,12 @@ def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
 
 
 def dreamed_dev_games(
-    run: Run, experience: ExperienceModel, policy: Policy
+    run: Run, experience: ExperienceModel, policy: Policy, folder: str = ""
 ) -> list[Trajectory]:
     """Play the run's dev tasks in the dream, if they have an initial state.
 
-    Without an environment they are the tasks of the dev episodes.
+    `folder` is the one of the experience model. Without an environment they are the
+    tasks of the dev episodes.
     """
     if plays_dev_games(run):
         tasks = dev_tasks(run)
@@ -230,7 +249,7 @@ def dreamed_dev_games(
         experience,
         max(len(tasks), 1),
         max_steps=step_limit(run),
-        uncertainty=uncertainty_gate(run),
+        uncertainty=uncertainty_gate(run, folder),
     )
     return play_dev_tasks(run, policy, dream, tasks) if tasks else []
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dreamgym.build.chat import run_client
@@ -14,7 +15,7 @@ from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.backbone.weights import load_model
-from worldmodel.data.records import Episode
+from worldmodel.data.records import Episode, read_episodes
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.config import ExperienceConfig
@@ -56,18 +57,48 @@ def training_share(run: Run, train: list[Episode]) -> list[Episode]:
     return [reasoning.set_rule_traces(e, enabled=enabled) for e in permuted]
 
 
-def replay_memory(run: Run, train: list[Episode]) -> ReplayMemory:
+REMEDY = "remedy"
+"""The folder of a refit that mended a dream: its model, scorecard and episodes."""
+
+
+def remedy_folder(run: Run) -> str:
+    """Return the folder of the experience model that policies are trained in.
+
+    It is REMEDY where the stage dream_check refitted the model with success, else "",
+    the run's own.
+    """
+    remedy = run.numbers("dream_check").get("remedy", {})
+    return REMEDY if remedy.get("helped") else ""
+
+
+def remedy_episodes(run: Run) -> list[Episode]:
+    """Return the real episodes of the warm start that a refit was fitted to."""
+    path = run.path(f"{REMEDY}/episodes.jsonl")
+    played = read_episodes(path) if path.is_file() else []
+    enabled = run.config.experience.reasoning
+    scored = [e for e in played if e.success is not None]
+    return [reasoning.set_rule_traces(e, enabled=enabled) for e in scored]
+
+
+def _in_folder(run: Run, folder: str, name: str) -> Path:
+    return run.path(f"{folder}/{name}" if folder else name)
+
+
+def replay_memory(run: Run, train: list[Episode], folder: str = "") -> ReplayMemory:
     """Return the replay memory of a run, with the encoder of its settings.
 
-    It holds the training share of the episodes `train`. Vectors of a model are
-    expensive to compute and are saved in memory/.
+    It holds the training share of the episodes `train`, and those of a refit in its
+    `folder`. Vectors of a model are expensive to compute and are saved in memory/.
     """
     episodes = training_share(run, train)
+    if folder:
+        episodes = [*episodes, *remedy_episodes(run)]
     if run.config.memory.encoder == "lexical":
         return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
     # The initial model, not the fitted one: the memory is needed to make the examples
     # of the fit, and vectors must not change afterwards.
-    encoder, path = Hidden(*initial_model(run)), run.path("memory")
+    encoder = Hidden(*initial_model(run))
+    path = _in_folder(run, folder, "memory")
     if path.is_dir():
         return ReplayMemory.load(path, encoder=encoder)
     memory = ReplayMemory.from_episodes(episodes, capacity=CAPACITY, encoder=encoder)
@@ -84,12 +115,18 @@ class FitData(NamedTuple):
 
 
 def fit_data(
-    run: Run, tok: TextTokenizer, train: list[Episode], dev: Sequence[Episode] = ()
+    run: Run,
+    tok: TextTokenizer,
+    train: list[Episode],
+    dev: Sequence[Episode] = (),
+    *,
+    rare_event_share: float | None = None,
 ) -> FitData:
     """Return the examples that the experience model is fitted to, and held-out ones.
 
     Transitions come first, then the same ones with other references, if the tokenizer
     has any, then variations of tasks. Held-out are the transitions of `dev`.
+    `rare_event_share` is that of the settings unless given.
     """
     c, memory = run.config, replay_memory(run, train)
     transitions = functools.partial(
@@ -98,7 +135,9 @@ def fit_data(
         training_share(run, train),
         memory,
         c.experience,
-        balance=c.pretrain.rare_event_share,
+        balance=c.pretrain.rare_event_share
+        if rare_event_share is None
+        else rare_event_share,
         seed=c.seed,
     )
     first = transitions()
@@ -123,9 +162,15 @@ def fit_data(
     return FitData([*first, *redrawn, *variations], held_out, counts | sizes)
 
 
-def _calibration(run: Run) -> Calibration | None:
+def fidelity_file(folder: str) -> str:
+    """Return the file of the scorecard of a run's model, or of a refit's."""
+    return f"{folder}/fidelity.json" if folder else "fidelity.json"
+
+
+def _calibration(run: Run, folder: str) -> Calibration | None:
     """Return the calibration of the fidelity stage; None if it found none."""
-    scorecard = run.read_json("fidelity.json") if run.done("fidelity") else {}
+    known = folder or run.done("fidelity")
+    scorecard = run.read_json(fidelity_file(folder)) if known else {}
     values = scorecard.get("calibration")
     try:
         return None if values is None else Calibration.parsed(values)
@@ -157,6 +202,7 @@ def load_experience(
     stage: str | None = None,
     server: ServerConfig | None = None,
     scaled: bool = False,
+    folder: str = "",
 ) -> LocalExperienceModel | PromptedExperienceModel:
     """Return the run's experience model with its memory of real transitions.
 
@@ -164,16 +210,17 @@ def load_experience(
       stage: the stage under whose name requests to a server are counted.
       server: used in place of the run's own model.
       scaled: whether probabilities are calibrated as measured by the fidelity stage.
+      folder: that of a refit (remedy_folder), whose model is loaded in place of it.
     """
     run.require("pretrain" if server is None else "collect")
     train, _ = read(run)
-    memory = replay_memory(run, train)
+    memory = replay_memory(run, train, folder)
     forms = state_format.state_formats(train)
     server = run.config.server if server is None else server
-    scale = _calibration(run) if scaled else None
+    scale = _calibration(run, folder) if scaled else None
     if server is not None:
         return prompted(run, server, memory, forms, stage, scale)
-    model, tok = load_model(run.path("experience"), mesh=run.mesh)
+    model, tok = load_model(_in_folder(run, folder, "experience"), mesh=run.mesh)
     c, numbers = run.config, run.numbers("pretrain")
     if c.ensemble.members:
         run.require("ensemble")
@@ -251,12 +298,12 @@ def check_confidence(
         )
 
 
-def uncertainty_gate(run: Run) -> UncertaintyGate:
+def uncertainty_gate(run: Run, folder: str = "") -> UncertaintyGate:
     """Return the uncertainty gate of a run, its threshold measured on dev episodes."""
     c, threshold = run.config.uncertainty, 0.0
     if c.false_abort_rate:
         run.require("fidelity")
-        threshold = run.read_json("fidelity.json").get("threshold")
+        threshold = run.read_json(fidelity_file(folder)).get("threshold")
         if not isinstance(threshold, int | float):
             raise RunError(
                 f"{run.path('fidelity.json')}: expected a number 'threshold', got "

@@ -51,18 +51,20 @@ def add(commands: Any) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from dreamgym.envs import contract, registry
+    from dreamgym.run.display import progress_bar
 
     if args.tasks < 1 or args.max_episode_steps < 0:
         raise ValueError("--tasks must be >= 1 and --max-episode-steps >= 0")
     env = registry.make(args.env)
     try:
-        report = contract.check(
-            env,
-            name=args.env,
-            tasks=args.tasks,
-            max_steps=args.max_episode_steps,
-            make=lambda: registry.make(args.env),
-        )
+        with progress_bar(0, f"check {args.env}"):
+            report = contract.check(
+                env,
+                name=args.env,
+                tasks=args.tasks,
+                max_steps=args.max_episode_steps,
+                make=lambda: registry.make(args.env),
+            )
     finally:
         env.close()
     print(json.dumps(report.json()) if args.json else report.text(args.env))

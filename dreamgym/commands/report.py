@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.build import chat as run_chat
-from dreamgym.build.experience import load_experience
+from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.commands.show import recall_from, run_readable_states
 from dreamgym.config import presets
 from dreamgym.config.settings import RunConfig
@@ -88,7 +88,7 @@ def episode_views(run: Run) -> tuple[list[dict[str, Any]], str]:
 
 
 def _dream_views(run: Run, episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    experience = load_experience(run, scaled=True)
+    experience = load_experience(run, scaled=True, folder=remedy_folder(run))
     recall = recall_from(experience.memory, experience.config.demonstrations)
     read = run_readable_states(run)
     with run_chat.experience_session(experience):

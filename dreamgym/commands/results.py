@@ -4,6 +4,7 @@ from typing import Any
 
 from dreamgym.agent.config import FLOORS
 from dreamgym.build import environments
+from dreamgym.build.experience import fidelity_file, remedy_folder
 from dreamgym.evaluation import evaluate, report
 from dreamgym.evaluation.verdict import Evidence, verdict
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
@@ -44,7 +45,7 @@ def write_results(run: Run) -> dict[str, Any]:
         },
         "families": families,
         "paired": {},
-        "fidelity": run.read_json("fidelity.json"),
+        "fidelity": run.read_json(fidelity_file(remedy_folder(run))),
         "bound": read_json_value(run.path("bound.json"))
         if run.path("bound.json").is_file()
         else None,

@@ -7,7 +7,7 @@ from typing import Any
 from dreamgym.build import chat as run_chat
 from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
-from dreamgym.build.experience import load_experience
+from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation import scorecard_page
 from dreamgym.evaluation.fidelity import by_family
@@ -68,7 +68,9 @@ def full_scorecard(
     the path of the page. `seen_tasks` counts episodes of tasks that the model was
     fitted to: what is measured on those does not show generalization.
     """
-    experience = load_experience(run, server=server)
+    experience = load_experience(
+        run, server=server, folder="" if server else remedy_folder(run)
+    )
     train, dev = read(run)
     episodes = dev if path is None else read_episodes(path)
     train_tasks, shares = {e.task.id for e in train}, task_shares(train)

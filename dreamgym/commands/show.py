@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
-from dreamgym.build.experience import load_experience
+from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.envs import registry
 from dreamgym.evaluation import page
 from dreamgym.evaluation.episode_comparison import (
@@ -50,7 +50,7 @@ def show(
     """
     record = _episode(run, episode)
     number = _step_number(record, step)
-    experience = load_experience(run, scaled=True)
+    experience = load_experience(run, scaled=True, folder=remedy_folder(run))
     recall = recall_from(experience.memory, experience.config.demonstrations)
     readable = run_readable_states(run)
     with run_chat.experience_session(experience):

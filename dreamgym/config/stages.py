@@ -143,7 +143,9 @@ class DreamCheckConfig:
     """When a policy is not trained in a dream, and when its training is not kept.
 
     The warm start plays the same dev tasks in the dream and in the real environment.
-    Where both disagree, or the scorecard is poor, the policy stays the warm start.
+    Where both disagree, or the scorecard is poor, the experience model is fitted again
+    once, weighted for what it gets wrong (build/remedy.py), and asked again. If the
+    reasons remain, the policy stays the warm start.
     """
 
     max_success_gap: float = 0.25
@@ -157,13 +159,22 @@ class DreamCheckConfig:
     margin: float = 0.05
     """By how much success in the dream must have risen for the trained policy to be
     kept, where there is no environment; else real dev tasks decide."""
+    remedy_share: float = 0.3
+    """Optimiser steps of the remedy's fit, as a share of `pretrain.fit.steps`; 0 tries
+    none. Nor does a run with a chat server, an ensemble or `force`."""
+    remedy_tasks: int = 32
+    """Train tasks that the warm start plays in the real environment for that fit; these
+    real steps are counted."""
     force: bool = False
     """Whether the policy is trained in the dream in any case."""
 
     def __post_init__(self):
-        for name in ("max_success_gap", "min_predictable", "min_ends", "margin"):
+        shares = ("max_success_gap", "min_predictable", "min_ends", "margin")
+        for name in (*shares, "remedy_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.remedy_tasks < 0:
+            raise ValueError(f"remedy_tasks must be >= 0, got {self.remedy_tasks}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,9 @@ from dreamgym.envs.contract_tasks import (
     check_splits,
     check_twins,
     check_variations,
+    sound_tasks,
 )
+from dreamgym.envs.contract_texts import check_options, check_speed, check_texts
 from worldmodel.data.records import Task
 
 NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
@@ -35,12 +37,6 @@ STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
 
 POOL = 100
 """Train tasks among which those that are played lie at equal distances."""
-
-MAX_CHARACTERS = 4000
-"""Characters of a first state or an instruction above which a warning is given."""
-
-MAX_LINES = 60
-"""Lines of a first state above which a warning is given."""
 
 MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
@@ -69,12 +65,15 @@ def check(
     listed = player.call(
         "tasks", "tasks('train')", lambda: base.tasks_of(env, name, "train", POOL)
     )
+    if listed is not None:
+        listed = sound_tasks(player, "tasks('train')", listed)
     if listed == [] and lister is not None:
         findings.fault("tasks('train') is empty", "tasks", "return at least one task")
     inspector = _Inspector(player, checks, limit, max_steps)
-    for i in np.linspace(0, len(listed or ()) - 1, tasks) if listed else ():
-        inspector.inspect(listed[int(i)])
-    inspector.conclude(listed or [])
+    played = listed or []
+    for i in np.linspace(0, len(played) - 1, tasks) if played else ():
+        inspector.inspect(played[int(i)])
+    inspector.conclude(played)
     if lister is not None:
         check_splits(player, lister)
         checks.add("splits apart")
@@ -84,6 +83,7 @@ def check(
         check_copies(player, make, inspector.sample)
         checks.add("copies")
     check_gymnasium(env, findings)
+    check_speed(player)
     return report(findings, checks, player.steps, player.resets)
 
 
@@ -106,7 +106,8 @@ class _Inspector:
         start = self.player.reset(task)
         if start is None:
             return
-        self._check_texts(task, *start)
+        check_texts(self.findings, task, *start)
+        check_options(self.player, task, start[0])
         valid = self._check_valid_actions(task)
         plan = self._check_expert(task)
         if (varied := base.as_variations(self.env)) is not None:
@@ -130,26 +131,7 @@ class _Inspector:
         if trace and (self.sample is None or trace.length > self.sample.length):
             self.sample = trace
 
-    # --- texts ---
-
-    def _check_texts(self, task: Task, obs: str, info: dict) -> None:
-        where, warn = f"task {task.id!r}", self.findings.warn
-        instruction = task.instruction or str(info.get("instruction", ""))
-        if not (instruction or info.get("tools")):
-            warn(
-                "a task has no instruction",
-                where,
-                "give Task.instruction, or info['instruction'] at reset: the policy "
-                "reads it before every action",
-            )
-        for what, text in (("state", obs), ("instruction", instruction)):
-            if len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES:
-                warn(
-                    f"a long {what} makes every step slow and every prompt long",
-                    f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
-                    f"leave out what no action touches; up to {MAX_CHARACTERS} "
-                    f"characters and {MAX_LINES} lines are usual",
-                )
+    # --- actions ---
 
     def _check_valid_actions(self, task: Task) -> list[str]:
         """Fault valid actions that are no texts; return them where they are."""

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import numbers
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,9 @@ import numpy as np
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.failures import EnvironmentTimeout
+from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
+from dreamgym.envs.spaces import MAX_CHARACTERS
 from worldmodel.data.records import Task
 
 
@@ -69,23 +73,37 @@ class Player:
     def __init__(self, env: gymnasium.Env, findings: Findings):
         self.env, self.findings = env, findings
         self.steps = self.resets = 0
+        self.seconds = 0.0  # of all steps together
+        declared = env.unwrapped
+        self._deadlines = {
+            "reset": float(getattr(declared, "reset_seconds", RESET_SECONDS)),
+            "step": float(getattr(declared, "step_seconds", STEP_SECONDS)),
+        }
 
     def call(self, name: str, where: str, method: Callable[[], Any]) -> Any:
         """Return what a method returns, or None with a fault where it raises."""
-        result = guarded(self.env, method)
+        start = time.monotonic()
+        deadline = self._deadlines.get(name, 0.0)
+        result = guarded(self.env, method, seconds=deadline)
+        if name == "step":
+            self.seconds += time.monotonic() - start
         if not isinstance(result, EnvironmentFailure):
             return result
         self.findings.fault(
             f"{name} raised {result.reason} ({result.place})",
             where,
-            "mend the line; report an action that cannot be taken in the next state",
+            f"a run waits {deadline:g} s for it: answer sooner, or declare "
+            f"`{name}_seconds` in the class (0: no deadline)"
+            if isinstance(result.error, EnvironmentTimeout)
+            else "mend the line; report an action that cannot be taken in the next "
+            "state",
         )
         return None
 
     def reset(self, task: Task) -> tuple[str, dict[str, Any]] | None:
         """Reset to a task as a run does; None with a fault where that is no start."""
         where, fault = f"task {task.id!r}", self.findings.fault
-        if not _is_json(task.options):
+        if not is_json(task.options):
             fault(
                 "a task's options are no JSON",
                 f"{where}: {dict(task.options)!r:.100}",
@@ -126,6 +144,13 @@ class Player:
                 f"{call} must return text, got {type(obs).__name__}",
                 where,
                 "return one str, lines separated by \\n",
+            )
+            return False
+        if len(obs) > MAX_CHARACTERS:
+            self.findings.fault(
+                f"{call} returned a text that is too long",
+                f"{where}: {len(obs):,} characters",
+                f"return at most {MAX_CHARACTERS:,}: the episode would end there",
             )
             return False
         failure = guarded(self.env, obs.encode)
@@ -196,8 +221,9 @@ class Player:
         fault = self.findings.fault
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool):
+                kind = f"{type(flag).__module__}.{type(flag).__name__}"
                 fault(
-                    f"{name} must be a bool, got {type(flag).__name__}",
+                    f"{name} must be a bool, got {kind.removeprefix('builtins.')}",
                     where,
                     f"return bool({name}): a numpy boolean is not Python's False",
                 )
@@ -219,7 +245,16 @@ class Player:
             fault("info must be a dict", where, f"it is {info!r:.60}")
             return False
         parts = info.get("rewards")
-        if parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
+        named = isinstance(parts, dict) and all(
+            isinstance(x, numbers.Real | np.number) for x in parts.values()
+        )
+        if parts is not None and not named:
+            fault(
+                "info['rewards'] must be a dict of numbers",
+                where,
+                f"it is {parts!r:.60}",
+            )
+        elif parts is not None and abs(sum(parts.values()) - float(reward)) > 1e-6:
             fault(
                 "info['rewards'] must sum to the reward",
                 where,
@@ -228,7 +263,8 @@ class Player:
         return True
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Return whether a value can be written as JSON."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

@@ -1,6 +1,7 @@
 """The part of the checker that is about tasks: their splits and their variations."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,31 @@ from worldmodel.data.records import Task
 
 COMPARED = 30
 """Tasks of a split whose first states are compared with those of other splits."""
+
+
+def sound_tasks(player: Player, where: str, value: Any) -> list[Task] | None:
+    """Return a list of tasks, or None with a fault where it is something else."""
+    tasks = list(value) if isinstance(value, Iterable) else [value]
+    wrong = [t for t in tasks if not isinstance(t, Task)]
+    if wrong:
+        player.findings.fault(
+            f"{where} must return Tasks, got {wrong[0]!r:.60}",
+            where,
+            "make each one with Task(id=..., instruction=..., split=...), which is "
+            "imported from dreamgym",
+        )
+        return None
+    for name in ("id", "instruction"):
+        texts = [getattr(t, name) for t in tasks]
+        others = [x for x in texts if not isinstance(x, str)]
+        if others:
+            player.findings.fault(
+                f"a task's {name} must be a text, got {others[0]!r:.60}",
+                where,
+                f"make it with Task({name}=str(...))",
+            )
+            return None
+    return tasks
 
 
 def check_splits(player: Player, lister: base.HasTasks) -> None:
@@ -23,9 +49,10 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
     for split in base.SPLITS:
         where = f"tasks({split!r})"
         tasks = player.call("tasks", where, lambda split=split: lister.tasks(split))
-        if tasks is None:
+        sound = None if tasks is None else sound_tasks(player, where, tasks)
+        if sound is None:
             return
-        splits[split] = list(tasks)
+        splits[split] = sound
         if not splits[split] and split != "train":
             uses = {
                 "dev": "what is learnt is measured and chosen on them",

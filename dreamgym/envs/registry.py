@@ -5,6 +5,7 @@ cost nothing where they are not used.
 """
 
 import importlib
+import inspect
 from typing import Any
 
 import gymnasium
@@ -36,8 +37,25 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"environment {spec!r} cannot be imported: {error}") from error
+    except (SyntaxError, NameError, TypeError) as error:  # a mistake in the module
+        kind = type(error).__name__
+        raise ValueError(
+            f"environment {spec!r} cannot be imported: {kind}: {error}"
+        ) from error
 
 
 def make(spec: str, **kwargs: Any) -> gymnasium.Env:
-    """Return a new environment of a registered id, "module:Class", "gymnasium:ID"."""
-    return parse_spec(spec)(**kwargs)
+    """Return a new environment of a registered id, "module:Class", "gymnasium:ID".
+
+    Raises:
+      ValueError: the name is neither, or its class wants other arguments.
+    """
+    maker = parse_spec(spec)
+    try:
+        inspect.signature(maker).bind(**kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"environment {spec!r} cannot be made: {error}; it must be a class that is "
+            "made without arguments: give them defaults, or derive a class that does"
+        ) from None
+    return maker(**kwargs)

@@ -18,6 +18,7 @@ from dreamgym.envs.failures import (
     EnvironmentTimeout,
     guarded,
 )
+from dreamgym.envs.interrupts import check_interrupt
 
 CAPABILITIES = (
     "tasks",
@@ -48,7 +49,7 @@ class RestartingEnv(gymnasium.Wrapper):
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env]):
-        super().__init__(make())
+        super().__init__(_first_instance(make))
         self._make = make
         self._start: dict[str, Any] | None = None  # arguments of the last reset
         self._actions: list[str] = []
@@ -178,6 +179,16 @@ class RestartingEnv(gymnasium.Wrapper):
     def close(self) -> None:
         """Close the instance; one that cannot be closed is left."""
         guarded(self.env, self.env.close, seconds=self._step_seconds)
+
+
+def _first_instance(make: Callable[[], gymnasium.Env]) -> gymnasium.Env:
+    """Return a new instance; one that is lost while it starts is started again."""
+    for _ in range(PATIENCE - 1):
+        try:
+            return make()
+        except CONNECTION_ERRORS:
+            check_interrupt()
+    return make()
 
 
 def _is_connection_error(failure: EnvironmentFailure) -> bool:

@@ -20,7 +20,7 @@ import random
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
@@ -78,8 +78,8 @@ class ToolEnv(TextEnv):
         """Set up the episode of a task; return the first message."""
         raise NotImplementedError(f"{type(self).__name__} must define start(task)")
 
-    def observation(self) -> str:
-        """Return the lines that the agent always sees; by default none."""
+    def observation(self) -> str | Sequence[str]:
+        """Return the lines that the agent always sees, as text or as a list."""
         return ""
 
     def answer(self, text: str) -> str:
@@ -161,8 +161,9 @@ class ToolEnv(TextEnv):
         return str(getattr(self, call.tool)(**call.arguments))
 
     def _text(self) -> str:
-        parts = (self.observation(), f"result {self._message}")
-        return "\n".join(part for part in parts if part)
+        lines = self.observation()
+        shown = [lines] if isinstance(lines, str) else lines
+        return "\n".join(part for part in (*shown, f"result {self._message}") if part)
 
     # --- capabilities ---
 

@@ -5,7 +5,7 @@ interval -> a description of what differs -> whether to train in this dream.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.evaluation.evaluate import paired, summary
 from dreamgym.evaluation.statistics import difference_text
+from worldmodel.experience.base import same_reward
+from worldmodel.fidelity.cases import commonest_reward
 
 FEW = 8
 """Cases of a scorecard's figure below which nothing is refused by it."""
@@ -20,6 +22,17 @@ RARELY = 0.25
 """The share of the real success that a dream must at least show."""
 CLEARLY = 0.15
 """The difference between two shares from which on it is named."""
+
+
+RARE_EVENTS = frozenset({"missed_ends", "missed_rewards", "missed_wins"})
+"""The faults for which a refit weights rare rewards and ends."""
+
+
+class Fault(NamedTuple):
+    """What a dream gets wrong about a policy: its kind, and the numbers as text."""
+
+    name: str
+    text: str
 
 
 def success_gap(
@@ -57,38 +70,39 @@ def disagrees(
 
 def dream_faults(
     real: Sequence[Trajectory], dreamed: Sequence[Trajectory]
-) -> list[str]:
-    """Describe how dreamed episodes differ from real ones of the same policy."""
+) -> list[Fault]:
+    """Return how dreamed episodes differ from real ones of the same policy."""
     a, b = _shares(real), _shares(dreamed)
     out = []
     if b["broken"] > a["broken"] + CLEARLY:
-        out.append(f"{_percent(b['broken'])} of the dreamed episodes broke off")
-    if a["ended"] > b["ended"] + CLEARLY:
-        out.append(_both("episodes reach an end", a["ended"], b["ended"]))
-    elif b["ended"] > a["ended"] + CLEARLY:
-        out.append(_both("episodes end too early", a["ended"], b["ended"]))
-    if a["won"] > b["won"] + CLEARLY and a["ended"] <= b["ended"] + CLEARLY:
-        out.append(_both("episodes are won", a["won"], b["won"]))
-    if b["won"] > a["won"] + CLEARLY:
-        out.append(_both("episodes are won too easily", a["won"], b["won"]))
-    if a["rewarded"] > b["rewarded"] + CLEARLY:
-        out.append(
-            _both("episodes hold an unusual reward", a["rewarded"], b["rewarded"])
-        )
-    if a["invalid"] > b["invalid"] + CLEARLY:
-        out.append(_both("actions are refused as invalid", a["invalid"], b["invalid"]))
-    elif b["invalid"] > a["invalid"] + CLEARLY:
-        out.append(_both("actions have no effect", a["invalid"], b["invalid"]))
+        text = f"{_percent(b['broken'])} of the dreamed episodes broke off"
+        out.append(Fault("broken_episodes", text))
+    missed_ends = a["ended"] > b["ended"] + CLEARLY
+    for name, what, share, missing in (
+        ("missed_ends", "episodes reach an end", "ended", True),
+        ("early_ends", "episodes end too early", "ended", False),
+        ("missed_wins", "episodes are won", "won", True),
+        ("easy_wins", "episodes are won too easily", "won", False),
+        ("missed_rewards", "episodes hold an unusual reward", "rewarded", True),
+        ("accepted_actions", "actions are refused as invalid", "invalid", True),
+        ("refused_actions", "actions have no effect", "invalid", False),
+    ):
+        if name == "missed_wins" and missed_ends:
+            continue  # who never ends wins nothing: said already
+        excess = a[share] - b[share] if missing else b[share] - a[share]
+        if excess > CLEARLY:
+            both = f"{_percent(a[share])} really, {_percent(b[share])} in the dream"
+            out.append(Fault(name, f"{what}: {both}"))
     return out
 
 
 def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     scored = [t for t in trajectories if t.error is None]
     steps = [x for t in scored for x in t.episode.transitions]
-    rewards = [round(x.reward, 6) for x in steps]
-    usual = max(set(rewards), key=rewards.count) if rewards else 0.0
+    usual = commonest_reward([t.episode for t in scored])
     rewarded = [
-        any(round(x.reward, 6) != usual for x in t.episode.transitions) for t in scored
+        any(not same_reward(x.reward, usual) for x in t.episode.transitions)
+        for t in scored
     ]
     return {
         "broken": 1 - len(scored) / max(len(trajectories), 1),
@@ -107,13 +121,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _both(what: str, real: float, dreamed: float) -> str:
-    return f"{what}: {_percent(real)} really, {_percent(dreamed)} in the dream"
-
-
 def scorecard_refusals(
     scorecard: Mapping[str, Any], *, min_predictable: float, min_ends: float
-) -> list[str]:
+) -> list[Fault]:
     """Return the reasons in a scorecard not to train in this dream; empty if none.
 
     Figures of fewer than FEW cases are ignored.
@@ -123,12 +133,13 @@ def scorecard_refusals(
             scorecard["exact"].get("predictable"),
             min_predictable,
             "predictable next states are right",
+            "wrong_states",
         ),
-        (scorecard["done"]["recall"], min_ends, "ends are found"),
+        (scorecard["done"]["recall"], min_ends, "ends are found", "missed_ends"),
     )
     return [
-        f"only {_percent(rate['mean'])} of {rate['count']} {what}"
-        for rate, threshold, what in rows
+        Fault(name, f"only {_percent(rate['mean'])} of {rate['count']} {what}")
+        for rate, threshold, what, name in rows
         if rate
         and rate["mean"] is not None
         and rate["count"] >= FEW

@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Leading(NamedTuple):
-    """One of the three numbers that decide; the second one has two parts."""
+    """One of the numbers that decide, in one part or two."""
 
     title: str
     meaning: str
@@ -85,9 +85,12 @@ def _part(label: str, rate: Rate | None) -> Part:
 
 
 def leading(scorecard: dict[str, Any]) -> list[Leading]:
-    """Return the three numbers that decide whether a dream can be used."""
+    """Return the numbers that decide whether a dream can be used.
+
+    The one about the instruction is left out where no reveal follows from it.
+    """
     outcomes = scorecard.get("open_loop", {}).get("outcomes", {})
-    return [
+    numbers = [
         Leading(
             "Right next states",
             "Share of the steps of whole episodes after which every line of the state "
@@ -111,6 +114,19 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
             (_part("agreement on success", outcomes.get("agree")),),
         ),
     ]
+    follows = scorecard.get("instruction", {}).get("agree")
+    if follows is not None and follows["count"]:
+        numbers.insert(
+            2,
+            Leading(
+                "Reveals as the instruction says",
+                "Balanced accuracy, 50 % for a dream that ignores the instruction: "
+                "does a reveal show what the instruction says is there, and not show "
+                "it elsewhere?",
+                (_part("reveals as the instruction says", follows),),
+            ),
+        )
+    return numbers
 
 
 def verdict(scorecard: dict[str, Any]) -> str:

@@ -31,11 +31,19 @@ _HEAD = (
 )
 
 
+def family_groups(results: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the pooled results, and those of each family if there are several."""
+    families = results.get("families", {})
+    if len(families) < 2:
+        return [("all games", results)]
+    named = [(name or "(no family)", group) for name, group in families.items()]
+    return [("all families", results), *named]
+
+
 def table(results: dict[str, Any]) -> str:
     """Return the final table in Markdown, pooled and by family, with differences."""
     out = []
-    groups = [("all families", results), *results["families"].items()]
-    for title, group in groups:
+    for title, group in family_groups(results):
         if not group["policies"]:
             continue
         out += [f"**{title}**", "", "| " + " | ".join(_HEAD) + " |", "|---" * 8 + "|"]
@@ -54,8 +62,7 @@ def print_table(results: dict[str, Any], console: Console) -> None:
         for line in printable_lines(table(results)):
             console.print(Text(line), soft_wrap=True)
         return
-    groups = [("all families", results), *results["families"].items()]
-    for title, group in groups:
+    for title, group in family_groups(results):
         if not group["policies"]:
             continue
         rich_table = Table(
@@ -157,7 +164,7 @@ def save(figure: Any, path: Path) -> None:
 
 def plot_success(results: dict[str, Any], path: Path) -> None:
     """Plot success with Wilson intervals, pooled and by family."""
-    groups = [("all", results), *results["families"].items()]
+    groups = family_groups(results)
     figure, axes = plt.subplots(
         1, len(groups), figsize=(3.6 * len(groups), 3.6), sharey=True, squeeze=False
     )

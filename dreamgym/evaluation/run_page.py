@@ -14,7 +14,7 @@ from dreamgym.evaluation.bounds import says_something
 from dreamgym.evaluation.curves import Curve, figures
 from dreamgym.evaluation.episode_comparison import LEGEND
 from dreamgym.evaluation.leading_numbers import leading, verdict
-from dreamgym.evaluation.report import counts_text
+from dreamgym.evaluation.report import counts_text, family_groups
 from dreamgym.evaluation.statistics import difference_text
 
 POLICIES = {
@@ -134,8 +134,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def _tables(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the table of all families, then that of each family."""
-    parts = [("all", results), *results.get("families", {}).items()]
+    """Return the table of all families, then that of each one if there are more."""
     return [
         {
             "title": title,
@@ -144,7 +143,7 @@ def _tables(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 _difference(name, d) for name, d in part.get("paired", {}).items()
             ],
         }
-        for title, part in parts
+        for title, part in family_groups(results)
         if part["policies"]
     ]
 

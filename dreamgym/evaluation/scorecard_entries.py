@@ -202,6 +202,19 @@ def _content_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
         ),
     ):
         yield Entry(label, value, meaning)
+    follows = scorecard.get("instruction")
+    if follows:
+        words = ", ".join(follows["words"][:8]) or "none"
+        yield Entry(
+            "reveals: shown where the instruction says so",
+            rate_text(follows["shown"]),
+            f"words of the instruction that depend on the place: {words}",
+        )
+        yield Entry(
+            "reveals: shown where it says otherwise",
+            rate_text(follows["elsewhere"]),
+            "the same words; a dream that ignores the instruction shows them anywhere",
+        )
 
 
 def _confidence_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:

@@ -17,6 +17,8 @@ FEW_WON = 20
 """Won episodes among the collected ones below which ends and rewards are rare."""
 LOW_FIDELITY = 0.6
 LOW_ENDS = 0.8
+LOW_AGREEMENT = 0.8
+"""Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 LOW_SIGNAL = 0.2
 HIGH_INVALID = 0.3
 LARGE_KL = 1.0
@@ -140,6 +142,9 @@ def training_sentences(evidence: Evidence) -> list[str]:
             continue  # one policy under two names
         if key in paired and paired[key]["mean"] is not None:
             out.append(_change(what, paired[key]))
+    remedy = evidence.number("dream_check", "remedy")
+    if remedy and remedy["helped"]:
+        out.append(f"The dream was refitted before training, because {_cause(remedy)}.")
     for stage, name in (
         ("warmstart", "The warm start"),
         ("expert_iteration", "Expert iteration"),
@@ -148,6 +153,11 @@ def training_sentences(evidence: Evidence) -> list[str]:
         if note := evidence.number(stage, "note"):
             out.append(f"{name}: {note}.")
     return out
+
+
+def _cause(remedy: Mapping[str, Any]) -> str:
+    """Return why a dream was refitted, without the details of its episodes."""
+    return str(remedy["before"]).split(": ")[0]
 
 
 def _change(what: str, difference: Mapping[str, Any]) -> str:
@@ -184,6 +194,7 @@ def causes(evidence: Evidence) -> list[Cause]:
         few_won,
         low_fidelity,
         low_ends,
+        ignored_instruction,
         wrong_about_policy,
         invalid_actions,
         little_signal,
@@ -247,6 +258,27 @@ def low_ends(evidence: Evidence) -> Cause | None:
         f"The dream finds {percent(figure['mean'])} of {figure['count']} ends.",
         "Weigh rare rewards and ends (pretrain.rare_event_share), and collect more "
         "episodes that end.",
+    )
+
+
+def ignored_instruction(evidence: Evidence) -> Cause | None:
+    """Return a cause if reveals of the dream do not show what the instruction says."""
+    agree, shown, elsewhere = (
+        evidence.figure("instruction", name) for name in ("agree", "shown", "elsewhere")
+    )
+    if agree["mean"] is None or agree["mean"] >= LOW_AGREEMENT:
+        return None
+    scorecard = evidence.results.get("fidelity") or {}
+    words = ", ".join(scorecard["instruction"]["words"][:3])
+    return Cause(
+        "ignored instruction",
+        "The dream does not show what the instruction says: where that says that "
+        f"something ({words}) is there, it shows it in {percent(shown['mean'])} of "
+        f"{shown['count']} reveals, and in {percent(elsewhere['mean'])} of "
+        f"{elsewhere['count']} others.",
+        "A policy cannot learn from it to follow the instruction. Fit it longer "
+        "(pretrain.fit.steps), to more episodes (collect.episodes), or take a larger "
+        "--model.",
     )
 
 

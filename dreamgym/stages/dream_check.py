@@ -1,12 +1,15 @@
 """Stage: checks the dream on the policy that is to be trained in it.
 
 The warm start plays dev tasks in the dream and, if there is an environment, the same
-tasks in reality. The policy is only trained in the dream if both agree on success.
+tasks in reality. The policy is only trained in the dream if both agree on success. A
+dream that is refused is fitted once more, against what it gets wrong, and asked again.
 """
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
@@ -15,10 +18,12 @@ from dreamgym.build.environments import (
     play_dev_games,
     plays_dev_games,
 )
-from dreamgym.build.experience import load_experience
+from dreamgym.build.experience import REMEDY, fidelity_file, load_experience
 from dreamgym.build.models import load_policy
+from dreamgym.build.remedy import can_refit, refit
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
+    Fault,
     dev_metrics,
     disagrees,
     dream_faults,
@@ -28,12 +33,28 @@ from dreamgym.evaluation.dream_check import (
 )
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
+from worldmodel.experience.base import ExperienceModel
+
+
+class Check(NamedTuple):
+    """The numbers of a check, the reasons to refuse the dream, and its faults."""
+
+    numbers: dict[str, Any]
+    reasons: list[str]
+    faults: frozenset[str]
+
+    @property
+    def refused(self) -> str:
+        """Return the reasons as one text, empty if there are none."""
+        return "; ".join(self.reasons)
 
 
 def body(run: Run) -> dict[str, Any]:
     """Compare the warm start in the dream with the real environment, before training.
 
-    The marker says whether training is `refused`, and why.
+    The marker says whether training is `refused`, and why. Its `remedy` says what was
+    wrong before a refit and whether that `helped`: then policies are trained in the
+    refitted model (build/experience.remedy_folder).
     """
     policy = load_policy(run, "warmstart")
     real = None
@@ -42,54 +63,88 @@ def body(run: Run) -> dict[str, Any]:
         real = play_dev_games(run, played_as, policy)
     if run.config.train.environment == "real":  # the control asks no dream
         return {"real": {} if real is None else dev_metrics(real), "refused": ""}
+    experience = load_experience(run, stage="dream_check", scaled=True)
+    with run_chat.experience_session(experience):
+        check = _check(run, policy, real, experience)
+    if check.reasons and can_refit(run):
+        check = _with_remedy(run, policy, real, check)
+    c = run.config
+    forced = c.dream_check.force or c.pretrain.permute_outcomes
+    if check.refused:
+        outcome = "it is trained there all the same" if forced else "it is not trained"
+        print(f"dream_check: {check.refused}: {outcome}", file=sys.stderr)
+    refused = {"refused": check.refused, "forced": bool(check.refused) and forced}
+    return check.numbers | refused
+
+
+def _with_remedy(
+    run: Run, policy: Policy, real: Sequence[Trajectory] | None, before: Check
+) -> Check:
+    """Return the check of the refitted dream; its numbers say what was wrong before."""
+    print(f"dream_check: {before.refused}: the dream is refitted", file=sys.stderr)
+    after = _check(run, policy, real, refit(run, policy, before.faults), REMEDY)
+    remedy = {"before": before.refused, "helped": not after.reasons}
+    if remedy["helped"]:
+        print("dream_check: refitted, the dream agrees", file=sys.stderr)
+        return after._replace(numbers=after.numbers | {"remedy": remedy})
+    reasons = [*after.reasons, "a refit did not mend it"]
+    return Check(after.numbers | {"remedy": remedy}, reasons, after.faults)
+
+
+def _check(
+    run: Run,
+    policy: Policy,
+    real: Sequence[Trajectory] | None,
+    experience: ExperienceModel,
+    folder: str = "",
+) -> Check:
+    """Check a model by its scorecard and by the dev tasks; `folder` is its own."""
     c = run.config.dream_check
-    reasons = scorecard_refusals(
-        run.read_json("fidelity.json"),
+    faults = scorecard_refusals(
+        run.read_json(fidelity_file(folder)),
         min_predictable=c.min_predictable,
         min_ends=c.min_ends,
     )
-    experience = load_experience(run, stage="dream_check", scaled=True)
-    with run_chat.experience_session(experience):
-        dreamed = dreamed_dev_games(run, experience, policy)
+    dreamed = dreamed_dev_games(run, experience, policy, folder)
     numbers: dict[str, Any] = {"dreamed": dev_metrics(dreamed)}
     if "real_success" not in numbers["dreamed"]:
-        reasons.append(f"none of {len(dreamed)} dreamed episodes could be scored")
+        text = f"none of {len(dreamed)} dreamed episodes could be scored"
+        faults.append(Fault("broken_episodes", text))
+    reasons = [fault.text for fault in faults]
     if real is not None:
-        numbers |= _compare(run, real, dreamed)
+        comparison, differences = _compare(run, real, dreamed)
+        numbers |= comparison
         if numbers["disagrees"]:
+            faults += differences
             reasons.append(numbers["sentence"])
-    refused = "; ".join(reasons)
-    forced = c.force or run.config.pretrain.permute_outcomes
-    if refused:
-        outcome = "it is trained there all the same" if forced else "it is not trained"
-        print(f"dream_check: {refused}: {outcome}", file=sys.stderr)
-    return numbers | {"refused": refused, "forced": bool(refused) and forced}
+    return Check(numbers, reasons, frozenset(fault.name for fault in faults))
 
 
 def _compare(
-    run: Run, real: list[Trajectory], dreamed: list[Trajectory]
-) -> dict[str, Any]:
-    """The metrics of real games, and where the dreamed ones differ from them."""
+    run: Run, real: Sequence[Trajectory], dreamed: Sequence[Trajectory]
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Return the metrics of real games, and where the dreamed ones differ from them."""
     by_task = {t.episode.task.id: t for t in real}
     pairs = [by_task[t.episode.task.id] for t in dreamed]  # some begin with nothing
     gap = success_gap(pairs, dreamed, seed=run.config.seed)
     faults = dream_faults(pairs, dreamed)
+    texts = [fault.text for fault in faults]
     metrics, tolerance = dev_metrics(real), run.config.dream_check.max_success_gap
-    return {
+    numbers = {
         "real": metrics,
         "gap": gap,
         "disagrees": disagrees(gap, tolerance, metrics.get("real_success", 0.0)),
-        "faults": faults,
-        "sentence": ": ".join(
-            [gap_text(gap), *([", ".join(faults)] if faults else [])]
-        ),
+        "faults": texts,
+        "sentence": ": ".join([gap_text(gap), *([", ".join(texts)] if texts else [])]),
     }
+    return numbers, faults
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
     """Return what the dev games take in the dream; those in reality are played by now.
 
-    The control that trains in the real environment asks no dream.
+    The control that trains in the real environment asks no dream. The refit of a dream
+    that is refused comes on top: nobody knows before whether it is.
     """
     if config.train.environment == "real":
         return Cost()

@@ -26,7 +26,11 @@ from dreamgym.build.costs import dev_games, dream_cost, game_seconds
 from dreamgym.build.dev_choice import Choice, compare_with_start
 from dreamgym.build.environments import dreamable_tasks, training_tasks
 from dreamgym.build.episodes import imitated_episodes, read
-from dreamgym.build.experience import load_experience, uncertainty_gate
+from dreamgym.build.experience import (
+    load_experience,
+    remedy_folder,
+    uncertainty_gate,
+)
 from dreamgym.build.models import fit_model, initial_policy, load_policy, save_policy
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config.settings import RunConfig
@@ -52,7 +56,8 @@ def body(run: Run) -> dict[str, Any]:
     if reason := _reason_to_skip(run, check):
         save_policy(run, NAME, warm)
         return {"rounds": 0, "kept": "warmstart", **reason, **start}
-    experience = load_experience(run, stage=NAME, scaled=True)
+    folder = remedy_folder(run)
+    experience = load_experience(run, stage=NAME, scaled=True, folder=folder)
     with run_chat.experience_session(experience):
         policy, numbers = _iterate(run, experience, warm)
         if policy is None:
@@ -133,7 +138,10 @@ def _dreamed_wins(
     drawn = np.random.default_rng((seed, number)).permutation(len(tasks))[: c.tasks]
     starts = [tasks[i] for i in drawn.tolist() for _ in range(c.rollouts_per_task)]
     dream = DreamVectorEnv(
-        experience, SLOTS, max_steps=step_limit(run), uncertainty=uncertainty_gate(run)
+        experience,
+        SLOTS,
+        max_steps=step_limit(run),
+        uncertainty=uncertainty_gate(run, remedy_folder(run)),
     )
     with run.progress_report(
         f"dreamed round {number}", len(starts), "episode"

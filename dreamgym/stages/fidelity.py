@@ -5,18 +5,14 @@ from typing import Any
 from dreamgym.build import chat as run_chat
 from dreamgym.build import experience as run_experience
 from dreamgym.build.costs import answers_per_query
-from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
+from dreamgym.build.fidelity import measure
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import scorecard_page
-from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from dreamgym.run.display import progress_bar
-from worldmodel import fidelity
 from worldmodel.experience.base import ExperienceModel
-from worldmodel.text.identifiers import task_shares
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -27,25 +23,9 @@ def body(run: Run) -> dict[str, Any]:
 
 
 def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
-    train, dev = read(run)
+    _, dev = read(run)
     run_experience.check_confidence(run, experience, dev)
-    limit = run.config.fidelity.transitions
-    with progress_bar(limit, "fidelity", "transition") as show, open_env(run) as env:
-        scorecard = by_family(
-            experience,
-            dev,
-            limit,
-            lambda done, _: show(done),
-            env=env,
-            open_loop_steps=limit,
-            shares=task_shares(train),
-        )
-    scale = fidelity.fit_calibration(experience, dev, limit=limit)
-    scorecard["calibration"] = scale.json()
-    gate = run.config.uncertainty.false_abort_rate
-    threshold = fidelity.confidence_threshold(experience, dev, limit=limit, gate=gate)
-    # The gate reads calibrated chances: so its threshold is one. 0 believes all.
-    scorecard["threshold"] = scale.confidence(threshold) if threshold else 0.0
+    scorecard = measure(run, experience, "fidelity")
     run.write_json("fidelity.json", scorecard)
     scorecard_page.plot_states(scorecard, run.path("plots/fidelity.png"))
     print(scorecard_page.summary(scorecard))
@@ -60,6 +40,7 @@ def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
         "reward_false_positives": scorecard["reward"]["false_positives"]["mean"],
         "near_misses_rewarded": scorecard["reward"]["near_misses"]["mean"],
         "ends_found": scorecard["done"]["recall"]["mean"],
+        "instruction_agreement": scorecard["instruction"]["agree"]["mean"],
         "success_agreement": scorecard["open_loop"]["outcomes"]["agree"]["mean"],
         **run_chat.server_usage(experience),
     }

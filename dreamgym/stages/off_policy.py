@@ -6,7 +6,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
 from dreamgym.build.environments import dreamed_dev_games
 from dreamgym.build.episodes import demonstrations
-from dreamgym.build.experience import load_experience
+from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
@@ -27,12 +27,13 @@ def body(run: Run) -> dict[str, Any]:
     if run.config.env.id:
         return {"status": "skipped: an environment is at hand"}
     _, dev = demonstrations(run)
-    experience = load_experience(run, stage="off_policy", scaled=True)
+    folder = remedy_folder(run)
+    experience = load_experience(run, stage="off_policy", scaled=True, folder=folder)
     out: dict[str, Any] = {"policies": {}}
     with run_chat.experience_session(experience):
         for name in POLICIES:
             policy = load_policy(run, name)
-            dreamed = dreamed_dev_games(run, experience, policy)
+            dreamed = dreamed_dev_games(run, experience, policy, folder)
             out["policies"][name] = {
                 "action_agreement": action_agreement(
                     policy,

@@ -21,7 +21,11 @@ from dreamgym.build.costs import (
 from dreamgym.build.dev_choice import compare_with_start
 from dreamgym.build.environments import dreamable_tasks, play_dev_games
 from dreamgym.build.episodes import read
-from dreamgym.build.experience import load_experience, uncertainty_gate
+from dreamgym.build.experience import (
+    load_experience,
+    remedy_folder,
+    uncertainty_gate,
+)
 from dreamgym.build.loop import real_evaluation, reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.step_limit import step_limit
@@ -116,7 +120,9 @@ def body(run: Run) -> dict[str, Any]:
         return _not_trained(run, check["refused"])
     if run.config.train.environment == "real":
         return _train_in_environment(run)
-    experience = load_experience(run, stage="train", scaled=True)
+    experience = load_experience(
+        run, stage="train", scaled=True, folder=remedy_folder(run)
+    )
     with run_chat.experience_session(experience):
         return _train_in_dream(run, experience)
 
@@ -162,7 +168,7 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
         experience,
         loop.tasks_per_update * loop.group_size,
         max_steps=step_limit(run),
-        uncertainty=uncertainty_gate(run),
+        uncertainty=uncertainty_gate(run, remedy_folder(run)),
     )
     with real_evaluation(run) as probe:
         _, progress = reinforce(

@@ -18,6 +18,7 @@ from dreamgym.envs.dream import DreamVectorEnv, UncertaintyGate
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 from worldmodel.experience.base import ExperienceModel, Prediction, Query, Sampling
+from worldmodel.text.prompts import number_text
 
 KEYS = 64
 """Turns are sampled in batches of a multiple of this, so that few shapes compile."""
@@ -163,4 +164,4 @@ def outcome_signature(query: Query, answer: Prediction) -> Hashable | None:
     if answer.error is not None:
         return None
     changes = answer.next_state != query.state
-    return changes, round(answer.reward, 3), answer.outcome
+    return changes, number_text(answer.reward), answer.outcome

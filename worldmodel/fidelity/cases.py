@@ -16,10 +16,16 @@ from typing import NamedTuple
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import Query, content_seed
+from worldmodel.text.identifiers import task_shares
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import number_text
 
 KINDS = ("unchanged", "one_line", "many_lines", "reveal")
+
+COMMON_SHARE = 0.3
+"""A word in at least this share of a family's tasks belongs to its vocabulary."""
+COMMON_TASKS = 10
+"""Tasks of a family below which nothing is known of its vocabulary."""
 
 
 class Case(NamedTuple):
@@ -57,7 +63,8 @@ def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) ->
 
     `Transition.reveals` decides what is a reveal. Where the environment does not set
     it, a reveal holds a word that neither occurred before nor can be computed
-    (text/novelty.py). A change of one line removes a line, adds one, or both.
+    (text/novelty.py); `past_states` may also hold the vocabulary (common_words). A
+    change of one line removes a line, adds one, or both.
     """
     if t.next_state == t.state:
         return "unchanged"
@@ -72,6 +79,24 @@ def kind_of(t: Transition, instruction: str, past_states: Sequence[str] = ()) ->
     added = Counter(t.next_state) - Counter(t.state)
     one = max(removed.total(), added.total()) <= 1
     return "one_line" if one else "many_lines"
+
+
+def common_words(episodes: Sequence[Episode]) -> dict[str, str]:
+    """Return the words that many tasks of a family hold, by family, as one line.
+
+    Such a word (`right`, `wrong`, `taken`) tells nothing new where an episode shows it
+    for the first time. Words with digits are values and no vocabulary.
+    """
+    tasks: dict[str, set[str]] = {}
+    for e in episodes:
+        tasks.setdefault(e.task.family, set()).add(e.task.id)
+    return {
+        family: " ".join(
+            sorted(w for w, s in words.items() if s >= COMMON_SHARE and w.isalpha())
+        )
+        for family, words in task_shares(episodes).items()
+        if len(tasks[family]) >= COMMON_TASKS
+    }
 
 
 def commonest_reward(episodes: Sequence[Episode]) -> float:
@@ -120,12 +145,22 @@ def sample_cases(
     ):
         keys = sorted(strata[name], key=lambda key: content_seed("case", *key))
         weights |= dict.fromkeys(keys[:number], len(keys) / max(number, 1))
-    outcomes = _outcomes(episodes)
+    known = _Known(_outcomes(episodes), common_words(episodes))
     return [
-        _case(*population[key], weights[key], outcomes, replay)
+        _case(*population[key], weights[key], known, replay)
         for key in population
         if key in weights
     ]
+
+
+def reveals(episodes: Sequence[Episode]) -> list[Case]:
+    """Return every distinct case of the kind `reveal`, as sample_cases judges it."""
+    known = _Known(_outcomes(episodes), common_words(episodes))
+    cases = (
+        _case(e, step, 1.0, known, None)
+        for e, step in distinct_cases(episodes).values()
+    )
+    return [case for case in cases if case.kind == "reveal"]
 
 
 def allocate(sizes: Sequence[int], limit: int) -> list[int]:
@@ -176,15 +211,23 @@ def _outcomes(episodes: Sequence[Episode]) -> Outcomes:
     return out
 
 
+class _Known(NamedTuple):
+    """What all episodes together say of a transition: see _outcomes, common_words."""
+
+    outcomes: Outcomes
+    vocabulary: Mapping[str, str]
+
+
 def _case(
-    e: Episode, step: int, weight: float, outcomes: Outcomes, replay: Replay | None
+    e: Episode, step: int, weight: float, known: _Known, replay: Replay | None
 ) -> Case:
     """Return the case of one step, its kind decided by all available evidence."""
     t, query = e.transitions[step], _query(e, step, e.transitions[step].action)
     history = [line for x in e.transitions[:step] for line in x.state]
+    history.append(known.vocabulary.get(e.task.family, ""))
     kind = kind_of(t, e.task.instruction, history)
     if kind == "reveal" and t.reveals is None:
-        next_states = outcomes[e.task.instruction, t.state, t.action]
+        next_states = known.outcomes[e.task.instruction, t.state, t.action]
         if len(next_states) == 1 and len(next_states[t.next_state]) > 1:
             # Other tasks have the same answer to the same query: it is predictable.
             kind = kind_of(dataclasses.replace(t, reveals=False), e.task.instruction)

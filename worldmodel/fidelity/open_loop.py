@@ -12,7 +12,7 @@ from worldmodel.data.hashing import content_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State
 from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.fidelity.cases import kind_of
+from worldmodel.fidelity.cases import common_words, kind_of
 
 STEPS = 16
 """Steps up to which agreement is reported one by one."""
@@ -49,13 +49,14 @@ def open_loop(
     of the episodes that reveal nothing: after a reveal the dream may rightly be in
     another world, where the real actions lead elsewhere.
     """
+    vocabulary = common_words(episodes)
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
     cells, cells_without_reveal = Counter[str](), Counter[str]()
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
         for e, (states, won) in zip(part, _dream_episodes(model, part), strict=True):
-            reveal = _first_reveal(e)
+            reveal = _first_reveal(e, vocabulary.get(e.task.family, ""))
             for i, t in enumerate(e.transitions[:STEPS]):
                 hit = i < len(states) and states[i] == t.next_state
                 exact[i].add(hit)
@@ -89,8 +90,8 @@ def _outcomes(cells: Counter[str]) -> dict[str, Any]:
     }
 
 
-def _first_reveal(episode: Episode) -> int:
-    history: list[str] = []
+def _first_reveal(episode: Episode, vocabulary: str) -> int:
+    history = [vocabulary]
     for i, t in enumerate(episode.transitions):
         if kind_of(t, episode.task.instruction, history) == "reveal":
             return i

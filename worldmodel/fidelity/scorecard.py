@@ -27,6 +27,7 @@ from worldmodel.fidelity.calibration_error import probability_calibration
 from worldmodel.fidelity.cases import KINDS, Case
 from worldmodel.fidelity.copying import copy_accuracy
 from worldmodel.fidelity.facts import known_facts, preserves
+from worldmodel.fidelity.instruction import instruction_agreement
 from worldmodel.fidelity.open_loop import episodes_within, open_loop
 from worldmodel.text.identifiers import Shares, task_shares
 from worldmodel.text.novelty import novel_words
@@ -85,6 +86,8 @@ def score(
         given and calibrated on other tasks.
       copying: copy accuracy (copying.py); `shares` are those of the training episodes,
         None those of the scored ones, of which no word is unseen.
+      instruction: how well reveals show what the task's instruction says
+        (instruction.py), on up to a quarter of the limit of further cases.
       malformed: answers with an error; they are never correct and predict no reward.
       hallucinated, reveals: see _content. open_loop: episodes dreamed from their real
         actions: one, and as many more as fit into `open_loop_steps` (None:
@@ -110,6 +113,7 @@ def score(
         | {"near_misses": _near_misses(model, near)},
         "done": _ends(sampled, answers),
         "copying": copy_accuracy(sampled, answers, shares or task_shares(episodes)),
+        "instruction": instruction_agreement(model, episodes, limit=max(limit // 4, 2)),
         "malformed": _rate(
             (a.error is not None, c) for c, a in _pairs(sampled, answers)
         ),

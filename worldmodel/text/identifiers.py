@@ -94,7 +94,8 @@ def computes_numbers(episodes: Sequence[Episode]) -> bool:
     hold one that stood nowhere before, or where most numbers that appear in a next
     state are a sum or difference of two that state and action hold, as in a counter.
     """
-    rewards = {round(t.reward, 3) for e in episodes for t in e.transitions}
+    # By digits and not by decimals, so that a unit of another size changes nothing.
+    rewards = {f"{t.reward:.6g}" for e in episodes for t in e.transitions}
     answers, results = Rate(), Rate()
     for e in episodes:
         history = [e.task.instruction, *e.task.initial_state]

@@ -1,16 +1,18 @@
 """The contract over every environment here, and over ones that break one rule each."""
 
+import copy
 import dataclasses
 import itertools
 import json
 import re
+import time
 import warnings
 
 import gymnasium
 import numpy as np
 import pytest
 
-from dreamgym.envs import base, contract, registry
+from dreamgym.envs import base, contract, contract_texts, registry
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles
@@ -262,6 +264,62 @@ class NumpyFlags(doubles.Corridor):
         return obs, reward, np.bool_(terminated), np.bool_(truncated), info
 
 
+class Tuples(doubles.Corridor):
+    """Its starts are keys of a dict, which lists cannot be."""
+
+    def tasks(self, split):
+        return [
+            dataclasses.replace(t, options={"way": tuple(t.options.values())})
+            for t in super().tasks(split)
+        ]
+
+    def reset(self, *, seed=None, options=None):
+        if not (options and "task" in options):
+            return super().reset(seed=seed, options=options)
+        task = options["task"]
+        known = {(i, j, k): 1 for i in range(9) for j in range(9) for k in range(9)}
+        assert known[task.options["way"]]
+        names = ("at", "goal", "end")
+        spelled = dict(zip(names, task.options["way"], strict=True))
+        return super().reset(
+            seed=seed, options={"task": dataclasses.replace(task, options=spelled)}
+        )
+
+
+class Names(doubles.Corridor):
+    def tasks(self, split):
+        del split
+        return ["hall", "kitchen"]
+
+
+class Untold(doubles.Corridor):
+    def tasks(self, split):
+        tasks = [copy.copy(t) for t in super().tasks(split)]
+        for task in tasks:
+            object.__setattr__(task, "instruction", None)
+        return tasks
+
+
+class Flood(doubles.Corridor):
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return (obs + "x" * base.MAX_CHARACTERS, *rest)
+
+
+class Hangs(doubles.Corridor):
+    step_seconds = 0.05
+
+    def step(self, action):
+        time.sleep(1.0)
+        return super().step(action)
+
+
+class NamedBadly(doubles.Corridor):
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, info | {"rewards": {"coin": "1.0"}})
+
+
 class PlainText(doubles.Corridor):
     def __init__(self):
         super().__init__()
@@ -342,7 +400,13 @@ class Surrogate(doubles.Corridor):
         (NoDev, r"tasks\('dev'\) is empty"),
         (Mislabelled, r"tasks\('test'\) holds a task that says split 'train'"),
         (Twice, r"tasks\('dev'\) holds an id twice"),
-        (NumpyFlags, r"terminated must be a bool, got bool"),
+        (NumpyFlags, r"terminated must be a bool, got numpy\.bool"),
+        (Tuples, "begins otherwise when its options were written as JSON"),
+        (Names, r"^tasks\('train'\) must return Tasks, got 'hall'$"),
+        (Untold, r"^a task's instruction must be a text, got None$"),
+        (Flood, "^step returned a text that is too long$"),
+        (Hangs, r"^step raised EnvironmentTimeout: no answer within 0\.05 s"),
+        (NamedBadly, r"^info\['rewards'\] must be a dict of numbers$"),
         (PlainText, "is not within the observation space"),
         (Infinite, "a reward must be a finite number, got inf"),
         (OldApi, r"step must return \(obs, reward, terminated, truncated, info\)"),
@@ -518,6 +582,12 @@ class Limited(doubles.Corridor):
     max_episode_steps = 1
 
 
+class Slow(doubles.Corridor):
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+
 class Crowded(doubles.Corridor):
     def valid_actions(self):
         return [f"go {i}" for i in range(501)]
@@ -539,6 +609,12 @@ def test_the_checker_warns(env, what):
     report = contract.check(env(), limit=30)
     assert report.faults == (), report.text("env")
     assert [w for w in report.warnings if re.search(what, w.what)], report.text("env")
+
+
+def test_slow_steps_are_warned_of(monkeypatch):
+    monkeypatch.setattr(contract_texts, "SLOW_STEP", 0.001)
+    (warning,) = contract.check(Slow(), limit=30).warnings
+    assert warning.what == "a step takes 0.0 s"
 
 
 def test_rewards_that_are_no_scores_are_not_warned_of():

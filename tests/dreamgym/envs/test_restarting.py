@@ -127,3 +127,21 @@ def test_copies_that_start_slowly_are_few_and_the_environment_may_say_how_many()
         max_copies = 1
 
     assert vector.RealVectorEnv.growing(One, limit=64, max_steps=5).size == 1
+
+
+@pytest.mark.parametrize(("lost", "made"), [(1, 2), (2, 3), (3, 3)])
+def test_an_instance_that_is_lost_while_it_starts_is_started_again(lost, made):
+    calls = []
+
+    def make():
+        calls.append(1)
+        if len(calls) <= lost:
+            raise ConnectionResetError("lost at the start")
+        return doubles.Corridor()
+
+    if lost == 3:
+        with pytest.raises(ConnectionError, match="lost at the start"):
+            restarting.RestartingEnv(make)
+    else:
+        restarting.RestartingEnv(make)
+    assert len(calls) == made

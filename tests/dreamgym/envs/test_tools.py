@@ -57,6 +57,15 @@ def test_the_instruction_names_the_tools_once():
     assert base.begin(env, task)[0].instruction == want
 
 
+@pytest.mark.parametrize("shown", ["keys a\nheld b", ["keys a", "held b"]])
+def test_lines_that_are_always_seen_may_be_a_text_or_a_list(shown):
+    class Shop(Store):
+        def observation(self):
+            return shown
+
+    assert begun(Shop())[2] == ("keys a", "held b", "result ready")
+
+
 @pytest.mark.parametrize(
     "action",
     [

@@ -64,8 +64,11 @@ def test_faults_are_named_by_what_differs_between_two_sets_of_episodes():
     real = [won(t) for t in TASKS]
     assert dream_faults(real, real) == []
     assert dream_faults(real, [endless(t) for t in TASKS]) == [
-        "episodes reach an end: 100 % really, 0 % in the dream",
-        "episodes hold an unusual reward: 100 % really, 0 % in the dream",
+        ("missed_ends", "episodes reach an end: 100 % really, 0 % in the dream"),
+        (
+            "missed_rewards",
+            "episodes hold an unusual reward: 100 % really, 0 % in the dream",
+        ),
     ]
     refused = [invalid(t) for t in TASKS]
     accepted = [
@@ -80,13 +83,35 @@ def test_faults_are_named_by_what_differs_between_two_sets_of_episodes():
         for t in refused
     ]
     assert dream_faults(refused, accepted) == [
-        "actions are refused as invalid: 100 % really, 0 % in the dream"
+        (
+            "accepted_actions",
+            "actions are refused as invalid: 100 % really, 0 % in the dream",
+        )
     ]
     assert dream_faults([endless(t) for t in TASKS], real)[0] == (
-        "episodes end too early: 0 % really, 100 % in the dream"
+        "early_ends",
+        "episodes end too early: 0 % really, 100 % in the dream",
     )
     broken = [t._replace(error="dream: gone") for t in real]
-    assert "100 % of the dreamed episodes broke off" in dream_faults(real, broken)
+    assert dream_faults(real, broken)[0] == (
+        "broken_episodes",
+        "100 % of the dreamed episodes broke off",
+    )
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0, 1e-5])
+def test_an_unusual_reward_is_one_whatever_its_unit(unit):
+    def paid(t, share):
+        steps = [
+            dataclasses.replace(x, rewards={"r": unit * (share * x.reward - 0.05)})
+            for x in t.episode.transitions
+        ]
+        return t._replace(
+            episode=dataclasses.replace(t.episode, transitions=tuple(steps))
+        )
+
+    real, dreamed = ([paid(won(t), share) for t in TASKS] for share in (1.0, 0.0))
+    assert [f.name for f in dream_faults(real, dreamed)] == ["missed_rewards"]
 
 
 def scorecard(predictable, ends):
@@ -109,7 +134,7 @@ def test_a_scorecard_refuses_by_what_it_says(predictable, ends, message):
     reasons = scorecard_refusals(
         scorecard(predictable, ends), min_predictable=0.2, min_ends=0.2
     )
-    assert reasons == ([] if message is None else [message])
+    assert [r.text for r in reasons] == ([] if message is None else [message])
 
 
 def test_metrics_of_dev_games_are_pooled_and_by_family():

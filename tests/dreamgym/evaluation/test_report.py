@@ -35,7 +35,7 @@ def results():
         "paired": {"dream_minus_bc": pair},
     }
     odd = {"policies": {"bc": row(None, 0), "dream": row(0.75)}, "paired": {}}
-    return group | {"families": {"coin": odd}}
+    return group | {"families": {"coin": odd, "": group}}
 
 
 def cells(text, name):
@@ -48,7 +48,9 @@ def cells(text, name):
 
 def test_the_table_says_what_was_measured():
     text = report.table(results())
-    pooled, coin = cells(text, "dream")
+    pooled, coin, unnamed = cells(text, "dream")
+    assert unnamed == pooled
+    assert "**(no family)**" in text
     assert pooled == [
         "dream",
         "50.0 %",
@@ -68,13 +70,21 @@ def test_the_table_says_what_was_measured():
 
 def test_every_line_of_the_table_has_as_many_cells():
     lines = [x for x in report.table(results()).splitlines() if x.startswith("|")]
-    assert len(lines) == 8
+    assert len(lines) == 12
     assert {x.count("|") for x in lines} == {9}
 
 
 def test_a_run_without_real_stages_says_so():
     empty = {"policies": {}, "families": {}, "paired": {}, "skipped": "skipped: why"}
     assert report.table(empty).strip() == "real stages skipped: why"
+
+
+def test_a_single_family_is_no_table_of_its_own():
+    one = results()
+    one["families"] = {"": one["families"][""]}
+    text = report.table(one)
+    assert "**all games**" in text
+    assert len(cells(text, "dream")) == 1
 
 
 def picture(path):

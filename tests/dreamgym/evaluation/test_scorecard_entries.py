@@ -49,6 +49,19 @@ def test_the_verdict_is_one_sentence_that_names_what_is_missing():
     )
 
 
+def test_a_dream_that_ignores_the_instruction_is_not_to_be_trusted():
+    sure = rate(0.98, 100)
+    result = scorecard(*[sure] * 4)
+    result["instruction"] = {"agree": rate(None, 0)}  # nothing follows from it
+    assert levels(result) == ["good"] * 4
+    result["instruction"] = {"agree": rate(0.6, 80)}
+    assert levels(result) == ["good", "good", "good", "bad", "good"]
+    assert verdict(result) == (
+        "Do not trust this dream yet: reveals as the instruction says (60 %) is below "
+        "90 %."
+    )
+
+
 def test_a_scorecard_without_whole_episodes_has_no_agreement():
     result = scorecard(*[rate(0.98, 100)] * 4)
     del result["open_loop"]

@@ -128,6 +128,23 @@ def scored(part, name, mean, count):
         ),
         (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
         (
+            evidence(
+                bc=0.4,
+                fidelity=SOUND
+                | {
+                    "instruction": {
+                        "agree": {"mean": 0.6, "count": 80},
+                        "shown": {"mean": 0.25, "count": 40},
+                        "elsewhere": {"mean": 0.05, "count": 40},
+                        "words": ["coin"],
+                    }
+                },
+            ),
+            "ignored instruction",
+            "(coin) is there, it shows it in 25 % of 40 reveals, and in 5 % of 40",
+            "pretrain.fit.steps",
+        ),
+        (
             with_stage(
                 dream_check={"disagrees": True, "sentence": "the dream is wrong"}
             ),
@@ -188,10 +205,21 @@ def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
     assert [line[:2] for line in text.splitlines()[-3:]] == ["1.", "2.", "3."]
 
 
+def test_a_refit_that_mended_the_dream_is_said():
+    before = "only 8 % of 40 ends are found; the dream is wrong: episodes are won"
+    for helped in (True, False):
+        some = with_stage(dream_check={"remedy": {"before": before, "helped": helped}})
+        sentences = [s for s in training_sentences(some) if "refitted" in s]
+        assert sentences == helped * [
+            "The dream was refitted before training, because only 8 % of 40 ends are "
+            "found; the dream is wrong."
+        ]
+
+
 def test_every_cause_is_checked_by_hand_here():
     checks = [
         n
         for n, f in vars(module).items()
         if getattr(f, "__annotations__", {}).get("return") == (module.Cause | None)
     ]
-    assert len(checks) == 10
+    assert len(checks) == 11

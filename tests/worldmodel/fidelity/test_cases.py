@@ -3,8 +3,11 @@ import dataclasses
 import pytest
 
 from tests import helpers
+from worldmodel.experience.base import Prediction
 from worldmodel.fidelity import cases
 from worldmodel.fidelity.cases import ReplayResult
+from worldmodel.fidelity.open_loop import open_loop
+from worldmodel.text.prompts import outcome_of
 
 A, B, C, D = "one lamp", "two doors", "three cats", "four dogs"
 
@@ -149,6 +152,56 @@ def test_what_other_tasks_answer_alike_is_no_reveal():
     # The environment knows best.
     output = dataclasses.replace(step, reveals=True)
     assert kinds(episode("a", output), episode("b", output)) == {"reveal"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "right", "kinds"),
+    [
+        (10, 4, {"one_line"}),  # 4 and 6 of 10 tasks hold `right` and `wrong`
+        (10, 2, {"one_line", "reveal"}),  # `right` is rare: the two that show it
+        (9, 4, {"reveal"}),  # too few tasks to know the vocabulary
+    ],
+)
+def test_words_that_many_tasks_hold_are_no_reveal(tasks, right, kinds):
+    """What is said after an answer follows from it, though it was not said before."""
+    base, episodes = helpers.lamp_and_door(), []
+    for i in range(tasks):
+        after = ("said right" if i < right else "said wrong",)
+        step = helpers.transition((f"number {i} asked",), "answer", after)
+        step = dataclasses.replace(step, success=False)
+        task = dataclasses.replace(base.task, id=f"t{i}", instruction="say it")
+        episodes.append(helpers.episode(f"e{i}", task, [step]))
+    assert {c.kind for c in cases.sample_cases(episodes, 99)} == kinds
+    drift = open_loop(Truth(episodes), episodes)["outcomes_without_reveal"]
+    wanted = tasks if kinds == {"one_line"} else 8 * (tasks == 10)
+    assert drift["agree"]["count"] == wanted
+
+
+def test_numbers_that_many_tasks_hold_are_no_vocabulary():
+    base, episodes = helpers.lamp_and_door(), []
+    for i in range(10):
+        step = helpers.transition(("asked",), "roll", (f"rolled {i % 3 + 5}",))
+        task = dataclasses.replace(base.task, id=f"t{i}", instruction="roll")
+        episodes.append(helpers.episode(f"e{i}", task, [step]))
+    assert {c.kind for c in cases.sample_cases(episodes, 99)} == {"reveal"}
+
+
+class Truth:
+    """A model that knows every recorded step."""
+
+    def __init__(self, episodes):
+        self.steps = {(t.state, t.action): t for e in episodes for t in e.transitions}
+
+    def predict(self, queries):
+        steps = [self.steps[q.state, q.action] for q in queries]
+        return [
+            Prediction(t.next_state, t.reward, outcome_of(t), "", 1.0, None)
+            for t in steps
+        ]
+
+    def vary(self, tasks, *, key):
+        del key
+        return [None] * len(tasks)
 
 
 def test_a_second_play_that_leads_elsewhere_is_a_reveal():

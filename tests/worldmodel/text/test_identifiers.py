@@ -86,8 +86,9 @@ def test_a_family_that_counts_computes_its_numbers():
     assert not identifiers.computes_numbers([counted("at 17", "at 803", "at 17")])
 
 
-def test_rewards_of_many_values_are_computed_from_numbers():
-    prices = [counted("a", "b", reward=float(i)) for i in range(5)]
+@pytest.mark.parametrize("unit", [1.0, 1000.0, 1e-5])
+def test_rewards_of_many_values_are_computed_from_numbers(unit):
+    prices = [counted("a", "b", reward=unit * i) for i in range(5)]
     assert identifiers.computes_numbers(prices)
     assert not identifiers.computes_numbers(prices[:4])
 

@@ -1,0 +1,39 @@
+"""The scorecard of a run's experience model, with its calibration and threshold."""
+
+from typing import Any
+
+from dreamgym.build.environments import open_env
+from dreamgym.build.episodes import read
+from dreamgym.evaluation.fidelity import by_family
+from dreamgym.run.directory import Run
+from dreamgym.run.display import progress_bar
+from worldmodel import fidelity
+from worldmodel.experience.base import ExperienceModel
+from worldmodel.text.identifiers import task_shares
+
+
+def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
+    """Return the scorecard of a model on the run's dev episodes; `name` is displayed.
+
+    `calibration` and `threshold` are what the dream reads: how its probabilities are
+    scaled, and the confidence below which a rollout ends.
+    """
+    train, dev = read(run)
+    limit = run.config.fidelity.transitions
+    with progress_bar(limit, name, "transition") as show, open_env(run) as env:
+        scorecard = by_family(
+            experience,
+            dev,
+            limit,
+            lambda done, _: show(done),
+            env=env,
+            open_loop_steps=limit,
+            shares=task_shares(train),
+        )
+    scale = fidelity.fit_calibration(experience, dev, limit=limit)
+    scorecard["calibration"] = scale.json()
+    gate = run.config.uncertainty.false_abort_rate
+    threshold = fidelity.confidence_threshold(experience, dev, limit=limit, gate=gate)
+    # The gate reads calibrated chances: so its threshold is one. 0 believes all.
+    scorecard["threshold"] = scale.confidence(threshold) if threshold else 0.0
+    return scorecard

@@ -1,0 +1,67 @@
+"""The part of the checker that is about texts, what is written, and time."""
+
+import dataclasses
+import json
+
+from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract_player import Player, is_json
+from worldmodel.data.records import Task
+
+MAX_CHARACTERS = 4000
+"""Characters of a first state or an instruction above which a warning is given."""
+
+MAX_LINES = 60
+"""Lines of a first state above which a warning is given."""
+
+SLOW_STEP = 0.5
+"""Seconds of a step above which a warning is given."""
+
+
+def check_options(player: Player, task: Task, observation: str) -> None:
+    """Fault options that do not survive being written: a run reads tasks back."""
+    if not is_json(task.options):
+        return  # said already
+    options = json.loads(json.dumps(task.options))
+    if options == task.options:
+        return
+    again = player.reset(dataclasses.replace(task, options=options))
+    if again is None or again[0] != observation:
+        player.findings.fault(
+            "a task begins otherwise when its options were written as JSON",
+            f"task {task.id!r}: {dict(task.options)!r:.80} and then {options!r:.80}",
+            "take lists for tuples and texts as keys: a run writes tasks to a file "
+            "and reads them back",
+        )
+
+
+def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
+    """Warn of a task without an instruction, and of long texts."""
+    where, warn = f"task {task.id!r}", findings.warn
+    instruction = task.instruction or str(info.get("instruction", ""))
+    if not (instruction or info.get("tools")):
+        warn(
+            "a task has no instruction",
+            where,
+            "give Task.instruction, or info['instruction'] at reset: the policy "
+            "reads it before every action",
+        )
+    for what, text in (("state", obs), ("instruction", instruction)):
+        if len(text) > MAX_CHARACTERS or len(text.splitlines()) > MAX_LINES:
+            warn(
+                f"a long {what} makes every step slow and every prompt long",
+                f"{where}: {len(text)} characters, {len(text.splitlines())} lines",
+                f"leave out what no action touches; up to {MAX_CHARACTERS} "
+                f"characters and {MAX_LINES} lines are usual",
+            )
+
+
+def check_speed(player: Player) -> None:
+    """Warn of steps that are slow."""
+    each = player.seconds / max(player.steps, 1)
+    if each > SLOW_STEP:
+        player.findings.warn(
+            f"a step takes {each:.1f} s",
+            f"{player.steps} steps",
+            "a run takes thousands: `dreamgym estimate` says how many, and smaller "
+            "collect.episodes, branch.episodes and evaluate.tasks take fewer",
+        )

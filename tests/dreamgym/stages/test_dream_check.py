@@ -1,0 +1,214 @@
+"""The dream is asked about the policy, mended once, and refused where that fails."""
+
+import contextlib
+
+import pytest
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.build import remedy
+from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.config.overrides import changed
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
+from dreamgym.run.view import StageView
+from dreamgym.stages import collect, dream_check, pretrain
+from dreamgym.stages.table import STAGES
+from tests import doubles, helpers
+from worldmodel.backbone.weights import load_model
+from worldmodel.data.records import read_episodes
+from worldmodel.fitting import supervised
+
+TASKS = doubles.tasks("dev")[:12]
+WON = [Trajectory(doubles.expert(t), (), None) for t in TASKS]
+LOST = [Trajectory(doubles.episode(t, ["fly"] * 3), (), None) for t in TASKS]
+SETTINGS = {
+    "env.id": "tests.doubles:Corridor",
+    "dream_check.force": False,
+    "pretrain.fit.steps": 10,
+    "pretrain.fit.eval_every": 1,
+    "dream_check.remedy_tasks": 5,
+}
+
+
+def rate(mean, count=40):
+    return {"mean": mean, "count": count}
+
+
+SOUND = {"exact": {"predictable": rate(0.95)}, "done": {"recall": rate(0.9)}}
+BLIND = SOUND | {"done": {"recall": rate(0.08)}}
+
+
+class Dream:
+    """The stage with its games and its refit replaced; counts the refits."""
+
+    def __init__(self, monkeypatch, run, before, after, cards=(SOUND, SOUND)):
+        self.run, self.refits, self.cards = (
+            run,
+            [],
+            dict(zip(["", "remedy"], cards, strict=True)),
+        )
+        games = {"": before, "remedy": after}
+        replacements = {
+            "load_policy": lambda *_: doubles.policy(),
+            "play_dev_games": lambda *_: WON,
+            "load_experience": lambda *_, **__: doubles.RuleModel(),
+            "dreamed_dev_games": lambda *args: games[args[3]],
+            "refit": self.refit,
+        }
+        for name, function in replacements.items():
+            monkeypatch.setattr(dream_check, name, function)
+        session = contextlib.nullcontext
+        monkeypatch.setattr(dream_check.run_chat, "experience_session", session)
+
+    def refit(self, run, policy, faults):
+        del run, policy
+        self.refits.append(faults)
+        return doubles.RuleModel()
+
+    def body(self):
+        files = {
+            f"{k}/fidelity.json" if k else "fidelity.json": v
+            for k, v in self.cards.items()
+        }
+        self.run.read_json = files.__getitem__
+        return dream_check.body(self.run)
+
+
+@pytest.fixture
+def run(tmp_path):
+    with Run(tmp_path, preset("tiny", SETTINGS)) as run:
+        run.mark("warmstart", {"kept": "warmstart"})
+        yield run
+
+
+def test_a_dream_that_agrees_is_left_as_it_is(monkeypatch, run):
+    dream = Dream(monkeypatch, run, WON, LOST)
+    numbers = dream.body()
+    assert (numbers["refused"], numbers["forced"], dream.refits) == ("", False, [])
+    assert "remedy" not in numbers
+
+
+def test_a_dream_that_is_mended_is_trained_in(monkeypatch, run, capsys):
+    dream = Dream(monkeypatch, run, LOST, WON)
+    numbers = dream.body()
+    # What is missed says how the refit is weighted.
+    assert dream.refits == [{"missed_ends", "missed_rewards", "refused_actions"}]
+    assert numbers["refused"] == ""
+    assert numbers["disagrees"] is False
+    assert numbers["remedy"]["helped"] is True
+    assert "dreamed minus real -1.000" in numbers["remedy"]["before"]
+    assert "episodes reach an end: 100 % really, 0 %" in capsys.readouterr().err
+    run.mark("dream_check", numbers)
+    assert remedy_folder(run) == "remedy"
+
+
+def test_a_dream_that_stays_wrong_is_refused_with_both_reasons(monkeypatch, run):
+    dream = Dream(monkeypatch, run, LOST, LOST, cards=(BLIND, SOUND))
+    numbers = dream.body()
+    assert len(dream.refits) == 1  # once, and no more
+    assert "dreamed minus real -1.000" in numbers["refused"]
+    assert "8 %" not in numbers["refused"]  # that was mended
+    assert numbers["refused"].endswith("; a refit did not mend it")
+    assert numbers["remedy"]["before"].startswith("only 8 % of 40 ends are found")
+    run.mark("dream_check", numbers)
+    assert remedy_folder(run) == ""
+
+
+def test_a_poor_scorecard_alone_is_mended_too(monkeypatch, run):
+    dream = Dream(monkeypatch, run, WON, WON, cards=(BLIND, SOUND))
+    assert dream.body()["refused"] == ""
+    assert dream.refits == [{"missed_ends"}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dream_check.force": True},
+        {"dream_check.remedy_share": 0.0},
+        {"ensemble.members": 2},
+        {"pretrain.permute_outcomes": True},
+    ],
+)
+def test_nothing_is_refitted_where_that_is_off_or_impossible(
+    monkeypatch, tmp_path, changes
+):
+    config = preset("tiny", SETTINGS)
+    for name, value in changes.items():
+        config = changed(config, name, value)
+    with Run(tmp_path / "other", config) as run:
+        run.mark("warmstart", {"kept": "warmstart"})
+        dream = Dream(monkeypatch, run, LOST, WON)
+        numbers = dream.body()
+    assert dream.refits == []
+    assert "dreamed minus real" in numbers["refused"]
+
+
+# --- the refit itself ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("fitted"), preset("tiny", SETTINGS))
+    for stage in (collect, pretrain):
+        name = stage.__name__.rpartition(".")[2]
+        run.mark(name, stage.body(StageView(run, STAGES[name], STAGES)))
+    return run
+
+
+def view_of(run):
+    return StageView(run, STAGES["dream_check"], STAGES)
+
+
+@pytest.mark.slow
+def test_a_refit_plays_train_tasks_and_leaves_the_model_before(fitted, monkeypatch):
+    policy = doubles.cloned(doubles.ACTIONS, TASKS)
+    seen = {}
+    fit = supervised.fit
+
+    def spy(model, examples, config, **rest):
+        seen.update(examples=len(examples), steps=config.steps)
+        return fit(model, examples, config, **rest)
+
+    monkeypatch.setattr(remedy.supervised, "fit", spy)
+    steps = fitted.root / "stages/refit.steps"
+    with fitted.real_steps.recorded(steps) as counter:
+        model = remedy.refit(view_of(fitted), policy, {"missed_ends"})
+    assert seen["steps"] == 3  # 0.3 of 10
+    played = read_episodes(fitted.path("remedy/episodes.jsonl"))
+    assert len(played) == 5
+    assert {e.task.split for e in played} == {"train"}
+    assert counter.count >= sum(len(e.transitions) for e in played) > 0
+    before, _ = load_model(fitted.path("experience"))
+    after, _ = load_model(fitted.path("remedy/experience"))
+    assert helpers.distance(before.params, after.params) > 0
+    card = fitted.read_json("remedy/fidelity.json")
+    assert {"calibration", "threshold", "exact"} <= card.keys()
+    # The dream of it remembers what the policy has lived through.
+    known = load_experience(fitted)
+    assert len(model.memory) == len(known.memory) + sum(
+        len(e.transitions) for e in played
+    )
+    # Interrupted after the games and the fit, nothing is played or fitted again.
+    again_steps = fitted.root / "stages/again.steps"
+    with fitted.real_steps.recorded(again_steps) as counter:
+        remedy.refit(view_of(fitted), policy, {"missed_ends"})
+    again, _ = load_model(fitted.path("remedy/experience"))
+    assert helpers.distance(after.params, again.params) == 0.0
+    assert counter.count < sum(len(e.transitions) for e in played)  # the scorecard's
+
+
+@pytest.mark.slow
+def test_what_a_refit_weights_follows_the_faults(fitted):
+    tok = load_model(fitted.path("experience"))[1]
+    view = view_of(fitted)
+    plain, _ = remedy._examples(view, tok, {"wrong_states"})
+    weighted, _ = remedy._examples(view, tok, {"missed_ends"})
+    assert len(plain) == len(weighted)
+
+    def largest(examples):
+        return max(
+            float(max(e.weight)) if not isinstance(e.weight, float) else float(e.weight)
+            for e in examples
+        )
+
+    assert largest(weighted) > largest(plain) == 1.0
