@@ -12,6 +12,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
+from dreamgym.config import budget
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.counting import CountedEnv
 from dreamgym.envs.dream import DreamVectorEnv
@@ -130,9 +131,37 @@ def play_test_games(
     return evaluate.trajectories(path)
 
 
-def plays_dev_games(run: Run) -> bool:
-    """Return whether the run's policies are selected by real dev tasks."""
-    return bool(run.config.env.id) and run.config.train.monitor.real_eval_every > 0
+def dev_games(run: Run) -> int:
+    """Return the number of real dev tasks of one evaluation; 0 if none are played.
+
+    A budget may pay for fewer than the settings ask for.
+    """
+    c = run.config
+    if not c.env.id or not c.train.monitor.real_eval_every:
+        return 0
+    games = c.train.monitor.real_eval_tasks
+    if not c.budget.real_steps:
+        return games
+    collected = int(run.numbers("collect").get("real_transitions", 0))
+    return budget.dev_games(c.budget, collected, step_limit(run), games)
+
+
+def plays_dev_games(run: Run, *names: str) -> bool:
+    """Return whether real dev tasks select between the run's policies.
+
+    With `names`, whether the stage has real steps for those of these players that have
+    not played yet: attempts that were interrupted may have taken them.
+    """
+    if not dev_games(run):
+        return False
+    new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
+    left = run.real_steps.left
+    return left is None or dev_game_steps(run, len(new)) <= left
+
+
+def dev_game_steps(run: Run, evaluations: int = 1) -> int:
+    """Return the real steps that evaluations on dev tasks take at most."""
+    return evaluations * dev_games(run) * step_limit(run)
 
 
 def dev_tasks(run: Run) -> list[Task]:
@@ -143,9 +172,7 @@ def dev_tasks(run: Run) -> list[Task]:
     """
     name = run.config.env.id
     with contextlib.closing(make_env(run)) as env:
-        games = base.tasks_of(
-            env, name, "dev", run.config.train.monitor.real_eval_tasks
-        )
+        games = base.tasks_of(env, name, "dev", dev_games(run))
         if not games:
             raise RunError(f"train.monitor.real_eval_every: {name!r} has no dev task")
         return base.begin_all(env, games)

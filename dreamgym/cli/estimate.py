@@ -37,6 +37,7 @@ def _estimate_of(
     from dreamgym.build import timings
     from dreamgym.build.step_limit import with_step_limit
     from dreamgym.commands import estimate
+    from dreamgym.config.budget import ESTIMATE_STEPS
     from worldmodel.backbone.mesh import make_mesh
 
     jax_cache = getattr(jax.config, "jax_compilation_cache_dir", None)
@@ -53,7 +54,8 @@ def _estimate_of(
     config = with_step_limit(config)
     counted = contextlib.nullcontext(None)
     if run is not None:
-        counted = run.real_steps.recorded(run.path(run.ESTIMATE_STEPS))
+        limit = ESTIMATE_STEPS if config.budget.real_steps else None
+        counted = run.real_steps.recorded(run.path(run.ESTIMATE_STEPS), limit)
     with counted as steps:
         timing = timings.measure(config, cache, device_mesh, steps)
     if timing.real_steps:
@@ -104,7 +106,7 @@ def print_estimate(
     """
     from dreamgym.build.chat import check_server
     from dreamgym.commands import estimate
-    from dreamgym.commands.quickstart import stage_names
+    from dreamgym.commands.quickstart import check_run_budget, stage_names
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
     from dreamgym.stages.table import STAGES
@@ -113,8 +115,10 @@ def print_estimate(
     check_server(config)
     run = Run(root, config)  # what it refuses is said before anything is measured
     done = {s for s in STAGES if run.done(s)}
-    if done >= set(stage_names(fine_tune=fine_tune)):
+    if done >= set(stage_names(config, fine_tune=fine_tune)):
         return
+    if config.budget.real_steps and "collect" not in done:
+        check_run_budget(run)  # before a step is taken to time it
     tune_process()
     try:
         result = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)

@@ -37,6 +37,7 @@ def _score(run: Run, experience: ExperienceModel) -> dict[str, Any]:
             limit,
             lambda done, _: show(done),
             env=env,
+            steps_left=lambda: run.real_steps.left,
             open_loop_steps=limit,
             shares=task_shares(train),
         )

@@ -19,6 +19,7 @@ from dreamgym.build.costs import (
     loop_steps,
 )
 from dreamgym.build.environments import (
+    dev_game_steps,
     dreamed_dev_games,
     play_dev_games,
     plays_dev_games,
@@ -130,8 +131,10 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
     tasks = environments.training_tasks(
         run, [e.task for e in train_episodes], run.config.train.fresh_tasks
     )
+    # What is left for the evaluation that chooses between start and end.
+    reserve = dev_game_steps(run)
     try:
-        with real_evaluation(run) as probe:
+        with real_evaluation(run, reserve) as probe:
             _, progress = reinforce(
                 run,
                 "dream",
@@ -140,6 +143,7 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
                 envs,
                 tasks,
                 run.config.train,
+                reserve=reserve,
                 probe=probe,
                 baseline=run.numbers("dream_check").get("real"),
             )
@@ -208,16 +212,19 @@ def _not_trained(run: Run, reason: str) -> dict[str, Any]:
     return {"updates": 0, "kept": "warmstart", "note": note}
 
 
-def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any]:
+def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any] | None:
     """The metrics on real dev games of the policy that training ended with.
 
-    Empty where every policy that played them had destroyed a family's success.
+    Empty where every policy that played them had destroyed a family's success; None
+    where no game was played, and a budget has no real steps left for that.
     """
     best = best_row(progress.curve)
     if progress.best is not None and best is not None:
         return progress.curve[best]
     if progress.best is not None and any("real_success" in r for r in progress.curve):
         return {}
+    if not plays_dev_games(run, "dream"):
+        return None
     return dev_metrics(play_dev_games(run, "dream", load_policy(run, "dream")))
 
 
@@ -232,9 +239,9 @@ def _choose(
     By real dev games, else by success in the dream with a margin.
     """
     check = run.numbers("dream_check")
-    if plays_dev_games(run):
+    after = _dev_metrics_of(run, progress) if plays_dev_games(run) else None
+    if after is not None:
         before, where = check.get("real", {}), "real dev games"
-        after = _dev_metrics_of(run, progress)
         better = is_no_worse(after, before)
     elif experience is not None:
         before, where = check.get("dreamed", {}), "dev tasks in the dream"

@@ -95,7 +95,9 @@ def _better_policy(
 
     Without such games it is the warm start.
     """
-    if run.config.warmstart.method == "bc" or not plays_dev_games(run):
+    if run.config.warmstart.method == "bc":
+        return final, {}
+    if not plays_dev_games(run, "bc", "warmstart"):
         return final, {}
     rows = {
         name: dev_metrics(play_dev_games(run, name, policy.replace(model)))

@@ -6,6 +6,7 @@ environment and no file.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 
 import jax
@@ -42,9 +43,10 @@ def train(
 ) -> TrainingState:
     """Run the loop from `state` to `config.updates` updates, and return its state.
 
-    Training ends early when `budget` transitions are taken (where none is given,
-    `config.max_transitions`), or when the state has a `stop_reason`. `show` is called
-    with the number of the update, the rollouts that ended and all of them.
+    Training ends early when `budget` transitions are taken (`config.max_transitions`
+    where no budget is given), when `parts.steps_left` do not pay for a group however
+    long its episodes are, or when the state has a `stop_reason`. `show` is called with
+    the number of the update, the rollouts that ended and all of them.
 
     Raises:
       ValueError: forks in an environment that cannot be set back to a state.
@@ -59,18 +61,16 @@ def train(
         )
     recovery, max_steps = Recovery(config), envs.max_steps
     try:
-        while not _is_finished(state, config, budget):
+        while count := _task_count(state, config, budget, parts, max_steps):
             # Seeded by the number of the update: a resumed run draws as it would have.
             rng = np.random.default_rng((seed, state.update))
             key = jax.random.fold_in(jax.random.key(seed), state.update)
             current = _with_params(policy, state.policy)
             transitions_before = _transitions(envs, parts)
-
-            # 1. Choose tasks: some are invented, a batch is drawn by value.
-            batch = choose_tasks(state, current, max_steps, config, parts, rng)
-            envs.max_steps = batch.step_limit
-
-            # 2. Roll out a group of episodes for each task.
+            # New tasks join the pool before a batch is drawn by value.
+            proposals = _propose_tasks(state, current, config, parts, rng)
+            envs.max_steps = _step_limit(state, max_steps, config)
+            tasks, mixture = _choose_tasks(state, config, parts, rng, count)
             rollouts = collect_rollouts(
                 current,
                 envs,
@@ -80,7 +80,8 @@ def train(
                 key=key,
                 rng=rng,
                 source=f"update{state.update}",
-                mixture=batch.mixture,
+                mixture=mixture,
+                max_groups=lambda: _affordable_groups(config, parts, max_steps),
                 show=_with_update_number(show, state.update),
             )
             transitions = _transitions(envs, parts) - transitions_before
@@ -124,6 +125,26 @@ def _is_finished(state: TrainingState, config: LoopConfig, budget: int | None) -
     return budget is not None and state.transitions >= budget
 
 
+def _task_count(
+    state: TrainingState,
+    config: LoopConfig,
+    budget: int | None,
+    parts: LoopParts,
+    max_steps: int,
+) -> int:
+    """Return the number of tasks of the next update, 0 if there is none."""
+    if _is_finished(state, config, budget):
+        return 0
+    return min(config.tasks_per_update, _affordable_groups(config, parts, max_steps))
+
+
+def _affordable_groups(config: LoopConfig, parts: LoopParts, max_steps: int) -> int:
+    """Return how many groups the steps that are left pay for, however long they are."""
+    if parts.steps_left is None:
+        return sys.maxsize
+    return max(parts.steps_left(), 0) // (config.group_size * max_steps)
+
+
 def _with_params(policy: Policy, state: TrainState) -> Policy:
     return policy.replace(policy.model._replace(params=state.params))
 
@@ -134,6 +155,68 @@ def _transitions(envs: VectorEnv, parts: LoopParts) -> int:
         0 if parts.feasibility is None else parts.feasibility.transitions
     )
     return envs.transitions + trial_transitions
+
+
+def _propose_tasks(
+    state: TrainingState,
+    current: Policy,
+    config: LoopConfig,
+    parts: LoopParts,
+    rng: np.random.Generator,
+) -> dict[str, int]:
+    """Add proposed tasks to the pool; return the number of proposals by result."""
+    if parts.propose is None:
+        return {}
+    if parts.feasibility is not None:
+        parts.feasibility.policy = current
+    c = config.curriculum
+    return generator.extend(
+        state.pool,
+        parts.propose,
+        c.proposals_per_update,
+        rng,
+        feasible=parts.feasibility,
+        name=c.generator,
+    )
+
+
+def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int:
+    """Return the step limit of the episodes of this update.
+
+    Where the limit grows, retired tasks return to the pool: they may have failed only
+    because the limit was too short.
+    """
+    limit = step_limit(state.update, max_steps, config.curriculum, state.lessons)
+    previous = state.curve[-1].get("step_limit") if state.curve else None
+    if previous is not None and limit > previous:
+        state.pool.readmit_unsolved()
+    return limit
+
+
+def _choose_tasks(
+    state: TrainingState,
+    config: LoopConfig,
+    parts: LoopParts,
+    rng: np.random.Generator,
+    count: int,
+) -> tuple[list[Task], Sequence[TaskQuota]]:
+    """Return the tasks of an update, and the mixture that they were drawn by."""
+    mixture = _task_mixture(state, parts)
+    tasks = sampler.sample(
+        state.pool,
+        count,
+        config.curriculum,
+        rng,
+        task_mixture=mixture,
+    )
+    return tasks, mixture
+
+
+def _task_mixture(state: TrainingState, parts: LoopParts) -> Sequence[TaskQuota]:
+    """Return the task mixture of the current lesson; empty if there are no lessons."""
+    if state.lessons is None:
+        return ()
+    return state.lessons.task_mixture(state.pool, parts.plan_lengths)
 
 
 def _auxiliary_examples(
