@@ -113,12 +113,11 @@ def print_estimate(
     from worldmodel.chat.protocol import ChatError
 
     check_server(config)
+    check_run_budget(root, config)
     run = Run(root, config)  # what it refuses is said before anything is measured
     done = {s for s in STAGES if run.done(s)}
     if done >= set(stage_names(config, fine_tune=fine_tune)):
         return
-    if config.budget.real_steps and "collect" not in done:
-        check_run_budget(run)  # before a step is taken to time it
     tune_process()
     try:
         result = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
@@ -143,7 +142,8 @@ def print_study_estimate(study: Any, root: Path) -> None:
     for config, done in unfinished(study, root):
         if config.server is not None or done >= STAGES.keys():
             continue
-        result = _estimate_of(config, fine_tune=study.last_stage == "transfer")
+        fine_tune = bool(study.curves) or study.last_stage == "transfer"
+        result = _estimate_of(config, fine_tune=fine_tune)
         every.append(result)
         low, high = estimate.ranges(result, done)["seconds"]
         total_low, total_high, longest = (

@@ -37,32 +37,26 @@ def stage_names(config: RunConfig, *, fine_tune: bool) -> list[str]:
     ]
 
 
-def check_run_budget(run: Run) -> tuple[int, int | None]:
-    """Check the budget of a run that has not begun.
-
-    Returns the step limit of an episode, and the transitions of given episodes (None:
-    they are collected).
+def check_run_budget(root: Path, config: RunConfig) -> None:
+    """Check the budget of a run before its directory is made.
 
     Raises:
       RunError: it is too small; the message names the smallest that is not.
     """
-    c = run.config
-    steps, collected = with_step_limit(c).env.max_episode_steps, recorded_transitions(c)
+    if not config.budget.real_steps or (root / "manifest.json").is_file():
+        return
+    collected = recorded_transitions(config)
     if collected is None:
-        check_budget(c.budget, steps, c.env.id)
+        steps = with_step_limit(config).env.max_episode_steps
+        check_budget(config.budget, steps, config.env.id)
     else:
-        check_recorded(c.budget, collected)
-    return steps, collected
+        check_recorded(config.budget, collected)
 
 
 def print_division(run: Run, *, fine_tune: bool) -> None:
-    """Print how the budget of a run that has not begun is divided.
-
-    Raises:
-      RunError: as check_run_budget.
-    """
-    steps, collected = check_run_budget(run)
+    """Print how the budget of a run that has not begun is divided."""
     c = run.config
+    steps, collected = with_step_limit(c).env.max_episode_steps, recorded_transitions(c)
     real_training = c.train.environment == "real"
     games = c.train.monitor.real_eval_tasks * (c.train.monitor.real_eval_every > 0)
     for line in budget_lines(
@@ -99,6 +93,7 @@ def quickstart(
       ServerLost: the chat server behind the dream does not answer.
     """
     run_chat.check_server(config)
+    check_run_budget(Path(run_dir), config)
     tune_process()
     with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:
 

@@ -77,9 +77,11 @@ def division(
     steps = budget.real_steps - ESTIMATE_STEPS
     parts = {"collect": int(steps * budget.collect)}
     rest = max(steps - (parts["collect"] if collected is None else collected), 0)
-    for name in ("score", "branch", "select"):
-        parts[name] = int(rest * getattr(budget, name) / (1 - budget.collect))
-    left = rest - sum(parts[name] for name in ("score", "branch", "select"))
+    shares = {"score": budget.score, "branch": budget.branch, "select": budget.select}
+    left = rest
+    for name, share in shares.items():
+        parts[name] = int(rest * share / (1 - budget.collect))
+        left -= parts[name]
     parts["train"] = left * real_training
     parts["fine_tune"] = left * (not real_training)
     return parts
