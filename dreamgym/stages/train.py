@@ -16,7 +16,7 @@ from dreamgym.build.costs import (
     dev_games,
     game_seconds,
     loop_memory,
-    loop_steps,
+    train_steps,
 )
 from dreamgym.build.environments import (
     dev_game_steps,
@@ -328,7 +328,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
     In the real environment the learning takes as long as after rollouts in the dream.
     """
     loop, timings = config.train, workload.timings
-    steps = loop_steps(loop, workload.max_steps)
+    steps = train_steps(config, workload)
     seconds, answers = DREAMED_STEP * steps * timings.update, 0.0
     if loop.environment == "real":
         seconds += steps * timings.step
@@ -337,7 +337,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
         if max_generated(loop.curriculum, loop.tasks_per_update):
             answers += loop.updates * loop.curriculum.proposals_per_update
         seconds += answers * timings.answer
-    if games := dev_games(config):
+    if games := dev_games(config, workload):
         checks = -(-loop.updates // loop.monitor.real_eval_every)
         seconds += checks * games * game_seconds(workload)
     return Cost(

@@ -11,10 +11,17 @@ from typing import Any
 from dreamgym.agent.policy import Policy
 from dreamgym.build import environments
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build.costs import dev_games, game_seconds, loop_memory, loop_steps
+from dreamgym.build.costs import (
+    REAL_STEP,
+    dev_games,
+    game_seconds,
+    loop_memory,
+    loop_steps,
+)
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.step_limit import step_limit
+from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
@@ -109,10 +116,6 @@ def _player(run: Run, start: str) -> str:
     return run.numbers("warmstart").get("kept", "warmstart")
 
 
-REAL_STEP = 0.05
-"""Updates of the experience model's fit that a real transition of the loop takes."""
-
-
 def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
     """Return what the real loop takes, and the dev games of its policy."""
     if not config.env.id:
@@ -120,10 +123,12 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
     budget = config.transfer.real_transitions
     if name == "real_only_total":
         budget += workload.transitions
+    if config.budget.real_steps:
+        budget = division(config.budget, workload.transitions)["fine_tune"]
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
     seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)
     return Cost(
-        seconds + dev_games(config) * game_seconds(workload),
+        seconds + dev_games(config, workload) * game_seconds(workload),
         compile_seconds=30,
         memory=loop_memory(config.transfer, workload),
         disk=workload.model_bytes,

@@ -43,8 +43,8 @@ def train(
 ) -> TrainingState:
     """Run the loop from `state` to `config.updates` updates, and return its state.
 
-    Training ends early when `budget` transitions are taken (`config.max_transitions`
-    where no budget is given), when `parts.steps_left` do not pay for a group however
+    Training ends early when `budget` transitions are taken (where none is given,
+    `config.max_transitions`), when `parts.steps_left` do not pay for a group however
     long its episodes are, or when the state has a `stop_reason`. `show` is called with
     the number of the update, the rollouts that ended and all of them.
 
@@ -67,10 +67,12 @@ def train(
             key = jax.random.fold_in(jax.random.key(seed), state.update)
             current = _with_params(policy, state.policy)
             transitions_before = _transitions(envs, parts)
-            # New tasks join the pool before a batch is drawn by value.
-            proposals = _propose_tasks(state, current, config, parts, rng)
-            envs.max_steps = _step_limit(state, max_steps, config)
-            tasks, mixture = _choose_tasks(state, config, parts, rng, count)
+
+            # 1. Choose tasks: some are invented, a batch is drawn by value.
+            batch = choose_tasks(state, current, max_steps, config, parts, rng, count)
+            envs.max_steps = batch.step_limit
+
+            # 2. Roll out a group of episodes for each task.
             rollouts = collect_rollouts(
                 current,
                 envs,
@@ -80,7 +82,7 @@ def train(
                 key=key,
                 rng=rng,
                 source=f"update{state.update}",
-                mixture=mixture,
+                mixture=batch.mixture,
                 max_groups=lambda: _affordable_groups(config, parts, max_steps),
                 show=_with_update_number(show, state.update),
             )
@@ -155,68 +157,6 @@ def _transitions(envs: VectorEnv, parts: LoopParts) -> int:
         0 if parts.feasibility is None else parts.feasibility.transitions
     )
     return envs.transitions + trial_transitions
-
-
-def _propose_tasks(
-    state: TrainingState,
-    current: Policy,
-    config: LoopConfig,
-    parts: LoopParts,
-    rng: np.random.Generator,
-) -> dict[str, int]:
-    """Add proposed tasks to the pool; return the number of proposals by result."""
-    if parts.propose is None:
-        return {}
-    if parts.feasibility is not None:
-        parts.feasibility.policy = current
-    c = config.curriculum
-    return generator.extend(
-        state.pool,
-        parts.propose,
-        c.proposals_per_update,
-        rng,
-        feasible=parts.feasibility,
-        name=c.generator,
-    )
-
-
-def _step_limit(state: TrainingState, max_steps: int, config: LoopConfig) -> int:
-    """Return the step limit of the episodes of this update.
-
-    Where the limit grows, retired tasks return to the pool: they may have failed only
-    because the limit was too short.
-    """
-    limit = step_limit(state.update, max_steps, config.curriculum, state.lessons)
-    previous = state.curve[-1].get("step_limit") if state.curve else None
-    if previous is not None and limit > previous:
-        state.pool.readmit_unsolved()
-    return limit
-
-
-def _choose_tasks(
-    state: TrainingState,
-    config: LoopConfig,
-    parts: LoopParts,
-    rng: np.random.Generator,
-    count: int,
-) -> tuple[list[Task], Sequence[TaskQuota]]:
-    """Return the tasks of an update, and the mixture that they were drawn by."""
-    mixture = _task_mixture(state, parts)
-    tasks = sampler.sample(
-        state.pool,
-        count,
-        config.curriculum,
-        rng,
-        task_mixture=mixture,
-    )
-    return tasks, mixture
-
-
-def _task_mixture(state: TrainingState, parts: LoopParts) -> Sequence[TaskQuota]:
-    """Return the task mixture of the current lesson; empty if there are no lessons."""
-    if state.lessons is None:
-        return ()
-    return state.lessons.task_mixture(state.pool, parts.plan_lengths)
 
 
 def _auxiliary_examples(

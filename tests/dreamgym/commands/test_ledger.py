@@ -23,12 +23,17 @@ from tests.ledger import SPEC, Ledger
 pytestmark = pytest.mark.slow  # each test runs every stage
 
 
-def run_all(root, settings=None, *, fine_tune=True, interrupt_at=()):
-    """Run every stage; return the run and the steps that each stage took."""
+def run_all(root, settings=None, *, fine_tune=True, interrupt_at=(), test=None):
+    """Run every stage; return the run and the steps that each stage took.
+
+    Of the stages that play test tasks `test` is run, or all without one.
+    """
     saw = dict[str, int]()
     config = preset("tiny", {"env.id": SPEC} | (settings or {}))
     with Run(root, config) as run:
         for name in stage_names(config, fine_tune=fine_tune):
+            if test is not None and STAGES[name].test and name != test:
+                continue
             before = Ledger.taken
             if name in interrupt_at:
                 Ledger.stop_at = before + 3
@@ -82,7 +87,16 @@ def test_steps_of_interrupted_attempts_count(tmp_path):
 
 
 FORKING = "tests.ledger:ForkingLedger"
-NARROW = {
+SHORT = {
+    "pretrain.fit.steps": 2,
+    "pretrain.fit.eval_every": 2,
+    "bc.fit.steps": 2,
+    "bc.fit.eval_every": 2,
+    "fidelity.transitions": 12,
+    "evaluate.tasks": 4,
+}
+"""Fits that learn nothing: what counts is which steps are taken."""
+NARROW = SHORT | {
     "collect.train_tasks": 5,
     "train.monitor.real_eval_tasks": 64,
     "transfer.updates": 50,
@@ -95,7 +109,7 @@ the budget is spent."""
     ("steps", "settings", "fine_tune", "interrupt_at"),
     [
         (260, NARROW, True, ()),  # next to the minimum: no dev games
-        (900, {}, True, ("collect", "branch", "s2r")),
+        (900, SHORT, True, ("collect", "branch", "s2r")),
         (1500, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
         (2000, NARROW, False, ()),
         (2000, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
@@ -113,7 +127,13 @@ def test_a_run_takes_no_more_steps_than_its_budget(
         cli_estimate.print_estimate(root, config, fine_tune=fine_tune)
     queries = Ledger.taken
     assert 0 < queries <= ESTIMATE_STEPS
-    run, saw = run_all(root, settings, fine_tune=fine_tune, interrupt_at=interrupt_at)
+    run, saw = run_all(
+        root,
+        settings,
+        fine_tune=fine_tune,
+        interrupt_at=interrupt_at,
+        test="evaluate/bc",
+    )
     results = check(run, saw)
     real = {name: n for name, n in saw.items() if not STAGES[name].test}
     total = queries + sum(real.values())
@@ -138,7 +158,7 @@ def test_a_run_of_tiny_takes_no_more_steps_than_its_budget(tmp_path, monkeypatch
         return step(self, action)
 
     monkeypatch.setattr(TextWorldExpress, "step", counted)
-    config = preset("tiny", {"budget.real_steps": 700})
+    config = preset("tiny", SHORT | {"budget.real_steps": 700})
     with Run(tmp_path / "run", config) as run:
         names = stage_names(config, fine_tune=True)
         run_stages(run, STAGES, [n for n in names if not STAGES[n].test])
