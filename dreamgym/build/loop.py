@@ -91,10 +91,9 @@ def reinforce(
     """Train `policy`; return the trained policy and the final state of the loop.
 
     The loop resumes from checkpoints/NAME and writes curves/NAME.jsonl. `probe` plays
-    real dev tasks; `baseline` holds its metrics for the initial `policy`. In the real
-    environment of a run with a budget the loop ends before it takes the real steps that
-    the stage holds in `reserve`. The caller removes the checkpoint once everything that
-    needs the final state is written.
+    real dev tasks; `baseline` holds its metrics for the initial `policy`. Of a budget
+    the loop leaves real steps in `reserve`. The caller removes the checkpoint once
+    everything that needs the final state is written.
     """
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)

@@ -283,6 +283,7 @@ def _settings(args: argparse.Namespace, source: "Run | None" = None) -> "RunConf
         "seed": config.seed,
         "env": config.env.id,
         "model": config.model,
+        "budget": config.budget.real_steps,
     }
     same = {f"--{k}" for k, value in present.items() if getattr(args, k) == value}
     options = [option for option in options if option not in same]
