@@ -92,8 +92,7 @@ def reinforce(
 
     The loop resumes from checkpoints/NAME and writes curves/NAME.jsonl. `probe` plays
     real dev tasks; `baseline` holds its metrics for the initial `policy`. Of a budget
-    the loop leaves real steps in `reserve`. The caller removes the checkpoint once
-    everything that needs the final state is written.
+    `reserve` is left. The caller removes the checkpoint when everything is written.
     """
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
