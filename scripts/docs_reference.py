@@ -75,6 +75,7 @@ def stages() -> str:
             "reads the settings": stage.reads,
             "writes": stage.writes,
             "makes the policies": stage.policies,
+            "spends the part of a budget": [stage.share] * bool(stage.share),
         }
         parts += [f"- {name} {code(names)}" for name, names in facts.items() if names]
         parts.append("")

@@ -5,6 +5,7 @@ records. No model is involved.
 """
 
 import dataclasses
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 
 from dreamgym.agent.config import CollectConfig
 from dreamgym.envs import base
+from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW
 from worldmodel.data.records import Episode, Task, Transition
 
 SOURCES = ("expert", "noisy", "random")
@@ -27,11 +29,12 @@ MAX_POOL = 2000
 def collect(
     env: gymnasium.Env,
     tasks: Sequence[Task],
-    episodes: int,
+    episodes: int | None,
     config: CollectConfig,
     *,
     seed: int,
     max_steps: int,
+    steps_left: Callable[[], int] | None = None,
     show: Callable[[int], Any] = lambda _: None,
     failures: Counter[str] | None = None,
 ) -> list[Episode]:
@@ -41,8 +44,10 @@ def collect(
     succeeded are left out.
 
     Args:
-      episodes: how many are played.
+      episodes: how many are played; None: as many as `steps_left` pays for.
       max_steps: steps after which an episode is truncated.
+      steps_left: returns how many more steps may be taken; the last episode is
+        truncated there. None sets no bound.
       show: is called with the number of episodes played.
       failures: to count the episodes that the environment broke, by type of error.
     """
@@ -53,13 +58,17 @@ def collect(
     if base.as_expert(env) is None:
         weights = np.array([0.0, 0.0, 1.0])
     actions, rewarded_actions = list[str](), list[str]()
-    out = []
-    for number in range(episodes):
+    out, broken_in_a_row = [], 0
+    for number in itertools.count() if episodes is None else range(episodes):
+        left = max_steps if steps_left is None else min(steps_left(), max_steps)
+        if left < 1 or (episodes is None and broken_in_a_row >= MAX_BROKEN_IN_A_ROW):
+            break
         task = tasks[number % len(tasks)]
         source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
         name = f"{source}-{number}-{task.id}"
         actor = BehaviorPolicy(env, source, config, rng, actions, rewarded_actions)
-        episode = play(env, task, actor, max_steps=max_steps, name=name)
+        episode = play(env, task, actor, max_steps=left, name=name)
+        broken_in_a_row = 0 if episode.transitions else broken_in_a_row + 1
         show(number + 1)
         if failures is not None and episode.error is not None:
             failures[episode.error.partition(":")[0]] += 1

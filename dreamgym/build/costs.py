@@ -4,6 +4,7 @@ The multiples of an update were measured on runs of the presets (docs/LOG.md, 20
 and 22: models of 1 to 2 M parameters on 2 CPU cores); elsewhere they are a guess.
 """
 
+from dreamgym.config import budget
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.training.config import LoopConfig
@@ -14,6 +15,9 @@ GAME = 0.25
 
 DREAMED_STEP = 1.1 / 16
 """Updates of the fit that a step takes which a rollout in the dream may have."""
+
+REAL_STEP = 0.05
+"""Updates of the fit that learning from a real transition takes."""
 
 UNCACHED = 0.6
 """Share of the steps that a rollout may have whose question was not asked before."""
@@ -37,10 +41,22 @@ def games_cost(workload: Workload, games: int, *, policy: bool = True) -> Cost:
     return Cost(seconds, disk=TRANSITION_BYTES * steps)
 
 
-def dev_games(config: RunConfig) -> int:
+def dev_games(config: RunConfig, workload: Workload) -> int:
     """Return the real dev games of one comparison of policies; 0 where none is made."""
-    monitor = config.train.monitor
-    return monitor.real_eval_tasks * bool(config.env.id and monitor.real_eval_every)
+    monitor, c = config.train.monitor, config.budget
+    games = monitor.real_eval_tasks * bool(config.env.id and monitor.real_eval_every)
+    if not c.real_steps:
+        return games
+    return budget.dev_games(c, workload.transitions, workload.max_steps, games)
+
+
+def train_steps(config: RunConfig, workload: Workload) -> int:
+    """Return the steps that the stage `train` may take, in dream or reality."""
+    steps = loop_steps(config.train, workload.max_steps)
+    if config.train.environment == "real" and config.budget.real_steps:
+        parts = budget.division(config.budget, workload.transitions, real_training=True)
+        return min(steps, parts["train"])
+    return steps
 
 
 def loop_steps(loop: LoopConfig, max_steps: int) -> int:

@@ -39,25 +39,27 @@ def compare_with_start(
     start: Mapping[str, Metrics],
     start_name: str,
     experience: CachingExperienceModel | None,
-    real_metrics: Callable[[], Metrics] | None = None,
+    real_metrics: Callable[[], Metrics | None] | None = None,
 ) -> Choice:
     """Compare the policy `name` with the policy `start_name`, where it began.
 
-    By real dev games, where it must be no worse; without an environment by success in
-    the dream, which must have risen by `dream_check.margin`. With neither, the trained
-    policy is kept.
+    By real dev games, where it must be no worse; without an environment, or where a
+    budget has no real steps left, by success in the dream, which must have risen by
+    `dream_check.margin`. With neither, the trained policy is kept.
 
     Args:
       start: the metrics of the policy it began at, `real` and `dreamed`.
-      real_metrics: returns the metrics of real dev games, where they were played
-        already; else they are played.
+      real_metrics: returns the metrics of real dev games, None where there are none;
+        without it they are played here.
     """
-    if plays_dev_games(run):
-        side, where, before = "real", "real dev games", start.get("real", {})
-        if real_metrics is None:
-            after: Metrics = dev_metrics(play_dev_games(run, name, policy))
-        else:
-            after = real_metrics()
+    real: Metrics | None = None
+    if real_metrics is not None:
+        real = real_metrics()
+    elif plays_dev_games(run, name):
+        real = dev_metrics(play_dev_games(run, name, policy))
+    if real is not None:
+        side, where, after = "real", "real dev games", real
+        before = start.get("real", {})
         better = is_no_worse(after, before)
     elif experience is not None:
         side, where = "dreamed", "dev tasks in the dream"

@@ -14,6 +14,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import REMEDY, uncertainty_gate
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
+from dreamgym.config import budget
 from dreamgym.envs import base, restarting, vector
 from dreamgym.envs.counting import CountedEnv
 from dreamgym.envs.dream import DreamVectorEnv
@@ -132,9 +133,37 @@ def play_test_games(
     return evaluate.trajectories(path)
 
 
-def plays_dev_games(run: Run) -> bool:
-    """Return whether the run's policies are selected by real dev tasks."""
-    return bool(run.config.env.id) and run.config.train.monitor.real_eval_every > 0
+def dev_games(run: Run) -> int:
+    """Return the number of real dev tasks of one evaluation; 0 if none are played.
+
+    A budget may pay for fewer than the settings ask for.
+    """
+    c = run.config
+    if not c.env.id or not c.train.monitor.real_eval_every:
+        return 0
+    games = c.train.monitor.real_eval_tasks
+    if not c.budget.real_steps:
+        return games
+    collected = int(run.numbers("collect").get("real_transitions", 0))
+    return budget.dev_games(c.budget, collected, step_limit(run), games)
+
+
+def plays_dev_games(run: Run, *names: str) -> bool:
+    """Return whether real dev tasks select between the run's policies.
+
+    With `names`, whether the stage has real steps for those of these players that have
+    not played yet: attempts that were interrupted may have taken them.
+    """
+    if not dev_games(run):
+        return False
+    new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
+    left = run.real_steps.left
+    return left is None or dev_game_steps(run, len(new)) <= left
+
+
+def dev_game_steps(run: Run, evaluations: int = 1) -> int:
+    """Return the real steps that evaluations on dev tasks take at most."""
+    return evaluations * dev_games(run) * step_limit(run)
 
 
 def dev_tasks(run: Run) -> list[Task]:
@@ -145,9 +174,7 @@ def dev_tasks(run: Run) -> list[Task]:
     """
     name = run.config.env.id
     with contextlib.closing(make_env(run)) as env:
-        games = base.tasks_of(
-            env, name, "dev", run.config.train.monitor.real_eval_tasks
-        )
+        games = base.tasks_of(env, name, "dev", dev_games(run))
         if not games:
             raise RunError(f"train.monitor.real_eval_every: {name!r} has no dev task")
         return base.begin_all(env, games)
@@ -211,13 +238,21 @@ def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
 def play_train_games(run: Run, policy: Policy, count: int) -> None:
     """Play train tasks that were collected; record them in remedy/episodes.jsonl.
 
-    They are drawn by the run's seed. A file that holds exactly these is kept.
+    They are drawn by the run's seed, as many as a budget pays for. What was played
+    before an interruption is kept.
     """
+    path, left = run.path(f"{REMEDY}/episodes.jsonl"), run.real_steps.left
+    if path.is_file():
+        return
+    if left is not None:
+        count = min(count, left // step_limit(run))
+    if not count:
+        return
     collected = read_episodes(run.path("episodes.jsonl"))
     tasks = list({e.task.id: e.task for e in collected}.values())
     order = np.random.default_rng(run.config.seed + 13).permutation(len(tasks))
     chosen = [tasks[i] for i in order[:count]]
-    _play_once(run, run.path(f"{REMEDY}/episodes.jsonl"), policy, chosen)
+    _play_once(run, path, policy, chosen)
 
 
 def _play_once(

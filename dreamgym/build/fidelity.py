@@ -27,6 +27,7 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
             limit,
             lambda done, _: show(done),
             env=env,
+            steps_left=lambda: run.real_steps.left,
             open_loop_steps=limit,
             shares=task_shares(train),
         )

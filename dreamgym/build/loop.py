@@ -40,10 +40,14 @@ from worldmodel.fitting.batches import Example
 
 
 @contextlib.contextmanager
-def real_evaluation(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
+def real_evaluation(
+    run: Run, reserve: int = 0
+) -> Iterator[Callable[[Policy], dict[str, float]] | None]:
     """Yield a function that plays real dev tasks with a policy, or None.
 
-    None without an environment, or if the settings ask for no real evaluation.
+    None without an environment, or if the settings ask for no real evaluation. The
+    function returns no metrics where a budget has too few real steps left for it, of
+    which it leaves a `reserve`.
 
     Raises:
       RunError: the environment has no dev task.
@@ -56,6 +60,9 @@ def real_evaluation(run: Run) -> Iterator[Callable[[Policy], dict[str, float]] |
     try:
 
         def probe(policy: Policy) -> dict[str, float]:
+            left = run.real_steps.left
+            if left is not None and left < len(games) * envs.max_steps + reserve:
+                return {}
             before = envs.transitions
             trajectories = play_dev_tasks(run, policy, envs, games)
             metrics = {"real_eval_transitions": float(envs.transitions - before)}
@@ -77,14 +84,15 @@ def reinforce(
     *,
     experience: CachingExperienceModel | None = None,
     budget: int | None = None,
+    reserve: int = 0,
     probe: Callable[[Policy], dict[str, float]] | None = None,
     baseline: Mapping[str, float] | None = None,
 ) -> tuple[Policy, TrainingState]:
     """Train `policy`; return the trained policy and the final state of the loop.
 
     The loop resumes from checkpoints/NAME and writes curves/NAME.jsonl. `probe` plays
-    real dev tasks; `baseline` holds its metrics for the initial `policy`. The caller
-    removes the checkpoint once everything that needs the final state is written.
+    real dev tasks; `baseline` holds its metrics for the initial `policy`. Of a budget
+    `reserve` is left. The caller removes the checkpoint when everything is written.
     """
     grammar = policy.grammar(config.update.temperature)
     updater = Updater(policy.model, reference.model.params, grammar, config.update)
@@ -135,6 +143,7 @@ def reinforce(
                 real_eval=probe,
                 score=score,
                 real_eval_baseline={} if baseline is None else baseline,
+                steps_left=steps_left(run, reserve) if experience is None else None,
             ),
         )
     if progress.stop_reason:
@@ -144,6 +153,16 @@ def reinforce(
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)
     return result, progress
+
+
+def steps_left(run: Run, reserve: int = 0) -> Callable[[], int] | None:
+    """Return a function that counts the real steps a loop may still take.
+
+    None where the run sets no bound.
+    """
+    if run.real_steps.left is None:
+        return None
+    return lambda: (run.real_steps.left or 0) - reserve
 
 
 def _critic(policy: Policy, config: LoopConfig) -> Critic | None:

@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from dreamgym.agent.behavior import BehaviorPolicy, collect, play
 from dreamgym.build.episodes import games_of
+from dreamgym.config.budget import ESTIMATE_STEPS
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import ServerConfig
@@ -48,7 +49,7 @@ SECONDS = 2.0
 """Maximal seconds of a measurement after compilation."""
 
 
-TIMED_STEPS = 40
+TIMED_STEPS = ESTIMATE_STEPS
 """Maximal number of real steps that are taken to time one."""
 
 
@@ -93,7 +94,12 @@ def measure(
         return Timings(**json.loads(path.read_text()))._replace(real_steps=0)
     steps = RealSteps() if steps is None else steps
     before = steps.count
-    step = _step_seconds(config, steps) if config.env.id else 0.0
+    step = 0.0
+    if config.env.id:
+        # A server is asked about episodes, which take steps as well.
+        share = 2 if config.server is not None and not config.data.episodes else 1
+        left = TIMED_STEPS if steps.left is None else steps.left
+        step = _step_seconds(config, steps, min(TIMED_STEPS, left // share))
     answers: dict[str, Any] = {}
     if config.server is not None:
         answers = _answers(config, config.server, steps)
@@ -153,14 +159,17 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     }
 
 
-def _step_seconds(config: RunConfig, steps: RealSteps) -> float:
-    """Seconds of a real transition under random play, resets included.
+def _step_seconds(config: RunConfig, steps: RealSteps, most: int) -> float:
+    """Seconds of a real transition under random play, resets included; 0 if unknown.
 
+    At most `most` steps are taken; where there are fewer than two, nothing is timed.
     Only random actions are taken: an expert's plan may be dear.
     """
+    if most < 2:
+        return 0.0
     env = restarting.open_env(config.env.id, lambda env: CountedEnv(env, steps))
     before, max_steps = steps.count, config.env.max_episode_steps
-    rng, limit = np.random.default_rng(0), min(WARM_UP, max_steps)
+    rng, limit = np.random.default_rng(0), min(WARM_UP, max_steps, most)
     start, timed_from = time.monotonic(), before
     try:
         tasks = games_of(env, config.env.id, "train", 8)
@@ -170,7 +179,7 @@ def _step_seconds(config: RunConfig, steps: RealSteps) -> float:
             play(env, task, actor, max_steps=limit, name=f"timing-{number}")
             if number == 0:  # it warms up
                 start, timed_from = time.monotonic(), steps.count
-            limit = min(max_steps, TIMED_STEPS - (steps.count - before))
+            limit = min(max_steps, most - (steps.count - before))
             if limit < 1 or (time.monotonic() - start > SECONDS / 2 and number):
                 break
         return (time.monotonic() - start) / max(steps.count - timed_from, 1)
@@ -223,6 +232,7 @@ def _episodes(config: RunConfig, steps: RealSteps) -> list[Episode]:
             config.collect,
             seed=0,
             max_steps=config.env.max_episode_steps,
+            steps_left=None if steps.left is None else lambda: steps.left or 0,
         )
     finally:
         env.close()

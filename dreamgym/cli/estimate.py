@@ -29,7 +29,10 @@ def add(commands: Any) -> None:
 def _estimate_of(
     config: Any, mesh: Any = None, *, fine_tune: bool, run: Any = None
 ) -> Any:
-    """Return the estimate; its real steps are counted in the run, if there is one."""
+    """Return the estimate, and whether dreaming can pay (payoff.py).
+
+    Its real steps are counted in the run, if there is one.
+    """
     import contextlib
 
     import jax
@@ -37,6 +40,8 @@ def _estimate_of(
     from dreamgym.build import timings
     from dreamgym.build.step_limit import with_step_limit
     from dreamgym.commands import estimate
+    from dreamgym.commands.payoff import payoff
+    from dreamgym.config.budget import ESTIMATE_STEPS
     from worldmodel.backbone.mesh import make_mesh
 
     jax_cache = getattr(jax.config, "jax_compilation_cache_dir", None)
@@ -53,7 +58,8 @@ def _estimate_of(
     config = with_step_limit(config)
     counted = contextlib.nullcontext(None)
     if run is not None:
-        counted = run.real_steps.recorded(run.path(run.ESTIMATE_STEPS))
+        limit = ESTIMATE_STEPS if config.budget.real_steps else None
+        counted = run.real_steps.recorded(run.path(run.ESTIMATE_STEPS), limit)
     with counted as steps:
         timing = timings.measure(config, cache, device_mesh, steps)
     if timing.real_steps:
@@ -61,9 +67,9 @@ def _estimate_of(
             f"estimate: {timing.real_steps} real steps were taken to time one",
             file=sys.stderr,
         )
-    return estimate.estimate_run(
-        config, timing, estimate.recorded_transitions(config), fine_tune=fine_tune
-    )
+    collected = estimate.recorded_transitions(config)
+    result = estimate.estimate_run(config, timing, collected, fine_tune=fine_tune)
+    return result, payoff(config, timing, result, collected)
 
 
 def _estimate(args: argparse.Namespace) -> None:
@@ -73,12 +79,14 @@ def _estimate(args: argparse.Namespace) -> None:
 
     config, mesh = config_of(args), parse_mesh(args.mesh) if args.mesh else None
     tune_process()
-    result = _estimate_of(config, mesh, fine_tune=not args.no_transfer)
+    result, pays = _estimate_of(config, mesh, fine_tune=not args.no_transfer)
     if args.json:
         stages = {k: round(v, 1) for k, v in result.seconds.items()}
-        print(json.dumps(estimate.ranges(result) | {"stages": stages}))
+        both = None if pays is None else pays._asdict()
+        print(json.dumps(estimate.ranges(result) | {"stages": stages, "payoff": both}))
         return
     print(estimate.table(result))
+    print("\n".join(() if pays is None else pays.lines()))
     _warn([result], args.run_dir if args.run_dir is not None else Path("runs"))
 
 
@@ -104,24 +112,27 @@ def print_estimate(
     """
     from dreamgym.build.chat import check_server
     from dreamgym.commands import estimate
-    from dreamgym.commands.quickstart import stage_names
+    from dreamgym.commands.quickstart import check_run_budget, stage_names
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
     from dreamgym.stages.table import STAGES
     from worldmodel.chat.protocol import ChatError
 
     check_server(config)
+    check_run_budget(root, config)
     run = Run(root, config)  # what it refuses is said before anything is measured
     done = {s for s in STAGES if run.done(s)}
-    if done >= set(stage_names(fine_tune=fine_tune)):
+    if done >= set(stage_names(config, fine_tune=fine_tune)):
         return
     tune_process()
     try:
-        result = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
+        result, pays = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
     except ChatError as error:
         print(f"estimate: none, the server did not answer: {error}", file=sys.stderr)
         return
     print(estimate.summary(result, done), file=sys.stderr)
+    if pays is not None and "train" not in done:
+        print("\n".join(pays.lines()), file=sys.stderr)
     _warn([result], root)
 
 
@@ -139,7 +150,8 @@ def print_study_estimate(study: Any, root: Path) -> None:
     for config, done in unfinished(study, root):
         if config.server is not None or done >= STAGES.keys():
             continue
-        result = _estimate_of(config, fine_tune=study.last_stage == "transfer")
+        fine_tune = bool(study.curves) or study.last_stage == "transfer"
+        result, _ = _estimate_of(config, fine_tune=fine_tune)
         every.append(result)
         low, high = estimate.ranges(result, done)["seconds"]
         total_low, total_high, longest = (

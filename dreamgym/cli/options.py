@@ -38,6 +38,7 @@ ENV_HELP = (
 _OPTION_OF = {
     **{name: f"--{name}" for name in ("preset", "seed", "model", "server")},
     "env.id": "--env",
+    "budget.real_steps": "--budget",
     "data.episodes": "--episodes",
     "data.base_run": "dreamgym refit",
     "pretrain.permute_outcomes": "dreamgym control shuffled",
@@ -152,6 +153,14 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, help="the seed of everything (default: 0)")
     add("--env", help=ENV_HELP)
+    add(
+        "--budget",
+        type=int,
+        metavar="N",
+        help="real steps that the whole run may take, test games left out: it divides "
+        "them among collection, selection and fine-tuning, and never takes more "
+        "(default: no bound)",
+    )
     add(
         "--model",
         help="policy and experience model start from: a Hugging Face "
@@ -366,6 +375,8 @@ def _of_options(args: argparse.Namespace, file: dict[str, Any]) -> dict[str, Any
         out |= {} if "env.id" in file else {"env.id": ""}
     if args.env is not None:
         out["env.id"] = args.env
+    if args.budget is not None:
+        out["budget.real_steps"] = args.budget
     if args.command == "control":
         out["pretrain.permute_outcomes"] = True
     for fit in ("pretrain.fit", "bc.fit"):

@@ -187,7 +187,7 @@ def _stages(args: argparse.Namespace) -> None:
     from dreamgym.cli.estimate import print_estimate
     from dreamgym.commands import report as run_report
     from dreamgym.commands import results as run_results
-    from dreamgym.commands.quickstart import quickstart
+    from dreamgym.commands.quickstart import quickstart, stage_names
     from dreamgym.evaluation import report
     from dreamgym.run.directory import Run
     from dreamgym.run.display import output_console
@@ -216,7 +216,11 @@ def _stages(args: argparse.Namespace) -> None:
         tune_process()
         placed = None if mesh is None else make_mesh(mesh)
         with Run(root, config, placed, args.track) as run:
-            names = [stage.name for stage in STAGES.commands()[args.command]]
+            names = [
+                stage.name
+                for stage in STAGES.commands()[args.command]
+                if stage.name in stage_names(config, fine_tune=True)
+            ]
             run_stages(run, STAGES, names, others=others)
             if args.command != "transfer":
                 return
@@ -279,6 +283,7 @@ def _settings(args: argparse.Namespace, source: "Run | None" = None) -> "RunConf
         "seed": config.seed,
         "env": config.env.id,
         "model": config.model,
+        "budget": config.budget.real_steps,
     }
     same = {f"--{k}" for k, value in present.items() if getattr(args, k) == value}
     options = [option for option in options if option not in same]

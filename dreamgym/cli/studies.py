@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dreamgym.cli.options import add_track
 
 if TYPE_CHECKING:
-    from dreamgym.commands.study import Study
+    from dreamgym.commands.study_file import Study
 
 
 def add(commands: Any) -> None:
@@ -39,12 +39,13 @@ def add(commands: Any) -> None:
 
 def _study(args: argparse.Namespace) -> None:
     from dreamgym.cli.estimate import print_study_estimate
-    from dreamgym.commands import study
+    from dreamgym.commands import study, study_curves
+    from dreamgym.commands.study_file import read_study
     from dreamgym.run.directory import RunError
     from dreamgym.run.process import tune_process
     from dreamgym.run.tracking import require
 
-    grid = study.read_study(args.file)
+    grid = read_study(args.file)
     root = args.root if args.root is not None else Path("runs") / args.file.stem
     if args.confirm is not None and args.confirm < 1:
         raise RunError(f"--confirm: expected at least 1 task, got {args.confirm}")
@@ -62,6 +63,10 @@ def _study(args: argparse.Namespace) -> None:
     print(study.table(grid, root, args.confirm))
     if figure := study.plot(grid, root, args.confirm):
         print(f"\nplot: {figure}")
+    if grid.curves and args.confirm is None:
+        print(f"\n{study_curves.table(grid, root)}")
+        if figure := study_curves.plot(grid, root):
+            print(f"\nplot: {figure}")
     if failed:
         names = "\n  ".join(failed)
         raise RunError(f"{len(failed)} cells failed, and are blank:\n  {names}")
@@ -83,11 +88,11 @@ def _each(grid: "Study", body: Callable[[Any], object]) -> list[str]:
     not answer or the disk is full, because all further cells would fail, too.
     """
     from dreamgym.build.chat import ServerLost
-    from dreamgym.commands import study
+    from dreamgym.commands.study_file import cells
     from dreamgym.run.directory import RunError
 
     failed = []
-    for cell in study.cells(grid):
+    for cell in cells(grid):
         name = " ".join(f"{k}={v}" for k, v in cell.items())
         print(f"cell {name}", flush=True)
         try:

@@ -11,12 +11,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs import limits
 from dreamgym.run.cost import EPISODE_SHARE, Cost, Timings, Workload
 from dreamgym.run.directory import RunError
 from dreamgym.run.view import readable
-from dreamgym.stages.table import STAGES
+from dreamgym.stages.table import CONTROLS, STAGES
 from worldmodel.data.records import read_episodes
 
 LOWEST, HIGHEST = 0.7, 1.5
@@ -60,16 +61,11 @@ def estimate_run(
     A step limit that is left to the environment is taken to be the usual one. Without
     `fine_tune` the stages of the command `transfer` are left out.
     """
-    max_steps = config.env.max_episode_steps or limits.DEFAULT
-    if collected is None:
-        episodes = config.collect.episodes + 2 * config.collect.dev_tasks
-        collected = round(episodes * EPISODE_SHARE * max_steps)
-    fit = config.pretrain.fit
-    workload = Workload(timings, collected, max_steps, fit.batch_rows * fit.row_tokens)
+    workload = workload_of(config, timings, collected)
     costs = {
         name: stage.cost(readable(config, stage.reads, f"cost of {name!r}"), workload)
         for name, stage in STAGES.items()
-        if fine_tune or stage.command != "transfer"
+        if _is_run(config, name, fine_tune=fine_tune)
     }
     answers = sum(cost.answers for cost in costs.values())
     # A checkpoint holds the parameters and the moments; the one before goes when the
@@ -78,13 +74,32 @@ def estimate_run(
     return Estimate(
         costs,
         memory=PROCESS
-        + TRANSITION * collected
+        + TRANSITION * workload.transitions
         + max(cost.memory for cost in costs.values()),
         disk=checkpoints + sum(cost.disk for cost in costs.values()) + PLOTS,
         requests=answers * timings.requests,
         tokens=answers * timings.tokens,
         cost=answers * timings.cost,
     )
+
+
+def workload_of(config: RunConfig, timings: Timings, collected: int | None) -> Workload:
+    """Return the workload of a run; `collected` is its number of transitions."""
+    max_steps = config.env.max_episode_steps or limits.DEFAULT
+    if collected is None and config.budget.real_steps:
+        collected = division(config.budget)["collect"]
+    elif collected is None:
+        episodes = config.collect.episodes + 2 * config.collect.dev_tasks
+        collected = round(episodes * EPISODE_SHARE * max_steps)
+    fit = config.pretrain.fit
+    return Workload(timings, collected, max_steps, fit.batch_rows * fit.row_tokens)
+
+
+def _is_run(config: RunConfig, stage: str, *, fine_tune: bool) -> bool:
+    """Whether a run has a stage: controls of fine-tuning are in no budget."""
+    if config.budget.real_steps and stage.removeprefix("evaluate/") in CONTROLS:
+        return False
+    return fine_tune or STAGES[stage].command != "transfer"
 
 
 def recorded_transitions(config: RunConfig) -> int | None:

@@ -1,26 +1,70 @@
 """Runs all stages of a run in order; the same call resumes it."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dreamgym.build import chat as run_chat
+from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.episodes import nothing_to_imitate
+from dreamgym.build.step_limit import with_step_limit
 from dreamgym.commands import report as run_report
 from dreamgym.commands import results as run_results
+from dreamgym.commands.estimate import recorded_transitions
+from dreamgym.config.budget import lines as budget_lines
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.process import tune_process
 from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
-from dreamgym.stages.table import STAGES
+from dreamgym.stages.table import CONTROLS, STAGES
 from worldmodel.backbone.mesh import MeshConfig, make_mesh
 from worldmodel.data.records import read_episodes
 
 
-def stage_names(*, fine_tune: bool) -> list[str]:
-    """Return the stages of a whole run, with real fine-tuning or without."""
-    return [s.name for s in STAGES.values() if fine_tune or s.subcommand != "transfer"]
+def stage_names(config: RunConfig, *, fine_tune: bool) -> list[str]:
+    """Return the stages of a whole run, with real fine-tuning or without.
+
+    A run with a budget has no real steps for the controls of fine-tuning.
+    """
+    controls = CONTROLS if config.budget.real_steps else ()
+    return [
+        name
+        for name, stage in STAGES.items()
+        if (fine_tune or stage.subcommand != "transfer")
+        and name.removeprefix("evaluate/") not in controls
+    ]
+
+
+def check_run_budget(root: Path, config: RunConfig) -> None:
+    """Check the budget of a run before its directory is made.
+
+    Raises:
+      RunError: it is too small; the message names the smallest that is not.
+    """
+    if not config.budget.real_steps or (root / "manifest.json").is_file():
+        return
+    collected = recorded_transitions(config)
+    if collected is None:
+        steps = with_step_limit(config).env.max_episode_steps
+        check_budget(config.budget, steps, config.env.id)
+    else:
+        check_recorded(config.budget, collected)
+
+
+def print_division(run: Run, *, fine_tune: bool) -> None:
+    """Print how the budget of a run that has not begun is divided."""
+    c = run.config
+    steps, collected = with_step_limit(c).env.max_episode_steps, recorded_transitions(c)
+    real_training = c.train.environment == "real"
+    games = c.train.monitor.real_eval_tasks * (c.train.monitor.real_eval_every > 0)
+    for line in budget_lines(
+        c.budget, steps, games, collected=collected, real_training=real_training
+    ):
+        print(line, file=sys.stderr)
+    if not fine_tune and not real_training:
+        print("  (the part of fine-tuning waits for a later call)", file=sys.stderr)
 
 
 def quickstart(
@@ -49,6 +93,7 @@ def quickstart(
       ServerLost: the chat server behind the dream does not answer.
     """
     run_chat.check_server(config)
+    check_run_budget(Path(run_dir), config)
     tune_process()
     with Run(run_dir, config, None if mesh is None else make_mesh(mesh), track) as run:
 
@@ -58,7 +103,9 @@ def quickstart(
                 # Behaviour cloning would say so too, after all of the fit.
                 raise RunError(f"{run.root}: {nothing_to_imitate(train)}")
 
-        names = stage_names(fine_tune=fine_tune)
+        if config.budget.real_steps and not run.done("collect"):
+            print_division(run, fine_tune=fine_tune)
+        names = stage_names(config, fine_tune=fine_tune)
         run_stages(run, STAGES, names, others=others, check=check)
         results = run_results.write_results(run)
         run_report.write_report(run, results)

@@ -13,6 +13,7 @@ from typing import Any
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import experience as run_experience
 from dreamgym.build.environments import open_env
+from dreamgym.config.budget import BudgetConfig
 from dreamgym.config.stages import DataConfig
 from dreamgym.evaluation.fidelity import by_family
 from dreamgym.run.directory import Run
@@ -40,7 +41,8 @@ def refit(
     data = DataConfig(
         episodes=str(episodes.resolve()), base_run=str(source.root.resolve())
     )
-    config = dataclasses.replace(source.config, data=data)
+    # The budget was that of the source run, whose episodes are only a part here.
+    config = dataclasses.replace(source.config, data=data, budget=BudgetConfig())
     with Run(root, config, source.mesh, track) as run:
         run_stages(run, STAGES, ["ensemble"])
     _, dev = run_episodes.read(run)

@@ -29,6 +29,7 @@ COUNT = 3
 OPTIONS = {
     "seed": "--seed",
     "env.id": "--env",
+    "budget.real_steps": "--budget",
     "model": "--model",
     "data.episodes": "--episodes",
     "server.chat.base_url": "--server",

@@ -63,6 +63,11 @@ def write_results(run: Run) -> dict[str, Any]:
         for name in STAGES
         if (count := run.numbers(name).get("real_transitions"))
     } | ({"estimate": run.estimate_steps()} if run.estimate_steps() else {})
+    if run.config.budget.real_steps:
+        results["budget"] = {
+            "real_steps": run.config.budget.real_steps,
+            "spent": sum(results["real_transitions"].values()),
+        }
     if run.path("off_policy.json").is_file():
         results["off_policy"] = run.read_json("off_policy.json")
     results["verdict"] = verdict(evidence_of(run, results))

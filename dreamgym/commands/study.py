@@ -5,42 +5,17 @@ stages are shared by cells in which they have the same key -> cells/KEY.json -> 
 table, in which cells that did not run are blank. The key of a cell hashes its whole
 configuration, so that a study can be extended and resumed, and never mixes results of
 different settings.
-
-    preset = "small"
-    last_stage = "warmstart"                # of each run
-    policies = ["bc", "warmstart"]          # that play the test tasks then
-    [set]                                   # the same in every cell
-    "pretrain.fit.steps" = 2000
-    [grid]                                  # axes; seed is averaged over in the table
-    seed = [0, 1, 2]
-    model = ["micro", "mini"]
-    [variants.all]                          # one more axis: named groups of settings
-    [variants."no history"]
-    "experience.history" = 0
-    [variants.ppo]
-    algorithm = "ppo"                       # a name for settings (rl/config.py)
-    [columns]                               # FILE.path in the run's JSON files
-    exact = "fidelity.exact.all"
-    seconds = "stages/pretrain.seconds"
-    cloned = "test/bc"                      # success on the test games; test/bc/coin
-    gain = "test/warmstart - test/bc"       # of the same runs, paired by game
-    [compare_to]                             # a variant minus another, below the table
-    "no history" = "all"
 """
 
 import contextlib
-import dataclasses
-import itertools
 import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dreamgym.build import environments
 from dreamgym.build.environments import play_test_games
-from dreamgym.config.overrides import changed_by
-from dreamgym.config.presets import preset, with_algorithm
+from dreamgym.commands.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate, study_table
 from dreamgym.run.directory import Run, RunError
@@ -48,143 +23,8 @@ from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import POLICIES, STAGES
 from worldmodel.data.records import atomic_write
 
-VARIANT, ALGORITHM = "variant", "algorithm"
-
-
 CELLS, CONFIRMATION = "cells", "confirmation"
 """Where finished cells lie: with the test tasks, and with tasks no cell had played."""
-
-
-Cell = dict[str, Any]
-"""The settings of a cell by their dotted names."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
-    """A study: `fixed` settings, `grid` axes, `variants`, `columns` of its table.
-
-    `variants` are named groups of settings. `policies` play the test tasks after the
-    last stage, so that a warm start can be evaluated without training in the dream.
-    `compare_to` names for a variant the one that it is compared with.
-    """
-
-    preset: str
-    last_stage: str
-    policies: Sequence[str]
-    fixed: Mapping[str, Any]
-    grid: Mapping[str, Sequence[Any]]
-    variants: Mapping[str, Mapping[str, Any]]
-    columns: Mapping[str, str]
-    compare_to: Mapping[str, str]
-
-
-def read_study(path: Path) -> Study:
-    """Read a study from a TOML file; check the configuration of every cell.
-
-    Raises:
-      RunError: the file is missing or malformed, or has unknown keys, stages or
-        settings.
-    """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: expected TOML, {error}") from None
-    known_keys = {
-        "preset",
-        "last_stage",
-        "policies",
-        "set",
-        "grid",
-        "variants",
-        "columns",
-        "compare_to",
-    }
-    if unknown := sorted(content.keys() - known_keys):
-        raise RunError(f"{path}: unknown {unknown}; have {sorted(known_keys)}")
-    last_stage = content.get("last_stage", "evaluate")
-    if last_stage not in STAGES.commands():
-        have = list(STAGES.commands())
-        raise RunError(f"{path}: last_stage {last_stage!r}: expected one of {have}")
-    policies = content.get("policies", [])
-    have = list(POLICIES)
-    if not isinstance(policies, list) or any(name not in have for name in policies):
-        raise RunError(
-            f"{path}: policies {policies!r}: expected a list of some of {have}"
-        )
-    axes = content.get("grid", {})
-    for name, values in axes.items():
-        if not isinstance(values, list) or not values:
-            raise RunError(f"{path}: grid.{name}: expected a list, got {values!r}")
-    for part in ("columns", "compare_to"):
-        for name, value in content.get(part, {}).items():
-            if not isinstance(value, str):
-                raise RunError(f"{path}: {part}.{name}: expected a name, got {value!r}")
-    study = Study(
-        preset=content.get("preset", "default"),
-        last_stage=last_stage,
-        policies=policies,
-        fixed=content.get("set", {}),
-        grid=axes,
-        variants=content.get("variants", {}),
-        columns=content.get("columns", {}),
-        compare_to=content.get("compare_to", {}),
-    )
-    for cell in cells(study):
-        try:
-            config_of(study, cell)
-        except (ValueError, TypeError) as error:
-            which = ", ".join(f"{axis} {value!r}" for axis, value in cell.items())
-            raise RunError(f"{path}: {which or 'its cell'}: {error}") from None
-    _check(path, study)
-    return study
-
-
-def _check(path: Path, study: Study) -> None:
-    """Check the columns and comparisons of a study.
-
-    Raises:
-      RunError: one of them names an unknown policy or variant.
-    """
-    for name, where in study.columns.items():
-        try:
-            column = study_table.SuccessColumn.of(where)
-        except ValueError as error:
-            raise RunError(f"{path}: columns.{name}: {error}") from None
-        wrong = [p for p in column.policies if p not in POLICIES] if column else []
-        if wrong:
-            raise RunError(
-                f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
-            )
-    if study.policies and any(
-        not config_of(study, cell).env.id for cell in cells(study)
-    ):
-        raise RunError(f"{path}: policies play an environment, and a cell has none")
-    for pair in study.compare_to.items():
-        if wrong := [v for v in pair if v not in study.variants]:
-            raise RunError(
-                f"{path}: compare_to: no variant {wrong[0]!r}; have "
-                f"{list(study.variants)}"
-            )
-
-
-def cells(study: Study) -> Iterator[Cell]:
-    """Yield every combination of the axes' values; the last axis changes fastest."""
-    named = {VARIANT: list(study.variants)} if study.variants else {}
-    axes = {**named, **study.grid}
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
-
-
-def config_of(study: Study, cell: Cell) -> RunConfig:
-    """Return the whole configuration of a cell."""
-    settings = {**study.fixed, **study.variants.get(cell.get(VARIANT, ""), {}), **cell}
-    settings.pop(VARIANT, None)
-    config = preset(study.preset)
-    if ALGORITHM in settings:
-        config = with_algorithm(config, settings.pop(ALGORITHM))
-    return changed_by(config, settings)
 
 
 def compute(
@@ -199,7 +39,7 @@ def compute(
     config = config_of(study, cell)
     digest = config.digest()
     with Run(root / "runs" / digest, config, track=track) as run:
-        names = stage_names(study)
+        names = stage_names(study, cell)
         if any(run.done(name) is None for name in names):  # of what it was before
             run.drop(CONFIRMATION)
             (root / CONFIRMATION / f"{digest}.json").unlink(missing_ok=True)
@@ -213,6 +53,11 @@ def compute(
             if study_table.SuccessColumn.of(path) is None
         },
         "games": _games(run, "test"),
+        "real_steps": {
+            policy: STAGES.real_transitions(run, [stage])
+            for policy, stage in STAGES.policies().items()
+            if run.path(f"test/{policy}.jsonl").is_file()
+        },
         "dreamgym": _versions(run),
     }
     with atomic_write(root / CELLS / f"{digest}.json") as file:
@@ -220,11 +65,15 @@ def compute(
     return row
 
 
-def stage_names(study: Study) -> list[str]:
+def stage_names(study: Study, cell: Cell) -> list[str]:
     """Return the last stages of a cell: those of `last_stage`, and evaluations.
 
+    Where the study has curves, they are the evaluations of those of the cell's variant.
     The runner adds the stages that they need.
     """
+    if study.curves:
+        named = [c for c in study.curves.values() if c["variant"] == cell[VARIANT]]
+        return [f"evaluate/{policy}" for policy in {c["policy"]: 0 for c in named}]
     names = [stage.name for stage in STAGES.commands()[study.last_stage]]
     return [*names, *(f"evaluate/{policy}" for policy in study.policies)]
 
@@ -285,7 +134,7 @@ def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]
         keys |= {(other.done(s) or {}).get("key", "") for s in done[other.root.name]}
     for cell in cells(study):
         config = config_of(study, cell)
-        required = {s.name for s in STAGES.closure(stage_names(study))}
+        required = {s.name for s in STAGES.closure(stage_names(study, cell))}
         unfinished_stages = required - done.get(config.digest(), set())
         keys_left = {s: STAGES.key(s, config) for s in unfinished_stages}
         yield (

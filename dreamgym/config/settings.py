@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from dreamgym.agent.config import CollectConfig, PolicyConfig
+from dreamgym.config.budget import BudgetConfig
 from dreamgym.config.overrides import digest_of
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import (
@@ -45,6 +46,7 @@ class RunConfig:
     directory of a Hugging Face model."""
     env: EnvConfig = EnvConfig()
     data: DataConfig = DataConfig()
+    budget: BudgetConfig = BudgetConfig()
     collect: CollectConfig = CollectConfig()
     experience: ExperienceConfig = ExperienceConfig()
     server: ServerConfig | None = None
@@ -67,6 +69,11 @@ class RunConfig:
     def __post_init__(self):
         if self.train.environment == "real" and not self.env.id:
             raise ValueError("train.environment = real needs an environment: --env")
+        if self.budget.real_steps and not self.env.id:
+            raise ValueError(
+                "budget.real_steps bounds the steps of an environment, and there is "
+                "none: give --env as well, or no --budget"
+            )
         if self.seed < 0:
             raise ValueError(f"--seed must be >= 0, got {self.seed}")
         self._check_loops()

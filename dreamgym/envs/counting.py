@@ -2,7 +2,8 @@
 
 CountedEnv -> RealSteps -> the marker of a stage. Every real environment of a run is
 wrapped, forks included, so that all steps are counted whoever takes them, including
-steps that raise an error and those of interrupted attempts.
+steps that raise an error and those of interrupted attempts. Where a limit is set, the
+step after the last one is refused before the environment is asked.
 """
 
 import contextlib
@@ -14,15 +15,31 @@ from typing import Any
 import gymnasium
 
 
+class BudgetSpent(RuntimeError):
+    """A step was asked for after the last one that may be taken."""
+
+
 class RealSteps:
     """The number of real steps taken; copies of an environment share one."""
 
     def __init__(self) -> None:
         self.count, self._file = 0, -1
+        self.limit: int | None = None
         self._path: Path | None = None
 
+    @property
+    def left(self) -> int | None:
+        """The number of steps that may still be taken; None without a limit."""
+        return None if self.limit is None else max(self.limit - self.count, 0)
+
     def add(self) -> None:
-        """Count one step; where it is recorded, it is on disk before this returns."""
+        """Count one step; where it is recorded, it is on disk before this returns.
+
+        Raises:
+          BudgetSpent: the limit is reached; nothing is counted.
+        """
+        if self.left == 0:
+            raise BudgetSpent(f"all {self.limit} real steps of this stage are taken")
         self.count += 1
         if self._path is None:
             return
@@ -32,14 +49,18 @@ class RealSteps:
         os.pwrite(self._file, b"%d" % self.count, 0)
 
     @contextlib.contextmanager
-    def recorded(self, path: Path) -> Iterator["RealSteps"]:
-        """Count from what a file says, and keep the count there: a kill loses none."""
+    def recorded(self, path: Path, limit: int | None = None) -> Iterator["RealSteps"]:
+        """Count from what a file says, and keep the count there: a kill loses none.
+
+        At most `limit` steps are taken, with those that the file had.
+        """
         text = path.read_text() if path.is_file() else ""
         self.count, self._path = int(text) if text.isdigit() else 0, path
+        self.limit = limit
         try:
             yield self
         finally:
-            self._path = None
+            self._path = self.limit = None
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 
 from dreamgym.envs.base import Step, begin, take
+from dreamgym.envs.counting import BudgetSpent
 from dreamgym.envs.failures import EnvironmentDown, EnvironmentFailure, guarded
 from worldmodel.data.records import State, Task
 
@@ -184,6 +185,8 @@ class RealVectorEnv(VectorEnv):
                 self._broken_in_a_row = 0
                 return step
             reason = step.reason
+            if isinstance(step.error, BudgetSpent):  # the environment is sound
+                return Step((), {}, False, True, False, reason)
         self._broken_in_a_row += 1
         if self._broken_in_a_row >= MAX_BROKEN_IN_A_ROW:
             name = type(self.envs[i].unwrapped).__name__

@@ -26,6 +26,7 @@ def by_family(
     progress: Callable[[int, int], None],
     *,
     env: gymnasium.Env | None = None,
+    steps_left: Callable[[], int | None] = lambda: None,
     full: bool = False,
     open_loop_steps: int | None = None,
     shares: Shares | None = None,
@@ -33,13 +34,14 @@ def by_family(
     """Return the scorecard of all episodes, with those of each family in `families`.
 
     With the `env` that the episodes come from, near misses are replayed there; if its
-    transitions are random, so is every case. `real_transitions` counts these steps.
+    transitions are random, so is every case. `real_transitions` counts these steps;
+    `steps_left` returns how many more may be taken, None where there is no bound.
     With `full`, `sources` has the scorecard of each behavior policy, and `ceiling` the
     score of the environment itself when the episodes are replayed. For
     `open_loop_steps` and `shares` see fidelity.score; only the scorecard of all
     episodes has open-loop steps.
     """
-    replays = None if env is None else Replays(env)
+    replays = None if env is None else Replays(env, steps_left)
     ask = functools.partial(
         fidelity.score,
         model,
@@ -84,8 +86,13 @@ class Replays:
     the environment raised an exception.
     """
 
-    def __init__(self, env: gymnasium.Env):
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        steps_left: Callable[[], int | None] = lambda: None,
+    ):
         self._env, self.transitions, self.failed = env, 0, 0
+        self._steps_left = steps_left
         self.stochastic = not base.is_deterministic(env)
         self._results: dict[tuple, ReplayResult | None] = {}
 
@@ -93,11 +100,15 @@ class Replays:
         """Replay the past of a query; return the outcome of its action.
 
         None if the environment arrives at another state (its transitions are random) or
-        does not know the task. Each query is replayed once and cached, because the
-        scorecard of a family repeats queries of the whole one.
+        does not know the task, and if fewer steps are left than this takes. Each query
+        is replayed once and cached, because the scorecard of a family repeats queries
+        of the whole one.
         """
         key = (query.task.id, *query[1:])
         if key not in self._results:
+            left = self._steps_left()
+            if left is not None and left <= len(query.past):
+                return None
             self._results[key] = self._play(query)
         return self._results[key]
 

@@ -90,6 +90,11 @@ def _closing(results: dict[str, Any]) -> list[str]:
     out = []
     if "skipped" in results:
         out.append(f"real stages {results['skipped']}")
+    if budget := results.get("budget"):
+        out.append(
+            f"real steps of the run, test games left out: {budget['spent']:,} of a "
+            f"budget of {budget['real_steps']:,}"
+        )
     bound = results.get("bound")
     if bound and says_something(bound):
         out.append(bound["sentence"])

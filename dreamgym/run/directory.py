@@ -198,10 +198,12 @@ class Run:
         *,
         key: str = "",
         test: bool = False,
+        limit: int | None = None,
     ) -> dict[str, Any]:
         """Run a stage unless its marker exists; print a line of its numbers.
 
-        The marker holds its `key` (run/stage.py).
+        The marker holds its `key` (run/stage.py). The stage takes at most `limit` real
+        steps, in all of its attempts.
 
         Seconds of interrupted attempts are added up in `stages/NAME.seconds`, the real
         steps of all attempts in `stages/NAME.steps`. The number `real_transitions` of
@@ -217,7 +219,10 @@ class Run:
         start = time.monotonic()
         steps = self.root / "stages" / f"{name}.steps"
         try:
-            with self.real_steps.recorded(steps) as counter, progress_bar(0, name):
+            with (
+                self.real_steps.recorded(steps, limit) as counter,
+                progress_bar(0, name),
+            ):
                 numbers = body()
         finally:
             seconds = before + time.monotonic() - start

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dreamgym.config.budget import division
 from dreamgym.envs.interrupts import check_interrupt
 from dreamgym.run.directory import Run
 from dreamgym.run.reuse import reuse_stage
@@ -43,12 +44,36 @@ def run_stages(
                     lambda s=stage, v=view: s.body(v),
                     key=key,
                     test=stage.test,
+                    limit=step_allowance(run, table, stage),
                 )
                 remove_work(run, stage)
             else:
                 print(f"{stage.name}: done before", file=sys.stderr)
             if check is not None:
                 check(stage, (marker or {})["numbers"])
+
+
+def step_allowance(run: Run, table: StageTable, stage: Stage) -> int | None:
+    """Return the real steps that a stage may take; None where the run sets no bound.
+
+    It may take its part of the budget and what is left over in the parts of the stages
+    that it needs. Test tasks are free.
+    """
+    if not run.config.budget.real_steps or stage.test:
+        return None
+    if not stage.share:
+        return 0
+    real_training = run.config.train.environment == "real"
+    spent = {
+        s.name: int(run.numbers(s.name).get("real_transitions", 0))
+        for s in table.closure([stage.name])
+    }
+    collected = None if stage.share == "collect" else spent.pop("collect")
+    parts = division(run.config.budget, collected, real_training=real_training)
+    if collected is None:
+        return parts["collect"]
+    shares = {s.share for s in table.closure([stage.name])} - {"", "collect"}
+    return max(sum(parts[name] for name in shares) - sum(spent.values()), 0)
 
 
 def remove_work(run: Run, stage: Stage) -> None:

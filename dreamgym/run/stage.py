@@ -44,10 +44,11 @@ class Stage:
     dotted names (a group stands for all of its settings); `writes` are files and
     folders of the run; `policies` are the policies that the stage fits or trains.
     `command` is the subcommand that runs the stage, by default its name. Real steps of
-    a `test` stage do not count as training data of a policy. `body(run)` returns the
-    numbers of the stage's marker; `about` describes the stage in a sentence.
-    `cost(config, workload)` estimates what the body takes, from the settings of `reads`
-    alone (view.readable).
+    a `test` stage do not count as training data of a policy. `share` is the part of a
+    budget that the stage spends (config/budget.py); without one it takes no real step.
+    `body(run)` returns the numbers of the stage's marker; `about` describes the stage
+    in a sentence. `cost(config, workload)` estimates what the body takes, from the
+    settings of `reads` alone (view.readable).
     """
 
     name: str
@@ -61,6 +62,7 @@ class Stage:
     policies: tuple[str, ...] = ()
     command: str = ""
     test: bool = False
+    share: str = ""
 
     @property
     def subcommand(self) -> str:

@@ -27,7 +27,8 @@ def body(run: Run) -> dict[str, Any]:
     cloning, which does not read branches.
     """
     result = BranchingResult([], 0, [], 0, 0, 0, 0)
-    if run.config.env.id and run.config.warmstart.method != "bc":
+    has_steps = run.real_steps.left != 0
+    if run.config.env.id and run.config.warmstart.method != "bc" and has_steps:
         result = _branches(run)
     write_branches(run.path("branches.jsonl"), result.branches)
     return {
@@ -60,7 +61,8 @@ def _branches(run: Run) -> BranchingResult:
         selection = experts[: c.episodes]
         # Printed before the first step: in a slow environment it is hours.
         cost = branch_cost(env, selection, c.alternatives)
-        budget = c.max_transitions
+        bounds = (c.max_transitions or None, run.real_steps.left)
+        budget = min((b for b in bounds if b is not None), default=0)
         limit = f", of {cost:,} for all states" if 0 < budget < cost else ""
         print(
             f"branch: {min(cost, budget) if budget else cost:,} real steps at most"

@@ -8,11 +8,14 @@ splits and copies it instead.
 import contextlib
 import dataclasses
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 
 from dreamgym.agent.behavior import collect
+from dreamgym.agent.config import CollectConfig
+from dreamgym.build.budget import check_budget, check_recorded
 from dreamgym.build.costs import TRANSITION_BYTES
 from dreamgym.build.environments import make_env
 from dreamgym.build.episodes import (
@@ -27,6 +30,7 @@ from dreamgym.build.step_limit import (
     step_limit_from_env,
     step_limit_from_episodes,
 )
+from dreamgym.config.budget import expert_weight
 from dreamgym.config.settings import RunConfig
 from dreamgym.envs.base import is_deterministic
 from dreamgym.envs.limits import StepLimit
@@ -73,20 +77,32 @@ def _from_file(run: Run) -> dict[str, Any]:
 
 
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
-    c, seed = run.config.collect, run.config.seed
+    c, seed, real_steps = run.config.collect, run.config.seed, run.real_steps
     name = run.config.env.id
     train = games_of(env, name, "train", c.train_tasks)
     dev = games_of(env, name, "dev", c.dev_tasks)
     limit = step_limit_from_env(run.config, env)
-    with progress_bar(c.episodes + len(dev) * 2, "collect", "episode") as show:
+    episodes, dev_steps = c.episodes, 0
+    if real_steps.left is not None:
+        dev_steps = _dev_steps(run, real_steps.left, limit)
+        dev = dev[: max(dev_steps // limit.steps, 1)]
+        c = _with_demonstrations(run, real_steps.left - dev_steps, limit)
+        episodes = None
+
+    def steps_left(reserve: int) -> Callable[[], int] | None:
+        left = real_steps.left
+        return None if left is None else lambda: (real_steps.left or 0) - reserve
+
+    with _progress(run, c.episodes + len(dev) * 2) as show:
         failures = Counter[str]()
         train_episodes = collect(
             env,
             train,
-            c.episodes,
+            episodes,
             c,
             seed=seed,
             max_steps=limit.steps,
+            steps_left=steps_left(dev_steps),
             show=show,
             failures=failures,
         )
@@ -102,6 +118,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             even,
             seed=seed + 1,
             max_steps=limit.steps,
+            steps_left=steps_left(0),
             show=lambda n: show(c.episodes + n),
             failures=failures,
         )
@@ -119,9 +136,54 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     return _write(run, train_episodes, dev_episodes, limit) | numbers | counts
 
 
+@contextlib.contextmanager
+def _progress(run: Run, episodes: int) -> Iterator[Callable[[int], None]]:
+    """Show the episodes that are played or, under a budget, the steps taken."""
+    steps = run.real_steps.limit
+    if steps is None:
+        with progress_bar(episodes, "collect", "episode") as show:
+            yield show
+        return
+    with progress_bar(steps, "collect", "step") as show:
+        yield lambda _: show(run.real_steps.count)
+
+
+def _dev_steps(run: Run, left: int, limit: StepLimit) -> int:
+    """Return the steps of dev episodes, of those that are left to collection.
+
+    Raises:
+      RunError: the budget is too small, or attempts that were interrupted spent it.
+    """
+    budget = run.config.budget
+    check_budget(budget, limit.steps, run.config.env.id)
+    steps = int(left * budget.dev)
+    if steps < 1:
+        raise RunError(
+            f"{run.root}: the {run.real_steps.count:,} real steps of collection were "
+            "taken by attempts that were interrupted; take a larger --budget in "
+            "another --run-dir"
+        )
+    return steps
+
+
+def _with_demonstrations(run: Run, steps: int, limit: StepLimit) -> CollectConfig:
+    """Return the weights of the behavior policies, with enough of the expert."""
+    c = run.config.collect
+    weight = expert_weight(
+        run.config.budget,
+        c.expert_weight,
+        c.noisy_weight + c.random_weight,
+        steps // limit.steps,
+    )
+    return dataclasses.replace(c, expert_weight=weight)
+
+
 def _write(
     run: Run, train: list[Episode], dev: list[Episode], limit: StepLimit
 ) -> dict[str, Any]:
+    recorded = sum(len(e.transitions) for e in [*train, *dev])
+    if not run.real_steps.count:
+        check_recorded(run.config.budget, recorded)
     write_episodes(run.path("episodes.jsonl"), train)
     write_episodes(run.path("dev.jsonl"), dev)
     return {
@@ -135,7 +197,7 @@ def _write(
         "successes": sum(bool(e.success) for e in train),
         "dev_episodes": len(dev),
         "dev_transitions": sum(len(e.transitions) for e in dev),
-        "real_transitions": sum(len(e.transitions) for e in [*train, *dev]),
+        "real_transitions": recorded,
     }
 
 

@@ -58,8 +58,8 @@ def body(run: Run) -> dict[str, Any]:
     """
     policy = load_policy(run, "warmstart")
     real = None
-    if plays_dev_games(run):
-        played_as = run.numbers("warmstart").get("kept", "warmstart")
+    played_as = run.numbers("warmstart").get("kept", "warmstart")
+    if plays_dev_games(run, played_as):
         real = play_dev_games(run, played_as, policy)
     if run.config.train.environment == "real":  # the control asks no dream
         return {"real": {} if real is None else dev_metrics(real), "refused": ""}

@@ -36,8 +36,12 @@ POLICY = (
 )
 """The settings of a policy, and of the demonstrations that updates may imitate."""
 PLAY = ("env.num_envs", "evaluate")
-DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks")
+DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks", "budget")
 """The real dev games that choose between policies."""
+
+
+CONTROLS = ("real_only", "real_only_total")
+"""The controls of fine-tuning, for which a run with a budget has no real steps."""
 
 
 def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
@@ -97,6 +101,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
         ),
         policies=(policy,),
         command="transfer",
+        share="" if policy in CONTROLS else "fine_tune",
     )
 
 
@@ -107,8 +112,9 @@ STAGES = StageTable(
             Late(f"{_ROOM}.collect"),
             cost=Late(f"{_ROOM}.collect", "cost"),
             about="Collect real episodes, or take those of a file",
-            reads=("seed", *ENV, "data", "collect"),
+            reads=("seed", *ENV, "data", "budget", "collect"),
             writes=("episodes.jsonl", "dev.jsonl"),
+            share="collect",
         ),
         *map(_floor, FLOORS),
         Stage(
@@ -141,8 +147,10 @@ STAGES = StageTable(
                 *EXPERIENCE,
                 "uncertainty",
                 "fidelity",
+                "budget",
             ),
             writes=("fidelity.json", "plots/fidelity.png"),
+            share="score",
         ),
         Stage(
             "reward_model",
@@ -187,8 +195,10 @@ STAGES = StageTable(
                 *POLICY,
                 "warmstart.method",
                 "branch",
+                "budget",
             ),
             writes=("branches.jsonl",),
+            share="branch",
         ),
         Stage(
             "warmstart",
@@ -216,6 +226,7 @@ STAGES = StageTable(
                 "curves/warmstart.jsonl",
             ),
             policies=("warmstart",),
+            share="select",
         ),
         _evaluation("warmstart", "warmstart"),
         Stage(
@@ -239,6 +250,7 @@ STAGES = StageTable(
             ),
             writes=("dev_games/warmstart.jsonl", "remedy", "curves/dream_check.jsonl"),
             command="dream-check",
+            share="select",
         ),
         Stage(
             "expert_iteration",
@@ -265,6 +277,7 @@ STAGES = StageTable(
                 "curves/expert_iteration",
                 "dev_games/expert_iteration.jsonl",
             ),
+            share="select",
             policies=("expert_iteration",),
             command="expert-iteration",
         ),
@@ -287,6 +300,7 @@ STAGES = StageTable(
                 "uncertainty",
                 "dream_check.margin",
                 "dream_check.force",
+                "budget",
             ),
             writes=(
                 "policies/dream",
@@ -295,6 +309,7 @@ STAGES = StageTable(
                 "dev_games/dream.jsonl",
             ),
             policies=("dream",),
+            share="train",
         ),
         _evaluation("dream", "train"),
         Stage(

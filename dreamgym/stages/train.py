@@ -16,10 +16,15 @@ from dreamgym.build.costs import (
     dev_games,
     game_seconds,
     loop_memory,
-    loop_steps,
+    train_steps,
 )
 from dreamgym.build.dev_choice import compare_with_start
-from dreamgym.build.environments import dreamable_tasks, play_dev_games
+from dreamgym.build.environments import (
+    dev_game_steps,
+    dreamable_tasks,
+    play_dev_games,
+    plays_dev_games,
+)
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import (
     load_experience,
@@ -134,8 +139,10 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
     tasks = environments.training_tasks(
         run, [e.task for e in train_episodes], run.config.train.fresh_tasks
     )
+    # What is left for the evaluation that chooses between start and end.
+    reserve = dev_game_steps(run)
     try:
-        with real_evaluation(run) as probe:
+        with real_evaluation(run, reserve) as probe:
             _, progress = reinforce(
                 run,
                 "dream",
@@ -144,6 +151,7 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
                 envs,
                 tasks,
                 run.config.train,
+                reserve=reserve,
                 probe=probe,
                 baseline=_start_metrics(run).get("real"),
             )
@@ -212,16 +220,19 @@ def _not_trained(run: Run, reason: str) -> dict[str, Any]:
     return {"updates": 0, "kept": START, "note": note}
 
 
-def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any]:
+def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any] | None:
     """The metrics on real dev games of the policy that training ended with.
 
-    Empty where every policy that played them had destroyed a family's success.
+    Empty where every policy that played them had destroyed a family's success; None
+    where no game was played, and a budget has no real steps left for that.
     """
     best = best_row(progress.curve)
     if progress.best is not None and best is not None:
         return progress.curve[best]
     if progress.best is not None and any("real_success" in r for r in progress.curve):
         return {}
+    if not plays_dev_games(run, "dream"):
+        return None
     return dev_metrics(play_dev_games(run, "dream", load_policy(run, "dream")))
 
 
@@ -296,7 +307,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
     In the real environment the learning takes as long as after rollouts in the dream.
     """
     loop, timings = config.train, workload.timings
-    steps = loop_steps(loop, workload.max_steps)
+    steps = train_steps(config, workload)
     seconds, answers = DREAMED_STEP * steps * timings.update, 0.0
     if loop.environment == "real":
         seconds += steps * timings.step
@@ -305,7 +316,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
         if max_generated(loop.curriculum, loop.tasks_per_update):
             answers += loop.updates * loop.curriculum.proposals_per_update
         seconds += answers * timings.answer
-    if games := dev_games(config):
+    if games := dev_games(config, workload):
         checks = -(-loop.updates // loop.monitor.real_eval_every)
         seconds += checks * games * game_seconds(workload)
     return Cost(

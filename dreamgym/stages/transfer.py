@@ -11,9 +11,17 @@ from typing import Any
 from dreamgym.agent.policy import Policy
 from dreamgym.build import environments
 from dreamgym.build import episodes as run_episodes
-from dreamgym.build.costs import dev_games, game_seconds, loop_memory, loop_steps
+from dreamgym.build.costs import (
+    REAL_STEP,
+    dev_games,
+    game_seconds,
+    loop_memory,
+    loop_steps,
+)
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.step_limit import step_limit
+from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
@@ -21,21 +29,30 @@ from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import destroyed_families, is_no_worse
 
+NOT_TUNED = "not fine-tuned, the budget has no real steps left for a group of rollouts"
+
 
 def body(run: Run, name: str, start: str) -> dict[str, Any]:
     """Fine-tune the policy `start` in the real environment; write policies/NAME."""
     if not run.config.env.id:
         return {"status": environments.NO_ENV}
-    budget = run.config.transfer.real_transitions
+    loop = run.config.transfer
+    budget = loop.real_transitions
     if name == "real_only_total":
         # What the dream was fitted to has cost as much: the fair comparison in real
         # steps.
         budget += run.numbers("collect")["real_transitions"]
+    policy, reserve = load_policy(run, start), environments.dev_game_steps(run)
+    if run.real_steps.limit is not None:  # of the whole run
+        # The start plays before the loop, which takes all but the last evaluation.
+        budget = run.real_steps.limit - environments.dev_game_steps(run, 2)
+        if budget < loop.group_size * step_limit(run):
+            return _not_tuned(run, name, start, policy)
+        if environments.plays_dev_games(run, _player(run, start)):
+            environments.play_dev_games(run, _player(run, start), policy)
     train, _ = run_episodes.read(run)
-    tasks = environments.training_tasks(
-        run, [e.task for e in train], run.config.transfer.fresh_tasks
-    )
-    policy, envs = load_policy(run, start), environments.real_envs(run)
+    tasks = environments.training_tasks(run, [e.task for e in train], loop.fresh_tasks)
+    envs = environments.real_envs(run)
     try:
         tuned, progress = reinforce(
             run,
@@ -44,14 +61,23 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             policy,
             envs,
             tasks,
-            run.config.transfer,
+            loop,
             budget=budget,
+            reserve=reserve,
         )
     finally:
         envs.close()
     choice = _better_policy(run, name, start, policy, tuned)
     run.drop(f"checkpoints/{name}")
     return {"updates": progress.update, **choice}
+
+
+def _not_tuned(run: Run, name: str, start: str, policy: Policy) -> dict[str, Any]:
+    """Leave the policy as its start, and say why."""
+    save_policy(run, name, policy)
+    note = f"{NOT_TUNED}, so it is {start}"
+    print(f"{name}: {note}", file=sys.stderr)
+    return {"updates": 0, "kept": start, "note": note}
 
 
 def _better_policy(
@@ -61,7 +87,7 @@ def _better_policy(
 
     Real dev games tell, by family; without them, what was trained is kept.
     """
-    if not environments.plays_dev_games(run):
+    if not environments.plays_dev_games(run, _player(run, start), name):
         return {}
     start_metrics, tuned_metrics = (
         dev_metrics(environments.play_dev_games(run, player, policy))
@@ -90,10 +116,6 @@ def _player(run: Run, start: str) -> str:
     return run.numbers("warmstart").get("kept", "warmstart")
 
 
-REAL_STEP = 0.05
-"""Updates of the experience model's fit that a real transition of the loop takes."""
-
-
 def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
     """Return what the real loop takes, and the dev games of its policy."""
     if not config.env.id:
@@ -101,10 +123,12 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
     budget = config.transfer.real_transitions
     if name == "real_only_total":
         budget += workload.transitions
+    if config.budget.real_steps:
+        budget = division(config.budget, workload.transitions)["fine_tune"]
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
     seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)
     return Cost(
-        seconds + dev_games(config) * game_seconds(workload),
+        seconds + dev_games(config, workload) * game_seconds(workload),
         compile_seconds=30,
         memory=loop_memory(config.transfer, workload),
         disk=workload.model_bytes,

@@ -95,7 +95,9 @@ def _better_policy(
 
     Without such games it is the warm start.
     """
-    if run.config.warmstart.method == "bc" or not plays_dev_games(run):
+    if run.config.warmstart.method == "bc":
+        return final, {}
+    if not plays_dev_games(run, "bc", "warmstart"):
         return final, {}
     rows = {
         name: dev_metrics(play_dev_games(run, name, policy.replace(model)))
@@ -194,5 +196,5 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
     if config.warmstart.method == "bc":
         return Cost(disk=workload.model_bytes)
     fit = workload.fit(1.1 * config.bc.fit.steps)
-    seconds = fit.seconds + 2 * dev_games(config) * game_seconds(workload)
+    seconds = fit.seconds + 2 * dev_games(config, workload) * game_seconds(workload)
     return fit._replace(seconds=seconds, compile_seconds=4)

@@ -6,6 +6,7 @@ environment and no file.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 
 import jax
@@ -43,8 +44,9 @@ def train(
     """Run the loop from `state` to `config.updates` updates, and return its state.
 
     Training ends early when `budget` transitions are taken (where none is given,
-    `config.max_transitions`), or when the state has a `stop_reason`. `show` is called
-    with the number of the update, the rollouts that ended and all of them.
+    `config.max_transitions`), when `parts.steps_left` do not pay for a group however
+    long its episodes are, or when the state has a `stop_reason`. `show` is called with
+    the number of the update, the rollouts that ended and all of them.
 
     Raises:
       ValueError: forks in an environment that cannot be set back to a state.
@@ -59,7 +61,7 @@ def train(
         )
     recovery, max_steps = Recovery(config), envs.max_steps
     try:
-        while not _is_finished(state, config, budget):
+        while count := _task_count(state, config, budget, parts, max_steps):
             # Seeded by the number of the update: a resumed run draws as it would have.
             rng = np.random.default_rng((seed, state.update))
             key = jax.random.fold_in(jax.random.key(seed), state.update)
@@ -67,7 +69,7 @@ def train(
             transitions_before = _transitions(envs, parts)
 
             # 1. Choose tasks: some are invented, a batch is drawn by value.
-            batch = choose_tasks(state, current, max_steps, config, parts, rng)
+            batch = choose_tasks(state, current, max_steps, config, parts, rng, count)
             envs.max_steps = batch.step_limit
 
             # 2. Roll out a group of episodes for each task.
@@ -81,6 +83,7 @@ def train(
                 rng=rng,
                 source=f"update{state.update}",
                 mixture=batch.mixture,
+                max_groups=lambda: _affordable_groups(config, parts, max_steps),
                 show=_with_update_number(show, state.update),
             )
             transitions = _transitions(envs, parts) - transitions_before
@@ -122,6 +125,26 @@ def _is_finished(state: TrainingState, config: LoopConfig, budget: int | None) -
     if state.update >= config.updates or state.stop_reason:
         return True
     return budget is not None and state.transitions >= budget
+
+
+def _task_count(
+    state: TrainingState,
+    config: LoopConfig,
+    budget: int | None,
+    parts: LoopParts,
+    max_steps: int,
+) -> int:
+    """Return the number of tasks of the next update, 0 if there is none."""
+    if _is_finished(state, config, budget):
+        return 0
+    return min(config.tasks_per_update, _affordable_groups(config, parts, max_steps))
+
+
+def _affordable_groups(config: LoopConfig, parts: LoopParts, max_steps: int) -> int:
+    """Return how many groups the steps that are left pay for, however long they are."""
+    if parts.steps_left is None:
+        return sys.maxsize
+    return max(parts.steps_left(), 0) // (config.group_size * max_steps)
 
 
 def _with_params(policy: Policy, state: TrainState) -> Policy:

@@ -4,6 +4,7 @@ tasks -> a group of rollouts for each -> further tasks where the rollouts of a g
 alike -> forks of states on the way -> rewards from other sources, where they are set.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -59,13 +60,15 @@ def collect_rollouts(
     rng: np.random.Generator,
     source: str,
     mixture: Sequence[TaskQuota] = (),
+    max_groups: Callable[[], int] = lambda: sys.maxsize,
     show: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Roll out a group for every task, then further groups and forks by the settings.
 
     Each uninformative group is followed by a group of another task of the same
-    `mixture`, in at most `config.resample` rounds (dynamic sampling,
-    arXiv:2503.14476). `source` names the episodes' origin in their records.
+    `mixture`, in at most `config.max_resample_rounds` rounds (dynamic sampling,
+    arXiv:2503.14476), as far as `max_groups` more may be rolled out. `source` names the
+    episodes' origin in their records.
     """
     size = config.group_size
 
@@ -85,6 +88,7 @@ def collect_rollouts(
     started = last_round = collect(tasks, "", key)
     for number in range(1, config.max_resample_rounds + 1):
         uninformative = sum(not is_informative(g) for g in groups_of(last_round, size))
+        uninformative = min(uninformative, max_groups())
         if not uninformative:
             break
         # Replaced by other tasks, not by more rollouts of the same: a task that all

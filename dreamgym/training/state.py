@@ -91,7 +91,9 @@ class LoopParts:
     and those of selection.py; `real_eval_baseline` are those of the policy before
     training. `score` replaces the rewards that the policy learns from; the recorder
     still sees the environment's. `plan_lengths` are lengths of known plans by task id,
-    for the lessons of the curriculum.
+    for the lessons of the curriculum. `steps_left` returns how many steps of the real
+    environment rollouts may still take; training ends where they do not suffice for a
+    group.
     """
 
     propose: generator.Proposer | None = None
@@ -102,3 +104,4 @@ class LoopParts:
     real_eval_baseline: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     score: ScoreEpisodes | None = None
     plan_lengths: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
+    steps_left: Callable[[], int] | None = None

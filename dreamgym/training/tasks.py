@@ -36,8 +36,9 @@ def choose_tasks(
     config: LoopConfig,
     parts: LoopParts,
     rng: np.random.Generator,
+    count: int,
 ) -> TaskBatch:
-    """Return the tasks of an update, drawn from the pool by value.
+    """Return `count` tasks of an update, drawn from the pool by value.
 
     Invented tasks join the pool before the draw. `max_steps` is the run's step limit,
     below which a schedule may stay; `policy` is what the feasibility filter plays.
@@ -49,7 +50,7 @@ def choose_tasks(
         mixture = state.lessons.task_mixture(state.pool, parts.plan_lengths)
     tasks = sampler.sample(
         state.pool,
-        config.tasks_per_update,
+        count,
         config.curriculum,
         rng,
         task_mixture=mixture,

@@ -109,6 +109,12 @@ def test_the_help_names_every_command(capsys):
         (["scorecard", "r", "--server", "http://h/v1", "--mesh", "data=0"], ["--mesh"]),
         (["control", "shuffled", "--server", "http://h/v1"], ["is not fitted"]),
         (["refit", "r"], ["--episodes"]),
+        (["quickstart", "--budget", "-1"], ["budget.real_steps", "-1"]),
+        (["quickstart", "--set", "budget.real_steps=9"], ["is set by --budget"]),
+        (
+            ["quickstart", "--env", "tests.doubles:Corridor", "--budget", "252"],
+            ["--budget 252: expected at least 253 real steps"],
+        ),
     ],
 )
 def test_what_is_unknown_is_refused_with_the_known(args, message, capsys, tmp_path):

@@ -5,6 +5,7 @@ import collections
 from dreamgym.agent import behavior
 from dreamgym.agent.config import CollectConfig
 from tests import doubles
+from tests.ledger import Ledger
 from worldmodel.data.records import read_episodes, write_episodes
 
 TASKS = list(doubles.tasks("train")[:10])
@@ -148,3 +149,42 @@ def test_an_environment_that_breaks_leaves_its_episode_unscored(tmp_path):
     assert any(e.success for e in results)
     write_episodes(tmp_path / "e.jsonl", results)
     read_episodes(tmp_path / "e.jsonl")
+
+
+def test_episodes_are_played_until_the_steps_are_taken():
+    env, bound = Ledger(), 57
+    Ledger.taken = Ledger.stop_at = 0
+    results = behavior.collect(
+        env,
+        TASKS,
+        None,
+        CollectConfig(),
+        seed=0,
+        max_steps=8,
+        steps_left=lambda: bound - Ledger.taken,
+    )
+    assert sum(len(e.transitions) for e in results) == Ledger.taken == bound
+    *whole, last = results
+    assert all(e.transitions[-1].terminated or len(e.transitions) == 8 for e in whole)
+    assert last.transitions[-1].truncated or last.transitions[-1].terminated
+    # The same episodes as without a bound, as far as it reaches.
+    free = collected(doubles.Corridor(), episodes=len(results))
+    assert whole == free[:-1]
+    assert last.transitions[:-1] == free[-1].transitions[: len(last.transitions) - 1]
+
+
+def test_an_environment_that_begins_nothing_does_not_hold_the_collector():
+    class Closed(doubles.Corridor):
+        def reset(self, *, seed=None, options=None):
+            raise OSError(f"no answer to {seed}, {options}")
+
+    results = behavior.collect(
+        Closed(),
+        TASKS,
+        None,
+        CollectConfig(),
+        seed=0,
+        max_steps=8,
+        steps_left=lambda: 100,
+    )
+    assert results == []

@@ -1,14 +1,20 @@
-"""What an environment saw is what a run reports, stage by stage, resumed or not."""
+"""What an environment saw is what a run reports, stage by stage, resumed or not.
+
+With a budget it sees no more steps than that, test tasks left out.
+"""
 
 import contextlib
 
 import pytest
 
 from dreamgym.build import timings
+from dreamgym.build.environments import dev_games
 from dreamgym.cli import estimate as cli_estimate
 from dreamgym.commands.quickstart import stage_names
 from dreamgym.commands.results import write_results
+from dreamgym.config.budget import ESTIMATE_STEPS
 from dreamgym.config.presets import preset
+from dreamgym.envs.suites.textworld_express import TextWorldExpress
 from dreamgym.run.directory import Run
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import STAGES
@@ -17,11 +23,17 @@ from tests.ledger import SPEC, Ledger
 pytestmark = pytest.mark.slow  # each test runs every stage
 
 
-def run_all(root, *, interrupt_at=()):
-    """Run every stage; return the run and the steps that each stage took."""
+def run_all(root, settings=None, *, fine_tune=True, interrupt_at=(), test=None):
+    """Run every stage; return the run and the steps that each stage took.
+
+    Of the stages that play test tasks `test` is run, or all without one.
+    """
     saw = dict[str, int]()
-    with Run(root, preset("tiny", {"env.id": SPEC})) as run:
-        for name in stage_names(fine_tune=True):
+    config = preset("tiny", {"env.id": SPEC} | (settings or {}))
+    with Run(root, config) as run:
+        for name in stage_names(config, fine_tune=fine_tune):
+            if test is not None and STAGES[name].test and name != test:
+                continue
             before = Ledger.taken
             if name in interrupt_at:
                 Ledger.stop_at = before + 3
@@ -43,6 +55,8 @@ def check(run, saw):
     assert all(saw[n] > 0 for n in tested)
     results = write_results(run)
     for policy, maker in STAGES.policies().items():
+        if policy not in results["policies"]:
+            continue
         closure = [s.name for s in STAGES.closure([maker])]
         steps = sum(saw[n] for n in closure) + run.estimate_steps()
         assert results["policies"][policy]["real_transitions"] == steps
@@ -70,3 +84,84 @@ def test_steps_of_interrupted_attempts_count(tmp_path):
     run, saw = run_all(tmp_path / "run", interrupt_at=interrupted)
     results = check(run, saw)
     assert results["policies"]["random"]["real_transitions"] == 0
+
+
+FORKING = "tests.ledger:ForkingLedger"
+SHORT = {
+    "pretrain.fit.steps": 2,
+    "pretrain.fit.eval_every": 2,
+    "bc.fit.steps": 2,
+    "bc.fit.eval_every": 2,
+    "fidelity.transitions": 12,
+    "evaluate.tasks": 4,
+}
+"""Fits that learn nothing: what counts is which steps are taken."""
+NARROW = SHORT | {
+    "collect.train_tasks": 5,
+    "train.monitor.real_eval_tasks": 64,
+    "transfer.updates": 50,
+}
+"""A made-up run: few tasks, as many dev games as are paid for, and fine-tuning until
+the budget is spent."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "settings", "fine_tune", "interrupt_at"),
+    [
+        (260, NARROW, True, ()),  # next to the minimum: no dev games
+        (900, SHORT, True, ("collect", "branch", "s2r")),
+        (1500, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
+        (2000, NARROW, False, ()),
+        (2000, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
+    ],
+)
+def test_a_run_takes_no_more_steps_than_its_budget(
+    tmp_path, monkeypatch, steps, settings, fine_tune, interrupt_at
+):
+    monkeypatch.setattr(timings, "FRESH", -1.0)  # the estimate takes its steps
+    Ledger.taken = Ledger.stop_at = 0
+    settings = settings | {"budget.real_steps": steps}
+    root = tmp_path / "run"
+    config = preset("tiny", {"env.id": SPEC} | settings)
+    for _ in range(2):  # the second one has no steps left to time
+        cli_estimate.print_estimate(root, config, fine_tune=fine_tune)
+    queries = Ledger.taken
+    assert 0 < queries <= ESTIMATE_STEPS
+    run, saw = run_all(
+        root,
+        settings,
+        fine_tune=fine_tune,
+        interrupt_at=interrupt_at,
+        test="evaluate/bc",
+    )
+    results = check(run, saw)
+    real = {name: n for name, n in saw.items() if not STAGES[name].test}
+    total = queries + sum(real.values())
+    assert results["budget"] == {"real_steps": steps, "spent": total}
+    assert total == sum(results["real_transitions"].values()) <= steps
+    assert not {"real_only", "real_only_total"} & set(results["policies"])
+    if fine_tune and "transfer.updates" in settings:
+        # What is left pays for no group of 4 rollouts of 13 steps, or for no last
+        # evaluation on as many dev games as were paid for.
+        limit = run.numbers("collect")["max_episode_steps"]
+        games = dev_games(run)
+        assert games == (0 if steps == 260 else games) != 64
+        assert steps - total < ESTIMATE_STEPS + limit * (4 + 2 * games)
+
+
+def test_a_run_of_tiny_takes_no_more_steps_than_its_budget(tmp_path, monkeypatch):
+    """The same with the environment of the preset, counted in its own class."""
+    taken, step = [0], TextWorldExpress.step
+
+    def counted(self, action):
+        taken[0] += 1
+        return step(self, action)
+
+    monkeypatch.setattr(TextWorldExpress, "step", counted)
+    config = preset("tiny", SHORT | {"budget.real_steps": 700})
+    with Run(tmp_path / "run", config) as run:
+        names = stage_names(config, fine_tune=True)
+        run_stages(run, STAGES, [n for n in names if not STAGES[n].test])
+        results = write_results(run)
+    assert results["budget"] == {"real_steps": 700, "spent": taken[0]}
+    assert 300 < taken[0] <= 700

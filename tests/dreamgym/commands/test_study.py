@@ -10,7 +10,7 @@ import pytest
 from dreamgym import cli
 from dreamgym.build import chat as run_chat
 from dreamgym.build import environments
-from dreamgym.commands import study
+from dreamgym.commands import study, study_curves, study_file
 from dreamgym.config.presets import preset
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module
@@ -55,11 +55,11 @@ def written(tmp_path, text=TEXT):
 
 
 def test_cells_are_every_combination(tmp_path):
-    grid = study.read_study(written(tmp_path))
-    results = list(study.cells(grid))
+    grid = study_file.read_study(written(tmp_path))
+    results = list(study_file.cells(grid))
     assert len(results) == 2 * 2 * 2
     assert results[1] == {"variant": "all", "seed": 0, "collect.episodes": 30}
-    configs = [study.config_of(grid, c) for c in results]
+    configs = [study_file.config_of(grid, c) for c in results]
     assert len({c.digest() for c in configs}) == 8
     last = configs[-1]
     assert (last.seed, last.collect.episodes, last.experience.history) == (1, 30, 0)
@@ -70,8 +70,8 @@ def test_cells_are_every_combination(tmp_path):
 
 
 def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
-    grid = study.read_study(written(tmp_path))
-    first, second = list(study.cells(grid))[:2]
+    grid = study_file.read_study(written(tmp_path))
+    first, second = list(study_file.cells(grid))[:2]
     output = study.compute(grid, first, tmp_path / "r")
     assert output["values"] == {"episodes": 20}
     study.compute(grid, second, tmp_path / "r")
@@ -89,9 +89,9 @@ def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
 
 
 def test_seeds_are_averaged_with_their_range(tmp_path):
-    grid = study.read_study(written(tmp_path))
-    for cell, value in zip(study.cells(grid), (1.0, 5.0, 2.0), strict=False):
-        key = study.config_of(grid, cell).digest()
+    grid = study_file.read_study(written(tmp_path))
+    for cell, value in zip(study_file.cells(grid), (1.0, 5.0, 2.0), strict=False):
+        key = study_file.config_of(grid, cell).digest()
         path = tmp_path / f"r/cells/{key}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"settings": cell, "values": {"episodes": value}}))
@@ -145,7 +145,7 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
 )
 def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, message):
     with pytest.raises(RunError, match=message):
-        study.read_study(written(tmp_path, TEXT.replace(old, new)))
+        study_file.read_study(written(tmp_path, TEXT.replace(old, new)))
 
 
 def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
@@ -177,14 +177,14 @@ def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, cap
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
     text = TEXT.replace("numbers.episodes", "numbers.speed")
-    grid = study.read_study(written(tmp_path, text))
-    result = study.compute(grid, next(study.cells(grid)), tmp_path / "r")
+    grid = study_file.read_study(written(tmp_path, text))
+    result = study.compute(grid, next(study_file.cells(grid)), tmp_path / "r")
     assert result["values"] == {"episodes": None}
     *rows, output = study.table(grid, tmp_path / "r").splitlines()
     assert rows[2].endswith("| 1 of 2 |  |")
     assert "column 'episodes': no finished cell has a value at" in output
     with pytest.raises(RunError, match="no such file"):
-        study.read_study(tmp_path / "none.toml")
+        study_file.read_study(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,15 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("curriculum", 24),
         ("real_updates", 80),
         ("strangers", 48),
+        ("sample_efficiency", 156),
     ],
 )
 def test_our_studies_can_be_run(name, different):
     root = Path(__file__).parents[3]
-    grid = study.read_study(root / f"scripts/studies/{name}.toml")
-    assert len({study.config_of(grid, c).digest() for c in study.cells(grid)}) == (
-        different
-    )
+    grid = study_file.read_study(root / f"scripts/studies/{name}.toml")
+    assert len(
+        {study_file.config_of(grid, c).digest() for c in study_file.cells(grid)}
+    ) == (different)
 
 
 def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
@@ -217,7 +218,7 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         'last_stage = "collect"', 'last_stage = "warmstart"\npolicies = ["bc"]'
     )
     text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
-    of = study.read_study(written(tmp_path, text))
+    of = study_file.read_study(written(tmp_path, text))
     played = []
 
     def play(run):
@@ -250,7 +251,7 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
     )
     table = StageTable([collect, warmstart, evaluate])
     monkeypatch.setattr(study, "STAGES", table)
-    for cell in study.cells(of):
+    for cell in study_file.cells(of):
         result = study.compute(of, cell, tmp_path / "r")
     assert played == [True] * 2  # after the last stage; cells that agree share it
     assert result["games"]["g0"] == {"family": "long", "success": {"bc": False}}
@@ -288,7 +289,7 @@ last_stage = "train"
 
 def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     """Stages that only leave a mark: what is asked is which of them run."""
-    grid = study.read_study(written(tmp_path, LATER))
+    grid = study_file.read_study(written(tmp_path, LATER))
     ran = []
 
     def marked(stage):
@@ -322,7 +323,7 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     strange.parent.mkdir(parents=True)
     strange.write_text(json.dumps({"schema": SCHEMA, "config": {"hope": 1}}))
     left = [set(STAGES) - done for _, done in study.unfinished(grid, tmp_path / "r")]
-    for names, cell in zip(left, study.cells(grid), strict=True):
+    for names, cell in zip(left, study_file.cells(grid), strict=True):
         ran.clear()
         result = study.compute(grid, cell, tmp_path / "r")
         assert ran == expected[cell["variant"]], cell
@@ -401,8 +402,8 @@ def confirmed(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "STAGES", table)
     monkeypatch.setattr(environments, "load_policy", load)
     path = written(tmp_path, CONFIRMED)
-    grid = study.read_study(path)
-    for cell in list(study.cells(grid))[:3]:
+    grid = study_file.read_study(path)
+    for cell in list(study_file.cells(grid))[:3]:
         study.compute(grid, cell, tmp_path / "r")
     assert played == [(0, "bc"), (1, "bc"), (0, "bc")]
     played.clear()
@@ -469,11 +470,11 @@ def test_fresh_games_that_cannot_be_are_refused(
 @pytest.mark.slow
 def test_a_cell_computed_again_has_not_played_fresh_games(confirmed, capsys):
     path, root, played = confirmed
-    grid = study.read_study(path)
-    first = next(study.cells(grid))
+    grid = study_file.read_study(path)
+    first = next(study_file.cells(grid))
     command = ["study", str(path), "--root", str(root), "--confirm", "3"]
     assert cli.main(command) == 0
-    run = root / "runs" / study.config_of(grid, first).digest()
+    run = root / "runs" / study_file.config_of(grid, first).digest()
     (run / "stages/collect.json").unlink()
     study.compute(grid, first, root)
     assert not (run / "confirmation").exists()
@@ -494,7 +495,10 @@ def test_games_of_an_environment_that_was_down_are_played_again(
         down.setattr(doubles.Corridor, "reset", lambda *_, **__: 1 / 0)
         with pytest.raises(ConnectionError, match="began none of 3 tasks: ZeroDiv"):
             study.confirm(
-                grid := study.read_study(path), next(study.cells(grid)), root, 3
+                grid := study_file.read_study(path),
+                next(study_file.cells(grid)),
+                root,
+                3,
             )
     with monkeypatch.context() as broken:
         broken.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
@@ -528,10 +532,10 @@ last_stage = "collect"
 def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
     tmp_path, monkeypatch, capsys
 ):
-    grid = study.read_study(written(tmp_path, ONE_STAGE))
+    grid = study_file.read_study(written(tmp_path, ONE_STAGE))
     table = StageTable([dataclasses.replace(STAGES["collect"], body=lambda _: {})])
     monkeypatch.setattr(study, "STAGES", table)
-    first, *others = study.cells(grid)
+    first, *others = study_file.cells(grid)
     for module in (stage_module, directory):
         monkeypatch.setattr(module, "VERSION", "0.0.9")
     study.compute(grid, first, tmp_path / "r")
@@ -543,3 +547,109 @@ def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
         study.compute(grid, cell, tmp_path / "r")
     assert capsys.readouterr().err.count("collect: as in") == len(others) - 1
     assert "By dreamgym 0.0.9, 0.1.0:" in study.table(grid, tmp_path / "r")
+
+
+# --- success against real steps ----------------------------------------------
+
+CURVES = """
+preset = "tiny"
+[set]
+"train.updates" = 2
+[[grid]]
+seed = [0, 1]
+"env.id" = ["tests.doubles:Corridor"]
+"budget.real_steps" = [1000, 2000]
+[[grid]]
+seed = [0, 1]
+"env.id" = ["tests.doubles:Bare"]
+"budget.real_steps" = [3000]
+[variants.dream]
+[variants.real]
+"train.environment" = "real"
+[curves.cloned]
+variant = "dream"
+policy = "bc"
+[curves.dream]
+variant = "dream"
+policy = "dream"
+[curves.real]
+variant = "real"
+policy = "dream"
+[real_step_factor]
+dream = ["real"]
+"""
+
+
+def test_grids_have_their_own_values_and_cells_play_what_curves_name(tmp_path):
+    grid = study_file.read_study(written(tmp_path, CURVES))
+    results = list(study_file.cells(grid))
+    assert len(results) == 2 * (2 * 2 + 2)
+    assert results[0]["budget.real_steps"] == 1000
+    assert results[-1]["env.id"] == "tests.doubles:Bare"
+    assert study_file.config_of(grid, results[-1]).budget.real_steps == 3000
+    assert study.stage_names(grid, results[0]) == ["evaluate/bc", "evaluate/dream"]
+    assert study.stage_names(grid, results[-1]) == ["evaluate/dream"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('policy = "bc"', 'policy = "tea"', "curves.cloned: expected a policy of"),
+        ('variant = "real"', 'variant = "tea"', "curves.real: expected a variant of"),
+        ('dream = ["real"]', 'dream = ["tea"]', "real_step_factor.dream: no curve"),
+        ('"budget.real_steps" = [3000]', "", "expected the axes"),
+        ('"budget.real_steps" = [3000]', '"budget.real_steps" = 3', "expected a list"),
+    ],
+)
+def test_curves_that_cannot_be_are_refused(tmp_path, old, new, message):
+    with pytest.raises(RunError, match=message):
+        study_file.read_study(written(tmp_path, CURVES.replace(old, new)))
+
+
+def test_curves_are_success_against_what_policies_cost(tmp_path):
+    grid = study_file.read_study(written(tmp_path, CURVES))
+    root = tmp_path / "r"
+    won = {("dream", 1000): 4, ("dream", 2000): 6, ("real", 1000): 2, ("real", 2000): 6}
+    for cell in study_file.cells(grid):
+        key = (cell["variant"], cell["budget.real_steps"])
+        if key not in won or (key == ("real", 2000) and cell["seed"] == 1):
+            continue
+        path = root / f"cells/{study_file.config_of(grid, cell).digest()}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        games = {
+            f"g{i}": {
+                "family": "f",
+                "success": {"dream": i < won[key], "bc": None if i else False},
+            }
+            for i in range(8)
+        }
+        steps = {"dream": key[1] - cell["seed"] * 200, "bc": 500}
+        path.write_text(json.dumps({"games": games, "real_steps": steps}))
+    (curves,) = study_curves.panels(grid, root).values()
+    assert list(curves) == ["cloned", "dream", "real"]
+    assert [p.steps for p in curves["dream"]] == [
+        {0: 1000, 1: 800},
+        {0: 2000, 1: 1800},
+    ]
+    lines = study_curves.table(grid, root).splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:8]]
+    assert [row[:3] for row in rows] == [
+        ["Corridor", "cloned", "500"],
+        ["Corridor", "cloned", "500"],
+        ["Corridor", "dream", "900"],
+        ["Corridor", "dream", "1,900"],
+        ["Corridor", "real", "900"],
+        ["Corridor", "real", "2,000"],
+    ]
+    assert rows[2][3].startswith("0.500 [")
+    assert [row[4:6] for row in rows] == [["2", "2"]] * 2 + [["16", "2"]] * 3 + [
+        ["8", "1"]
+    ]
+    # Seed 0, which all have: real RL has 0.25 at 1,000 and 0.75 at 2,000 steps, so 0.5
+    # at 1,414; the dream has it at 1,000, and its 0.75 at the same 2,000.
+    assert rows[2][6].startswith("1.4 [")
+    assert rows[3][6].startswith("1 [")
+    assert rows[4][6] == ""
+    assert "Above 1 it needs fewer" in lines[-1]
+    assert study_curves.plot(grid, root).is_file()
+    assert study_curves.plot(grid, tmp_path / "none") is None

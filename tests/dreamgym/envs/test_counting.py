@@ -4,7 +4,8 @@ import pytest
 
 from dreamgym.agent.branching import branch
 from dreamgym.envs import base
-from dreamgym.envs.counting import CountedEnv, RealSteps
+from dreamgym.envs.counting import BudgetSpent, CountedEnv, RealSteps
+from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW, RealVectorEnv
 from tests import doubles
 from tests.ledger import ForkingLedger, Ledger
 
@@ -28,6 +29,40 @@ def test_a_count_outlives_what_counts(tmp_path):
     assert (again.count, path.read_text()) == (12, "12")
     again.add()  # nobody records now
     assert path.read_text() == "12"
+
+
+def test_a_step_beyond_the_limit_is_refused_before_it_is_taken(tmp_path):
+    path, steps = tmp_path / "x.steps", RealSteps()
+    env = CountedEnv(ForkingLedger(), steps)
+    assert steps.left is None
+    with steps.recorded(path, limit=3):
+        env.reset(options={"task": TASK})
+        fork = CountedEnv(env.env.fork(), steps)
+        env.step("go right")
+        fork.step("go right")
+        assert steps.left == 1
+    with steps.recorded(path, limit=3):  # resumed: what was taken counts
+        assert steps.left == 1
+        env.step("go right")
+        for asked in (env, fork):
+            with pytest.raises(BudgetSpent, match="all 3 real steps"):
+                asked.step("go right")
+        assert (steps.count, steps.left, Ledger.taken) == (3, 0, 3)
+        assert path.read_text() == "3"
+    assert steps.left is None  # nobody sets a limit now
+
+
+def test_a_batch_whose_budget_is_spent_is_no_broken_environment(tmp_path):
+    steps = RealSteps()
+    envs = RealVectorEnv([CountedEnv(Ledger(), steps)], max_steps=6)
+    with steps.recorded(tmp_path / "x.steps", limit=1):
+        for _ in range(MAX_BROKEN_IN_A_ROW + 1):
+            envs.reset(options={"tasks": [TASK]})
+            (step,) = envs.step(["go right"])
+            if step.error is None:
+                envs.step(["go right"])
+    assert "BudgetSpent" in step.error
+    assert (Ledger.taken, envs.envs[0].env.steps) == (1, 0)
 
 
 @pytest.mark.parametrize("make", [Ledger, ForkingLedger])

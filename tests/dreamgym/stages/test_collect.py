@@ -1,6 +1,7 @@
 """The stage that collects real episodes: actors, splits, what cannot be played."""
 
 import collections
+import contextlib
 import dataclasses
 import math
 import re
@@ -16,7 +17,8 @@ from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages import collect
 from tests import doubles
-from worldmodel.data.records import read_episodes
+from tests.ledger import Ledger
+from worldmodel.data.records import read_episodes, write_episodes
 
 
 def test_dev_games_are_played_by_each_actor_as_often_as_by_another(tmp_path):
@@ -168,3 +170,77 @@ def test_the_numbers_say_whether_the_environment_draws_lots(
     with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
         numbers = run.stage("collect", lambda: collect.body(run))["numbers"]
     assert numbers["deterministic"] is deterministic
+
+
+# --- with a budget -----------------------------------------------------------
+
+
+def budgeted(tmp_path, limit, **settings):
+    """Collect with a budget in one stage; return the run and its numbers."""
+    settings = {"env.id": "tests.ledger:Ledger", "budget.real_steps": 840} | settings
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        body = lambda: collect.body(run)  # noqa: E731
+        return run, run.stage("collect", body, limit=limit)["numbers"]
+
+
+def test_collection_takes_its_part_of_a_budget(tmp_path):
+    Ledger.taken = Ledger.stop_at = 0
+    run, numbers = budgeted(tmp_path, 440)
+    assert Ledger.taken == numbers["real_transitions"] <= 440
+    # 12 % of it are for dev episodes, of at most 13 steps: 52 pay for four tasks, each
+    # of which is played twice where that takes no more.
+    assert numbers["transitions"] == 388
+    assert 0 < numbers["dev_transitions"] <= 52
+    assert len({e.task.id for e in read_episodes(run.path("dev.jsonl"))}) <= 4
+    train = read_episodes(run.path("episodes.jsonl"))
+    experts = [e for e in train if e.source == "expert"]
+    # `tiny` has one expert in ten; here it is to be a fifth of the episodes.
+    assert 0.1 < len(experts) / len(train) < 0.35
+    assert numbers["episodes"] > 30  # its setting is 60, which is not used
+
+
+def test_what_interrupted_attempts_took_is_spent(tmp_path):
+    Ledger.taken, Ledger.stop_at = 0, 300
+    with contextlib.suppress(KeyboardInterrupt):
+        budgeted(tmp_path, 440)
+    assert Ledger.taken == 300
+    _, numbers = budgeted(tmp_path, 440)
+    assert Ledger.taken == numbers["real_transitions"] <= 440
+    assert numbers["transitions"] == 140 - 16  # 12 % of what was left
+    assert numbers["dev_transitions"] == Ledger.taken - 300 - 124
+
+
+def test_a_budget_that_interrupted_attempts_spent_is_said(tmp_path):
+    Ledger.taken = 0
+    for Ledger.stop_at in (300, 424, 436):
+        with contextlib.suppress(KeyboardInterrupt):
+            budgeted(tmp_path, 440)
+        assert Ledger.taken == Ledger.stop_at
+    with pytest.raises(RunError, match="436 real steps of collection were taken by"):
+        budgeted(tmp_path, 440)
+    assert Ledger.taken == 436
+    Ledger.stop_at = 0
+
+
+def test_a_budget_that_is_too_small_names_the_smallest(tmp_path):
+    Ledger.taken = Ledger.stop_at = 0
+    # 13 steps an episode: 14 / (0.55 x 0.12) + 40 = 252.1.
+    with pytest.raises(RunError, match="--budget 252: expected at least 253 real step"):
+        budgeted(tmp_path, 100, **{"budget.real_steps": 252})
+    assert Ledger.taken == 0
+    _, numbers = budgeted(tmp_path / "more", 117, **{"budget.real_steps": 253})
+    assert numbers["dev_episodes"] >= 1
+
+
+def test_given_episodes_count(tmp_path):
+    path = tmp_path / "e.jsonl"
+    expert = [doubles.expert(t) for t in doubles.tasks("train")[:30]]
+    write_episodes(path, expert)
+    steps = sum(len(e.transitions) for e in expert)
+    settings = {"data.episodes": str(path)}
+    least = steps + 40
+    message = f"hold {steps} real transitions, which count: expected at least {least}"
+    with pytest.raises(RunError, match=message):
+        budgeted(tmp_path / "a", 9, **settings, **{"budget.real_steps": least - 1})
+    _, numbers = budgeted(tmp_path / "b", 9, **settings, **{"budget.real_steps": least})
+    assert numbers["real_transitions"] == steps

@@ -56,6 +56,20 @@ def test_a_query_is_played_once():
     assert replays.transitions == 2
 
 
+def test_a_query_is_not_played_without_the_steps_it_takes():
+    left, task = 2, doubles.task(0, 1, 2)
+    replays = fidelity.Replays(doubles.Corridor(), lambda: left - replays.transitions)
+    way = ("go right", "go left")
+    far = Query(task, way, after(doubles.Corridor(), task, way), "take coin")
+    assert replays(far) is None  # three steps
+    assert replays.transitions == 0
+    near = Query(task, (), task.initial_state, "go right")
+    assert replays(near) is not None
+    left = 4
+    assert replays(far) is not None
+    assert replays.transitions == 4
+
+
 class Moody(doubles.Corridor):
     """Where a right step leads is drawn: every other time it says something else."""
 

@@ -4,6 +4,7 @@ import pytest
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import environments
+from dreamgym.build.models import save_policy
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from dreamgym.stages import transfer
@@ -84,3 +85,49 @@ def test_without_dev_games_what_was_trained_is_kept(tmp_path):
     with Run(tmp_path / "none", preset("tiny", {"env.id": ""})) as run:
         first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
         assert transfer._better_policy(run, "s2r", "warmstart", first, tuned) == {}
+
+
+def test_a_budget_that_pays_for_no_group_leaves_the_policy_as_it_is(tmp_path, capsys):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 10,
+        "budget.real_steps": 500,
+        "transfer.group_size": 4,
+    }
+    policy = doubles.policy(seed=1)
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"real_transitions": 400})
+        run.mark("train", {"kept": "dream"})
+        save_policy(run, "dream", policy)
+        # Two evaluations of no dev games: 39 steps pay for less than 4 x 10.
+        body = lambda: transfer.body(run, "s2r", "dream")  # noqa: E731
+        numbers = run.stage("s2r", body, limit=39)["numbers"]
+    assert numbers["kept"] == "dream"
+    assert "no real steps left for a group of rollouts" in numbers["note"]
+    assert "not fine-tuned" in capsys.readouterr().err
+    model, _ = load_model(run.path("policies/s2r"))
+    assert helpers.distance(model.params, policy.model.params) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("left", "recorded", "plays"),
+    [(79, (), False), (80, (), True), (40, ("s2r",), True), (39, ("s2r",), False)],
+)
+def test_dev_games_are_played_where_all_of_them_are_paid_for(
+    tmp_path, left, recorded, plays
+):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 10,
+        "budget.real_steps": 2000,
+        "train.monitor.real_eval_tasks": 4,
+    }
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"real_transitions": 1000})
+        assert environments.dev_games(run) == 4
+        for name in recorded:
+            run.path("dev_games").mkdir(exist_ok=True)
+            run.path(f"dev_games/{name}.jsonl").touch()
+        with run.real_steps.recorded(tmp_path / "x.steps", left):
+            assert environments.plays_dev_games(run, "dream", "s2r") == plays
+            assert environments.plays_dev_games(run)

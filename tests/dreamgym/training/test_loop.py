@@ -10,13 +10,16 @@ from curriculum.config import CurriculumConfig, StepLimitConfig
 from curriculum.generator import FunctionProposer
 from curriculum.sampler import pool_of
 from dreamgym import training
+from dreamgym.envs.counting import CountedEnv, RealSteps
 from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import RealVectorEnv
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.training import LoopParts
 from dreamgym.training.config import LoopConfig
 from tests import doubles
 from tests.dreamgym.training import common
 from tests.dreamgym.training.common import Recorder, fresh, updater
+from tests.ledger import Ledger
 
 CONFIG = LoopConfig(
     updates=3,
@@ -173,3 +176,47 @@ def test_an_error_leaves_the_environments_with_their_own_step_limit():
             recorder=Recorder(),
         )
     assert envs.max_steps == 9
+
+
+def real_loop(bound, config):
+    """The loop on real environments with a bound; returns the end and the recorder."""
+    steps, recorder = RealSteps(), Recorder()
+    steps.limit = bound
+    envs = RealVectorEnv([CountedEnv(Ledger(), steps) for _ in range(4)], max_steps=6)
+    Ledger.taken = Ledger.stop_at = 0
+    end = training.train(
+        doubles.Scripted(mixed),
+        envs,
+        updater(),
+        fresh(doubles.tasks("train")[:8], config),
+        config,
+        seed=3,
+        recorder=recorder,
+        parts=LoopParts(steps_left=lambda: steps.left - 5),
+    )
+    return end, recorder
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+@pytest.mark.parametrize("bound", [10, 17, 40, 100])
+def test_rollouts_take_no_more_steps_than_are_left(update_calls, bound, rounds):
+    config = dataclasses.replace(
+        CONFIG, updates=50, tasks_per_update=3, max_resample_rounds=rounds
+    )
+    end, recorder = real_loop(bound, config)
+    del update_calls
+    assert Ledger.taken == end.transitions <= bound - 5
+    rollouts = [t for _, rows in recorder.seen for t in rows]
+    assert all(t.error is None for t in rollouts)  # no episode was cut
+    # A group of two episodes of six steps may take 12: what is left pays for none.
+    assert bound - 5 - end.transitions < 12
+    assert (end.update > 0) == (bound - 5 >= 12)
+    assert len(recorder.seen[-1][1]) % 2 == 0 if recorder.seen else True
+
+
+def test_the_last_updates_have_fewer_groups():
+    config = dataclasses.replace(CONFIG, updates=50, tasks_per_update=3)
+    _, recorder = real_loop(5 + 24, config)  # two groups at first
+    sizes = [len(rows) for _, rows in recorder.seen]
+    assert sizes[0] == 4
+    assert sizes[-1] == 2

@@ -1,0 +1,145 @@
+"""The budget of a run in real steps, and how it is divided among the stages.
+
+settings, the steps that collection took -> the steps of each part. Everything that
+steps the real environment counts, except test tasks. All are pure functions.
+"""
+
+import dataclasses
+import math
+
+ESTIMATE_STEPS = 40
+"""Real steps that are set aside to time a step before the run."""
+MIN_DEV_GAMES = 4
+"""Dev tasks of an evaluation below which policies are not selected by real tasks."""
+DEMONSTRATION_LIMIT = 0.2
+"""The largest share of the train episodes that `demonstrations` may ask for."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BudgetConfig:
+    """Real steps of a whole run, test tasks left out, and how they are divided.
+
+    The shares are those of collection, of what follows it, and the rest is for
+    fine-tuning. What a stage leaves over, later stages may use.
+    """
+
+    real_steps: int = 0
+    """Real steps that the run may take; 0 sets no bound, and then nothing else here is
+    used. With a bound, collection plays as many episodes as its share pays for, and the
+    controls of fine-tuning are left out."""
+    collect: float = 0.55
+    """Share of collection: train and dev episodes, in (0, 1)."""
+    dev: float = 0.12
+    """Share of the collection that goes to dev episodes, in (0, 1)."""
+    score: float = 0.02
+    """Share of the scorecard's replays."""
+    branch: float = 0.08
+    """Share of the branches, with the ways that lead to them."""
+    select: float = 0.15
+    """Share of the dev tasks by which policies are selected before fine-tuning."""
+    evaluations: int = 5
+    """Evaluations on dev tasks that the share of selection pays for, however long their
+    episodes are: the fewer, the more tasks each plays."""
+    demonstrations: int = 50
+    """Expert episodes that collection aims at, as far as they are a fifth of the train
+    episodes: the weight of the expert is raised where it is too low for that."""
+
+    def __post_init__(self):
+        if self.real_steps < 0 or self.demonstrations < 0 or self.evaluations < 1:
+            raise ValueError(
+                "real_steps and demonstrations must be >= 0 and evaluations >= 1, got "
+                f"{self.real_steps}, {self.demonstrations} and {self.evaluations}"
+            )
+        if not (0 < self.collect < 1 and 0 < self.dev < 1):
+            raise ValueError(
+                f"collect and dev must be in (0, 1), got {self.collect} and {self.dev}"
+            )
+        shares = (self.score, self.branch, self.select)
+        if min(shares) < 0 or self.collect + sum(shares) > 1 + 1e-9:
+            raise ValueError(
+                "collect, score, branch and select must be >= 0 and at most 1 in all, "
+                f"got {(self.collect, *shares)}"
+            )
+
+
+def division(
+    budget: BudgetConfig, collected: int | None = None, *, real_training: bool = False
+) -> dict[str, int]:
+    """Return the real steps of each part of a run, in its order.
+
+    `collected` are the steps that collection took, or the transitions of given
+    episodes; None before they are known. The parts after it divide what it left.
+
+    Args:
+      real_training: whether the policy trains in the real environment in place of the
+        dream; that takes the part of fine-tuning.
+    """
+    steps = budget.real_steps - ESTIMATE_STEPS
+    parts = {"collect": int(steps * budget.collect)}
+    rest = max(steps - (parts["collect"] if collected is None else collected), 0)
+    shares = {"score": budget.score, "branch": budget.branch, "select": budget.select}
+    left = rest
+    for name, share in shares.items():
+        parts[name] = int(rest * share / (1 - budget.collect))
+        left -= parts[name]
+    parts["train"] = left * real_training
+    parts["fine_tune"] = left * (not real_training)
+    return parts
+
+
+def minimum(budget: BudgetConfig, max_steps: int) -> int:
+    """Return the smallest budget that pays for a dev episode of the longest length."""
+    share = budget.collect * budget.dev
+    return math.ceil((max_steps + 1) / share) + ESTIMATE_STEPS
+
+
+def dev_games(budget: BudgetConfig, collected: int, max_steps: int, limit: int) -> int:
+    """Return the dev tasks of one evaluation, at most `limit`.
+
+    Each may take `max_steps` steps. 0 where the share of selection pays for fewer than
+    MIN_DEV_GAMES: so few decide nothing.
+    """
+    steps = division(budget, collected)["select"]
+    count = min(steps // (budget.evaluations * max_steps), limit)
+    return count if count >= min(MIN_DEV_GAMES, limit) else 0
+
+
+def expert_weight(
+    budget: BudgetConfig, weight: float, others: float, episodes: int
+) -> float:
+    """Return the weight of the expert among behaviour policies.
+
+    It is raised so that `demonstrations` of so many episodes are expected to be an
+    expert's, or a share of DEMONSTRATION_LIMIT. `others` is the weight of the others.
+    """
+    share = min(budget.demonstrations / max(episodes, 1), DEMONSTRATION_LIMIT)
+    return max(weight, share * others / (1 - share))
+
+
+def lines(
+    budget: BudgetConfig,
+    max_steps: int,
+    dev_tasks: int,
+    *,
+    collected: int | None = None,
+    real_training: bool = False,
+) -> list[str]:
+    """Return the division as lines of text, before the run begins."""
+    parts = division(budget, collected, real_training=real_training)
+    first = parts["collect"] if collected is None else collected
+    games = dev_games(budget, first, max_steps, dev_tasks)
+    selection = f"{games} dev tasks an evaluation" if games else "no real dev tasks"
+    texts = {
+        "collect": "given episodes" if collected is not None else "train, dev episodes",
+        "score": "replays of the scorecard",
+        "branch": "branches, and the ways to them",
+        "select": f"selection of policies ({selection})",
+        "train": "training in the real environment",
+        "fine_tune": "fine-tuning, and what the parts above leave over",
+    }
+    numbers = parts | {"collect": first}
+    return [
+        f"budget: {budget.real_steps:,} real steps, test tasks are free",
+        *(f"  {n:>8,} {texts[name]}" for name, n in numbers.items() if n),
+        f"  {ESTIMATE_STEPS:>8,} the estimate of the run's time, at most",
+    ]

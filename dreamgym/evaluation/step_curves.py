@@ -1,0 +1,128 @@
+"""Success against real steps: the table and the plot of a study's curves.
+
+for each environment and method what it came to with each budget -> a row each, the
+real-step factor of some methods, and a panel for each environment.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from dreamgym.evaluation.report import save
+from dreamgym.evaluation.statistics import rate
+from dreamgym.evaluation.step_factor import Factor, Played, real_step_factor
+
+Curves = Mapping[str, Sequence[Played]]
+"""By method, one entry for each budget, in their order."""
+Factors = Mapping[str, Sequence[str]]
+"""The methods with which a method is compared, by its name."""
+
+
+def mean_steps(played: Played) -> float:
+    """Return the mean real steps over seeds."""
+    return sum(played.steps.values()) / len(played.steps)
+
+
+def success(played: Played) -> dict[str, float]:
+    """Return the success over the games of all seeds, with its interval."""
+    games: dict[str, list[float]] = {}
+    for won in played.games.values():
+        for task, value in won.items():
+            games.setdefault(task, []).append(value)
+    return rate(games)
+
+
+def factors_of(curves: Curves, factors: Factors) -> dict[tuple[str, int], Factor]:
+    """Return the factors by method and number of the budget."""
+    out: dict[tuple[str, int], Factor] = {}
+    for name, others in factors.items():
+        present = [curves[o] for o in others if curves.get(o)]
+        for number, played in enumerate(curves.get(name, ())):
+            factor = real_step_factor(played, present) if present else None
+            if factor is not None:
+                out[name, number] = factor
+    return out
+
+
+def table(panels: Mapping[str, Curves], factors: Factors) -> str:
+    """Return Markdown: a row for each environment, method and budget that ran."""
+    head = ["environment", "method", "real steps", "success", "games", "seeds"]
+    head += ["real-step factor"] * bool(factors)
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for environment, curves in panels.items():
+        known = factors_of(curves, factors)
+        for name, points in curves.items():
+            for number, played in enumerate(points):
+                s, factor = success(played), known.get((name, number))
+                row = [
+                    environment,
+                    name,
+                    f"{mean_steps(played):,.0f}",
+                    f"{s['mean']:.3f} [{s['low']:.3f}, {s['high']:.3f}]",
+                    f"{s['count']:,.0f}",
+                    str(len(played.games)),
+                ]
+                row += [factor.text() if factor else ""] * bool(factors)
+                lines.append("| " + " | ".join(row) + " |")
+    if factors:
+        lines += ["", *(_meaning(name, others) for name, others in factors.items())]
+    return "\n".join(lines)
+
+
+def _meaning(name: str, others: Sequence[str]) -> str:
+    return (
+        f"The real-step factor of {name!r}: the real steps with which "
+        f"{' or '.join(map(repr, others))} first reaches its success (the fewest, "
+        "interpolated in their logarithm), divided by its own. Above 1 it needs fewer. "
+        "'>=': not reached with the largest budget; '<=': exceeded with the smallest."
+    )
+
+
+def plot(panels: Mapping[str, Curves], path: Path) -> bool:
+    """Plot a panel for each environment; return whether there is one."""
+    filled = {name: c for name, c in panels.items() if any(c.values())}
+    if not filled:
+        return False
+    columns = min(len(filled), 3)
+    rows = -(-len(filled) // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        sharey=True,
+        squeeze=False,
+        figsize=(1.5 + 3.6 * columns, 1.0 + 3.2 * rows),
+    )
+    names = list(dict.fromkeys(n for curves in filled.values() for n in curves))
+    for axis, (environment, curves) in zip(axes.flat, filled.items(), strict=False):
+        for name, points in curves.items():
+            rates = [success(p) for p in points]
+            means = [r["mean"] for r in rates]
+            axis.errorbar(
+                [mean_steps(p) for p in points],
+                means,
+                yerr=[
+                    [max(r["mean"] - r["low"], 0.0) for r in rates],
+                    [max(r["high"] - r["mean"], 0.0) for r in rates],
+                ],
+                color=f"C{names.index(name)}",
+                marker="o",
+                markersize=4,
+                capsize=2,
+                label=name,
+            )
+        axis.set_xscale("log")
+        axis.set_ylim(0, 1)
+        axis.set_title(environment)
+        axis.set_xlabel("real steps, everything counted")
+        axis.grid(alpha=0.3)
+    for axis in axes.flat[len(filled) :]:
+        axis.set_visible(False)
+    axes[0][0].set_ylabel("success on test games")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    axes[0][0].legend(handles, labels, fontsize=7, loc="best")
+    save(figure, path)
+    return True
