@@ -191,7 +191,7 @@ def cost(config: RunConfig, workload: Workload) -> Cost:
     steps = c.rounds * c.tasks * c.rollouts_per_task * workload.max_steps
     dreamed = dream_cost(config, workload, steps)
     fit = workload.fit(1.1 * c.rounds * 2 * config.bc.fit.steps)
-    games = dev_games(config) * game_seconds(workload)
+    games = dev_games(config, workload) * game_seconds(workload)
     return fit._replace(
         seconds=dreamed.seconds + fit.seconds + games,
         compile_seconds=4 * c.rounds,
