@@ -361,9 +361,11 @@ class ShortConv(nnx.Module):
         del by  # a convolution depends on the order only, not on positions
         input_gate, output_gate, x = jnp.split(self.into(h), 3, axis=-1)
         x = input_gate * x
-        row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         if cache is not None:
             cache = ConvCache(_write_run(cache.x, x, placement, 1))
+        # Read after the run is written, which leaves earlier columns as they are: to
+        # read the cache as it was would copy all of it at every step.
+        row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         mixed = jnp.zeros_like(x)
         for back in range(self.size):
             start = self.size - 1 - back
