@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from dreamgym.rl import losses
 from dreamgym.rl.config import UpdateConfig
-from dreamgym.rl.sampled_rows import SampledRows, sampled_logits
+from dreamgym.rl.sampled_rows import SampledRows
 from worldmodel.backbone.model import DecoderOutput, apply_decoder
 from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.fitting.arrays import Ratio, masked_ratio
@@ -117,19 +117,18 @@ def policy_loss(
 def sampled_policy_loss(
     output: DecoderOutput, rows: Tokens, *, sampled: SampledRows, config, **args
 ):
-    """Return the `policy_loss` of packed rows, computed at their sampled tokens."""
+    """Return the `policy_loss` of rows whose decoder was read at `sampled.position`."""
     del rows  # the decoder read them
-    logits = sampled_logits(output, sampled.position)
-    return policy_loss(logits, sampled.tokens, config=config, **args)
+    return policy_loss(output.logits(), sampled.tokens, config=config, **args)
 
 
 def decoder_log_probs(
     definition, params, rows: Tokens, sampled: SampledRows, masks, *, temperature: float
 ):
     """Return the `distribution` of a decoder at the sampled tokens of rows."""
-    output = apply_decoder(definition, params, rows.ids, rows.position, rows.segment)
-    logits = sampled_logits(output, sampled.position)
-    return distribution(logits, sampled.tokens, masks, temperature)
+    layout = (rows.ids, rows.position, rows.segment)
+    output = apply_decoder(definition, params, *layout, read=sampled.position)
+    return distribution(output.logits(), sampled.tokens, masks, temperature)
 
 
 def token_logp(distribution_of, params, rows: Tokens, sampled: SampledRows, masks):

@@ -2,16 +2,14 @@
 
 rows [B, T] -> their sampled tokens [B, S] and the columns that predict them. A turn has
 a few sampled tokens behind a long context: whatever is computed over a vocabulary
-(logits, distributions, divergences) is computed at these alone.
+(logits, distributions, divergences), and the last layer, is computed at these alone.
 """
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Int
 
-from worldmodel.backbone.model import DecoderOutput
 from worldmodel.backbone.streams import SAMPLE_BUCKET, bucket
 from worldmodel.fitting.batches import Tokens, blank
 
@@ -55,11 +53,3 @@ def sampled_rows(rows: Tokens) -> SampledRows:
     position = np.zeros(out.ids.shape, np.int32)
     position[row, place - 1] = column - 1
     return SampledRows(out, position)
-
-
-def sampled_logits(
-    output: DecoderOutput, position: Int[Array, "B S"]
-) -> Float[Array, "B S V"]:
-    """Return the logits of a decoder at the given columns of its rows."""
-    hidden = jnp.take_along_axis(output.hidden, position[..., None], axis=1)
-    return DecoderOutput(hidden, output.table).logits()

@@ -292,7 +292,12 @@ class Updater:
                     learner_logp[rows], ((0, padding), (0, 0))
                 )
             return self.learner.gradient(
-                state.params, batch, sampled=sampled, **args, **more
+                state.params,
+                batch,
+                read=sampled.position,
+                sampled=sampled,
+                **args,
+                **more,
             )
 
         grads, total = None, {}

@@ -66,9 +66,8 @@ def test_the_loss_and_its_gradient_are_those_of_whole_rows():
         return policy_loss(output.logits(), rows, ref_logp=ref, **args)
 
     def reduced(params):
-        output = apply_decoder(
-            m.definition, params, rows.ids, rows.position, rows.segment
-        )
+        layout = (rows.ids, rows.position, rows.segment)
+        output = apply_decoder(m.definition, params, *layout, read=sampled.position)
         ref = base.reference_logp(rows, sampled, masks)
         return sampled_policy_loss(output, rows, sampled=sampled, ref_logp=ref, **args)
 

@@ -430,6 +430,7 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
         grads, metrics = learner.learner.gradient(
             state.params,
             tokens,
+            read=sampled.position,
             sampled=sampled,
             ref_logp=reference_logp(tokens, sampled, masks),
             masks=masks,
@@ -590,6 +591,7 @@ def gradient(kl=0.0, given=None, **settings):
     return learner.learner.gradient(
         learner.learner.init().params,
         tokens,
+        read=sampled.position,
         sampled=sampled,
         ref_logp=reference_logp(tokens, sampled, masks),
         masks=masks,
