@@ -152,6 +152,12 @@ def work(run: str) -> None:
     """Train a run, an update for each line of stdin; answer a line of JSON to each."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the stage prints is no answer
+    # An editable install would lend its own modules to a checkout that lacks them.
+    sys.meta_path[:] = [
+        x
+        for x in sys.meta_path
+        if "__editable__" not in str(getattr(x, "__module__", ""))
+    ]
     function(TUNE)()
     clock = Clock()
     for part, functions in PARTS.items():

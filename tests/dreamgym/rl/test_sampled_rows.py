@@ -56,20 +56,22 @@ def test_the_loss_and_its_gradient_are_those_of_whole_rows():
     sampled, m = sampled_rows(rows), doubles.model()
     masks = base.masks_of(doubles.policy(action_tokens=5))
     other = doubles.logits(rows.ids, rows.position, rows.segment) * 0.5
+    ref = distribution(jnp.asarray(other), rows, masks, base.HOT)
+    sampled_ref = base.reference_logp(rows, sampled, masks)
     args = {"masks": masks, "kl_weight": 0.3, "entropy_weight": 0.1, "config": config}
 
     def whole(params):
         output = apply_decoder(
             m.definition, params, rows.ids, rows.position, rows.segment
         )
-        ref = distribution(jnp.asarray(other), rows, masks, base.HOT)
         return policy_loss(output.logits(), rows, ref_logp=ref, **args)
 
     def reduced(params):
         layout = (rows.ids, rows.position, rows.segment)
         output = apply_decoder(m.definition, params, *layout, read=sampled.position)
-        ref = base.reference_logp(rows, sampled, masks)
-        return sampled_policy_loss(output, rows, sampled=sampled, ref_logp=ref, **args)
+        return sampled_policy_loss(
+            output, rows, sampled=sampled, ref_logp=sampled_ref, **args
+        )
 
     want, want_metrics = jax.jit(whole)(m.params)
     got, metrics = jax.jit(reduced)(m.params)
