@@ -135,17 +135,18 @@ class Policy:
         temperature: float,
     ) -> list[Turn]:
         """Sample a turn for each (task, past actions, state) with one PRNG key each."""
-        read: dict[tuple, tuple[list[int], AnyTokenizer]] = {}
-        texts = []
+        texts: dict[tuple, tuple[list[int], AnyTokenizer]] = {}
+        distinct = []
         for task, past, state in situations:
             # Rollouts of a group, and redraws, are often in one situation.
-            text = task.instruction, tuple(past), state
-            if text not in read:
+            visible = prompts.last_actions(past, self.config.history)
+            distinct.append((task.instruction, visible, state))
+            if distinct[-1] not in texts:
                 tokenizer = self.tokenizer_in(task, past, state)
                 context = self._context_ids(tokenizer, task, past, state)
-                read[text] = context, tokenizer
-            texts.append(text)
-        contexts, tokenizers = zip(*(read[text] for text in texts), strict=True)
+                texts[distinct[-1]] = context, tokenizer
+        contexts = [texts[x][0] for x in distinct]
+        tokenizers = [texts[x][1] for x in distinct]
         return self.answer(contexts, tokenizers, keys, temperature=temperature)
 
     def answer(
