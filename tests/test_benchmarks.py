@@ -1,5 +1,6 @@
 """The benchmarks run, with peers where those are installed."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -168,6 +169,65 @@ def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
     assert rows["dream, 4 groups of 4"].keys() == {"what"}
     assert "pip install miniwob" in done.stdout
     assert "dreaming does not pay in time here" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_loop_is_measured_by_part_and_against_a_checkout(unfitted):
+    model, tok = load_model(unfitted.path("experience"))
+    save_model(unfitted.path("policies/warmstart"), model, tok)
+    options = ["--against", str(SCRIPTS.parent), "--warmup", "0", "--rounds", "1"]
+    command = [sys.executable, SCRIPTS / "bench_loop.py", str(unfitted.root), *options]
+    done = subprocess.run(
+        [*command, "--json"],
+        cwd=SCRIPTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    ours, theirs = result["ours"], result["theirs"]
+    # The same update, part by part, of a copy of the run each.
+    assert ours["steps"] == theirs["steps"] > 0
+    assert ours["rollouts"] == 16
+    names = {"policy sampling", "policy host", "dream sampling", "dream host"}
+    assert ours["parts"].keys() == names | {"learning", "saving", "other"}
+    for name in ("seconds", "CPU seconds"):
+        total = sum(part[name] for part in ours["parts"].values())
+        assert total == pytest.approx(ours[name], rel=1e-6)
+        assert ours["parts"]["dream sampling"][name] > 0
+    assert ours["steps/s"] == pytest.approx(ours["steps"] / ours["seconds"])
+    ratio = result["ratio"]["steps/s"]
+    assert ratio["median"] == pytest.approx(ours["steps/s"] / theirs["steps/s"])
+    assert not (unfitted.root / "policies" / "dream").exists()
+
+
+def _rows(*seconds):
+    return [{"steps": 10, "rollouts": 2, "parts": {"other": [s, s]}} for s in seconds]
+
+
+def test_ratios_of_a_loop_are_those_of_its_rounds(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    bench = importlib.import_module("bench_loop")
+    result = bench.ratio(_rows(1.0, 2.0, 4.0), _rows(2.0, 6.0, 4.0))["steps/s"]
+    assert result == {"median": 2.0, "least": 1.0, "largest": 3.0}
+    row = bench.summary(_rows(1.0, 2.0, 4.0))
+    assert (row["steps/s"], row["seconds"], row["updates"]) == (5.0, 2.0, 3)
+
+
+def test_time_inside_a_part_is_not_of_the_part_around_it(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    bench = importlib.import_module("bench_loop")
+    now = iter([(x, x) for x in (0.0, 1.0, 3.0, 6.0, 10.0, 15.0)])
+    monkeypatch.setattr(bench.Clock, "_now", staticmethod(lambda: next(now)))
+    clock = bench.Clock()
+    with clock.part("dream"), clock.part("sampling"):
+        pass
+    assert {k: v[0] for k, v in clock.take().items()} == {
+        "other": 1.0 + 5.0,
+        "dream host": 2.0 + 4.0,
+        "dream sampling": 3.0,
+    }
 
 
 @pytest.mark.slow

@@ -117,12 +117,14 @@ class Policy:
         self, task: Task, past: Sequence[str], state: State, *, draw: int = 0
     ) -> list[int]:
         """Return the ids that the next turn is conditioned on."""
+        tokenizer = self.tokenizer_in(task, past, state, draw=draw)
+        return self._context_ids(tokenizer, task, past, state)
+
+    def _context_ids(
+        self, tokenizer: AnyTokenizer, task: Task, past: Sequence[str], state: State
+    ) -> list[int]:
         return prompts.policy_context_ids(
-            self.tokenizer_in(task, past, state, draw=draw),
-            task,
-            past,
-            state,
-            history=self.config.history,
+            tokenizer, task, past, state, history=self.config.history
         )
 
     def act(
@@ -133,8 +135,18 @@ class Policy:
         temperature: float,
     ) -> list[Turn]:
         """Sample a turn for each (task, past actions, state) with one PRNG key each."""
-        contexts = [self.context(*s) for s in situations]
-        tokenizers = [self.tokenizer_in(*s) for s in situations]
+        texts: dict[tuple, tuple[list[int], AnyTokenizer]] = {}
+        distinct = []
+        for task, past, state in situations:
+            # Rollouts of a group, and redraws, are often in one situation.
+            visible = prompts.last_actions(past, self.config.history)
+            distinct.append((task.instruction, visible, state))
+            if distinct[-1] not in texts:
+                tokenizer = self.tokenizer_in(task, past, state)
+                context = self._context_ids(tokenizer, task, past, state)
+                texts[distinct[-1]] = context, tokenizer
+        contexts = [texts[x][0] for x in distinct]
+        tokenizers = [texts[x][1] for x in distinct]
         return self.answer(contexts, tokenizers, keys, temperature=temperature)
 
     def answer(

@@ -61,7 +61,12 @@ def _keys(key: jax.Array, index: jax.Array, step: jax.Array) -> jax.Array:
 
 @jax.jit
 def _redraw_keys(keys: jax.Array, redraw: jax.Array) -> jax.Array:
-    return jax.vmap(lambda key: jax.random.fold_in(key, redraw))(keys)
+    return jax.vmap(jax.random.fold_in)(keys, redraw)
+
+
+REDRAWS_PER_PASS = 8
+"""Redraws of a turn that are sampled at once: a pass costs its compiled batch, however
+few of the turns are still refused."""
 
 
 def rollout(
@@ -80,7 +85,8 @@ def rollout(
 
     An episode starts at its task, or continues from a snapshot. An action that the
     present state has refused before in the episode is drawn again, up to
-    `policy.config.max_redraws` times. So the policy acts by its own distribution on the
+    `policy.config.max_redraws` times. Several redraws are sampled at once, and the
+    first that is not refused counts. So the policy acts by its own distribution on the
     condition that it does not repeat such an action. The turns keep the
     log-probabilities of the unconditioned one: a draw that is replaced costs no step
     and leads to the same state, so that its advantage is zero.
@@ -170,32 +176,48 @@ def _act(
     redraw_temperature: float,
 ) -> list[Turn]:
     """Return a turn for each slot; what the slot's state has refused is drawn again."""
-    turns = _draw(policy, slots, key, temperature, 0)
+    turns = _draw(policy, slots, key, temperature)
     limit = policy.config.max_redraws
     refused = [s.refused.at(s.state) if limit else frozenset() for s in slots]
-    for number in range(1, limit + 1):
+    for first in range(1, limit + 1, REDRAWS_PER_PASS):
         again = [i for i, t in enumerate(turns) if t.action in refused[i]]
         if not again:
             break
-        redrawn = _draw(
-            policy, [slots[i] for i in again], key, redraw_temperature, number
+        numbers = range(first, min(first + REDRAWS_PER_PASS, limit + 1))
+        redrawn = iter(
+            _draw(
+                policy,
+                [slots[i] for i in again for _ in numbers],
+                key,
+                redraw_temperature,
+                [number for _ in again for number in numbers],
+            )
         )
-        for i, turn in zip(again, redrawn, strict=True):
-            turns[i] = turn
+        for i in again:
+            draws = [next(redrawn) for _ in numbers]
+            accepted = (t for t in draws if t.action not in refused[i])
+            turns[i] = next(accepted, draws[-1])
     return turns
 
 
 def _draw(
-    policy: Policy, slots: list[_Slot], key: jax.Array, temperature: float, redraw: int
+    policy: Policy,
+    slots: list[_Slot],
+    key: jax.Array,
+    temperature: float,
+    redraws: Sequence[int] = (),
 ) -> list[Turn]:
+    """Return a turn for each slot, or its redraw of the given number."""
     # Padded to a bucket, so that few shapes are compiled while slots run empty.
     width = bucket(len(slots))
     index, step = np.zeros(width, np.int32), np.zeros(width, np.int32)
     index[: len(slots)] = [s.index for s in slots]
     step[: len(slots)] = [len(s.turns) for s in slots]
     keys = _keys(key, jnp.asarray(index), jnp.asarray(step))
-    if redraw:
-        keys = _redraw_keys(keys, jnp.int32(redraw))
+    if redraws:
+        numbers = np.zeros(width, np.int32)
+        numbers[: len(slots)] = redraws
+        keys = _redraw_keys(keys, jnp.asarray(numbers))
     return policy.act(
         [(s.task, s.past, s.state) for s in slots], keys, temperature=temperature
     )

@@ -1,7 +1,8 @@
 """The loss of the policy on packed tokens, and the terms of an update's size.
 
 logits -> the sampler's distribution -> log-probabilities of tokens -> surrogate, KL
-penalty and entropy bonus (losses.py). Functions of arrays, to be compiled by update.py.
+penalty and entropy bonus (losses.py). Functions of arrays, to be compiled by update.py,
+which gives them the sampled tokens of rows (sampled_rows.py).
 """
 
 import jax
@@ -9,7 +10,8 @@ import jax.numpy as jnp
 
 from dreamgym.rl import losses
 from dreamgym.rl.config import UpdateConfig
-from worldmodel.backbone.model import forward
+from dreamgym.rl.sampled_rows import SampledRows
+from worldmodel.backbone.model import DecoderOutput, apply_decoder
 from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.fitting.arrays import Ratio, masked_ratio
 from worldmodel.fitting.batches import Tokens
@@ -112,30 +114,42 @@ def policy_loss(
     }
 
 
-def decoder_log_probs(definition, params, batch: Tokens, masks, *, temperature: float):
-    """Return the `distribution` of a decoder with these parameters."""
-    logits = forward(definition, params, batch.ids, batch.position, batch.segment)
-    return distribution(logits, batch, masks, temperature)
+def sampled_policy_loss(
+    output: DecoderOutput, rows: Tokens, *, sampled: SampledRows, config, **args
+):
+    """Return the `policy_loss` of rows whose decoder was read at `sampled.position`."""
+    del rows  # the decoder read them
+    return policy_loss(output.logits(), sampled.tokens, config=config, **args)
 
 
-def token_logp(distribution_of, params, batch: Tokens, masks):
-    """Return log p of each token [B, T]; 0 for the first, which has no context.
+def decoder_log_probs(
+    definition, params, rows: Tokens, sampled: SampledRows, masks, *, temperature: float
+):
+    """Return the `distribution` of a decoder at the sampled tokens of rows."""
+    layout = (rows.ids, rows.position, rows.segment)
+    output = apply_decoder(definition, params, *layout, read=sampled.position)
+    return distribution(output.logits(), sampled.tokens, masks, temperature)
+
+
+def token_logp(distribution_of, params, rows: Tokens, sampled: SampledRows, masks):
+    """Return log p of each sampled token [B, S]; 0 in the blank first column.
 
     `distribution_of` is `decoder_log_probs` of a decoder at a temperature.
     """
-    log_probs = distribution_of(params, batch, masks)
+    log_probs, batch = distribution_of(params, rows, sampled, masks), sampled.tokens
     ids = jnp.asarray(batch.ids)[:, 1:]
     logp = jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
     return jnp.pad(jnp.where(batch.mask[:, 1:], logp, 0.0), ((0, 0), (1, 0)))
 
 
-def size_terms(distribution_of, new, old, batch: Tokens, masks):
-    """Return the terms of an UpdateSize on a batch, for two sets of parameters.
+def size_terms(distribution_of, new, old, rows: Tokens, sampled: SampledRows, masks):
+    """Return the terms of an UpdateSize on rows, for two sets of parameters.
 
     They are the mean KL of tokens and the mean advantage of turns as Ratios, the
     largest KL of a token and of a turn, and the mean KL of turns as a Ratio.
     `distribution_of` is `decoder_log_probs` of a decoder at a temperature.
     """
+    batch = sampled.tokens
     mask, weight, segment, ids, sampler_logp, advantage = (
         jnp.asarray(x)[:, 1:]
         for x in (
@@ -147,8 +161,10 @@ def size_terms(distribution_of, new, old, batch: Tokens, masks):
             batch.columns["advantage"],
         )
     )
-    new_log_probs = distribution_of(new, batch, masks)
-    kl = losses.token_kl(new_log_probs, distribution_of(old, batch, masks), mask)
+    new_log_probs, old_log_probs = (
+        distribution_of(params, rows, sampled, masks) for params in (new, old)
+    )
+    kl = losses.token_kl(new_log_probs, old_log_probs, mask)
     logp = jnp.take_along_axis(new_log_probs, ids[..., None], axis=-1)[..., 0]
     log_ratios = losses.log_ratio(logp, sampler_logp, mask)
     # A turn is one action, so its ratio is the product over its tokens.

@@ -18,10 +18,11 @@ from jaxtyping import Float
 from dreamgym.rl.config import LossWeights, UpdateConfig
 from dreamgym.rl.policy_loss import (
     decoder_log_probs,
-    policy_loss,
+    sampled_policy_loss,
     size_terms,
     token_logp,
 )
+from dreamgym.rl.sampled_rows import SampledRows, sampled_rows
 from dreamgym.rl.trust_region import UpdateSize, backtracking_line_search
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import DecoderOutput, Model
@@ -34,7 +35,6 @@ from worldmodel.fitting.learner import (
     TrainState,
     copy_params,
     merge,
-    on_logits,
     require_finite,
 )
 from worldmodel.fitting.losses import cross_entropy, read_logp
@@ -101,7 +101,7 @@ class Updater:
         self.learner = Learner(
             model,
             optimizer,
-            on_logits(functools.partial(policy_loss, config=config)),
+            functools.partial(sampled_policy_loss, config=config),
             ComputeConfig(ema_decay=config.kl_penalty.reference_ema_decay),
         )
         self._auxiliary = Learner(model, optimizer, _auxiliary_loss)
@@ -150,7 +150,7 @@ class Updater:
         learner_logp = None
         if self.config.surrogate.importance_cap:
             learner_logp = self._map_rows(
-                tokens, lambda b: self._token_logp(old, b, self._masks)
+                tokens, lambda *batch: self._token_logp(old, *batch, self._masks)
             )
         order = np.random.default_rng(seed).permutation(tokens.ids.shape[0])
         minibatches = np.array_split(
@@ -197,7 +197,7 @@ class Updater:
         zero = Ratio(jnp.zeros(()), jnp.zeros(()))
         kl, gain, turn_kl, max_kl, max_turn_kl = zero, zero, zero, 0.0, 0.0
         for terms in self._pieces(
-            tokens, lambda batch, _: self._size_terms(new, old, batch, self._masks)
+            tokens, lambda *batch: self._size_terms(new, old, *batch[:2], self._masks)
         ):
             kl, gain, turn_kl = kl + terms[0], gain + terms[1], turn_kl + terms[4]
             # np.maximum propagates NaN; max may lose it.
@@ -220,11 +220,12 @@ class Updater:
         """
         tokens = self._packed([e.with_columns(row=i) for i, e in enumerate(examples)])
         ref_logp = self._map_rows(
-            tokens, lambda b: self._token_logp(self._reference, b, self._masks)
+            tokens,
+            lambda *batch: self._token_logp(self._reference, *batch, self._masks),
         )
-        out = np.zeros(len(examples))
-        log_ratios = (tokens.columns["sampler_logp"] - ref_logp)[tokens.mask]
-        np.add.at(out, tokens.columns["row"][tokens.mask], log_ratios)
+        out, turns = np.zeros(len(examples)), sampled_rows(tokens).tokens
+        log_ratios = (turns.columns["sampler_logp"] - ref_logp)[turns.mask]
+        np.add.at(out, turns.columns["row"][turns.mask], log_ratios)
         return out
 
     def _packed(self, examples: Sequence[Example]) -> Tokens:
@@ -235,25 +236,31 @@ class Updater:
     def _pieces(
         self,
         tokens: Tokens,
-        compute: Callable[[Tokens, np.ndarray], T],
+        compute: Callable[[Tokens, SampledRows, np.ndarray], T],
         index: np.ndarray | None = None,
     ) -> Iterator[T]:
-        """Yield `compute(batch, index)` of all rows, or of `index`, in microbatches."""
+        """Yield `compute(rows, sampled, index)` of all rows, or `index`, in pieces."""
         rows = np.arange(len(tokens.ids)) if index is None else index
+        sampled = sampled_rows(tokens)  # of all, so that pieces have one shape
 
         def piece(start: int, stop: int, size: int) -> T:
             piece_rows = rows[start:stop]
-            return compute(rows_of(tokens, piece_rows, size), piece_rows)
+            return compute(
+                rows_of(tokens, piece_rows, size),
+                rows_of(sampled, piece_rows, size),
+                piece_rows,
+            )
 
         batch_rows, width = self.config.batch_rows, tokens.ids.shape[1]
         return self.learner.microbatches.run(len(rows), batch_rows, width, piece)
 
     def _map_rows(
-        self, tokens: Tokens, fn: Callable[[Tokens], jax.Array]
-    ) -> Float[np.ndarray, "B T"]:
-        """Return a function of batches on all rows."""
+        self, tokens: Tokens, fn: Callable[[Tokens, SampledRows], jax.Array]
+    ) -> Float[np.ndarray, "B S"]:
+        """Return a function of rows and their sampled tokens on all rows."""
         pieces = self._pieces(
-            tokens, lambda batch, index: np.asarray(fn(batch))[: len(index)]
+            tokens,
+            lambda rows, sampled, index: np.asarray(fn(rows, sampled))[: len(index)],
         )
         return np.concatenate(list(pieces))
 
@@ -263,7 +270,7 @@ class Updater:
         tokens: Tokens,
         index: np.ndarray,
         weights: LossWeights,
-        learner_logp: Float[np.ndarray, "B T"] | None,
+        learner_logp: Float[np.ndarray, "B S"] | None,
         auxiliary: Tokens | None,
     ):
         """Make one optimiser step on the rows `index` and on the auxiliary batch."""
@@ -276,15 +283,22 @@ class Updater:
         # the KL penalty does not tie it to its start for good.
         reference = self._reference if state.average is None else state.average
 
-        def gradient(batch: Tokens, rows: np.ndarray):
-            more = {"ref_logp": self._log_probs(reference, batch, self._masks)}
+        def gradient(batch: Tokens, sampled: SampledRows, rows: np.ndarray):
+            more = {"ref_logp": self._log_probs(reference, batch, sampled, self._masks)}
             if learner_logp is not None:
                 # Pieces are padded to one size, so that one program serves them all.
                 padding = len(batch.ids) - len(rows)
                 more["learner_logp"] = np.pad(
                     learner_logp[rows], ((0, padding), (0, 0))
                 )
-            return self.learner.gradient(state.params, batch, **args, **more)
+            return self.learner.gradient(
+                state.params,
+                batch,
+                read=sampled.position,
+                sampled=sampled,
+                **args,
+                **more,
+            )
 
         grads, total = None, {}
         for piece_grads, metrics in self._pieces(tokens, gradient, index):
@@ -315,7 +329,7 @@ class Updater:
         """
         more, metrics = None, {}
         for piece_grads, piece_metrics in self._pieces(
-            auxiliary, lambda batch, _: self._auxiliary.gradient(state.params, batch)
+            auxiliary, lambda rows, *_: self._auxiliary.gradient(state.params, rows)
         ):
             if more is None:
                 more = piece_grads

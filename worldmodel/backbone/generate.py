@@ -1,7 +1,8 @@
 """Text from prompts: a queue of prompts over batches of token streams.
 
 prompts -> streams (streams.py) -> sampled tokens, one record a prompt. Where there are
-more prompts than streams, a stream whose text has ended takes the next prompt.
+more prompts than streams, a stream whose text has ended takes the next prompt. Equal
+prompts are prefilled once.
 """
 
 import os
@@ -17,6 +18,8 @@ from worldmodel.backbone.model import Model
 from worldmodel.backbone.streams import SampledTokens, Streams, bucket
 
 BATCHES = (16, 64)
+PREFILL_BUCKET = 32
+"""Columns of a prefill are a multiple of it: padding costs as much as text."""
 SMALL_MODEL = 700_000
 """Parameters up to which a CPU samples few streams a core (_plan)."""
 
@@ -38,11 +41,14 @@ def generate(
     if not prompts:
         return []
     batch, workers = _plan(model, len(prompts))
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    longest = bucket(len(prompts[order[-1]]))
+    equal: dict[tuple[int, ...], list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        equal.setdefault(tuple(prompt), []).append(i)
+    order = [equal[prompt] for prompt in sorted(equal, key=len)]
+    longest = bucket(max(map(len, equal)))
     out: list[SampledTokens | None] = [None] * len(prompts)
 
-    def work(share: Sequence[int]) -> None:
+    def work(share: Sequence[list[int]]) -> None:
         queue = _Queue(model, batch, longest + max_tokens, prompts, share)
         for i, sampled in queue.sample(grammar, keys, max_tokens, banned):
             out[i] = sampled
@@ -72,7 +78,7 @@ def _plan(model: Model, prompts: int) -> tuple[int, int]:
 
 
 class _Queue:
-    """Prompts that wait for a stream of one batch; `share` are their numbers."""
+    """Prompts that wait for a stream of one batch; `share` groups the equal ones."""
 
     def __init__(
         self,
@@ -80,26 +86,36 @@ class _Queue:
         batch: int,
         capacity: int,
         prompts: Sequence[Sequence[int]],
-        share: Sequence[int],
+        share: Sequence[list[int]],
     ):
         self._model, self._batch, self._capacity = model, batch, capacity
         self._prompts, self._share = prompts, list(share)
-        self._streams, first = self._prefilled()
-        self._slots: list[int | None] = [*first, *[None] * (batch - len(first))]
-        self._pieces: dict[int, list[SampledTokens]] = {i: [] for i in share}
-        self._waiting: tuple[Streams, list[int]] | None = None
+        self._slots: list[int | None] = [None] * batch
+        self._pieces: dict[int, list[SampledTokens]] = {
+            i: [] for numbers in share for i in numbers
+        }
+        self._waiting: tuple[Streams, list[tuple[int, int]]] | None = None
         self._used = 0
+        self._streams, first = self._prefilled()
+        if len({row for row, _ in first}) == len(first):
+            for row, number in first:
+                self._slots[row] = number
+        else:  # equal prompts share a row, from which their streams are copied
+            self._waiting = self._streams, first
+            self._streams = Streams(model, batch, capacity)
+            self._refill()
 
-    def _prefilled(self) -> tuple[Streams, list[int]]:
-        """Return streams of the next prompts, and the numbers of these."""
-        numbers = self._share[: self._batch]
+    def _prefilled(self) -> tuple[Streams, list[tuple[int, int]]]:
+        """Return streams of the next distinct prompts, and (row, number) of each."""
+        groups = self._share[: self._batch]
         self._share = self._share[self._batch :]
-        runs = [self._prompts[i] for i in numbers]
+        runs = [self._prompts[numbers[0]] for numbers in groups]
         streams = Streams(self._model, self._batch, self._capacity)
         # Filled up with short runs: the batch keeps its one compiled shape.
         padded = runs + [runs[-1][:1]] * (self._batch - len(runs))
-        streams.append(padded, columns=bucket(max(map(len, runs))))
-        return streams, numbers
+        longest = max(map(len, runs))
+        streams.append(padded, columns=bucket(longest, PREFILL_BUCKET))
+        return streams, [(row, i) for row, group in enumerate(groups) for i in group]
 
     def _refill(self) -> None:
         """Give free slots the next prompts."""
@@ -107,15 +123,14 @@ class _Queue:
         while free and (self._waiting or self._share):
             if self._waiting is None:
                 self._waiting = self._prefilled()
-            source, numbers = self._waiting
-            first = self._used
-            row_numbers = numbers[first : first + len(free)]
-            rows, free = free[: len(row_numbers)], free[len(row_numbers) :]
-            self._streams.replace(rows, source, range(first, first + len(row_numbers)))
-            for row, number in zip(rows, row_numbers, strict=True):
+            source, waiting = self._waiting
+            taken = waiting[self._used : self._used + len(free)]
+            rows, free = free[: len(taken)], free[len(taken) :]
+            self._streams.replace(rows, source, [row for row, _ in taken])
+            for row, (_, number) in zip(rows, taken, strict=True):
                 self._slots[row] = number
-            self._used = first + len(row_numbers)
-            if self._used == len(numbers):
+            self._used += len(taken)
+            if self._used == len(waiting):
                 self._waiting, self._used = None, 0
 
     def sample(

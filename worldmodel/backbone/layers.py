@@ -284,11 +284,11 @@ class Attention(nnx.Module):
         placement: Placement,
         by: Rotation,
         cache: KVCache | None,
-        read: Int[Array, " B"] | None = None,
+        read: Int[Array, "B R"] | None = None,
     ) -> tuple[Float[Array, "B R D"], KVCache | None]:
         """Return the run's output and the cache with the run in it.
 
-        With `read` only the output of that token of each run is computed, [B 1 D].
+        With `read` only the outputs of these tokens of each run are computed.
         """
         c = self.config
         batch, steps = placement.positions.shape
@@ -303,35 +303,41 @@ class Attention(nnx.Module):
                 _write_run(cache.k, k, placement, 2),
                 _write_run(cache.v, v, placement, 2),
             )
+        run = placement
         if read is not None:
-            h, by = take_token(h, read), Rotation(*(take_token(x, read) for x in by))
-            at = take_token(placement.positions, read)
-            placement, steps = placement._replace(positions=at), 1
+            h, by = take_tokens(h, read), Rotation(*(take_tokens(x, read) for x in by))
+            at = take_tokens(placement.positions, read)
+            placement, steps = placement._replace(positions=at), read.shape[1]
         q = self.q(h).reshape(batch, steps, c.num_attention_heads, c.head_dim)
         q = rotate(self.q_norm(q) if c.qk_norm else q, by)
         if cache is not None:
             out = attend_used(q, cache, placement, self.window)
         else:
-            mask = run_mask(placement, self.window)
-            out = attend(q, k, v, mask)
+            out = attend(q, k, v, run_mask(run, self.window, read))
         return self.o(out.reshape(batch, steps, -1)), cache
 
 
-def take_token(x: Array, index: Int[Array, " B"]) -> Array:
-    """Return one token of each run of [B T ...], as [B 1 ...]."""
-    return x[jnp.arange(x.shape[0])[:, None], index[:, None]]
+def take_tokens(x: Array, index: Int[Array, "B R"]) -> Array:
+    """Return R tokens of each run of [B T ...], as [B R ...]."""
+    return x[jnp.arange(x.shape[0])[:, None], index]
 
 
-def run_mask(placement: Placement, window: int | None = None) -> Bool[Array, "B T T"]:
-    """Return causal attention within segments; padding (segment 0) reads itself."""
+def run_mask(
+    placement: Placement,
+    window: int | None = None,
+    read: Int[Array, "B R"] | None = None,
+) -> Bool[Array, "B R T"]:
+    """Return causal attention within segments; padding (segment 0) reads itself.
+
+    With `read` it is that of these tokens of each run, else that of all.
+    """
     assert placement.segments is not None, "without a cache a place needs segments"
-    steps = placement.segments.shape[1]
-    same = placement.segments[:, :, None] == placement.segments[:, None, :]
-    mask = same & jnp.tril(jnp.ones((steps, steps), bool))[None]
-    if window is None:
-        return mask
-    at = jnp.arange(steps)
-    return mask & (at[:, None] - at[None] < window)[None]
+    segments, column = placement.segments, jnp.arange(placement.segments.shape[1])
+    at = column[None] if read is None else read
+    own = segments if read is None else take_tokens(segments, read)
+    behind = at[..., None] - column[None, None]
+    mask = (own[..., None] == segments[:, None]) & (behind >= 0)
+    return mask if window is None else mask & (behind < window)
 
 
 class ShortConv(nnx.Module):
@@ -355,15 +361,17 @@ class ShortConv(nnx.Module):
         placement: Placement,
         by: Rotation,
         cache: ConvCache | None,
-        read: Int[Array, " B"] | None = None,
+        read: Int[Array, "B R"] | None = None,
     ) -> tuple[Float[Array, "B R D"], ConvCache | None]:
         """Return what Attention does, of a convolution."""
         del by  # a convolution depends on the order only, not on positions
         input_gate, output_gate, x = jnp.split(self.into(h), 3, axis=-1)
         x = input_gate * x
-        row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         if cache is not None:
             cache = ConvCache(_write_run(cache.x, x, placement, 1))
+        # Read after the run is written, which leaves earlier columns as they are: to
+        # read the cache as it was would copy all of it at every step.
+        row = jnp.concatenate([self._past(x, placement, cache), x], axis=1)
         mixed = jnp.zeros_like(x)
         for back in range(self.size):
             start = self.size - 1 - back
@@ -372,7 +380,7 @@ class ShortConv(nnx.Module):
             real = (placement.positions >= back)[..., None]
             mixed += jnp.where(real, inputs, 0) * self.taps[...][start][None, None]
         gated = output_gate * mixed
-        return self.out(gated if read is None else take_token(gated, read)), cache
+        return self.out(gated if read is None else take_tokens(gated, read)), cache
 
     def _past(
         self, x: Float[Array, "B T D"], placement: Placement, cache: ConvCache | None

@@ -27,7 +27,7 @@ from worldmodel.backbone.layers import (
     ShortConv,
     matmul,
     rotation,
-    take_token,
+    take_tokens,
 )
 
 
@@ -59,14 +59,14 @@ class Layer(nnx.Module):
         placement: Placement,
         by: Rotation,
         cache: Any,
-        read: Int[Array, " B"] | None = None,
+        read: Int[Array, "B R"] | None = None,
     ) -> tuple[Float[Array, "B R D"], Any]:
         """Return the layer's output and its cache with the run in it.
 
-        With `read` only the output of that token of each run is computed, [B 1 D].
+        With `read` only the outputs of these tokens of each run are computed.
         """
         mixed, cache = self.mixer(self.input_norm(x), placement, by, cache, read)
-        x = (x if read is None else take_token(x, read)) + mixed
+        x = (x if read is None else take_tokens(x, read)) + mixed
         h = self.post_norm(x)
         return x + self.down(jax.nn.silu(self.gate(h)) * self.up(h)), cache
 
@@ -95,13 +95,13 @@ class Decoder(nnx.Module):
         cache: tuple[LayerCache, ...] | None = None,
         *,
         remat: bool = False,
-        read: Int[Array, " B"] | None = None,
+        read: Int[Array, "B R"] | None = None,
     ) -> tuple[Float[Array, "B R D"], tuple[LayerCache, ...] | None]:
         """Return hidden states after the last norm, and the updated cache.
 
-        With `read`, the index of one token of each run, only that token's hidden state
-        is returned, [B 1 D]: of the others the last layer computes no more than the
-        next tokens need, its keys and values.
+        With `read`, indices of R tokens of each run, only the hidden states of these
+        are returned: of the others the last layer computes no more than the next tokens
+        need, its keys and values.
         With `remat` a backward pass stores only the residual stream between layers and
         computes each layer again.
         """
@@ -111,16 +111,12 @@ class Decoder(nnx.Module):
         by = rotation(self.config, placement.positions)
         caches = []
         for i, layer in enumerate(self.layers):
+            tokens = read if i == len(self.layers) - 1 else None
             if remat:
-                x = _rematerialized(layer, x, placement, by)
+                x = _rematerialized(layer, x, placement, by, tokens)
                 continue
-            x, layer_cache = layer(
-                x,
-                placement,
-                by,
-                None if cache is None else cache[i],
-                read if i == len(self.layers) - 1 else None,
-            )
+            layer_cache = None if cache is None else cache[i]
+            x, layer_cache = layer(x, placement, by, layer_cache, tokens)
             caches.append(layer_cache)
         return self.norm(x), None if cache is None else tuple(caches)
 
@@ -136,14 +132,14 @@ class Decoder(nnx.Module):
 
 
 def _rematerialized(
-    layer: Layer, x: Array, placement: Placement, by: Rotation
+    layer: Layer, x: Array, placement: Placement, by: Rotation, read: Array | None
 ) -> Array:
     definition, params = nnx.split(layer)
 
     # Around a layer each: memory grows with layers by the residual stream alone.
     @jax.checkpoint
     def run(params: Any, x: Array) -> Array:
-        return nnx.merge(definition, params)(x, placement, by, None)[0]
+        return nnx.merge(definition, params)(x, placement, by, None, read)[0]
 
     return run(params, x)
 
@@ -194,12 +190,15 @@ def abstract_model(
 
 
 class DecoderOutput(NamedTuple):
-    """Hidden states of packed rows and the table that scores them: logits on demand."""
+    """Hidden states of packed rows and the table that scores them: logits on demand.
 
-    hidden: Float[Array, "B T D"]
+    They are those of all T tokens of a row, or of the R that were read.
+    """
+
+    hidden: Float[Array, "B R D"]
     table: Float[Array, "V D"]
 
-    def logits(self) -> Float[Array, "B T V"]:
+    def logits(self) -> Float[Array, "B R V"]:
         """Return vocabulary scores in float32."""
         return matmul(self.hidden, self.table.T, True)
 
@@ -212,11 +211,16 @@ def apply_decoder(
     segments: Int[Array | np.ndarray, "B T"],
     *,
     remat: bool = False,
+    read: Int[Array | np.ndarray, "B R"] | None = None,
 ) -> DecoderOutput:
-    """Return the decoder's output for packed rows, from which losses are computed."""
+    """Return the decoder's output for packed rows, from which losses are computed.
+
+    With `read` it is the output of these columns of each row.
+    """
     decoder = nnx.merge(definition, params)
     placement = Placement(jnp.asarray(positions), jnp.asarray(segments))
-    hidden, _ = decoder(jnp.asarray(ids), placement, remat=remat)
+    columns = None if read is None else jnp.asarray(read)
+    hidden, _ = decoder(jnp.asarray(ids), placement, remat=remat, read=columns)
     return DecoderOutput(hidden, decoder.table)
 
 

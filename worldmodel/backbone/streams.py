@@ -93,7 +93,7 @@ def _append(
     decoder = nnx.merge(definition, params)
     # Only the last token of a run is scored: logits of all would be B x R x V floats.
     place, last = Placement(positions, count=count), jnp.maximum(count - 1, 0)
-    hidden, cache = decoder(ids, place, state.cache, read=last)
+    hidden, cache = decoder(ids, place, state.cache, read=last[:, None])
     logits = decoder.logits(hidden[:, 0])
     logits = jnp.where((count > 0)[:, None], logits, state.logits)
     length = state.length + count

@@ -6,12 +6,14 @@ segments never attend to each other. Packed rows and padded rows give the same l
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num
 
+Rows = TypeVar("Rows")
+"""Arrays whose first axis are rows: Tokens, or a tuple that holds them."""
 Values = float | int | Sequence[float] | np.ndarray
 """One number for a whole example, or one for each of its ids."""
 
@@ -144,8 +146,8 @@ def _column_types(examples: Sequence[Example]) -> dict[str, type[np.number]]:
     return {name: np.int32 if whole[name] else np.float32 for name in names}
 
 
-def rows_of(tokens: Tokens, index: np.ndarray, rows: int) -> Tokens:
-    """Return the rows `index`, padded with blank ones to `rows`."""
+def rows_of(tokens: Rows, index: np.ndarray, rows: int) -> Rows:
+    """Return the rows `index` of all arrays, padded with blank ones to `rows`."""
 
     def selected(values: np.ndarray) -> np.ndarray:
         out = np.zeros((rows, *values.shape[1:]), values.dtype)

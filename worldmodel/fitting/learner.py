@@ -287,11 +287,11 @@ def _memory_saving_options() -> dict[str, str]:
     return options
 
 
-def _metrics(definition, loss, compute, params, batch, **loss_args):
+def _metrics(definition, loss, compute, params, batch, read=None, **loss_args):
     # Cast inside the gradient: its result is float32, as the parameters are.
     params = cast(params, compute.dtype)
     rows = (batch.ids, batch.position, batch.segment)
-    output = apply_decoder(definition, params, *rows, remat=compute.remat)
+    output = apply_decoder(definition, params, *rows, remat=compute.remat, read=read)
     ratio, metrics = loss(output, batch, **loss_args)
     return ratio.total, metrics | {"loss": ratio}
 

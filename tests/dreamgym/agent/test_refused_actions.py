@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from dreamgym.agent import rollout as rollouts
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.refused_actions import RefusedActions
 from dreamgym.agent.rollout import rollout
@@ -56,7 +57,10 @@ def test_what_the_environment_calls_valid_is_not_refused():
 
 
 class Undecided(doubles.Scripted):
-    """Flies where it is asked first, and follows the expert from the n-th draw on."""
+    """Flies where it is asked first, and follows the expert from the n-th draw on.
+
+    `temperatures` are those of the passes, each of which may hold several draws.
+    """
 
     def __init__(self, draws, max_redraws):
         super().__init__(doubles.expert_rule)
@@ -94,8 +98,9 @@ def test_a_refused_action_is_drawn_again_until_it_is_another():
     actions, trajectory = play(policy, redraw_temperature=1.0)
     assert actions == ["fly", "go right", "take coin"]
     assert [t.action for t in trajectory.turns] == actions
-    assert policy.temperatures == [0.5, 0.5, 1.0, 1.0, 0.5]
-    assert len({tuple(k) for k in policy.keys}) == 5  # every draw has its own noise
+    # One pass holds the four redraws, of which the second is no repetition.
+    assert policy.temperatures == [0.5, 0.5, 1.0, 0.5]
+    assert len({tuple(k) for k in policy.keys}) == 7  # every draw has its own noise
 
 
 def test_the_last_redraw_is_taken_whatever_it_is():
@@ -121,7 +126,28 @@ def test_test_games_redraw_at_temperature_one():
     policy = Undecided(draws=3, max_redraws=4)
     envs = RealVectorEnv([doubles.Corridor()], max_steps=8)
     evaluate.play(policy, envs, [doubles.task(0, 1, 2)], seed=0, temperature=0.5)
-    assert policy.temperatures == [0.5, 0.5, 1.0, 1.0, 0.5]
+    assert policy.temperatures == [0.5, 0.5, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("passes", [1, 2, 16])
+def test_redraws_are_the_same_however_many_are_sampled_at_once(monkeypatch, passes):
+    """Noise goes by the number of the redraw, and the first that is accepted counts."""
+
+    def trajectories():
+        policy = doubles.policy(action_tokens=2)
+        settings = dataclasses.replace(policy.config, max_redraws=16)
+        policy = type(policy)(policy.model, policy.tokenizer, settings)
+        envs = DreamVectorEnv(doubles.RuleModel(), 4, max_steps=6)
+        tasks = list(doubles.tasks("train")[:4])
+        return rollout(policy, envs, tasks, key=jax.random.key(3), temperature=0.3)
+
+    expected = trajectories()
+    assert rollouts.REDRAWS_PER_PASS not in (1, 2, 16)
+    monkeypatch.setattr(rollouts, "REDRAWS_PER_PASS", passes)
+    for a, b in zip(trajectories(), expected, strict=True):
+        assert [t.ids for t in a.turns] == [t.ids for t in b.turns]
+        logps = ([x for t in c.turns for x in t.logp] for c in (a, b))
+        np.testing.assert_allclose(*logps, atol=1e-5)
 
 
 def test_a_sampled_policy_repeats_no_refused_action():

@@ -11,6 +11,7 @@ import pytest
 
 from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
 from dreamgym.rl.policy_loss import distribution, policy_loss
+from dreamgym.rl.sampled_rows import sampled_rows
 from dreamgym.rl.trust_region import interpolate
 from dreamgym.rl.update import Updater, merge_equal_turns
 from tests import doubles
@@ -425,12 +426,13 @@ def test_equal_turns_once_have_the_gradient_of_all_of_them():
     results = []
     for some in (given, few):
         tokens = pack(some, 80)
-        ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
-        ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
+        sampled = sampled_rows(tokens)
         grads, metrics = learner.learner.gradient(
             state.params,
             tokens,
-            ref_logp=ref,
+            read=sampled.position,
+            sampled=sampled,
+            ref_logp=reference_logp(tokens, sampled, masks),
             masks=masks,
             kl_weight=0.3,
             entropy_weight=0.0,
@@ -569,21 +571,29 @@ def test_how_far_each_turn_is_from_the_reference():
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
-def gradient(tokens=None, kl=0.0, given=None, **settings):
+def reference_logp(tokens, sampled, masks):
+    """The distribution of a reference, at the sampled tokens of rows."""
+    ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
+    ref = np.take_along_axis(np.asarray(ref), sampled.position[..., None], 1)
+    return distribution(jnp.asarray(ref), sampled.tokens, masks, HOT)
+
+
+def gradient(kl=0.0, given=None, **settings):
     learner = updater(reference=1, **settings)
     tokens = pack(examples() if given is None else given, 80)
+    sampled = sampled_rows(tokens)
     masks = masks_of(doubles.policy(action_tokens=5))
-    ref = doubles.logits(tokens.ids, tokens.position, tokens.segment) * 0.5
-    ref = distribution(jnp.asarray(ref), tokens, masks, HOT)
     more = (
-        {"learner_logp": tokens.columns["sampler_logp"] + 1.0}
+        {"learner_logp": sampled.tokens.columns["sampler_logp"] + 1.0}
         if learner.config.surrogate.importance_cap
         else {}
     )
     return learner.learner.gradient(
         learner.learner.init().params,
         tokens,
-        ref_logp=ref,
+        read=sampled.position,
+        sampled=sampled,
+        ref_logp=reference_logp(tokens, sampled, masks),
         masks=masks,
         kl_weight=np.float32(kl),
         entropy_weight=np.float32(settings.get("entropy_coefficient", 0.0)),

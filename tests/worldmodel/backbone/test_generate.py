@@ -9,7 +9,7 @@ from worldmodel.backbone import generate as gen
 from worldmodel.backbone import streams as token_streams
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.layers import Placement
-from worldmodel.backbone.model import empty_cache
+from worldmodel.backbone.model import apply_decoder, empty_cache
 from worldmodel.backbone.sampling import shaped_logits
 from worldmodel.backbone.streams import Streams
 
@@ -436,6 +436,31 @@ def test_a_stream_that_ends_gives_its_place_to_the_next_prompt(
             np.testing.assert_allclose(a.logp[0, :n], b.logp[0, :n], atol=1e-5)
 
 
+@pytest.mark.parametrize("distinct", [1, 3, 20])
+def test_equal_prompts_are_prefilled_once(monkeypatch, distinct):
+    model = helpers.lively_model(helpers.config(V))
+    prompts = [[1 + i % distinct, 2, 3] for i in range(40)]
+    g, k = grammar(), keys(5, 40)
+    expected = [
+        gen.generate(model, [p], g, k[i : i + 1], max_tokens=MOST)[0]
+        for i, p in enumerate(prompts)
+    ]
+    rows, append = [], Streams.append
+
+    def spy(self, runs, **kwargs):
+        rows.extend(tuple(run) for run in runs if len(run) > 1)
+        append(self, runs, **kwargs)
+
+    monkeypatch.setattr(Streams, "append", spy)
+    out = gen.generate(model, prompts, g, k, max_tokens=MOST)
+    assert sorted(rows) == sorted({tuple(p) for p in prompts})
+    for a, b in zip(out, expected, strict=True):
+        n = int(a.length[0])
+        assert n == int(b.length[0])
+        np.testing.assert_array_equal(a.ids[0, :n], b.ids[0, :n])
+        np.testing.assert_allclose(a.logp[0, :n], b.logp[0, :n], atol=1e-5)
+
+
 def test_streams_without_an_end_stop_at_the_limit_when_places_are_refilled(
     small_model, monkeypatch
 ):
@@ -483,13 +508,54 @@ def test_one_token_of_a_run_is_that_of_all_of_them(family_model):
     )
     cache = empty_cache(model.config, 2, 8, "float32")
     every, whole_cache = decoder(ids, place, cache)
-    last, last_cache = decoder(ids, place, cache, read=jnp.array([3, 1]))
+    last, last_cache = decoder(ids, place, cache, read=jnp.array([[3], [1]]))
     expected = jnp.stack([every[0, 3], every[1, 1]])[:, None]
     np.testing.assert_allclose(last, expected, atol=1e-5)
     for a, b in zip(
         jax.tree.leaves(last_cache), jax.tree.leaves(whole_cache), strict=True
     ):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_some_tokens_of_packed_rows_are_those_of_all_of_them(family_model, remat):
+    model = family_model
+    ids = np.arange(1, 13).reshape(2, 6)
+    segments = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 1, 0]])
+    positions = np.array([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 0]])
+    read = np.array([[2, 3, 5], [0, 4, 4]])
+
+    def hidden(params, read=None):
+        layout = (model.definition, params, ids, positions, segments)
+        return apply_decoder(*layout, remat=remat, read=read).hidden
+
+    every = hidden(model.params)
+    expected = np.take_along_axis(np.asarray(every), read[..., None], 1)
+    np.testing.assert_allclose(hidden(model.params, read), expected, atol=1e-5)
+    # The gradient as well, which goes through the keys and values of all tokens.
+    grads = [
+        jax.grad(f)(model.params)
+        for f in (
+            lambda p: (hidden(p, read) ** 2).sum(),
+            lambda p: (jnp.take_along_axis(hidden(p), read[..., None], 1) ** 2).sum(),
+        )
+    ]
+    size = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(grads[1]))
+    assert helpers.distance(*grads) < 1e-5 * size
+
+
+def test_a_step_copies_no_cache():
+    """A copy of the caches at every step took half of a small model's time."""
+    model = helpers.lively_model(helpers.config(V, **helpers.HYBRID))
+    batch = Streams(model, 3, 40)
+    args = (model.definition, model.params, batch._state, anything(), keys())
+    limit, active = np.full(3, 8, np.int32), np.ones(3, bool)
+    program = token_streams._sample.lower(*args, limit, 0, 16, active, None, None)
+    copies = [x for x in program.compile().as_text().splitlines() if " copy(" in x]
+    caches = {x.shape for x in jax.tree.leaves(batch._state.cache)}
+    assert caches == {(3, 40, 16), (3, 2, 40, 8)}
+    shapes = {",".join(map(str, shape)) for shape in caches}
+    assert not [x for x in copies if any(f"[{shape}]" in x for shape in shapes)]
 
 
 @pytest.mark.parametrize(
