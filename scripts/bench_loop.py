@@ -75,11 +75,11 @@ class Clock:
         return time.perf_counter(), time.process_time()
 
     def _charge(self) -> None:
-        now = self._now()
+        times = self._now()
         total = self.seconds.setdefault(self._stack[-1], [0.0, 0.0])
         for i in (0, 1):
-            total[i] += now[i] - self._last[i]
-        self._last = now
+            total[i] += times[i] - self._last[i]
+        self._last = times
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -270,13 +270,13 @@ def median(values: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def ratio(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]):
+def ratio(new_rows: Sequence[dict[str, Any]], old_rows: Sequence[dict[str, Any]]):
     """Return ours / theirs of steps a second: median, least and largest of rounds."""
     out = {}
     for i, name in enumerate(("steps/s", "steps/CPU s")):
         rates = [
             [row["steps"] / sum(p[i] for p in row["parts"].values()) for row in rows]
-            for rows in (ours, theirs)
+            for rows in (new_rows, old_rows)
         ]
         rounds = [a / b for a, b in zip(*rates, strict=True)]
         out[name] = {
@@ -289,8 +289,8 @@ def ratio(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]):
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Return what the updates of the run take, and of the other checkout if given."""
-    here = Path(__file__).resolve().parents[1]
-    jobs = {"ours": (here, args.run)}
+    root = Path(__file__).resolve().parents[1]
+    jobs = {"ours": (root, args.run)}
     if args.against is not None:
         jobs["theirs"] = (args.against.resolve(), args.against_run or args.run)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in jobs}

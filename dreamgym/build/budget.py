@@ -10,10 +10,10 @@ def check_budget(budget: BudgetConfig, max_steps: int, env: str) -> None:
     Raises:
       RunError: it does not; the message names the smallest that does.
     """
-    least = minimum(budget, max_steps)
-    if 0 < budget.real_steps < least:
+    required = minimum(budget, max_steps)
+    if 0 < budget.real_steps < required:
         raise RunError(
-            f"--budget {budget.real_steps}: expected at least {least:,} real steps in "
+            f"--budget {budget.real_steps}: expected at least {required:,} real steps in "
             f"{env}, whose episodes have up to {max_steps} steps (a dev episode has to "
             f"fit into budget.dev = {budget.dev:g} of budget.collect = "
             f"{budget.collect:g} of it)"
@@ -26,9 +26,9 @@ def check_recorded(budget: BudgetConfig, transitions: int) -> None:
     Raises:
       RunError: it does not; the message names the smallest that does.
     """
-    least = transitions + ESTIMATE_STEPS
-    if 0 < budget.real_steps < least:
+    required = transitions + ESTIMATE_STEPS
+    if 0 < budget.real_steps < required:
         raise RunError(
             f"--budget {budget.real_steps}: the given episodes hold {transitions:,} "
-            f"real transitions, which count: expected at least {least:,}"
+            f"real transitions, which count: expected at least {required:,}"
         )

@@ -169,8 +169,8 @@ def fidelity_file(folder: str) -> str:
 
 def _calibration(run: Run, folder: str) -> Calibration | None:
     """Return the calibration of the fidelity stage; None if it found none."""
-    known = folder or run.done("fidelity")
-    scorecard = run.read_json(fidelity_file(folder)) if known else {}
+    has_scorecard = folder or run.done("fidelity")
+    scorecard = run.read_json(fidelity_file(folder)) if has_scorecard else {}
     values = scorecard.get("calibration")
     try:
         return None if values is None else Calibration.parsed(values)

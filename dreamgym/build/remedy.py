@@ -87,7 +87,7 @@ def _examples(
     if RARE_EVENTS & set(faults):
         share = max(share, RARE_SHARE)
     data = run_experience.fit_data(run, tok, train, dev, rare_event_share=share)
-    own = transition_examples(
+    policy_examples = transition_examples(
         tok,
         run_experience.remedy_episodes(run),
         run_experience.replay_memory(run, train, REMEDY),
@@ -95,5 +95,7 @@ def _examples(
         balance=share,
         seed=run.config.seed,
     )
-    repeats = OWN_SHARE / (1 - OWN_SHARE) * len(data.examples) / max(len(own), 1)
-    return [*data.examples, *own * math.ceil(repeats)], data.held_out
+    repeats = (
+        OWN_SHARE / (1 - OWN_SHARE) * len(data.examples) / max(len(policy_examples), 1)
+    )
+    return [*data.examples, *policy_examples * math.ceil(repeats)], data.held_out

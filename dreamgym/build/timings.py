@@ -159,28 +159,30 @@ def _update(config: RunConfig, mesh: Mesh | None) -> dict[str, Any]:
     }
 
 
-def _step_seconds(config: RunConfig, steps: RealSteps, most: int) -> float:
+def _step_seconds(config: RunConfig, steps: RealSteps, limit: int) -> float:
     """Seconds of a real transition under random play, resets included; 0 if unknown.
 
-    At most `most` steps are taken; where there are fewer than two, nothing is timed.
+    At most `limit` steps are taken; where there are fewer than two, nothing is timed.
     Only random actions are taken: an expert's plan may be dear.
     """
-    if most < 2:
+    if limit < 2:
         return 0.0
     env = restarting.open_env(config.env.id, lambda env: CountedEnv(env, steps))
     before, max_steps = steps.count, config.env.max_episode_steps
-    rng, limit = np.random.default_rng(0), min(WARM_UP, max_steps, most)
+    rng = np.random.default_rng(0)
+    episode_steps = min(WARM_UP, max_steps, limit)
     start, timed_from = time.monotonic(), before
     try:
         tasks = games_of(env, config.env.id, "train", 8)
         for number in range(TIMED_STEPS):  # an episode has a step at least
             actor = BehaviorPolicy(env, "random", config.collect, rng, [], [])
             task = tasks[number % len(tasks)]
-            play(env, task, actor, max_steps=limit, name=f"timing-{number}")
+            play(env, task, actor, max_steps=episode_steps, name=f"timing-{number}")
             if number == 0:  # it warms up
                 start, timed_from = time.monotonic(), steps.count
-            limit = min(max_steps, most - (steps.count - before))
-            if limit < 1 or (time.monotonic() - start > SECONDS / 2 and number):
+            episode_steps = min(max_steps, limit - (steps.count - before))
+            overtime = time.monotonic() - start > SECONDS / 2
+            if episode_steps < 1 or (overtime and number):
                 break
         return (time.monotonic() - start) / max(steps.count - timed_from, 1)
     finally:

@@ -162,8 +162,10 @@ class ToolEnv(TextEnv):
 
     def _text(self) -> str:
         lines = self.observation()
-        shown = [lines] if isinstance(lines, str) else lines
-        return "\n".join(part for part in (*shown, f"result {self._message}") if part)
+        visible_lines = [lines] if isinstance(lines, str) else lines
+        return "\n".join(
+            part for part in (*visible_lines, f"result {self._message}") if part
+        )
 
     # --- capabilities ---
 

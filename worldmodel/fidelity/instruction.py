@@ -93,12 +93,12 @@ def mentions(episodes: Sequence[Episode]) -> list[Mention]:
         for word, neighbor, side in _neighbors([instruction]):
             if word in own[family] & sight:
                 here.setdefault(word, set()).add(side.format(neighbor))
-        there = list(_neighbors([action, *new]))
+        neighbors = list(_neighbors([action, *new]))
         for word in dict.fromkeys(instruction):
             if word in sight:
                 continue
             slots: dict[str, set[str]] = {}
-            for other, neighbor, side in there:
+            for other, neighbor, side in neighbors:
                 if word not in (other, neighbor):
                     slot = slots.setdefault(side.format(neighbor), set())
                     slot |= here.get(other, set())
@@ -189,10 +189,10 @@ def instruction_agreement(
     """
     rows = mentions(episodes)
     sides = _sides(rows, dependences(rows), max(limit // 2, 1))
-    asked = [row for side in sides.values() for row in side]
-    answers = model.predict([row.query for row in asked]) if asked else []
+    queried_rows = [row for side in sides.values() for row in side]
+    answers = model.predict([row.query for row in queried_rows]) if queried_rows else []
     agree, rates = Rate(), {True: Rate(), False: Rate()}
-    for row, answer in zip(asked, answers, strict=True):
+    for row, answer in zip(queried_rows, answers, strict=True):
         valid = answer.error is None
         predicted = shows(row.word, row.query.state, answer.next_state)
         # Both sides weigh the same: each case as many as the other side has.
