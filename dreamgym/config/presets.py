@@ -98,9 +98,17 @@ def default() -> RunConfig:
     """
     return RunConfig(
         preset="default",
+        collect=CollectConfig(
+            train_tasks=400,
+            episodes=400,
+            dev_tasks=40,
+            expert_weight=0.07,
+            random_weight=0.83,
+        ),
         pretrain=PretrainConfig(fit=_fit(1500, every=375, context=0.2)),
         bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
-        expert_iteration=ExpertIterationConfig(rounds=2),
+        branch=BranchConfig(episodes=12),
+        expert_iteration=ExpertIterationConfig(rounds=3),
         train=TrainConfig(updates=10, tasks_per_update=12, monitor=MONITOR),
         transfer=TransferConfig(
             updates=100, tasks_per_update=12, real_transitions=1500
