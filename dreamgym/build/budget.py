@@ -14,8 +14,8 @@ def check_budget(budget: BudgetConfig, max_steps: int, env: str) -> None:
     if 0 < budget.real_steps < required:
         raise RunError(
             f"--budget {budget.real_steps}: expected at least {required:,} real steps "
-            f"in {env}, whose episodes have up to {max_steps} steps (a dev episode has to "
-            f"fit into budget.dev = {budget.dev:g} of budget.collect = "
+            f"in {env}, whose episodes have up to {max_steps} steps (a dev episode has "
+            f"to fit into budget.dev = {budget.dev:g} of budget.collect = "
             f"{budget.collect:g} of it)"
         )
 
