@@ -8,7 +8,13 @@ from dreamgym.config.presets import preset
 
 # 40 of 1,040 steps are set aside for the estimate: the shares are of 1,000.
 SHARES = BudgetConfig(
-    real_steps=1040, collect=0.5, dev=0.2, score=0.05, branch=0.1, select=0.2
+    real_steps=1040,
+    collect=0.5,
+    dev=0.2,
+    score=0.05,
+    branch=0.1,
+    select=0.2,
+    evaluations=4,
 )
 
 
