@@ -137,6 +137,10 @@ def training_sentences(evidence: Evidence) -> list[str]:
         ("dream_minus_warmstart", "Training in the dream"),
         ("s2r_minus_dream", "Fine-tuning in the real environment"),
     ):
+        if key == "dream_minus_expert_iteration" and (
+            evidence.number("expert_iteration", "kept") == "warmstart"
+        ):
+            continue  # the difference to the warm start says it
         makers = _MAKERS.get(key, ())
         if makers and all(evidence.number(s, "kept") == _START[s] for s in makers):
             continue  # one policy under two names

@@ -434,12 +434,14 @@ def test_a_stage_runs_what_it_needs_first(monkeypatch):
         "branch",
         "warmstart",
         "dream_check",
+        "expert_iteration",
         "train",
     ]
     called.clear()
     assert tiny("evaluate") == 0
-    played = ("random", "expert", "untrained", "bc", "warmstart", "dream")
-    assert called == [*(f"evaluate/{name}" for name in played), "off_policy"]
+    trained = ("untrained", "bc", "warmstart", "expert_iteration", "dream")
+    played = [f"evaluate/{name}" for name in ("random", "expert", *trained)]
+    assert called == [*played, "off_policy"]
 
 
 def test_a_run_that_stands_keeps_its_settings(capsys, tmp_path):

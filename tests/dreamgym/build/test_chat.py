@@ -112,8 +112,9 @@ def prepared(server, tmp_path_factory):
     run.stage("collect", lambda: collect.body(run))
     run.stage("pretrain", lambda: pretrain.body(run))
     policy = doubles.cloned(doubles.ACTIONS, doubles.tasks("train")[4:40:9])
-    models.save_policy(run, "warmstart", policy)
-    run.stage("warmstart", dict)
+    for name in ("warmstart", "expert_iteration"):
+        models.save_policy(run, name, policy)
+        run.stage(name, dict)
     assert not server.posts  # nothing is asked before there is a policy
     return run
 

@@ -95,6 +95,30 @@ def test_a_stage_that_kept_another_policy_says_so():
     ]
 
 
+@pytest.mark.parametrize(
+    ("imitation", "updates", "openings"),
+    [
+        ("expert_iteration", "dream", ["Imitating", "Trust-region", "Training in"]),
+        ("expert_iteration", "expert_iteration", ["Imitating", "Training in"]),
+        ("warmstart", "dream", ["Training in"]),
+        ("warmstart", "expert_iteration", []),
+    ],
+)
+def test_one_policy_under_two_names_is_not_compared(imitation, updates, openings):
+    keys = ("expert_iteration_minus_warmstart", "dream_minus_expert_iteration")
+    pairs = dict.fromkeys(
+        [*keys, "dream_minus_warmstart"], gain(0.0, 0.1, 0.2)["dream_minus_warmstart"]
+    )
+    stages = STAGES | {
+        "expert_iteration": {"kept": imitation},
+        "train": {"kept": updates},
+    }
+    sentences = training_sentences(evidence(bc=0.4, paired=pairs, stages=stages))
+    assert len(sentences) == len(openings)
+    for sentence, opening in zip(sentences, openings, strict=True):
+        assert sentence.startswith(opening)
+
+
 def with_stage(**changes):
     return evidence(bc=0.4, stages=STAGES | changes)
 
