@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 CORRIDOR = "tests.doubles:Corridor"
 # With both fits of the warm start: more files, and one moment more to be killed at.
 CORRIDOR_RUN = ("--env", CORRIDOR, "--set", "warmstart.method=both")
-ZERO_SHOT = ("untrained", "bc", "warmstart", "dream")
+ZERO_SHOT = ("untrained", "bc", "warmstart", "expert_iteration", "dream")
 POLICIES = (*ZERO_SHOT, "s2r", "real_only", "real_only_total")
 ROWS = ("random", "expert", *POLICIES)
 pytestmark = pytest.mark.slow  # each test runs every stage at least once: minutes
@@ -127,8 +127,12 @@ def check_costs(root, policies, *, killed):
     assert cost["untrained"] == cost["bc"] == collected
     chosen = marks["warmstart"]["real_transitions"]
     assert cost["warmstart"] == collected + branches + chosen
+    # Replays of the scorecard and the check of the dream come before it is used.
+    dreamed = replays + marks["dream_check"].get("real_transitions", 0)
+    dreamed += marks["expert_iteration"].get("real_transitions", 0)
+    assert cost["expert_iteration"] == cost["warmstart"] + dreamed
     watched = marks["train"]["real_transitions"]
-    assert cost["dream"] == cost["warmstart"] + replays + watched
+    assert cost["dream"] == cost["expert_iteration"] + watched
     for name, before in (
         ("s2r", "dream"),
         ("real_only", "warmstart"),
@@ -251,6 +255,7 @@ def test_another_seed_is_another_run_and_fine_tuning_can_wait(corridor, tmp_path
         "untrained",
         "bc",
         "warmstart",
+        "expert_iteration",
         "dream",
     }
     finish(begin(*command))
