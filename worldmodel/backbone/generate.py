@@ -18,8 +18,6 @@ from worldmodel.backbone.model import Model
 from worldmodel.backbone.streams import SampledTokens, Streams, bucket
 
 BATCHES = (16, 64)
-PREFILL_BUCKET = 32
-"""Columns of a prefill are a multiple of it: padding costs as much as text."""
 SMALL_MODEL = 700_000
 """Parameters up to which a CPU samples few streams a core (_plan)."""
 
@@ -113,8 +111,7 @@ class _Queue:
         streams = Streams(self._model, self._batch, self._capacity)
         # Filled up with short runs: the batch keeps its one compiled shape.
         padded = runs + [runs[-1][:1]] * (self._batch - len(runs))
-        longest = max(map(len, runs))
-        streams.append(padded, columns=bucket(longest, PREFILL_BUCKET))
+        streams.append(padded, columns=bucket(max(map(len, runs))))
         return streams, [(row, i) for row, group in enumerate(groups) for i in group]
 
     def _refill(self) -> None:

@@ -260,7 +260,10 @@ def test_more_prompts_than_a_batch_are_all_answered(family_model):
         replay(family_model, g, prompts[i], out[i], 0)
     alone = gen.generate(family_model, prompts[last:], g, k[last:], max_tokens=MOST)
     for a, b in zip(out[last:], alone, strict=True):
-        np.testing.assert_array_equal(a.ids, b.ids)
+        # The padding behind a text depends on where its batch pauses, the text not.
+        n = int(b.length[0])
+        assert int(a.length[0]) == n
+        np.testing.assert_array_equal(a.ids[:, :n], b.ids[:, :n])
 
 
 def test_shaped_logits_by_hand():
