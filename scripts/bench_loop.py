@@ -1,9 +1,9 @@
 """What an update of the training loop costs in the dream, part by part.
 
-    python scripts/bench_loop.py RUN                   # a run with a warm start
+    python scripts/bench_loop.py RUN                   # a run up to expert iteration
     python scripts/bench_loop.py RUN --against ../other --against-run RUN2
 
-A worker process trains a copy of the run from its warm start, as `dreamgym train` does,
+A worker process trains a copy of the run from its policy of expert iteration, as `dreamgym train` does,
 and stops after each update. Updates before the first timed one compile. A row is the
 median over timed updates: seconds of wall time and of CPU time (all threads of the
 process) by part, and steps (dreamed transitions) a second of each. Parts exclude each
@@ -340,7 +340,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("run", type=Path, help="a run directory with a warm start")
+    add("run", type=Path, help="a run directory, done up to expert iteration")
     add("--against", type=Path, help="another checkout of dreamgym")
     add("--against-run", type=Path, help="a run for it (the same run)")
     add("--rounds", type=int, default=3, help="timed updates of each (3)")

@@ -174,7 +174,8 @@ def test_the_dream_is_timed_beside_what_is_there(unfitted, tmp_path):
 @pytest.mark.slow
 def test_the_loop_is_measured_by_part_and_against_a_checkout(unfitted):
     model, tok = load_model(unfitted.path("experience"))
-    save_model(unfitted.path("policies/warmstart"), model, tok)
+    for name in ("warmstart", "expert_iteration"):
+        save_model(unfitted.path(f"policies/{name}"), model, tok)
     options = ["--against", str(SCRIPTS.parent), "--warmup", "0", "--rounds", "1"]
     command = [sys.executable, SCRIPTS / "bench_loop.py", str(unfitted.root), *options]
     done = subprocess.run(
