@@ -4,8 +4,8 @@
     python scripts/bench_loop.py RUN --against ../other --against-run RUN2
 
 A worker process trains a copy of the run from its policy of expert iteration, as
-`dreamgym train` does, and stops after each update. Updates before the first timed one compile. A row is the
-median over timed updates: seconds of wall time and of CPU time (all threads of the
+`dreamgym train` does, and stops after each update. Updates before the first timed one
+compile. A row is the median over timed updates: seconds of wall time and of CPU time (all threads of the
 process) by part, and steps (dreamed transitions) a second of each. Parts exclude each
 other: `policy sampling` and `dream sampling` are generation, prefill included; `policy
 host` and `dream host` are the rest of a policy's turn and of a dreamed answer; `other`
