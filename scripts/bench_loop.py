@@ -5,11 +5,11 @@
 
 A worker process trains a copy of the run from its policy of expert iteration, as
 `dreamgym train` does, and stops after each update. Updates before the first timed one
-compile. A row is the median over timed updates: seconds of wall time and of CPU time (all threads of the
-process) by part, and steps (dreamed transitions) a second of each. Parts exclude each
-other: `policy sampling` and `dream sampling` are generation, prefill included; `policy
-host` and `dream host` are the rest of a policy's turn and of a dreamed answer; `other`
-is what the loop itself does.
+compile. A row is the median over timed updates: seconds of wall time and of CPU time
+(all threads of the process) by part, and steps (dreamed transitions) a second of each.
+Parts exclude each other: `policy sampling` and `dream sampling` are generation, prefill
+included; `policy host` and `dream host` are the rest of a policy's turn and of a
+dreamed answer; `other` is what the loop itself does.
 
 With `--against` a second worker runs the code of another checkout, and both take their
 updates in turns; `ratio` holds ours divided by theirs, as the median over rounds with
