@@ -67,15 +67,15 @@ class Clock:
 
     def __init__(self):
         self._stack = ["other"]
-        self._last = self._now()
+        self._last = self._read_clocks()
         self.seconds: dict[str, list[float]] = {}
 
     @staticmethod
-    def _now() -> tuple[float, float]:
+    def _read_clocks() -> tuple[float, float]:
         return time.perf_counter(), time.process_time()
 
     def _charge(self) -> None:
-        times = self._now()
+        times = self._read_clocks()
         total = self.seconds.setdefault(self._stack[-1], [0.0, 0.0])
         for i in (0, 1):
             total[i] += times[i] - self._last[i]
@@ -106,7 +106,7 @@ class Clock:
         """Call a function whose time does not count."""
         self._charge()
         result = body()
-        self._last = self._now()
+        self._last = self._read_clocks()
         return result
 
 

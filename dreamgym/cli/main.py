@@ -28,7 +28,7 @@ from dreamgym.run.terminal import OutputClosedError, PrintableStreams
 
 _EPILOG = """\
 examples:
-  dreamgym quickstart                              everything, under 10 minutes
+  dreamgym quickstart                              everything, in the default preset
   dreamgym quickstart --preset tiny --run-dir runs/t   every stage in under 90 s
   dreamgym quickstart --episodes mine.jsonl        your episodes, no environment
   dreamgym quickstart --env my_module:MyEnv        your environment

@@ -91,10 +91,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """Some 10 minutes on 2 cores, 9,000 real steps up to the policy of the dream.
+    """9,000 real steps up to the dream's policy; 19 and 27 minutes on 2 busy cores.
 
-    Seed 0, 320 games: bc and warmstart 54 %, dream 71 %, real RL with 15,900 real steps
-    54 % (docs/LOG.md, 2026-11-24).
+    Seeds 0 and 1, 320 games: warmstart 54 and 67 %, dream 71 and 78 %, real RL with
+    15,800 real steps 54 and 70 % (docs/LOG.md, 2026-11-24).
     """
     return RunConfig(
         preset="default",
@@ -117,10 +117,11 @@ def default() -> RunConfig:
 
 
 def small() -> RunConfig:
-    """An hour or so on one core, 3.9 GB; the dream beats warmstart and bc.
+    """Much longer than `default`; not measured since expert iteration and markers.
 
-    Three seeds, 960 games: bc 40 %, warmstart 45 %, dream 56 %; dream minus warmstart
-    +0.109 [+0.072, +0.148] (docs/LOG.md, 2026-11-22).
+    Before them an hour or so on one core, 3.9 GB. Three seeds, 960 games: bc 40 %,
+    warmstart 45 %, dream 56 %; dream minus warmstart +0.109 [+0.072, +0.148]
+    (docs/LOG.md, 2026-11-22).
     """
     return RunConfig(
         preset="small",

@@ -54,10 +54,10 @@ def table(panels: Mapping[str, Curves], factors: Factors) -> str:
     head += ["real-step factor"] * bool(factors)
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for environment, curves in panels.items():
-        known = factors_of(curves, factors)
+        factors_by_name = factors_of(curves, factors)
         for name, points in curves.items():
             for number, played in enumerate(points):
-                s, factor = success(played), known.get((name, number))
+                s, factor = success(played), factors_by_name.get((name, number))
                 row = [
                     environment,
                     name,

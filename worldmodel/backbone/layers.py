@@ -334,9 +334,9 @@ def run_mask(
     assert placement.segments is not None, "without a cache a place needs segments"
     segments, column = placement.segments, jnp.arange(placement.segments.shape[1])
     at = column[None] if read is None else read
-    own = segments if read is None else take_tokens(segments, read)
+    read_segments = segments if read is None else take_tokens(segments, read)
     behind = at[..., None] - column[None, None]
-    mask = (own[..., None] == segments[:, None]) & (behind >= 0)
+    mask = (read_segments[..., None] == segments[:, None]) & (behind >= 0)
     return mask if window is None else mask & (behind < window)
 
 

@@ -89,10 +89,10 @@ def mentions(episodes: Sequence[Episode]) -> list[Mention]:
         family, instruction = query.task.family, words_of(query.task.instruction)
         action, new = words_of(query.action), new_lines(t.state, t.next_state)
         sight = {w for line in t.state for w in words_of(line)} | set(action)
-        here: dict[str, set[str]] = {}
+        slots_of_words: dict[str, set[str]] = {}
         for word, neighbor, side in _neighbors([instruction]):
             if word in own[family] & sight:
-                here.setdefault(word, set()).add(side.format(neighbor))
+                slots_of_words.setdefault(word, set()).add(side.format(neighbor))
         neighbors = list(_neighbors([action, *new]))
         for word in dict.fromkeys(instruction):
             if word in sight:
@@ -101,7 +101,7 @@ def mentions(episodes: Sequence[Episode]) -> list[Mention]:
             for other, neighbor, side in neighbors:
                 if word not in (other, neighbor):
                     slot = slots.setdefault(side.format(neighbor), set())
-                    slot |= here.get(other, set())
+                    slot |= slots_of_words.get(other, set())
             group = family, "" if word in own[family] else word
             present = any(word in line for line in new)
             out.append(Mention(query, word, group, present, slots))
