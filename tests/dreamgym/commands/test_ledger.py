@@ -110,7 +110,7 @@ the budget is spent."""
     [
         (260, NARROW, True, ()),  # next to the minimum: no dev games
         (900, SHORT, True, ("collect", "branch", "s2r")),
-        (1500, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
+        (2000, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
         (2000, NARROW, False, ()),
         (2000, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
     ],
