@@ -10,7 +10,7 @@ import gymnasium
 
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import EnvironmentFailure, as_expert, as_valid_actions, guarded
-from dreamgym.envs.vector import RealVectorEnv
+from dreamgym.envs.vector import RealVectorEnv, episode_seed
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, State, Task, Transition
 
@@ -62,16 +62,19 @@ def play_scripted(
     *,
     max_steps: int,
     source: str,
+    seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """Return one episode of a scripted actor for each task, in their order.
+
+    `seed` seeds what the environment draws, as the `reset_seed` of `rollout` does.
 
     An episode in which the environment or the actor raises is not scored.
     """
     batch = RealVectorEnv([env], max_steps=max_steps)
     out = []
     for index, task in enumerate(tasks):
-        transitions, error = _play(batch, task, actor_for)
+        transitions, error = _play(batch, task, actor_for, episode_seed(seed, index))
         episode = Episode(
             id=f"{source}-{index}-{task.id}",
             task=task,
@@ -90,10 +93,11 @@ def _play(
     batch: RealVectorEnv,
     task: Task,
     actor_for: Callable[[gymnasium.Env, Task], Actor],
+    seed: int,
 ) -> tuple[list[Transition], str | None]:
     """The transitions of an episode, and why it broke, if it did."""
     env, transitions = batch.envs[0], list[Transition]()
-    (start,) = batch.reset(options={"tasks": [task]})
+    (start,) = batch.reset(options={"tasks": [task], "seeds": [seed]})
     state: State = () if start is None else start
     actor = guarded(env, lambda: actor_for(env, task))
     if isinstance(actor, EnvironmentFailure):

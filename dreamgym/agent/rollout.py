@@ -16,7 +16,12 @@ import numpy as np
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.refused_actions import RefusedActions
 from dreamgym.envs.base import Step
-from dreamgym.envs.vector import Snapshot, VectorEnv, as_restorable
+from dreamgym.envs.vector import (
+    Snapshot,
+    VectorEnv,
+    as_restorable,
+    episode_seed,
+)
 from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
 
@@ -77,6 +82,7 @@ def rollout(
     key: jax.Array,
     temperature: float,
     redraw_temperature: float | None = None,
+    reset_seed: int | None = None,
     source: str = "policy",
     budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -96,6 +102,8 @@ def rollout(
         that of its n-th redraw from fold_in of this and n.
       redraw_temperature: the temperature of redraws; None: as the first draw's, which
         turns that are trained on need.
+      reset_seed: with it, episode i resets a real environment with a seed of this and
+        i, so that all policies that play the tasks meet the same chances.
       source: the `source` of the episodes, and the first part of their ids.
       budget: transitions after which no further episode starts; tasks whose episode
         did not start are missing from the result.
@@ -116,7 +124,7 @@ def rollout(
                 starts[i] = tasks[next_index]
                 slots[i] = _slot(next_index, tasks[next_index])
                 next_index += 1
-        _begin(envs, slots, starts)
+        _begin(envs, slots, starts, reset_seed)
         running = [(i, s) for i, s in enumerate(slots) if s is not None]
         if not running:
             return [out[i] for i in sorted(out)]
@@ -151,12 +159,20 @@ def _begin(
     envs: VectorEnv,
     slots: Sequence[_Slot | None],
     starts: Sequence[Task | Snapshot | None],
+    reset_seed: int | None,
 ) -> None:
     """Start episodes: reset slots to their task, or restore a snapshot."""
     tasks = [t if isinstance(t, Task) else None for t in starts]
     if any(tasks):
-        mask = [t is not None for t in tasks]
-        states = envs.reset(options={"tasks": tasks, "reset_mask": mask})
+        options: dict[str, Any] = {
+            "tasks": tasks,
+            "reset_mask": [t is not None for t in tasks],
+        }
+        if reset_seed is not None:
+            options["seeds"] = [
+                None if s is None else episode_seed(reset_seed, s.index) for s in slots
+            ]
+        states = envs.reset(options=options)
         for slot, state in zip(slots, states, strict=True):
             if slot is not None and state is not None:
                 slot.state = state

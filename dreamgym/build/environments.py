@@ -26,6 +26,9 @@ from worldmodel.experience.base import ExperienceModel
 
 NO_ENV = "skipped: no environment (give --env to run the real stages)"
 
+TEST_SEED = 7
+"""Added to the run's seed where test tasks are played: the same for all policies."""
+
 
 def make_env(run: Run) -> gymnasium.Env:
     """Return the run's environment, its steps counted for the stage that runs."""
@@ -115,7 +118,7 @@ def play_test_games(
                     load_policy(run, policy),
                     envs,
                     tasks,
-                    seed=run.config.seed + 7,
+                    seed=run.config.seed + TEST_SEED,
                     temperature=run.config.evaluate.temperature,
                     progress=lambda done, _: show(done),
                 )
@@ -321,6 +324,7 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
                     actor_for,
                     source=name,
                     max_steps=step_limit(run),
+                    seed=run.config.seed + TEST_SEED,
                     progress=lambda done, _: show(done),
                 )
         finally:

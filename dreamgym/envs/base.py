@@ -256,18 +256,23 @@ def seed_of(task: Task) -> int | None:
     return int(seed) if isinstance(seed, numbers.Integral) else None
 
 
-def begin(env: gymnasium.Env, task: Task) -> tuple[Task, State]:
+def begin(
+    env: gymnasium.Env, task: Task, seed: int | None = None
+) -> tuple[Task, State]:
     """Reset an environment to a task; return the task, now complete, and the state.
 
     Complete means with the instruction, the tools and the initial state of the
-    environment.
+    environment. A seed among the task's options counts more than `seed`.
 
     Raises:
       TypeError: the task's options cannot be written as JSON.
       ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
     """
     json.dumps(task.options)
-    obs, info = env.reset(seed=seed_of(task), options={"task": task})
+    own_seed = seed_of(task)
+    obs, info = env.reset(
+        seed=seed if own_seed is None else own_seed, options={"task": task}
+    )
     instruction = task.instruction or str(info.get("instruction", ""))
     tools = str(info.get("tools", ""))
     if tools not in instruction:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
+import numpy as np
 
 from dreamgym.envs.base import Step, begin, take
 from dreamgym.envs.counting import BudgetSpent
@@ -39,7 +40,8 @@ class VectorEnv(abc.ABC):
         """Start `options["tasks"][i]` in each slot where `options["reset_mask"][i]`.
 
         Returns the first state of these slots, None for the others, which keep their
-        episode. Without a mask every slot is reset.
+        episode. Without a mask every slot is reset. `options["seeds"][i]`, where given,
+        seeds what a real environment draws in the slot's episode.
         """
 
     @abc.abstractmethod
@@ -66,6 +68,11 @@ class Restorable(Protocol):
 def as_restorable(envs: VectorEnv) -> Restorable | None:
     """Return the batch if its slots can return to an earlier moment, or None."""
     return envs if isinstance(envs, Restorable) else None
+
+
+def episode_seed(seed: int, index: int) -> int:
+    """Return the seed with which the episode of a number is reset."""
+    return int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
 
 
 START_SECONDS = 20.0
@@ -142,13 +149,17 @@ class RealVectorEnv(VectorEnv):
     def reset(self, *, options: dict[str, Any]) -> list[State | None]:
         """See VectorEnv."""
         mask = options.get("reset_mask", [True] * self.size)
+        seeds = options.get("seeds", [None] * self.size)
         out: list[State | None] = [None] * self.size
         for i, (task, resets) in enumerate(zip(options["tasks"], mask, strict=True)):
             if not resets or task is None:
                 continue
+            seed = seeds[i]
             self._returns[i], self._steps[i], self._running[i] = 0.0, 0, True
             env = self._copy(i)
-            start = guarded(env, lambda env=env, task=task: begin(env, task)[1])
+            start = guarded(
+                env, lambda env=env, task=task, seed=seed: begin(env, task, seed)[1]
+            )
             if isinstance(start, EnvironmentFailure):  # the next step reports it
                 self._reset_failures[i] = start.reason
                 # The recorded first state, so that the policy has something to act on;

@@ -27,6 +27,9 @@ def play(
 ) -> list[Trajectory]:
     """Play one episode for each task; all policies draw the same noise in task i.
 
+    So does a real environment that draws lots and is seeded by `reset`: policies that
+    act alike get the same results.
+
     Actions that a state has refused are drawn again at temperature 1 or more: a policy
     that is sure of such an action would draw it again and again at a lower one.
     """
@@ -37,6 +40,7 @@ def play(
         key=jax.random.key(seed),
         temperature=temperature,
         redraw_temperature=max(temperature, 1.0),
+        reset_seed=seed,
         source="test",
         progress=progress,
     )

@@ -9,7 +9,7 @@ TASKS = doubles.tasks("test")[:6]
 
 
 def play(env, actor_for, max_steps=9):
-    return play_scripted(env, TASKS, actor_for, max_steps=max_steps, source="x")
+    return play_scripted(env, TASKS, actor_for, max_steps=max_steps, source="x", seed=0)
 
 
 def test_the_expert_wins_every_task():
@@ -19,6 +19,24 @@ def test_the_expert_wins_every_task():
     for t in played:
         plan = doubles.plan(t.episode.task.initial_state)
         assert [x.action for x in t.episode.transitions] == plan
+
+
+def test_a_seed_fixes_what_the_environment_draws():
+    class Dice(doubles.Corridor):
+        def step(self, action):
+            return super().step(action if self.np_random.random() < 0.5 else "slip")
+
+    def played(seed):
+        return play_scripted(
+            Dice(),
+            TASKS,
+            lambda env, _: expert_actor(env),
+            max_steps=9,
+            source="x",
+            seed=seed,
+        )
+
+    assert played(3) == played(3) != played(4)
 
 
 def test_random_actions_are_valid_and_drawn_by_the_seed():

@@ -47,6 +47,27 @@ def test_the_noise_of_a_game_is_the_same_for_every_policy():
     assert [k.tolist() for k in policy.keys[:4]] != keys[0]
 
 
+class Dice(doubles.Corridor):
+    """A corridor in which every second step slips; its tasks carry no seed."""
+
+    def step(self, action):
+        return super().step(action if self.np_random.random() < 0.5 else "slip")
+
+
+def test_a_game_that_draws_lots_draws_the_same_for_every_policy():
+    games, policy = list(doubles.tasks("test")), doubles.Scripted(doubles.expert_rule)
+
+    def play(size, seed):
+        batch = RealVectorEnv([Dice() for _ in range(size)], max_steps=9)
+        played = evaluate.play(policy, batch, games, seed=seed, temperature=0.5)
+        return [t.episode.transitions for t in played]
+
+    first = play(4, seed=0)
+    assert play(4, seed=0) == first
+    assert play(3, seed=0) == first  # whichever slot plays it
+    assert play(4, seed=1) != first
+
+
 def test_summary_by_hand():
     b, c = (dataclasses.replace(A, id=name) for name in "bc")
     rows = [
