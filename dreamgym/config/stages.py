@@ -190,7 +190,7 @@ class ExpertIterationConfig:
     policy as it is. Without effect in an environment that is not deterministic, where
     what was won may have been lucky."""
     tasks: int = 600
-    """Tasks that are drawn for each round, at most."""
+    """Tasks without a won episode that are drawn for each round, at most."""
     rollouts_per_task: int = 2
     """Episodes that are dreamed of each of these tasks."""
     fresh_tasks: int = 600

@@ -101,18 +101,18 @@ def _iterate(
     solved = {e.task.id for e in real}
     won: list[Episode] = []
     counts: list[int] = []
-    new: list[Episode] = []
     policy: Policy | None = None
     for number in range(1, c.rounds + 1):
         player = warm if policy is None else policy
-        won = shortened_wins(
-            [*won, *_dreamed_wins(run, experience, player, tasks, number)]
-        )
-        new = [e for e in won if e.task.id not in solved]
-        counts.append(len(new))
+        # Another win of a task would add nothing: one episode of each is imitated.
+        unsolved = [t for t in tasks if t.id not in solved]
+        new = shortened_wins(_dreamed_wins(run, experience, player, unsolved, number))
+        won += new
+        solved |= {e.task.id for e in new}
+        counts.append(len(won))
         if new:
-            policy = _fit_round(run, [*real, *new], number)
-    write_episodes(run.path(f"{NAME}.jsonl"), new)
+            policy = _fit_round(run, [*real, *won], number)
+    write_episodes(run.path(f"{NAME}.jsonl"), won)
     numbers = {
         "rounds": c.rounds,
         "tasks": len(tasks),
@@ -135,6 +135,8 @@ def _dreamed_wins(
     if path.is_file():
         return read_episodes(path)
     c, seed = run.config.expert_iteration, run.config.seed
+    if not tasks:
+        return []
     drawn = np.random.default_rng((seed, number)).permutation(len(tasks))[: c.tasks]
     starts = [tasks[i] for i in drawn.tolist() for _ in range(c.rollouts_per_task)]
     dream = DreamVectorEnv(

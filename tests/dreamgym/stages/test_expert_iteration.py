@@ -91,6 +91,21 @@ def test_what_is_won_in_the_dream_is_imitated_and_pays(tmp_path, monkeypatch):
     assert not run.path("checkpoints/expert_iteration").exists()
 
 
+def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
+    run, dreamed = corridor(tmp_path, monkeypatch), []
+
+    def record(run, experience, player, tasks, number):
+        dreamed.append({t.id for t in tasks})
+        return wins(run, experience, player, tasks, number)
+
+    wins = expert_iteration._dreamed_wins
+    monkeypatch.setattr(expert_iteration, "_dreamed_wins", record)
+    first, last = expert_iteration.body(run)["dreamed_demonstrations"]
+    assert not {t.id for t in SHOWN} & dreamed[0]
+    assert len(dreamed[0] - dreamed[1]) == first > 0 == len(dreamed[1] - dreamed[0])
+    assert last > first
+
+
 def test_a_dream_that_is_never_won_leaves_the_warm_start(tmp_path, monkeypatch):
     run = corridor(tmp_path, monkeypatch, world=NoWin)
     numbers = expert_iteration.body(run)
