@@ -71,9 +71,9 @@ def remedy_folder(run: Run) -> str:
     return REMEDY if remedy.get("helped") else ""
 
 
-def remedy_episodes(run: Run) -> list[Episode]:
-    """Return the real episodes of the warm start that a refit was fitted to."""
-    path = run.path(f"{REMEDY}/episodes.jsonl")
+def refit_episodes(run: Run, folder: str) -> list[Episode]:
+    """Return the real episodes of a policy that a folder's model was fitted to."""
+    path = run.path(f"{folder}/episodes.jsonl")
     played = read_episodes(path) if path.is_file() else []
     enabled = run.config.experience.reasoning
     scored = [e for e in played if e.success is not None]
@@ -92,7 +92,7 @@ def replay_memory(run: Run, train: list[Episode], folder: str = "") -> ReplayMem
     """
     episodes = training_share(run, train)
     if folder:
-        episodes = [*episodes, *remedy_episodes(run)]
+        episodes = [*episodes, *refit_episodes(run, folder)]
     if run.config.memory.encoder == "lexical":
         return ReplayMemory.from_episodes(episodes, capacity=CAPACITY)
     # The initial model, not the fitted one: the memory is needed to make the examples

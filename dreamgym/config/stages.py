@@ -144,7 +144,7 @@ class DreamCheckConfig:
 
     The warm start plays the same dev tasks in the dream and in the real environment.
     Where both disagree, or the scorecard is poor, the experience model is fitted again
-    once, weighted for what it gets wrong (build/remedy.py), and asked again. If the
+    once, weighted for what it gets wrong (build/refit.py), and asked again. If the
     reasons remain, the policy stays the warm start.
     """
 
@@ -404,15 +404,40 @@ class TrainConfig(LoopConfig):
             )
 
 
+FINE_TUNING = ("updates", "expert_iteration")
+"""Methods of fine-tuning in the real environment."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransferConfig(LoopConfig):
     """Fine-tuning in the real environment."""
 
     real_transitions: int = 3000
     """Budget of real transitions of each fine-tuning."""
+    method: str = "updates"
+    """"updates" trains by trust-region updates on real rollouts; "expert_iteration"
+    plays train tasks (also its `fresh_tasks`) and imitates what was won, with what is
+    won in the dream in other tasks (not for `real_only`). An environment that draws
+    lots takes "updates": what was won there may have been lucky."""
+    rounds: int = 2
+    """With "expert_iteration": how often the policy plays its part of the budget and is
+    fitted anew."""
+    refit_share: float = 0.3
+    """With "expert_iteration": updates by which each round fits the experience model
+    further to the real episodes so far, as a share of `pretrain.fit.steps`, before the
+    policy dreams again; 0 keeps the model as it is."""
 
     def __post_init__(self):
         super().__post_init__()
+        if self.method not in FINE_TUNING:
+            raise ValueError(
+                f"method must be one of {FINE_TUNING}, got {self.method!r}"
+            )
+        if self.rounds < 1 or not 0 <= self.refit_share <= 1:
+            raise ValueError(
+                "rounds must be >= 1 and refit_share in [0, 1], got "
+                f"{self.rounds} and {self.refit_share}"
+            )
         if self.real_transitions < 0:
             raise ValueError(
                 f"real_transitions must be >= 0, got {self.real_transitions}"

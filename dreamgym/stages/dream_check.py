@@ -20,7 +20,7 @@ from dreamgym.build.environments import (
 )
 from dreamgym.build.experience import REMEDY, fidelity_file, load_experience
 from dreamgym.build.models import load_policy
-from dreamgym.build.remedy import can_refit, refit
+from dreamgym.build.refit import can_refit, mend
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import (
     Fault,
@@ -66,9 +66,10 @@ def body(run: Run) -> dict[str, Any]:
     experience = load_experience(run, stage="dream_check", scaled=True)
     with run_chat.experience_session(experience):
         check = _check(run, policy, real, experience)
-    if check.reasons and can_refit(run):
-        check = _with_remedy(run, policy, real, check)
     c = run.config
+    tries = c.dream_check.remedy_share > 0 and not c.dream_check.force
+    if check.reasons and tries and can_refit(run):
+        check = _with_remedy(run, policy, real, check)
     forced = c.dream_check.force or c.pretrain.permute_outcomes
     if check.refused:
         outcome = "it is trained there all the same" if forced else "it is not trained"
@@ -82,7 +83,7 @@ def _with_remedy(
 ) -> Check:
     """Return the check of the refitted dream; its numbers say what was wrong before."""
     print(f"dream_check: {before.refused}: the dream is refitted", file=sys.stderr)
-    after = _check(run, policy, real, refit(run, policy, before.faults), REMEDY)
+    after = _check(run, policy, real, mend(run, policy, before.faults), REMEDY)
     remedy = {"before": before.refused, "helped": not after.reasons}
     if remedy["helped"]:
         print("dream_check: refitted, the dream agrees", file=sys.stderr)

@@ -8,41 +8,24 @@ which nothing was collected have some, too. Each round fits from the same initia
 policy, so that errors of an earlier one do not add up.
 """
 
-import dataclasses
-import math
-import sys
-from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
-from dreamgym.agent import early_experience as early
-from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.policy import Policy
-from dreamgym.agent.rollout import rollout
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dream_cost, game_seconds
 from dreamgym.build.dev_choice import Choice, compare_with_start
 from dreamgym.build.environments import dreamable_tasks, training_tasks
 from dreamgym.build.episodes import imitated_episodes, read
-from dreamgym.build.experience import (
-    load_experience,
-    remedy_folder,
-    uncertainty_gate,
-)
-from dreamgym.build.models import fit_model, initial_policy, load_policy, save_policy
-from dreamgym.build.step_limit import step_limit
+from dreamgym.build.experience import load_experience, remedy_folder
+from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
+from dreamgym.build.models import load_policy, save_policy
 from dreamgym.config.settings import RunConfig
-from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
+from worldmodel.data.records import Episode, write_episodes
 from worldmodel.experience.base import CachingExperienceModel
 
 NAME = "expert_iteration"
-SLOTS = 64
-"""Dreamed episodes that are played at a time."""
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -106,12 +89,13 @@ def _iterate(
         player = warm if policy is None else policy
         # Another win of a task would add nothing: one episode of each is imitated.
         unsolved = [t for t in tasks if t.id not in solved]
-        new = shortened_wins(_dreamed_wins(run, experience, player, unsolved, number))
+        name = f"{NAME}/round-{number}"
+        new = dreamed_wins(run, experience, player, unsolved, name, remedy_folder(run))
         won += new
         solved |= {e.task.id for e in new}
         counts.append(len(won))
         if new:
-            policy = _fit_round(run, [*real, *won], number)
+            policy = fit_demonstrations(run, [*real, *won], name)
     write_episodes(run.path(f"{NAME}.jsonl"), won)
     numbers = {
         "rounds": c.rounds,
@@ -121,68 +105,6 @@ def _iterate(
         **run_chat.server_usage(experience),
     }
     return policy, numbers
-
-
-def _dreamed_wins(
-    run: Run,
-    experience: CachingExperienceModel,
-    policy: Policy,
-    tasks: Sequence[Task],
-    number: int,
-) -> list[Episode]:
-    """Return the episodes that the policy wins in a round of rollouts in the dream."""
-    path = run.path(f"checkpoints/{NAME}/won-{number}.jsonl")
-    if path.is_file():
-        return read_episodes(path)
-    c, seed = run.config.expert_iteration, run.config.seed
-    if not tasks:
-        return []
-    drawn = np.random.default_rng((seed, number)).permutation(len(tasks))[: c.tasks]
-    starts = [tasks[i] for i in drawn.tolist() for _ in range(c.rollouts_per_task)]
-    dream = DreamVectorEnv(
-        experience,
-        SLOTS,
-        max_steps=step_limit(run),
-        uncertainty=uncertainty_gate(run, remedy_folder(run)),
-    )
-    with run.progress_report(
-        f"dreamed round {number}", len(starts), "episode"
-    ) as report:
-        trajectories = rollout(
-            policy,
-            dream,
-            starts,
-            key=jax.random.fold_in(jax.random.key(seed + 17), number),
-            temperature=c.temperature,
-            source=f"{NAME}-{number}",
-            progress=lambda done, _: report(done, {}),
-        )
-    won = [t.episode for t in trajectories if t.error is None and t.episode.success]
-    print(
-        f"expert_iteration: round {number}: {len(won)} of {len(trajectories)} dreamed "
-        f"episodes were won, in {len({e.task.id for e in won})} of {len(drawn)} tasks",
-        file=sys.stderr,
-    )
-    write_episodes(path, won)
-    return won
-
-
-def _fit_round(run: Run, demonstrations: Sequence[Episode], number: int) -> Policy:
-    """Return the initial policy fitted to these demonstrations.
-
-    Nothing is held out: what stops the fit is that it reads each example only a few
-    times.
-    """
-    policy, fit = initial_policy(run), run.config.bc.fit
-    examples = early.bc_examples(policy, demonstrations)
-    tokens = sum(len(e.ids) for e in examples) * run.config.expert_iteration.epochs
-    steps = math.ceil(tokens / (fit.batch_rows * fit.row_tokens))
-    fit = dataclasses.replace(fit, steps=steps, eval_every=steps)
-    draws = early.draws(policy, fit, examples)
-    if draws > 1:
-        examples = early.bc_examples(policy, demonstrations, draws=draws)
-    name = f"{NAME}/round-{number}"
-    return policy.replace(fit_model(run, name, policy.model, examples, fit, ()))
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

@@ -5,6 +5,7 @@ real_only_total: from warmstart, with the collected transitions as extra budget.
 was trained is kept where it is no worse on real dev games than what it began at.
 """
 
+import contextlib
 import sys
 from typing import Any
 
@@ -14,12 +15,14 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build.costs import (
     REAL_STEP,
     dev_games,
+    dream_cost,
     game_seconds,
     loop_memory,
     loop_steps,
 )
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.real_iteration import iterate
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
@@ -50,10 +53,36 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             return _not_tuned(run, name, start, policy)
         if environments.plays_dev_games(run, _player(run, start)):
             environments.play_dev_games(run, _player(run, start), policy)
-    train, _ = run_episodes.read(run)
+    if _iterates(run):
+        tuned, numbers = iterate(
+            run,
+            name,
+            policy,
+            steps=budget,
+            dreams=start == "dream" and run.numbers("expert_iteration")["rounds"] > 0,
+        )
+        save_policy(run, name, tuned)
+    else:
+        tuned, numbers = _reinforce(run, name, policy, budget, reserve)
+    choice = _better_policy(run, name, start, policy, tuned)
+    run.drop(f"checkpoints/{name}")
+    return numbers | choice
+
+
+def _iterates(run: Run) -> bool:
+    """Return whether fine-tuning is by expert iteration."""
+    if run.config.transfer.method != "expert_iteration":
+        return False
+    return run.numbers("collect").get("deterministic", True)
+
+
+def _reinforce(
+    run: Run, name: str, policy: Policy, budget: int, reserve: int
+) -> tuple[Policy, dict[str, Any]]:
+    """Train by trust-region updates on real rollouts; return policy and numbers."""
+    loop, (train, _) = run.config.transfer, run_episodes.read(run)
     tasks = environments.training_tasks(run, [e.task for e in train], loop.fresh_tasks)
-    envs = environments.real_envs(run)
-    try:
+    with contextlib.closing(environments.real_envs(run)) as envs:
         tuned, progress = reinforce(
             run,
             name,
@@ -65,11 +94,7 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             budget=budget,
             reserve=reserve,
         )
-    finally:
-        envs.close()
-    choice = _better_policy(run, name, start, policy, tuned)
-    run.drop(f"checkpoints/{name}")
-    return {"updates": progress.update, **choice}
+    return tuned, {"updates": progress.update}
 
 
 def _not_tuned(run: Run, name: str, start: str, policy: Policy) -> dict[str, Any]:
@@ -111,9 +136,12 @@ def _better_policy(
 
 def _player(run: Run, start: str) -> str:
     """Return the name under which the start's dev games are played, mostly already."""
-    if start == "dream" and run.numbers("train").get("kept") == "dream":
-        return "dream"
-    return run.numbers("warmstart").get("kept", "warmstart")
+    stages = {"dream": "train"}
+    while True:  # each stage that kept no policy of its own names the one it kept
+        kept = run.numbers(stages.get(start, start)).get("kept", start)
+        if kept == start:
+            return start
+        start = kept
 
 
 def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
@@ -125,11 +153,33 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
         budget += workload.transitions
     if config.budget.real_steps:
         budget = division(config.budget, workload.transitions)["fine_tune"]
+    games = dev_games(config, workload) * game_seconds(workload)
+    if config.transfer.method == "expert_iteration":
+        part = _iteration_cost(config, workload, dreams=name == "s2r")
+        seconds = part.seconds + budget * workload.timings.step + games
+        return part._replace(seconds=seconds, disk=workload.model_bytes)
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
     seconds = steps * (REAL_STEP * workload.timings.update + workload.timings.step)
     return Cost(
-        seconds + dev_games(config, workload) * game_seconds(workload),
+        seconds + games,
         compile_seconds=30,
         memory=loop_memory(config.transfer, workload),
         disk=workload.model_bytes,
+    )
+
+
+def _iteration_cost(config: RunConfig, workload: Workload, *, dreams: bool) -> Cost:
+    """Return what the fits of all rounds take, and what is dreamed in them."""
+    c, rounds = config.expert_iteration, config.transfer.rounds
+    fit = workload.fit(1.1 * rounds * 2 * config.bc.fit.steps)
+    if not dreams or not c.rounds:
+        return fit
+    refits = config.transfer.refit_share * config.pretrain.fit.steps
+    refit = workload.fit(1.1 * rounds * refits)
+    steps = rounds * c.tasks * c.rollouts_per_task * workload.max_steps
+    dreamed = dream_cost(config, workload, steps)
+    return fit._replace(
+        seconds=fit.seconds + refit.seconds + dreamed.seconds,
+        compile_seconds=4 * rounds,
+        answers=dreamed.answers,
     )

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build import remedy
+from dreamgym.build import refit as build_refit
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.config.overrides import changed
 from dreamgym.config.presets import preset
@@ -53,7 +53,7 @@ class Dream:
             "play_dev_games": lambda *_: WON,
             "load_experience": lambda *_, **__: doubles.RuleModel(),
             "dreamed_dev_games": lambda *args: games[args[3]],
-            "refit": self.refit,
+            "mend": self.refit,
         }
         for name, function in replacements.items():
             monkeypatch.setattr(dream_check, name, function)
@@ -169,10 +169,10 @@ def test_a_refit_plays_train_tasks_and_leaves_the_model_before(fitted, monkeypat
         seen.update(examples=len(examples), steps=config.steps)
         return fit(model, examples, config, **rest)
 
-    monkeypatch.setattr(remedy.supervised, "fit", spy)
+    monkeypatch.setattr(build_refit.supervised, "fit", spy)
     steps = fitted.root / "stages/refit.steps"
     with fitted.real_steps.recorded(steps) as counter:
-        model = remedy.refit(view_of(fitted), policy, {"missed_ends"})
+        model = build_refit.mend(view_of(fitted), policy, {"missed_ends"})
     assert seen["steps"] == 3  # 0.3 of 10
     played = read_episodes(fitted.path("remedy/episodes.jsonl"))
     assert len(played) == 5
@@ -191,18 +191,30 @@ def test_a_refit_plays_train_tasks_and_leaves_the_model_before(fitted, monkeypat
     # Interrupted after the games and the fit, nothing is played or fitted again.
     again_steps = fitted.root / "stages/again.steps"
     with fitted.real_steps.recorded(again_steps) as counter:
-        remedy.refit(view_of(fitted), policy, {"missed_ends"})
+        build_refit.mend(view_of(fitted), policy, {"missed_ends"})
     again, _ = load_model(fitted.path("remedy/experience"))
     assert helpers.distance(after.params, again.params) == 0.0
     assert counter.count < sum(len(e.transitions) for e in played)  # the scorecard's
 
 
 @pytest.mark.slow
-def test_what_a_refit_weights_follows_the_faults(fitted):
+def test_what_a_refit_weights_follows_the_faults(fitted, monkeypatch):
     tok = load_model(fitted.path("experience"))[1]
     view = view_of(fitted)
-    plain, _ = remedy._examples(view, tok, {"wrong_states"})
-    weighted, _ = remedy._examples(view, tok, {"missed_ends"})
+    shares = []
+
+    def spy(*_, rare_event_share):
+        shares.append(rare_event_share)
+
+    monkeypatch.setattr(build_refit, "refit", spy)
+    monkeypatch.setattr(build_refit, "play_train_games", lambda *_: None)
+    for fault in ("wrong_states", "missed_ends"):
+        build_refit.mend(view, doubles.policy(), {fault})
+    assert shares == [fitted.config.pretrain.rare_event_share, build_refit.RARE_SHARE]
+    monkeypatch.undo()
+    plain, weighted = (
+        build_refit._examples(view, tok, "remedy", share)[0] for share in shares
+    )
     assert len(plain) == len(weighted)
 
     def largest(examples):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dreamgym.build import imitation
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
 from dreamgym.run.directory import Run
@@ -57,12 +58,12 @@ def corridor(
     run.mark("collect", {"deterministic": deterministic, "max_episode_steps": 14})
     run.mark("dream_check", numbers)
     initial = doubles.policy(action_tokens=6)
-    for name, value in (
-        ("load_policy", lambda *_: warm),
-        ("initial_policy", lambda *_: initial),
-        ("load_experience", lambda *_, **__: world(ReplayMemory())),
+    for module, name, value in (
+        (expert_iteration, "load_policy", lambda *_: warm),
+        (imitation, "initial_policy", lambda *_: initial),
+        (expert_iteration, "load_experience", lambda *_, **__: world(ReplayMemory())),
     ):
-        monkeypatch.setattr(expert_iteration, name, value)
+        monkeypatch.setattr(module, name, value)
     return run
 
 
@@ -94,12 +95,12 @@ def test_what_is_won_in_the_dream_is_imitated_and_pays(tmp_path, monkeypatch):
 def test_a_task_that_was_won_is_not_dreamed_again(tmp_path, monkeypatch):
     run, dreamed = corridor(tmp_path, monkeypatch), []
 
-    def record(run, experience, player, tasks, number):
+    def record(run, experience, player, tasks, *names):
         dreamed.append({t.id for t in tasks})
-        return wins(run, experience, player, tasks, number)
+        return wins(run, experience, player, tasks, *names)
 
-    wins = expert_iteration._dreamed_wins
-    monkeypatch.setattr(expert_iteration, "_dreamed_wins", record)
+    wins = expert_iteration.dreamed_wins
+    monkeypatch.setattr(expert_iteration, "dreamed_wins", record)
     first, last = expert_iteration.body(run)["dreamed_demonstrations"]
     assert not {t.id for t in SHOWN} & dreamed[0]
     assert len(dreamed[0] - dreamed[1]) == first > 0 == len(dreamed[1] - dreamed[0])

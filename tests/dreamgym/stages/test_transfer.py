@@ -75,10 +75,13 @@ def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
     assert "families lost: box" in numbers["note"]
 
 
-def test_a_dream_that_was_not_kept_counts_as_the_warm_start(run):
+def test_a_dream_that_was_not_kept_counts_as_the_policy_it_began_at(run):
     assert transfer._player(run, "dream") == "dream"
-    run.mark("train", {"kept": "warmstart"})
-    assert transfer._player(run, "dream") == "bc"
+    run.mark("train", {"kept": "expert_iteration"})
+    run.mark("expert_iteration", {"kept": "expert_iteration"})
+    assert transfer._player(run, "dream") == "expert_iteration"
+    run.mark("expert_iteration", {"kept": "warmstart"})
+    assert transfer._player(run, "dream") == transfer._player(run, "warmstart") == "bc"
 
 
 def test_without_dev_games_what_was_trained_is_kept(tmp_path):

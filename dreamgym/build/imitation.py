@@ -1,0 +1,101 @@
+"""Imitation of won episodes: what a policy wins in the dream, and the fit to it.
+
+tasks -> rollouts in the dream -> the shortest won episode of each task -> a fit from
+the initial policy
+"""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Sequence
+from zlib import crc32
+
+import jax
+import numpy as np
+
+from dreamgym.agent import early_experience as early
+from dreamgym.agent.demonstrations import shortened_wins
+from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import rollout
+from dreamgym.build.experience import uncertainty_gate
+from dreamgym.build.models import fit_model, initial_policy
+from dreamgym.build.step_limit import step_limit
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.run.directory import Run
+from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
+from worldmodel.experience.base import CachingExperienceModel
+
+SLOTS = 64
+"""Dreamed episodes that are played at a time."""
+
+
+def dreamed_wins(
+    run: Run,
+    experience: CachingExperienceModel,
+    policy: Policy,
+    tasks: Sequence[Task],
+    name: str,
+    folder: str = "",
+) -> list[Episode]:
+    """Return the shortest episode, without detours, of each task won in the dream.
+
+    `expert_iteration.tasks` of the tasks are drawn. What was dreamed under this name
+    before an interruption is not repeated: it is in checkpoints/NAME.jsonl.
+
+    Args:
+      name: names the rollouts, and seeds the draw and their noise.
+      folder: that of the experience model in the run.
+    """
+    path = run.path(f"checkpoints/{name}.jsonl")
+    if path.is_file():
+        return shortened_wins(read_episodes(path))
+    if not tasks:
+        return []
+    c, number = run.config.expert_iteration, crc32(name.encode())
+    order = np.random.default_rng((run.config.seed, number)).permutation(len(tasks))
+    drawn = [tasks[i] for i in order[: c.tasks].tolist()]
+    starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
+    dream = DreamVectorEnv(
+        experience,
+        SLOTS,
+        max_steps=step_limit(run),
+        uncertainty=uncertainty_gate(run, folder),
+    )
+    with run.progress_report(f"{name}, dreamed", len(starts), "episode") as report:
+        trajectories = rollout(
+            policy,
+            dream,
+            starts,
+            key=jax.random.fold_in(jax.random.key(run.config.seed + 17), number),
+            temperature=c.temperature,
+            source=name,
+            progress=lambda done, _: report(done, {}),
+        )
+    won = [t.episode for t in trajectories if t.error is None and t.episode.success]
+    print(
+        f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
+        f"{len({e.task.id for e in won})} of {len(drawn)} tasks",
+        file=sys.stderr,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_episodes(path, won)
+    return shortened_wins(won)
+
+
+def fit_demonstrations(
+    run: Run, demonstrations: Sequence[Episode], name: str
+) -> Policy:
+    """Return the initial policy fitted to these demonstrations, under a name.
+
+    Nothing is held out: what stops the fit is that it reads each example only
+    `expert_iteration.epochs` times.
+    """
+    policy, fit = initial_policy(run), run.config.bc.fit
+    examples = early.bc_examples(policy, demonstrations)
+    tokens = sum(len(e.ids) for e in examples) * run.config.expert_iteration.epochs
+    steps = math.ceil(tokens / (fit.batch_rows * fit.row_tokens))
+    fit = dataclasses.replace(fit, steps=steps, eval_every=steps)
+    draws = early.draws(policy, fit, examples)
+    if draws > 1:
+        examples = early.bc_examples(policy, demonstrations, draws=draws)
+    return policy.replace(fit_model(run, name, policy.model, examples, fit, ()))
