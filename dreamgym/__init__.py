@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dreamgym.gymnasium_ids import register_on_import
+
 if TYPE_CHECKING:
     from dreamgym.commands.quickstart import quickstart
     from dreamgym.config.presets import PRESETS, preset
@@ -35,6 +37,8 @@ _PUBLIC = {
     "quickstart": "dreamgym.commands.quickstart",
     "tool": "dreamgym.envs.tools",
 }
+
+register_on_import()
 
 
 def __getattr__(name: str) -> Any:

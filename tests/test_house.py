@@ -32,7 +32,8 @@ CONFIG = {"dreamgym.config"} | TRAINING | EVALUATION
 RUN = {"dreamgym.run"} | CONFIG
 BUILD = {"dreamgym.build"} | RUN
 STAGES = {"dreamgym.stages"} | BUILD
-COMMANDS = {"dreamgym.commands"} | STAGES
+SERVING = {"dreamgym.serving"} | BUILD
+COMMANDS = {"dreamgym.commands"} | STAGES | SERVING
 ALLOWED = {
     "worldmodel.data": DATA,
     "worldmodel.text": TEXT,
@@ -56,12 +57,20 @@ ALLOWED = {
     "dreamgym.run": RUN,  # a run directory, whatever is computed in it
     "dreamgym.build": BUILD,  # settings to parts: the composition root
     "dreamgym.stages": STAGES,
+    "dreamgym.serving": SERVING,  # a dream for those outside
     "dreamgym.commands": COMMANDS,
     "dreamgym.fetch": BACKBONE,
+    "dreamgym.gymnasium_ids": set(),  # it is imported with the package
     "dreamgym.cli": {"dreamgym.cli", "dreamgym.fetch"} | COMMANDS,
     "dreamgym.__main__": {"dreamgym.cli"},
     # It names what is public.
-    "dreamgym": {"dreamgym.envs", "dreamgym.config", "dreamgym.commands"} | DATA,
+    "dreamgym": {
+        "dreamgym.gymnasium_ids",
+        "dreamgym.envs",
+        "dreamgym.config",
+        "dreamgym.commands",
+    }
+    | DATA,
 }
 LONGER = {  # loops may reach 120 lines
     "dreamgym/training/loop.py:train",

@@ -16,6 +16,7 @@ from dreamgym.cli import (
     estimate,
     reward,
     runs,
+    serving,
     settings,
     studies,
 )
@@ -45,6 +46,8 @@ examples:
   dreamgym estimate --preset small                 time, memory, disk: before it runs
   dreamgym quickstart --track wandb                metrics there too (or tensorboard)
   dreamgym compare runs/a runs/b                   runs side by side, and their plot
+  dreamgym play runs/a                             play its dream yourself
+  dreamgym serve runs/a                            its dream, for other trainers
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong
@@ -97,6 +100,7 @@ def _parser() -> _Parser:
     for group in (
         runs,
         studies,
+        serving,
         environment,
         estimate,
         settings,

@@ -9,13 +9,17 @@ from typing import Any
 
 from dreamgym.build import chat as run_chat
 from dreamgym.build.experience import load_experience, remedy_folder
-from dreamgym.commands.show import recall_from, run_readable_states
+from dreamgym.commands.show import run_readable_states
 from dreamgym.config import presets
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import ServerConfig
 from dreamgym.evaluation import run_page
 from dreamgym.evaluation.curves import read_curves
-from dreamgym.evaluation.episode_comparison import compare_episode, episode_view
+from dreamgym.evaluation.episode_comparison import (
+    compare_episode,
+    episode_view,
+    recall_from,
+)
 from dreamgym.run.directory import VERSION, Run, RunError
 from dreamgym.stages.table import STAGES
 from worldmodel.chat.cache import CacheError

@@ -13,17 +13,15 @@ from dreamgym.envs import registry
 from dreamgym.evaluation import page
 from dreamgym.evaluation.episode_comparison import (
     LEGEND,
-    Recall,
     compare_episode,
     compare_step,
     episode_view,
+    recall_from,
 )
 from dreamgym.evaluation.episode_text import print_episode
 from dreamgym.evaluation.state_text import ReadableState, readable_states
 from dreamgym.run.directory import Run, RunError
-from worldmodel.data.records import Episode, Transition
-from worldmodel.experience.base import Query
-from worldmodel.memory import ReplayMemory
+from worldmodel.data.records import Episode
 
 
 def show(
@@ -96,17 +94,6 @@ def _step_number(episode: Episode, step: int | None) -> int:
         if t.next_state != t.state and not t.reveals and not t.invalid:
             return number
     return 1
-
-
-def recall_from(memory: ReplayMemory, count: int) -> Recall:
-    """Return how `count` demonstrations are recalled, the most similar first."""
-
-    def recall(query: Query) -> list[tuple[float, Transition]]:
-        row = (query.task.id, query.state, query.action)
-        (neighbors,) = memory.nearest([row], count)
-        return neighbors[::-1]
-
-    return recall
 
 
 def run_readable_states(run: Run) -> ReadableState:

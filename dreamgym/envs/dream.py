@@ -8,7 +8,7 @@ interfaces of real environments.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dreamgym.envs.base import LOW_CONFIDENCE, Step, TextEnv
 from dreamgym.envs.vector import Snapshot, VectorEnv
@@ -36,6 +36,13 @@ class UncertaintyGate:
                 "threshold must be in [0, 1] and penalty >= 0, got "
                 f"{self.threshold} and {self.penalty}"
             )
+
+
+class Exchange(NamedTuple):
+    """A query, and what the experience model answered."""
+
+    query: Query
+    answer: Prediction
 
 
 class DreamVectorEnv(VectorEnv):
@@ -66,6 +73,8 @@ class DreamVectorEnv(VectorEnv):
         self._past: list[tuple[str, ...]] = [()] * size
         self._running = [False] * size
         self.transitions = 0
+        self.exchanges: list[Exchange | None] = [None] * size
+        """What the model was asked in the last step of each slot, and its answer."""
 
     def reset(self, *, options: dict[str, Any]) -> list[State | None]:
         """See VectorEnv.
@@ -121,6 +130,7 @@ class DreamVectorEnv(VectorEnv):
         ):
             self._past[i] = (*self._past[i], query.action)
             self.transitions += 1
+            self.exchanges[i] = Exchange(query, answer)
             out[i] = step = self._step(query, answer, len(self._past[i]))
             self._states[i] = step.state
             self._running[i] = not (step.terminated or step.truncated)
@@ -154,19 +164,35 @@ class DreamVectorEnv(VectorEnv):
 
 
 class DreamEnv(TextEnv):
-    """The dream of a single episode: a gymnasium.Env over the given tasks."""
+    """The dream of a single episode: a gymnasium.Env over the given tasks.
+
+    `info` of a step also holds the model's `reasoning`, and its `confidence` where the
+    model knows one.
+    """
 
     deterministic = True
 
     def __init__(
-        self, model: ExperienceModel, tasks: Sequence[Task], *, max_steps: int
+        self,
+        model: ExperienceModel,
+        tasks: Sequence[Task],
+        *,
+        max_steps: int,
+        uncertainty: UncertaintyGate | None = None,
     ):
         super().__init__()
         if not tasks:
             raise ValueError("a dream needs at least one task with an initial state")
-        self._all, self._max_steps = list(tasks), max_steps
-        self._batch = DreamVectorEnv(model, 1, max_steps=max_steps)
+        self._all, self.max_episode_steps = list(tasks), max_steps
+        self._uncertainty = uncertainty
+        self._batch = DreamVectorEnv(
+            model, 1, max_steps=max_steps, uncertainty=uncertainty
+        )
         self._open = False
+        self.exchange: Exchange | None = None
+        """What the model was asked in the last step, and its answer."""
+        self.error: str | None = None
+        """Why the last step broke the episode off, if it did."""
 
     def fork(self) -> "DreamEnv":
         """Return another dream of the same model that continues from this moment.
@@ -174,7 +200,12 @@ class DreamEnv(TextEnv):
         Raises:
           ValueError: no episode runs.
         """
-        other = DreamEnv(self._batch.model, self._all, max_steps=self._max_steps)
+        other = DreamEnv(
+            self._batch.model,
+            self._all,
+            max_steps=self.max_episode_steps,
+            uncertainty=self._uncertainty,
+        )
         other._batch.restore(0, self._batch.snapshot(0))
         other._open = True
         return other
@@ -182,15 +213,23 @@ class DreamEnv(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start `options["task"]`, or a task drawn by `seed`."""
+        """Start `options["task"]`, or a task drawn by `seed`.
+
+        The task is a Task, or the id of one of the dream's tasks.
+
+        Raises:
+          ValueError: the dream has no task of this id.
+        """
         super().reset(seed=seed)
         task = (options or {}).get("task")
         if task is None:
             task = self._all[int(self.np_random.integers(len(self._all)))]
+        elif isinstance(task, str):
+            task = task_by_id(self._all, task)
         (state,) = self._batch.reset(options={"tasks": [task]})
         assert state is not None
-        self._open = True
-        return "\n".join(state), {"instruction": task.instruction, "success": False}
+        self._open, self.exchange, self.error = True, None, None
+        return "\n".join(state), first_info(task)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one dreamed step; raises RuntimeError if no episode runs."""
@@ -199,15 +238,57 @@ class DreamEnv(TextEnv):
         (step,) = self._batch.step([action])
         assert step is not None
         self._open = not (step.terminated or step.truncated)
-        info = {
-            "rewards": step.rewards,
-            "success": step.success,
-            "error": step.error,
-            "invalid": step.invalid,
-        }
+        self.exchange, self.error = self._batch.exchanges[0], step.error
         reward = float(sum(step.rewards.values()))
+        info = step_info(step, self.exchange)
         return "\n".join(step.state), reward, step.terminated, step.truncated, info
 
     def tasks(self, split: str) -> list[Task]:
         """Return those of the given tasks that are of a split."""
         return [t for t in self._all if t.split == split]
+
+
+def task_by_id(tasks: Sequence[Task], name: str) -> Task:
+    """Return the task of this id.
+
+    Raises:
+      ValueError: there is none; the message lists some that there are.
+    """
+    for task in tasks:
+        if task.id == name:
+            return task
+    some = [t.id for t in tasks[:5]]
+    raise ValueError(f"no task {name!r} in this dream; it has {len(tasks)}: {some} ...")
+
+
+def first_info(task: Task) -> dict[str, Any]:
+    """Return the `info` with which an episode of a dream begins."""
+    return {
+        "instruction": task.instruction,
+        "task": task.id,
+        "split": task.split,
+        "success": False,
+    }
+
+
+def step_info(step: Step, exchange: Exchange | None) -> dict[str, Any]:
+    """Return the `info` of a dreamed step: its outcome, and what the model thought.
+
+    A confidence that the model does not know is left out.
+    """
+    info: dict[str, Any] = {
+        "rewards": step.rewards,
+        "success": step.success,
+        "error": step.error,
+        "invalid": step.invalid,
+    }
+    return info | thoughts(exchange)
+
+
+def thoughts(exchange: Exchange | None) -> dict[str, Any]:
+    """Return the `reasoning` of an answer, and its `confidence` where it has one."""
+    if exchange is None:
+        return {}
+    reasoning, confidence = exchange.answer.reasoning, exchange.answer.confidence
+    sure = {} if math.isnan(confidence) else {"confidence": float(confidence)}
+    return {"reasoning": reasoning} | sure

@@ -1,4 +1,4 @@
-"""Environments by name: a registered id, "module:Class", or "gymnasium:ID".
+"""Environments by name: a registered id, "module:Class", "gymnasium:ID", or a URL.
 
 A module is imported when its environment is made: environments of an optional extra
 cost nothing where they are not used.
@@ -17,21 +17,28 @@ ENVIRONMENTS = {
     "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
 }
 
+SCHEMES = ("http://", "https://", "ws://", "wss://")
+"""How the name of an environment begins that is an OpenEnv server."""
+
 
 def parse_spec(spec: str) -> type[gymnasium.Env]:
-    """Return the class of a registered id, of "module:Class" or of "gymnasium:ID".
+    """Return the class of an id, "module:Class", "gymnasium:ID" or "http://HOST:PORT".
 
     Raises:
       ValueError: the name is neither; the message lists the registered ids.
     """
     if spec.startswith(gymnasium_text.PREFIX):
         return gymnasium_text.adapter(spec)
+    if spec.startswith(SCHEMES):
+        from dreamgym.envs.remote.env import remote_class
+
+        return remote_class(spec)
     target = ENVIRONMENTS.get(spec, spec)
     module, _, name = target.partition(":")
     if not name:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
-            'or "module:Class" or "gymnasium:ID"'
+            'or "module:Class" or "gymnasium:ID" or the URL of an OpenEnv server'
         )
     try:
         return getattr(importlib.import_module(module), name)

@@ -12,6 +12,7 @@ from dreamgym.evaluation.printable import printable
 from dreamgym.evaluation.state_text import ReadableState
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.experience.base import ExperienceModel, Prediction, Query
+from worldmodel.memory import ReplayMemory
 from worldmodel.text.prompts import outcome_of
 
 OUTCOMES = {
@@ -59,6 +60,17 @@ LEGEND = (
 
 Recall = Callable[[Query], Sequence[tuple[float, Transition]]]
 """A query to what is retrieved for it with its similarity, the most similar first."""
+
+
+def recall_from(memory: ReplayMemory, count: int) -> Recall:
+    """Return how `count` demonstrations are recalled, the most similar first."""
+
+    def recall(query: Query) -> list[tuple[float, Transition]]:
+        row = (query.task.id, query.state, query.action)
+        (neighbors,) = memory.nearest([row], count)
+        return neighbors[::-1]
+
+    return recall
 
 
 class ComparedStep(NamedTuple):
@@ -178,7 +190,7 @@ def _step_view(step: ComparedStep, number: int, read: ReadableState) -> dict[str
         "reasoning": printable(answer.reasoning),
         "confidence": None if math.isnan(answer.confidence) else answer.confidence,
         "error": None if answer.error is None else printable(answer.error),
-        "recalled": [_recalled_view(score, t, read) for score, t in step.recalled],
+        "recalled": [recalled_view(score, t, read) for score, t in step.recalled],
     }
     return view
 
@@ -195,8 +207,8 @@ def _marked(lines: Sequence[str], others: Sequence[str]) -> list[list[Any]]:
     return out
 
 
-def _recalled_view(score: float, t: Transition, read: ReadableState) -> dict[str, Any]:
-    """A recalled transition: its similarity, action, new lines, reward and end."""
+def recalled_view(score: float, t: Transition, read: ReadableState) -> dict[str, Any]:
+    """Return a recalled transition: similarity, action, new lines, reward and end."""
     before = read(t.state)
     new = [line for line in read(t.next_state) if line not in before]
     return {

@@ -156,6 +156,14 @@ class CachingExperienceModel(ExperienceModel):
         self.memory.add(task_ids, transitions)
         self._answers.clear()
 
+    def trim_cache(self, limit: int) -> None:
+        """Clear the cache where it holds more answers than this.
+
+        Only time is lost: the same query has the same answer again.
+        """
+        if len(self._answers) > limit:
+            self._answers.clear()
+
     def neighbor_similarity(self, queries: Sequence[Query]) -> list[float]:
         """Return the similarity of the nearest transition of another task, or 0."""
         keys = [(q.task.id, q.state, q.action) for q in queries]

@@ -1,0 +1,1 @@
+"""A dream for programs and people outside: Gymnasium ids, an OpenEnv server, play."""
