@@ -48,10 +48,10 @@ class Player:
             task = self._world.task(split, seed=seed, index=options.index)
         except ValueError as error:
             raise Refused("VALIDATION_ERROR", "no_such_task", str(error)) from None
-        result = self._guarded(lambda env: base.begin(env, task))
-        self._task, lines = result
+        task, lines = self._guarded(lambda env: base.begin(env, task))
+        self._task = task
         self._options, self._seed, self._return = options, seed, 0.0
-        name = options.episode_id or f"{self._task.id}-{secrets.token_hex(4)}"
+        name = options.episode_id or f"{task.id}-{secrets.token_hex(4)}"
         self.state = State(episode_id=name, step_count=0, running=True)
         metadata: dict[str, Any] = {"seed": seed}
         if options.seed is None and options.index is None:

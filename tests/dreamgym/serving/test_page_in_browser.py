@@ -71,7 +71,7 @@ class Browser:
                 return answer["result"]["result"].get("value")
 
     def text(self, name):
-        return self.run(f"document.getElementById({name!r}).textContent")
+        return self.run(f"document.getElementById({name!r})?.textContent ?? ''")
 
     def close(self):
         self._context.__exit__(None, None, None)
