@@ -33,6 +33,7 @@ examples:
   dreamgym quickstart --preset tiny --run-dir runs/t   every stage in under 90 s
   dreamgym quickstart --episodes mine.jsonl        your episodes, no environment
   dreamgym quickstart --env my_module:MyEnv        your environment
+  dreamgym quickstart --env http://127.0.0.1:8000  ... behind an OpenEnv server
   dreamgym collect --run-dir runs/a                one stage; the next: pretrain,
                                                    warmstart, train, ...
   dreamgym train --run-dir runs/a --name second --set train.update.learning_rate=1e-4

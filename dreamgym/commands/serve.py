@@ -1,6 +1,7 @@
 """Serves the dream of a run, or a real environment, until it is asked to stop."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from dreamgym.build.chat import experience_session
 from dreamgym.run.directory import Run, RunError
 from dreamgym.serving.app import ServingConfig
-from dreamgym.serving.batching import BatchedExperienceModel
+from dreamgym.serving.batching import MAX_BATCH, BatchedExperienceModel
 from dreamgym.serving.dream import Dream, load_dream
 from dreamgym.serving.observability import Metrics, log_event
 from dreamgym.serving.server import GracefulServer
@@ -85,7 +86,12 @@ def open_dream(dream: Dream, metrics: Metrics) -> Iterator[World]:
 
 
 def warm_up(dream: Dream) -> None:
-    """Ask the model once, so that no client waits until it is compiled."""
-    task = dream.tasks[0]
+    """Ask the model one question, then many: no client waits until it is compiled."""
     log_event("model_warms_up", model_version=dream.version)
-    dream.model.predict([Query(task, (), task.initial_state, "look")])
+    tasks = itertools.islice(itertools.cycle(dream.tasks), MAX_BATCH)
+    queries = [
+        Query(task, (), task.initial_state, f"look {number}")
+        for number, task in enumerate(tasks)
+    ]
+    dream.model.predict(queries[:1])
+    dream.model.predict(queries)

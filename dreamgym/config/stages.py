@@ -27,8 +27,8 @@ class EnvConfig:
     """The real environment."""
 
     id: str = "textworld"
-    """A registered id, "module:Class", "gymnasium:ID", or "" where only episodes are at
-    hand."""
+    """A registered id, "module:Class", "gymnasium:ID", the URL of an OpenEnv server, or
+    "" where only episodes are at hand."""
     max_episode_steps: int = 0
     """Steps after which an episode is truncated, real or dreamed; 0: what the
     environment declares or the expert's plans need (dreamgym.envs.limits)."""

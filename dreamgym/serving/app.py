@@ -220,7 +220,9 @@ async def _serve_socket(
         reason = await _converse(socket, session, table, metrics, config)
     except (ws.WebSocketDisconnect, RuntimeError, OSError) as error:
         # Starlette raises a RuntimeError for messages to a socket that is closed.
-        reason = "client_gone"
+        # Those that say goodbye do it by a close of WebSocket itself, too.
+        said_so = getattr(error, "code", 0) in (NORMAL, GOING_AWAY)
+        reason = "close" if said_so else "client_gone"
         if not isinstance(error, ws.WebSocketDisconnect):
             log_event("socket_error", session=session.id, error=str(error)[:200])
     finally:
