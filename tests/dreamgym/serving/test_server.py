@@ -38,7 +38,7 @@ class Slow(doubles.RuleModel):
         return super().predict(queries)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server():
     with running_dream() as running_server:
         yield running_server
@@ -399,7 +399,7 @@ def test_others_than_this_machine_need_a_token():
 
 def test_limits_are_checked():
     for bad in ({"max_sessions": 0}, {"idle_seconds": 0.0}, {"grace_seconds": -1.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(bad))} must be|>= 0"):
+        with pytest.raises(ValueError, match=f"{next(iter(bad))}.* >"):
             ServingConfig(**bad)
 
 
