@@ -15,6 +15,7 @@ from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run
 from dreamgym.stages import collect
 from tests import chat_server
+from tests.dreamgym.serving.runs import fitted_run
 from worldmodel.backbone.model import create
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import read_episodes
@@ -54,6 +55,26 @@ def test_sampling_is_measured():
         assert 0 < row["of matrix"] < 2
         assert row["ratio"] > 0
     assert [r["ratio"] for r in rows if r["engine"] == "dreamgym"] == [1.0, 1.0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("fastapi") is None, reason="the extra serve is not there"
+)
+def test_serving_is_measured(tmp_path):
+    root = fitted_run(tmp_path / "a").root
+    command = [sys.executable, SCRIPTS / "bench_serving.py", root, "--json"]
+    done = subprocess.run(
+        [*command, "--sessions", "4", "--steps", "3", "--rounds", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["sessions"] == 4
+    assert result["ratio"] > 0
 
 
 @pytest.mark.slow

@@ -24,9 +24,11 @@ from worldmodel.experience.base import (
 MAX_BATCH = 64
 """Queries of one call, at most: as many as the sampler computes side by side."""
 
-LINGER_SECONDS = 0.003
-"""How long a batch waits for further queries once it has one: clients that play in step
-send theirs within some milliseconds, and a call costs the same for 1 and for 16."""
+LINGER_SECONDS, LINGER_SHARE = 0.003, 0.1
+"""How long a batch waits for further queries once it has one, at most: some
+milliseconds, or this share of what the last call took. It waits for no more queries
+than those of the last call and those that came during it: a single session never waits,
+and sessions that play side by side fall into step."""
 
 CACHED_ANSWERS = 20_000
 """Answers that the model keeps; beyond them its cache is cleared."""
@@ -47,18 +49,16 @@ class BatchedExperienceModel(ExperienceModel):
         model: ExperienceModel,
         *,
         max_batch: int = MAX_BATCH,
-        linger: float = LINGER_SECONDS,
         on_batch: Callable[[int, float], None] = lambda *_: None,
     ):
         """Start the thread that asks the model.
 
         Args:
           max_batch: queries of one call, at most.
-          linger: seconds that a batch waits for more queries.
           on_batch: called with the size of each batch and the seconds it took.
         """
-        self._model, self._max_batch, self._linger = model, max_batch, linger
-        self._on_batch = on_batch
+        self._model, self._max_batch, self._on_batch = model, max_batch, on_batch
+        self._expected, self._last_seconds = 1, 0.0
         self._waiting: list[_Request] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -102,8 +102,10 @@ class BatchedExperienceModel(ExperienceModel):
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
-            deadline = time.monotonic() + self._linger
-            while len(self._waiting) < self._max_batch and not self._closed:
+            linger = max(LINGER_SECONDS, LINGER_SHARE * self._last_seconds)
+            deadline = time.monotonic() + linger
+            target = min(self._expected, self._max_batch)
+            while len(self._waiting) < target and not self._closed:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
@@ -122,8 +124,11 @@ class BatchedExperienceModel(ExperienceModel):
                 for request in batch:
                     request.answer.set_exception(error)
                 continue
+            self._last_seconds = time.monotonic() - start
+            with self._changed:
+                self._expected = len(batch) + len(self._waiting)
             for request, answer in zip(batch, answers, strict=True):
                 request.answer.set_result(answer)
-            self._on_batch(len(batch), time.monotonic() - start)
+            self._on_batch(len(batch), self._last_seconds)
             if isinstance(self._model, CachingExperienceModel):
                 self._model.trim_cache(CACHED_ANSWERS)
