@@ -48,7 +48,8 @@ class Player:
             task = self._world.task(split, seed=seed, index=options.index)
         except ValueError as error:
             raise Refused("VALIDATION_ERROR", "no_such_task", str(error)) from None
-        task, lines = self._guarded(lambda env: base.begin(env, task))
+        draws = seed % MAX_DRAWN_SEED  # some environments take 31 bits
+        task, lines = self._guarded(lambda env: base.begin(env, task, draws))
         self._task = task
         self._options, self._seed, self._return = options, seed, 0.0
         name = options.episode_id or f"{task.id}-{secrets.token_hex(4)}"

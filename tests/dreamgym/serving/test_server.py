@@ -430,6 +430,28 @@ def test_an_environment_without_tasks_is_served_by_seeds_of_its_splits():
         assert one["observation"]["text"] == again["observation"]["text"]
 
 
+class Lots(doubles.Corridor):
+    """Says a number that it draws, at each step."""
+
+    def step(self, action):
+        text, *rest = super().step(action)
+        return f"{text}\nlot {self.np_random.integers(10**6)}", *rest
+
+
+def test_equal_seeds_give_equal_lots(monkeypatch):
+    monkeypatch.setattr(doubles, "Lots", Lots, raising=False)
+
+    def lots(url, **data):
+        with Client(url) as client:
+            answers = client.episode(["fly", "fly", "fly"], **data)
+        return [a["observation"]["text"] for a in answers[1:]]
+
+    with running(real_world("tests.doubles:Lots")) as server:
+        first = lots(server.url, seed=5, index=2)
+        assert lots(server.url, seed=5, index=2) == first
+        assert lots(server.url, seed=6, index=2) != first
+
+
 class Fragile(doubles.Corridor):
     """Breaks at `crash`."""
 

@@ -294,6 +294,7 @@ def test_episodes_of_a_remote_environment_are_collected_and_played():
             ),
             source="random",
             max_steps=6,
+            seed=0,
             progress=lambda *_: None,
         )
         env.close()
