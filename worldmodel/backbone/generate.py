@@ -15,11 +15,22 @@ from jaxtyping import Array
 
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
-from worldmodel.backbone.streams import SampledTokens, Streams, bucket
+from worldmodel.backbone.streams import (
+    PROMPT_BUCKET,
+    SampledTokens,
+    Streams,
+    bucket,
+)
 
 BATCHES = (16, 64)
 SMALL_MODEL = 700_000
 """Parameters up to which a CPU samples few streams a core (_plan)."""
+SMALL_BATCH = 8
+"""Streams a core of such a model."""
+LEAST_ROOM = 2 * PROMPT_BUCKET
+"""Columns for prompts, at least: each capacity compiles programs of its own, and only
+the first steps of episodes have shorter ones throughout. Prefills are not padded to it.
+"""
 
 
 def generate(
@@ -33,8 +44,9 @@ def generate(
 ) -> list[SampledTokens]:
     """Return one Sampled (B = 1) a prompt, in a handful of compiled shapes.
 
-    `keys` has one PRNG key a prompt, `banned` one row a prompt (Streams.sample). Where
-    there are more prompts than streams, a stream that ends takes the next prompt.
+    `keys` has one PRNG key a prompt, or more than these, `banned` one row a prompt
+    (Streams.sample). Where there are more prompts than streams, a stream that ends
+    takes the next prompt.
     """
     if not prompts:
         return []
@@ -43,7 +55,7 @@ def generate(
     for i, prompt in enumerate(prompts):
         equal.setdefault(tuple(prompt), []).append(i)
     order = [equal[prompt] for prompt in sorted(equal, key=len)]
-    longest = bucket(max(map(len, equal)))
+    longest = max(bucket(max(map(len, equal))), LEAST_ROOM)
     out: list[SampledTokens | None] = [None] * len(prompts)
 
     def work(share: Sequence[list[int]]) -> None:
@@ -64,14 +76,15 @@ def _plan(model: Model, prompts: int) -> tuple[int, int]:
     """Return the number of streams of a batch, and of batches sampled side by side.
 
     On a CPU the caches of a few streams of a small model stay in the processor's own
-    cache, and one core is enough for their products: 16 streams a core take 0.5 to 0.7
-    of the time of 64 on all cores (docs/LOG.md, 2026-11-23).
+    cache, and one core is enough for their products (docs/LOG.md, 2026-11-23). A batch
+    costs the same however few of its streams are used: most passes of a dream have 4 to
+    30 prompts, and two malformed replies of one step should not cost 16.
     """
     if jax.default_backend() == "cpu" and model.mesh is None:
         size = sum(x.size for x in jax.tree.leaves(model.params))
         if size <= SMALL_MODEL:
-            batch = BATCHES[0]
-            return batch, min(os.cpu_count() or 1, -(-prompts // batch))
+            workers = min(os.cpu_count() or 1, -(-prompts // SMALL_BATCH))
+            return SMALL_BATCH, workers
     return next((b for b in BATCHES if prompts <= b), BATCHES[-1]), 1
 
 

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from worldmodel import completion
 from worldmodel.backbone.generate import BATCHES, generate
 from worldmodel.backbone.model import Model
-from worldmodel.backbone.streams import SampledTokens, bucket
+from worldmodel.backbone.streams import SAMPLE_BUCKET, SampledTokens, bucket
 from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import State, Task, Transition
 from worldmodel.experience.base import (
@@ -339,7 +338,10 @@ class LocalExperienceModel(CachingExperienceModel):
             for i in fits
             for q in (queries[i],)
         ]
-        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        # More keys than rows, so that few shapes are compiled.
+        padded = np.zeros(bucket(len(fits), SAMPLE_BUCKET), np.uint32)
+        padded[: len(fits)] = seeds
+        keys = jax.vmap(jax.random.key)(padded)
         banned = np.stack([tok.unused_line_mask(len(queries[i].state)) for i in fits])
         for name in ("same", "swap"):
             banned[:, tok.control(name)] = ~np.array([may_refer[i] for i in fits])

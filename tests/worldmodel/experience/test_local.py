@@ -93,6 +93,23 @@ def test_the_noise_leaves_history_out_but_the_context_does_not(
     assert contexts[0] != contexts[1]
 
 
+def test_few_shapes_of_keys_are_compiled(tok, text_model, monkeypatch):
+    # A program for each number of questions, all in all seconds of a quickstart.
+    sizes = []
+
+    def spy(model, contexts, grammar, keys, **settings):
+        sizes.append(len(keys))
+        return real_generate(model, contexts, grammar, keys, **settings)
+
+    real_generate = local.generate
+    monkeypatch.setattr(local, "generate", spy)
+    once = dataclasses.replace(SHAPE, retries=0)
+    for count in (1, 4, 9):
+        model = others(tok, text_model, once)
+        assert len(model.predict([ask(f"press {i}") for i in range(count)])) == count
+    assert sizes == [16, 16, 16]
+
+
 def test_equal_questions_are_computed_once(tok, text_model):
     model = others(tok, text_model)
     got = model.predict([ask(), ask("pull door"), ask()])
@@ -225,7 +242,7 @@ def replies_by_attempt(tok, monkeypatch, queries, reply):
     passes = []
 
     def generate(model, contexts, grammar, keys, *, banned, **settings):
-        seeds = jax.random.key_data(keys)[:, -1].tolist()
+        seeds = jax.random.key_data(keys)[: len(contexts), -1].tolist()
         moves = (~banned[:, tok.control("same")]).tolist()
         rows = [(*numbers[s], m) for s, m in zip(seeds, moves, strict=True)]
         passes.append(rows)
