@@ -129,6 +129,13 @@ def games_of(env: gymnasium.Env, name: str, split: str, count: int) -> list[Task
     return tasks
 
 
+def recorded_episodes(path: Path) -> list[Episode]:
+    """Return the episodes that a stage wrote; none if the file is missing or empty."""
+    if not path.is_file() or not path.stat().st_size:
+        return []
+    return read_episodes(path)
+
+
 def read(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return (train, dev) episodes of the run, with its reasoning traces if any."""
     both = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dreamgym.build.chat import run_client
-from dreamgym.build.episodes import read
+from dreamgym.build.episodes import read, recorded_episodes
 from dreamgym.build.models import initial_model
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.backbone.weights import load_model
-from worldmodel.data.records import Episode, read_episodes
+from worldmodel.data.records import Episode
 from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.config import ExperienceConfig
@@ -73,8 +73,7 @@ def remedy_folder(run: Run) -> str:
 
 def refit_episodes(run: Run, folder: str) -> list[Episode]:
     """Return the real episodes of a policy that a folder's model was fitted to."""
-    path = run.path(f"{folder}/episodes.jsonl")
-    played = read_episodes(path) if path.is_file() else []
+    played = recorded_episodes(run.path(f"{folder}/episodes.jsonl"))
     enabled = run.config.experience.reasoning
     scored = [e for e in played if e.success is not None]
     return [reasoning.set_rule_traces(e, enabled=enabled) for e in scored]

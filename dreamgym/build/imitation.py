@@ -8,7 +8,6 @@ import dataclasses
 import math
 import sys
 from collections.abc import Sequence
-from zlib import crc32
 
 import jax
 import numpy as np
@@ -17,12 +16,14 @@ from dreamgym.agent import early_experience as early
 from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
+from dreamgym.build.episodes import recorded_episodes
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import fit_model, initial_policy
 from dreamgym.build.step_limit import step_limit
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
-from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Episode, Task, write_episodes
 from worldmodel.experience.base import CachingExperienceModel
 
 SLOTS = 64
@@ -48,11 +49,11 @@ def dreamed_wins(
     """
     path = run.path(f"checkpoints/{name}.jsonl")
     if path.is_file():
-        return shortened_wins(read_episodes(path))
+        return shortened_wins(recorded_episodes(path))
     if not tasks:
         return []
-    c, number = run.config.expert_iteration, crc32(name.encode())
-    order = np.random.default_rng((run.config.seed, number)).permutation(len(tasks))
+    c, seed = run.config.expert_iteration, content_seed(run.config.seed, name)
+    order = np.random.default_rng(seed).permutation(len(tasks))
     drawn = [tasks[i] for i in order[: c.tasks].tolist()]
     starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
     dream = DreamVectorEnv(
@@ -66,7 +67,7 @@ def dreamed_wins(
             policy,
             dream,
             starts,
-            key=jax.random.fold_in(jax.random.key(run.config.seed + 17), number),
+            key=jax.random.key(seed),
             temperature=c.temperature,
             source=name,
             progress=lambda done, _: report(done, {}),

@@ -19,7 +19,7 @@ import numpy as np
 from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.policy import Policy
 from dreamgym.build.environments import dreamable_tasks, real_envs, training_tasks
-from dreamgym.build.episodes import imitated_episodes, read
+from dreamgym.build.episodes import imitated_episodes, read, recorded_episodes
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
 from dreamgym.build.refit import can_refit, refit
@@ -27,7 +27,7 @@ from dreamgym.build.step_limit import step_limit
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.records import Episode, Task, read_episodes, write_episodes
+from worldmodel.data.records import Episode, Task, write_episodes
 
 
 def iterate(
@@ -49,7 +49,9 @@ def iterate(
         run, [e.task for e in read(run)[0]], c.expert_iteration.fresh_tasks
     )
     collected = imitated_episodes(run)
-    dreamed = _dreamed_before(run) if dreams else []
+    dreamed: list[Episode] = []
+    if dreams:  # the control must not see it
+        dreamed = recorded_episodes(run.path("expert_iteration.jsonl"))
     played: list[Episode] = []
     rows: list[dict[str, Any]] = []
     model_folder = remedy_folder(run) if dreams else ""
@@ -96,12 +98,6 @@ def _unsolved(tasks: Sequence[Task], won: Sequence[Episode]) -> list[Task]:
     return [t for t in tasks if t.id not in solved]
 
 
-def _dreamed_before(run: Run) -> list[Episode]:
-    """Return what expert iteration in the dream won before any fine-tuning."""
-    path = run.path("expert_iteration.jsonl")
-    return read_episodes(path) if path.is_file() else []
-
-
 def _play(
     run: Run,
     folder: str,
@@ -117,7 +113,7 @@ def _play(
     """
     path = run.path(f"{folder}/episodes.jsonl")
     if path.is_file():
-        return read_episodes(path)
+        return recorded_episodes(path)
     seed = content_seed(run.config.seed, folder)
     order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
     played, limit = list(before), step_limit(run)

@@ -6,12 +6,13 @@ import functools
 import pytest
 
 from dreamgym.build import imitation, real_iteration
+from dreamgym.build.episodes import recorded_episodes
 from dreamgym.build.real_iteration import iterate
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
 from dreamgym.run.directory import Run
 from tests import doubles
-from worldmodel.data.records import read_episodes, write_episodes
+from worldmodel.data.records import write_episodes
 from worldmodel.fitting.config import FitConfig, OptimizerConfig
 from worldmodel.memory import ReplayMemory
 
@@ -86,7 +87,7 @@ def warm():
 
 
 def played(run, name, number):
-    return read_episodes(run.path(f"{name}/round-{number}/episodes.jsonl"))
+    return recorded_episodes(run.path(f"{name}/round-{number}/episodes.jsonl"))
 
 
 def ids(episodes):
@@ -171,6 +172,15 @@ def test_no_more_real_steps_are_taken_than_it_may(run, steps, rounds):
     assert counter.count <= steps
     # What is left would not pay for an episode as long as they may be.
     assert counter.count > steps - 2 * LIMIT or steps < LIMIT
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_nothing_may_have_been_won_or_played_before(run):
+    write_episodes(run.path("expert_iteration.jsonl"), [])
+    for _ in range(2):  # the second time it finds what it wrote
+        _, numbers = iterate(run, "s2r", warm(), steps=LIMIT - 1, dreams=True)
+        assert [row["real_transitions"] for row in numbers["rounds"]] == [0, 0]
+        assert numbers["rounds"][0]["real_demonstrations"] == len(SHOWN)
 
 
 @pytest.mark.usefixtures("unfitted")
