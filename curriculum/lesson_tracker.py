@@ -8,13 +8,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from curriculum import lesson_presets, lessons, skill_collapse, skills
+from curriculum import lesson_presets, lessons, skill_collapse
 from curriculum.config import CurriculumConfig, LessonConfig
 from curriculum.lessons import Lesson, LessonState
 from curriculum.pool import TaskPool, TaskQuota
-from curriculum.skills import Skills
 from curriculum.step_limit import step_limit_schedule
 from worldmodel.data.records import Episode
+from worldmodel.text import skills
+from worldmodel.text.skills import Skills
 
 SCHEMA = "dreamgym.stages/1"
 

@@ -14,7 +14,7 @@ from typing import Any
 from curriculum.config import LessonConfig
 from curriculum.pool import Entry, TaskPool, TaskQuota
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import gold_calls
+from worldmodel.text.tool_calls import expected_calls
 
 Range = tuple[float | int, float | int]
 ANY: Range = (0.0, math.inf)
@@ -29,7 +29,7 @@ class TaskFilter:
 
     `families` are patterns such as "coin*"; none accepts any family. `calls` is the
     number of expected calls and `arguments` the number of arguments of the largest
-    (tool_calls.gold_calls; tasks without expected calls fit where both are ANY).
+    (tool_calls.expected_calls; tasks without expected calls fit where both are ANY).
     `steps` is the length of a known plan, `success` the pool's estimate; a task without
     a known plan fits where there is no upper limit. The share grows with what is
     missing in the measure `skill`: see `mixture_shares`.
@@ -55,10 +55,10 @@ class TaskFilter:
         """Return whether the expected calls have the wanted number and size."""
         if self.calls == ANY and self.arguments == ANY:
             return True
-        gold = gold_calls(task)
-        if gold is None:
+        expected = expected_calls(task)
+        if expected is None:
             return False
-        calls = [c for c in gold if c is not None]
+        calls = [call for step in expected for call in step]
         num_arguments = max((len(c.arguments) for c in calls), default=0)
         return _in(len(calls), self.calls) and _in(num_arguments, self.arguments)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from worldmodel.data.records import Task
+from worldmodel.text.task_options import with_renamed_words
 
 Neighbours = Mapping[str, tuple[frozenset[str], frozenset[str]]]
 """The words seen before and after each word; "" is an end of a line."""
@@ -99,7 +100,7 @@ def with_renames(task: Task, renames: Mapping[str, str]) -> Task:
         id=f"rule-{name}",
         instruction=instruction,
         initial_state=state,
-        options={},
+        options=with_renamed_words(task.options, swap),
         split="generated",
         lineage=(*task.lineage, task.id),
     )

@@ -11,13 +11,23 @@ from curriculum.lessons import LessonState
 
 NAMED = {
     "valid_json": "syntax collapse",
+    "valid_schema": "syntax collapse",
     "call_precision": "call collapse",
     "tool_accuracy": "which collapse",
     "execution": "argument collapse",
 }
 """The primer's names for the fall of a measure."""
 
-LOWER_IS_BETTER = ("calls_per_success", "steps_per_success")
+LOWER_IS_BETTER = (
+    "calls_per_success",
+    "steps_per_success",
+    "unnecessary_calls",
+    "missed_calls",
+    "repeated_calls",
+    "redundant_calls",
+    "repeated_wrong_tool",
+    "void_turns",
+)
 RATES = ("call_rate", "due_rate")
 """Measures of which neither more nor less is better."""
 

@@ -24,6 +24,7 @@ from dreamgym.envs.vector import (
 )
 from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import Episode, State, Task, Transition
+from worldmodel.text.tool_calls import read_action
 
 
 class Trajectory(NamedTuple):
@@ -37,6 +38,17 @@ class Trajectory(NamedTuple):
     turns: tuple[Turn, ...]
     error: str | None
     past: tuple[str, ...] = ()
+
+    @property
+    def has_void_turn(self) -> bool:
+        """Whether a turn decides nothing: it is empty, cut off, or, where the task has
+        tools, neither a call that can be read nor an answer.
+        """
+        tools = {"tools", "calls"} & self.episode.task.options.keys()
+        return any(
+            turn.void or (tools and read_action(turn.action).void)
+            for turn in self.turns
+        )
 
 
 @dataclasses.dataclass

@@ -1,16 +1,20 @@
 """The results of a run: results.json, table.md and the plots."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import environments
 from dreamgym.build.experience import fidelity_file, remedy_folder
 from dreamgym.evaluation import evaluate, report
+from dreamgym.evaluation.tool_report import tool_report
 from dreamgym.evaluation.verdict import Evidence, verdict
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
 from dreamgym.training.metrics import training_note
 from worldmodel.data.json_reading import read_json_rows, read_json_value
+from worldmodel.text.tokenizer import TextTokenizer
 
 
 def write_results(run: Run) -> dict[str, Any]:
@@ -41,6 +45,7 @@ def write_results(run: Run) -> dict[str, Any]:
         "policies": {
             name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
+            | _tool_use(run, trajectories)
             for name, trajectories in played.items()
         },
         "families": families,
@@ -74,6 +79,21 @@ def write_results(run: Run) -> dict[str, Any]:
     run.write_json("results.json", results)
     report.write(run.root, results)
     return results
+
+
+def token_counter(run: Run) -> Callable[[str], int] | None:
+    """Return a function that counts the tokens of a text; None without a tokenizer."""
+    for name in ("tokenizer", "experience", "policies/untrained"):
+        if (run.path(name) / "tokenizer.json").is_file():
+            tokenizer = TextTokenizer.load(run.path(name))
+            return lambda text: len(tokenizer.encode(text))
+    return None
+
+
+def _tool_use(run: Run, played: Sequence[Trajectory]) -> dict[str, Any]:
+    """Return the part of a policy's results on tools; empty without any."""
+    tools = tool_report(played, seed=run.config.seed, count_tokens=token_counter(run))
+    return {} if tools is None else {"tools": tools}
 
 
 def read_results(run: Run) -> dict[str, Any]:

@@ -15,9 +15,10 @@ also find it behind Gymnasium wrappers. An environment with random transitions s
 `deterministic = False`.
 
 `info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
-`instruction` (see worldmodel.data.records), and `tools`, a text that `begin` adds to
-the instruction. Environments may raise anything: `guarded` (failures.py) is the one
-place that catches it.
+`instruction` (see worldmodel.data.records). `begin` adds `tools`, a text, to the
+instruction, and `tool_schemas` and `calls` to the options of a task that has none.
+Environments may raise anything: `guarded` (failures.py) is the one place that catches
+it.
 """
 
 import copy
@@ -261,8 +262,8 @@ def begin(
 ) -> tuple[Task, State]:
     """Reset an environment to a task; return the task, now complete, and the state.
 
-    Complete means with the instruction, the tools and the initial state of the
-    environment. A seed among the task's options counts more than `seed`.
+    Complete means with the instruction, the tools, the expected calls and the initial
+    state of the environment. A seed among the task's options counts more than `seed`.
 
     Raises:
       TypeError: the task's options cannot be written as JSON.
@@ -279,8 +280,11 @@ def begin(
         instruction = f"{instruction} {tools}".strip()
     _checked_text("an instruction", instruction)
     state = lines(_checked_text("an observation", obs))
+    known = {"tools": info.get("tool_schemas"), "calls": info.get("calls")}
+    options = {k: v for k, v in known.items() if v is not None} | dict(task.options)
+    json.dumps(options)
     return dataclasses.replace(
-        task, instruction=instruction, initial_state=state
+        task, instruction=instruction, initial_state=state, options=options
     ), state
 
 

@@ -1,37 +1,37 @@
 """Environments whose actions are tool calls: methods with type hints become tools.
 
-methods under `@tool` -> signatures in the task's instruction; an action -> a call, read
-and checked against the signature -> the method's answer, or what is wrong with the
-call, as the next state:
+methods under `@tool` -> signatures in the task's instruction, schemas in its options;
+an action -> its calls, read and checked against the signatures -> the methods' answers,
+or what is wrong with a call, as the next state:
   the lines of `observation()`, which the agent always sees, then
-  result MESSAGE
+  result MESSAGE, a line for each call
 A call that cannot be read, has wrong arguments, or at which the method raises
 ValueError or LookupError changes nothing but the message; every other exception is a
-mistake in the environment. A single question is the case without tools: the action is
-an answer, `answer(text)` grades it, and `max_episode_steps` is 1.
+mistake in the environment. An action that is no call is an answer, which
+`answer(text)` grades. A single question is the case without tools, with a
+`max_episode_steps` of 1.
 """
 
 import copy
 import hashlib
-import inspect
-import itertools
-import json
 import random
-import re
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
+from dreamgym.envs.tool_signatures import Signature
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import read_call, write_call
+from worldmodel.text.tool_calls import (
+    ANSWER,
+    Call,
+    calls_option,
+    read_action,
+    write_answer,
+    write_call,
+)
 
 MAX_ACTION = 4000
 """Characters of an action, at most: arguments may be long texts."""
-
-MAX_VALUES = 12
-"""Values that `valid_actions` tries for one argument, at most."""
 
 MAX_CALLS = 64
 """Calls that `valid_actions` returns, at most."""
@@ -67,6 +67,8 @@ class ToolEnv(TextEnv):
             for name, method in methods.items()
             if getattr(method, "_is_tool", False)
         }
+        if ANSWER in cls.tools:
+            raise TypeError(f"tool {ANSWER}: the name stands for the agent's answer")
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class ToolEnv(TextEnv):
         return ""
 
     def answer(self, text: str) -> str:
-        """Answer an action that is no call; return the message. By default an error."""
+        """Grade the agent's answer; return the message. By default it is an error."""
         del text
         raise ValueError(f"expected a call, such as {self._example()}")
 
@@ -103,6 +105,11 @@ class ToolEnv(TextEnv):
         """Return a call as text, for `expert` and `valid_actions`."""
         return write_call(tool, arguments)
 
+    @staticmethod
+    def write_answer(content: str) -> str:
+        """Return an answer as text, as strictly written as a call."""
+        return write_answer(content)
+
     # --- Gymnasium's interface ---
 
     def reset(
@@ -113,10 +120,24 @@ class ToolEnv(TextEnv):
         task = (options or {}).get("task") or self._first_task()
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
-        self._message = self.start(task) or "ready"
-        signatures = "; ".join(map(str, self.tools.values()))
-        info = {"tools": f"tools: {signatures}"} if signatures else {}
-        return self._text(), {"instruction": task.instruction, **info}
+        self._messages = [self.start(task) or "ready"]
+        info: dict[str, Any] = {"instruction": task.instruction}
+        if self.tools:
+            signatures = "; ".join(map(str, self.tools.values()))
+            schemas = [signature.schema() for signature in self.tools.values()]
+            info |= {"tools": f"tools: {signatures}", "tool_schemas": schemas}
+            info["calls"] = self._expected_calls()
+        return self._text(), info
+
+    def _expected_calls(self) -> list[Any] | None:
+        """Return the calls of the expert's plan, or None where there is none."""
+        expert = getattr(self, "expert", None)
+        if expert is None:
+            return None
+        try:
+            return calls_option(expert())
+        except (ValueError, LookupError):  # it knows no plan for this task
+            return None
 
     def _first_task(self) -> Task:
         lister = as_tasks(self)
@@ -124,19 +145,26 @@ class ToolEnv(TextEnv):
         return tasks[0] if tasks else Task(id="task", instruction="")
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action: a call in any form that `read_call` reads, or an answer.
+        """Take one action: calls in any form that `read_action` reads, or an answer.
+
+        Several calls are made in their order until one ends the episode.
 
         Raises:
           RuntimeError: there is no running episode.
         """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        self._steps, self._reward, invalid = self._steps + 1, 0.0, False
-        try:
-            self._message = self._run(action) or "ok"
-        except (ValueError, LookupError) as error:
-            message = str(error.args[0]) if error.args else type(error).__name__
-            self._message, invalid = f"error: {message}", True
+        self._steps, self._reward = self._steps + 1, 0.0
+        calls, _ = read_action(action)
+        if calls and self.tools:
+            results = []
+            for call in calls:
+                if self._success is None:
+                    results.append(self._attempt(self._call, call))
+        else:
+            results = [self._attempt(self._grade, action)]
+        self._messages = [message for message, _ in results]
+        invalid = any(failed for _, failed in results)
         terminated = self._success is not None
         truncated = not terminated and self._steps >= self.max_episode_steps
         self._open = not (terminated or truncated)
@@ -147,25 +175,32 @@ class ToolEnv(TextEnv):
         }
         return self._text(), self._reward, terminated, truncated, info
 
-    def _run(self, action: str) -> str:
-        call = read_call(action)
-        if call is None:
-            return self.answer(action)
+    def _attempt(self, run: Callable[[Any], str], what: Any) -> tuple[str, bool]:
+        """Return the message of a call or an answer, and whether it was invalid."""
+        try:
+            return run(what) or "ok", False
+        except (ValueError, LookupError) as error:
+            message = str(error.args[0]) if error.args else type(error).__name__
+            return f"error: {message}", True
+
+    def _call(self, call: Call) -> str:
         if call.tool not in self.tools:
-            if not self.tools:
-                return self.answer(action)
             raise ValueError(f"no tool {call.tool!r}; have {', '.join(self.tools)}")
         if not call.valid_json:
             raise ValueError(f"the arguments of {call.tool} are no JSON object")
         self.tools[call.tool].check(call.arguments)
         return str(getattr(self, call.tool)(**call.arguments))
 
+    def _grade(self, action: str) -> str:
+        # Without tools an action that looks like a call is an answer all the same.
+        content = read_action(action).answer
+        return self.answer(action if content is None else content)
+
     def _text(self) -> str:
         lines = self.observation()
         visible_lines = [lines] if isinstance(lines, str) else lines
-        return "\n".join(
-            part for part in (*visible_lines, f"result {self._message}") if part
-        )
+        results = [f"result {message}" for message in self._messages]
+        return "\n".join(part for part in (*visible_lines, *results) if part)
 
     # --- capabilities ---
 
@@ -195,132 +230,3 @@ class ToolEnv(TextEnv):
         for signature in self.tools.values():
             return write_call(signature.name, dict.fromkeys(signature.hints, "..."))
         return "none: this environment has no tools, define answer(text)"
-
-
-class Signature:
-    """A tool's name, its arguments' types, and what it does."""
-
-    def __init__(self, method: Callable[..., Any]):
-        self.name = method.__name__
-        doc = inspect.getdoc(method) or ""
-        self.description = doc.split("\n")[0].rstrip(".")
-        self.parameters = dict(list(inspect.signature(method).parameters.items())[1:])
-        hints = typing.get_type_hints(method)
-        for name, parameter in self.parameters.items():
-            if name not in hints:
-                raise TypeError(f"tool {self.name}: argument {name!r} needs a type")
-            if parameter.kind not in (
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                inspect.Parameter.KEYWORD_ONLY,
-            ):
-                raise TypeError(f"tool {self.name}: *args and **kwargs have no names")
-        self.hints = {name: hints[name] for name in self.parameters}
-        for name, hint in self.hints.items():
-            try:
-                hint_text(hint)
-            except TypeError as error:
-                raise TypeError(f"tool {self.name}: {name}: {error}") from None
-
-    def __str__(self) -> str:
-        parts = [
-            f"{name}: {hint_text(self.hints[name])}"
-            + ("" if p.default is p.empty else f" = {json.dumps(p.default)}")
-            for name, p in self.parameters.items()
-        ]
-        return f"{self.name}({', '.join(parts)}) {self.description}".strip()
-
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise a ValueError that names the first argument which does not fit."""
-        for name in arguments:
-            if name not in self.hints:
-                names = ", ".join(self.hints) or "none"
-                raise ValueError(f"{self.name} has no argument {name!r}; have {names}")
-        for name, parameter in self.parameters.items():
-            if name not in arguments:
-                if parameter.default is parameter.empty:
-                    raise ValueError(f"{self.name} needs the argument {name!r}")
-            elif not fits(arguments[name], self.hints[name]):
-                value = json.dumps(arguments[name], ensure_ascii=False)
-                want = hint_text(self.hints[name])
-                raise ValueError(f"{name} must be {want}, got {value:.80}")
-
-    def candidates(self, text: str) -> list[str]:
-        """Return calls whose required arguments are words and numbers of a text."""
-        required = {
-            name: list(itertools.islice(_values(self.hints[name], text), MAX_VALUES))
-            for name, p in self.parameters.items()
-            if p.default is p.empty
-        }
-        product = itertools.islice(itertools.product(*required.values()), 1000)
-        return [
-            write_call(self.name, dict(zip(required, values, strict=True)))
-            for values in product
-        ]
-
-
-_SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def hint_text(hint: Any) -> str:
-    """Return a type hint as an agent reads it: int, "a" | "b", list[str], dict.
-
-    Raises:
-      TypeError: JSON has no such values.
-    """
-    if hint in _SIMPLE:
-        return _SIMPLE[hint]
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return " | ".join(json.dumps(value) for value in parts)
-    if _is_union(hint):
-        return " | ".join(map(hint_text, parts))
-    if hint in (list, dict) or origin in (list, dict):
-        inner = ", ".join(map(hint_text, parts))
-        return f"{(origin or hint).__name__}{f'[{inner}]' if inner else ''}"
-    supported = "str, int, float, bool, None, Literal, list, dict and unions of these"
-    raise TypeError(f"expected a type of {supported}, got {hint}")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Return whether a JSON value is of a type; an int is a float, a bool is no int."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return any(type(value) is type(p) and value == p for p in parts)
-    if _is_union(hint):
-        return any(fits(value, part) for part in parts)
-    if hint in (int, float):
-        kinds = (int,) if hint is int else (int, float)
-        return isinstance(value, kinds) and not isinstance(value, bool)
-    if not isinstance(value, origin or hint):
-        return False
-    if origin is list:
-        return all(fits(item, parts[0]) for item in value)
-    if origin is dict:
-        return all(fits(item, parts[1]) for item in value.values())
-    return True
-
-
-_WORD = re.compile(r"[^\W_][\w.:/@-]*[\w/]|[^\W_]")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
-
-
-def _values(hint: Any, text: str) -> Iterable[Any]:
-    """Return values of a type that stand in a text, each once, the first ones first."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return parts
-    if _is_union(hint):
-        return itertools.chain(*(_values(part, text) for part in parts))
-    if hint is bool:
-        return (False, True)
-    if hint is str:
-        return dict.fromkeys(_WORD.findall(text))
-    if hint in (int, float):
-        numbers = (float(n) for n in _NUMBER.findall(text))
-        valid_numbers = (n for n in numbers if hint is float or n.is_integer())
-        return dict.fromkeys(hint(n) for n in valid_numbers)
-    return (None,) if hint is type(None) else ()

@@ -17,6 +17,7 @@ from dreamgym.evaluation.bounds import says_something
 from dreamgym.evaluation.curves import plot_curves
 from dreamgym.evaluation.printable import printable, printable_lines
 from dreamgym.evaluation.statistics import difference_text
+from dreamgym.evaluation.tool_report import tool_tables
 from worldmodel.data.records import atomic_write
 
 _HEAD = (
@@ -52,7 +53,7 @@ def table(results: dict[str, Any]) -> str:
         for name, d in group["paired"].items():
             out.append(f"- {name.replace('_', ' ')}: {difference_text(d)}")
         out.append("")
-    out += [*_notes(results), *_closing(results)]
+    out += [*tool_tables(results), *_notes(results), *_closing(results)]
     return "\n".join(out) + "\n"
 
 
@@ -81,7 +82,7 @@ def print_table(results: dict[str, Any], console: Console) -> None:
             pair = f"{printable(name).replace('_', ' ')}: {difference_text(d)}"
             console.print(Text(pair, "dim"))
         console.print()
-    for line in [*_notes(results), *_closing(results)]:
+    for line in [*tool_tables(results), *_notes(results), *_closing(results)]:
         console.print(Text(printable(line)))
 
 

@@ -47,6 +47,34 @@ def rate(games: Mapping[str, Sequence[float | int | bool]]) -> dict[str, float]:
     return out | {"low": low, "high": high}
 
 
+def ratio(
+    games: Sequence[tuple[float, float]], *, seed: int, draws: int = 2000
+) -> dict[str, float]:
+    """Return the ratio of two sums over games, with a 95 % bootstrap interval.
+
+    Games are resampled whole; draws without a denominator are left out.
+
+    Raises:
+      ValueError: no game has a denominator.
+    """
+    sums = np.asarray(games, float).reshape(-1, 2)
+    total = sums.sum(0)
+    if not total[1]:
+        raise ValueError("a ratio needs a denominator that is not 0")
+    rng = np.random.default_rng(seed)
+    drawn = np.array(
+        [sums[rng.integers(0, len(sums), len(sums))].sum(0) for _ in range(draws)]
+    )
+    drawn = drawn[drawn[:, 1] > 0]
+    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5])
+    return {
+        "mean": float(total[0] / total[1]),
+        "count": float(total[1]),
+        "low": float(low),
+        "high": float(high),
+    }
+
+
 def paired_difference(
     a: Sequence[float], b: Sequence[float], *, seed: int, draws: int = 10_000
 ) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ import math
 import re
 
 from worldmodel.chat.config import ChatConfig
+from worldmodel.text.tool_calls import MATCHES
 
 SOURCES = ("rule", "reward_model", "judge")
 """What can score a step, the cheapest and most reliable first."""
@@ -69,7 +70,7 @@ class ToolWeightsConfig:
     which: float = 1.0
     """Weight of calling the expected tool."""
     syntax: float = 1.0
-    """Weight of a call that parses."""
+    """Weight of a call that parses and fits its tool's schema."""
     execution: float = 1.0
     """Weight of a call that the environment takes."""
     arguments: float = 1.0
@@ -87,11 +88,14 @@ class ToolConfig:
 
     Rewards are larger than punishments, or a policy learns never to call a tool. The
     table is used for tasks that say which calls are expected
-    (worldmodel.text.tool_calls.gold_calls).
+    (worldmodel.text.tool_calls.expected_calls).
     """
 
     enabled: bool = False
     """Whether tool use is rewarded."""
+    match: str = "assignment"
+    """How calls are matched with the expected ones: by "step" number, in the same
+    "order", or as an "assignment" of each to the one that it resembles most."""
     call: Pair = (1.0, -0.2)
     """Rewards of calling, and of not calling, where a call is expected."""
     abstain: Pair = (0.5, -0.2)
@@ -99,7 +103,7 @@ class ToolConfig:
     tool: Pair = (1.5, -0.5)
     """Rewards of the expected tool, and of another one."""
     syntax: Pair = (0.5, -1.0)
-    """Rewards of a call that parses, and of one that does not."""
+    """Rewards of a call that parses and fits its tool's schema, and of another one."""
     execution: Pair = (1.0, -1.0)
     """Rewards of a call that the environment takes, and of one that it does not."""
     arguments: Pair = (0.5, -0.5)
@@ -109,7 +113,9 @@ class ToolConfig:
     weights: ToolWeightsConfig = ToolWeightsConfig()
 
     def __post_init__(self):
-        for f in dataclasses.fields(self)[1:-1]:
+        if self.match not in MATCHES:
+            raise ValueError(f"match must be one of {MATCHES}, got {self.match!r}")
+        for f in dataclasses.fields(self)[2:-1]:
             pair = getattr(self, f.name)
             if len(pair) != 2 or not all(
                 isinstance(x, int | float) and math.isfinite(x) for x in pair

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dreamgym.rewards.config import MilestoneConfig, RewardConfig, ToolConfig
 from worldmodel.data.records import Episode, Transition
+from worldmodel.text.call_matching import Matching, match_calls
 from worldmodel.text.tool_calls import (
+    Action,
     Call,
     argument_score,
-    expected_call,
-    gold_calls,
-    read_call,
+    expected_calls,
+    read_action,
 )
+from worldmodel.text.tool_schemas import call_error, tool_schemas
 
 Components = dict[str, float]
 """The named components of a step's reward, which is their sum."""
@@ -44,7 +46,7 @@ def process_rewards(
       past: the actions before the first step, if it does not start its task.
 
     Raises:
-      ValueError: the task's expected calls are malformed (gold_calls).
+      ValueError: the task's expected calls or its tools are malformed.
     """
     steps = episode.transitions
     return [
@@ -110,77 +112,103 @@ def tool_rewards(
 ) -> list[Components]:
     """Return the rewards of tool use: when to call, which tool, with which arguments.
 
-    There are none where the task does not say which calls are expected. The calls that
-    were expected at the steps of the `past` are over.
+    There are none where the task does not say which calls are expected. Which of them a
+    call is decides `config.match`, over the actions of the `past`, too, which are not
+    rewarded.
 
     Raises:
-      ValueError: the task's expected calls are malformed (gold_calls).
+      ValueError: the task's expected calls or its tools are malformed.
     """
-    out: list[Components] = [{} for _ in episode.transitions]
-    gold = gold_calls(episode.task) if config.enabled else None
-    if gold is None:
-        return out
-    for i, t in enumerate(episode.transitions):
-        step = len(past) + i
-        rewards = call_rewards(
-            read_call(t.action),
-            expected_call(gold, step),
-            t.invalid,
-            config,
-            named=step < len(gold),
-        )
-        out[i] = {f"tool/{name}": value for name, value in rewards.items()}
-    return out
+    steps = episode.transitions
+    parts: list[list[Components]] = [[] for _ in (*past, *steps)]
+    expected = expected_calls(episode.task) if config.enabled else None
+    if expected is None:
+        return [{} for _ in steps]
+    actions = [read_action(a) for a in (*past, *(t.action for t in steps))]
+    schemas = tool_schemas(episode.task)
+    matching = match_calls([a.calls for a in actions], expected, config.match)
+    for step, call, wanted in matching.made:
+        invalid = steps[step - len(past)].invalid if step >= len(past) else None
+        error = None if schemas is None else call_error(call, schemas)
+        fits = call.valid_json and error is None
+        parts[step].append(call_rewards(call, wanted, invalid, config, fits=fits))
+    when = config.weights.when
+    for listed_step, _ in matching.missed:
+        # Without a step of its own a call is missed once the episode is over.
+        step = listed_step if config.match == "step" else len(parts) - 1
+        if step < len(parts):
+            parts[step].append({"when": when * config.call[1]})
+    for step in _right_abstentions(actions, expected, matching, config.match):
+        parts[step].append({"when": when * config.abstain[0]})
+    return [
+        {f"tool/{name}": value for name, value in add_components(rows).items()}
+        for rows in parts[len(past) :]
+    ]
+
+
+def _right_abstentions(
+    actions: Sequence[Action],
+    expected: Sequence[Sequence[Call]],
+    matching: Matching,
+    match: str,
+) -> list[int]:
+    """Return the steps at which no call was made, and rightly.
+
+    There are at most as many as the task lists, or a policy would idle for them. Where
+    calls have no steps of their own, they come after all expected calls.
+    """
+    without = [i for i, action in enumerate(actions) if not action.calls]
+    if match == "step":
+        return [i for i in without if i < len(expected) and not expected[i]]
+    if matching.missed:
+        return []
+    last = max((x.step for x in matching.made if x.expected is not None), default=-1)
+    listed = sum(not calls for calls in expected)
+    return [i for i in without if i > last][:listed]
 
 
 def call_rewards(
-    call: Call | None,
-    gold: Call | None,
+    call: Call,
+    expected: Call | None,
     invalid: bool | None,
     config: ToolConfig,
     *,
-    named: bool = True,
+    fits: bool = True,
 ) -> Components:
-    """Return the rewards of one decision: the entries of the table, weighted.
+    """Return the rewards of one call: the entries of the table, weighted.
 
     Args:
-      call: the call of the agent, None if it made none.
-      gold: the expected call, None if none is expected.
+      call: the call of the agent.
+      expected: the expected call, None if none is expected.
       invalid: whether the execution failed; None if the environment does not say.
-      named: whether the task says what is expected at this step. After the last such
-        step no call is expected and none is rewarded, or a policy would idle for it.
+      fits: whether it is JSON for a known tool, with the arguments of its schema.
 
     A call that is not expected gets its punishment only, however well-formed it is. The
     execution of a wrong tool is no success.
     """
     w, out = config.weights, {}
-    if gold is None:
-        if call is not None:
-            out["when"] = w.when * config.abstain[1]
-        elif named:
-            out["when"] = w.when * config.abstain[0]
-    elif call is None:
-        out["when"] = w.when * config.call[1]
-    else:
-        out["when"] = w.when * config.call[0]
-    if call is not None and not call.valid_json:
+    fits = fits and call.valid_json
+    pair = config.abstain if expected is None else config.call[::-1]
+    out["when"] = w.when * pair[1]
+    if not fits:
         out["syntax"] = w.syntax * config.syntax[1]
-    elif call is not None and invalid:
+    elif invalid:
         out["execution"] = w.execution * config.execution[1]
-    if call is None or gold is None:
+    if expected is None:
         return out
-    right = call.tool == gold.tool
+    right = call.tool == expected.tool
     if call.tool:  # of a malformed call it may not be known
         out["which"] = w.which * config.tool[0 if right else 1]
     if not call.valid_json:
         return out
-    out["syntax"] = w.syntax * config.syntax[0]
+    if fits:
+        out["syntax"] = w.syntax * config.syntax[0]
     if not right:
         return out
-    if invalid is False:
+    if fits and invalid is False:
         out["execution"] = w.execution * config.execution[0]
     best, worst = config.arguments
-    score = argument_score(call.arguments, gold.arguments)
+    score = argument_score(call.arguments, expected.arguments)
     out["arguments"] = w.arguments * (worst + (best - worst) * score)
     return out
 
@@ -189,7 +217,7 @@ def task_rewards(episode: Episode, config: ToolConfig) -> Components:
     """Return the table's entry for the final answer; none where it is not scored."""
     if not config.enabled or episode.success is None:
         return {}
-    if gold_calls(episode.task) is None:
+    if expected_calls(episode.task) is None:
         return {}
     row = config.task[0 if episode.success else 1]
     return {"tool/task": config.weights.task * row}

@@ -62,9 +62,7 @@ def rollout_metrics(rollouts: Rollouts, config: LoopConfig) -> dict[str, float]:
     if rollouts.forked:
         out["forks"] = float(len(rollouts.forked))
     if config.drop_void_turns:
-        out["void_turn_share"] = _mean(
-            [any(x.void for x in t.turns) for t in rollouts.all]
-        )
+        out["void_turn_share"] = _mean([t.has_void_turn for t in rollouts.all])
     out |= {f"unscored/{reason}": float(n) for reason, n in reasons.items()}
     return out | _family_metrics(rows) | dict(rollouts.reward_metrics)
 

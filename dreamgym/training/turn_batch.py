@@ -42,9 +42,7 @@ class TurnBatch:
         self.success = np.array([bool(t.episode.success) for t in trajectories])
         # SimpleTIR (arXiv:2509.02479): one void turn makes the whole trajectory's
         # gradient unreliable, so all of it is left out.
-        has_void_turn = np.array(
-            [any(turn.void for turn in t.turns) for t in trajectories], bool
-        )
+        has_void_turn = np.array([t.has_void_turn for t in trajectories], bool)
         included = ~(has_void_turn & config.drop_void_turns)
         errors = [t.error for t in trajectories]
         self.scored = np.array([e is None for e in errors]) & included

@@ -7,6 +7,7 @@ unchanged. docs/reference/episodes.md shows both formats.
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ _LINE = re.IGNORECASE | re.DOTALL | re.MULTILINE
 _ACTION = re.compile(r"(.*?)^[ \t]*Action:\s*(\S.*)\Z", _LINE)
 _THOUGHT = re.compile(r"\A\s*Thought:", re.IGNORECASE)
 _PROMISE = re.compile(r"\A\s*ok\b.*\b(?:follow|instructions?|my best)\b", _LINE)
+MAX_ARGUMENT_NESTING = 32
+"""The most lists and objects inside each other in the arguments of an expected call."""
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TOOLS = ("tool", "function")  # `function` answers the older `function_call`
 
@@ -27,13 +30,14 @@ class _Turn(NamedTuple):
     """An action and the texts that followed it, each with its position among them.
 
     `calls` holds the ids that results may refer to, in order; it is empty where a call
-    has no id.
+    has no id. `made` holds the calls as objects, None for one that cannot be read.
     """
 
     action: str
     thought: str | None
     observations: list[tuple[int, str]]
     calls: tuple[str, ...] = ()
+    made: tuple[dict[str, Any] | None, ...] = ()
 
     def then(self, other: "_Turn") -> "_Turn":
         """Merge two turns whose calls were made before any of them was answered."""
@@ -43,6 +47,7 @@ class _Turn(NamedTuple):
             "\n".join(thoughts) or None,
             [],
             self.calls + other.calls,
+            self.made + other.made,
         )
 
 
@@ -108,10 +113,11 @@ def _content(message: Any, where: Where) -> str | None:
     return "\n".join(out)
 
 
-def _call(call: Any, where: Where) -> str:
-    """Return a tool call as `name {"argument": value}` with sorted keys.
+def _call(call: Any, where: Where) -> tuple[str, dict[str, Any] | None]:
+    """Return a tool call as `name {"argument": value}` with sorted keys, and as object.
 
-    Arguments that are not valid JSON are kept as the model wrote them.
+    Arguments that are not valid JSON are kept as the model wrote them; such a call is
+    no object.
     """
     function = field(call, "function", dict, where)
     function_place = where.at("function")
@@ -122,15 +128,32 @@ def _call(call: Any, where: Where) -> str:
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            return f"{name} {arguments}"
+            return f"{name} {arguments}", None
     else:
         arguments = check_type(arguments, dict, function_place.at("arguments"))
     try:
-        return f"{name} {json.dumps(arguments, ensure_ascii=False, sort_keys=True)}"
+        text = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
         raise function_place.at("arguments").error(
             f"JSON ({error})", type(arguments)
         ) from None
+    row = {"tool": name, "arguments": arguments}
+    return f"{name} {text}", row if _is_expectable(arguments) else None
+
+
+def _is_expectable(arguments: Any) -> bool:
+    """Return whether arguments can stand in the options of a task."""
+    level, numbers = [arguments], []
+    for _ in range(MAX_ARGUMENT_NESTING):
+        numbers += [x for x in level if isinstance(x, float)]
+        level = [
+            inner
+            for x in level
+            if isinstance(x, dict | list)
+            for inner in (x.values() if isinstance(x, dict) else x)
+        ]
+    finite = all(math.isfinite(x) for x in numbers)
+    return isinstance(arguments, dict) and finite and not level
 
 
 def _assistant(message: Any, where: Where) -> _Turn:
@@ -143,12 +166,30 @@ def _assistant(message: Any, where: Where) -> _Turn:
         if not text:
             raise where.error("content or tool_calls", message)
         return _Turn(text, None, [])
-    texts, ids = [], []
+    texts, ids, made = [], [], []
     for i, call in enumerate(calls):
         call_place = where.at(f"tool_calls[{i}]")
-        texts.append(_call(call, call_place))
+        text_of_call, row = _call(call, call_place)
+        texts.append(text_of_call)
+        made.append(row)
         ids.append(field(call, "id", str, call_place, None))
-    return _Turn("\n".join(texts), text or None, [], () if None in ids else tuple(ids))
+    named = () if None in ids else tuple(ids)
+    return _Turn("\n".join(texts), text or None, [], named, tuple(made))
+
+
+def _expected_calls(turns: Sequence[_Turn], *, lost: bool) -> list[Any] | None:
+    """Return the recorded calls of each turn as those that the task expects.
+
+    None where none was made, where one cannot be read, and where the conversation
+    failed: what it did is then nothing to go by.
+    """
+    made = [call for turn in turns for call in turn.made]
+    if lost or not made or None in made:
+        return None
+    return [
+        turn.made[0] if len(turn.made) == 1 else list(turn.made) or None
+        for turn in turns
+    ]
 
 
 def _place(turn: _Turn, message: Any, where: Where) -> int:
@@ -218,6 +259,9 @@ def from_openai(row: Any, where: Where, name: str) -> Episode:
     steps = _steps(state, turns)
     _set_outcome(row, where, steps)
     options = {k: row[k] for k in ("tools", "metadata") if row.get(k) is not None}
+    lost = field(row, "success", bool, where, None) is False
+    if calls := _expected_calls(turns, lost=lost):
+        options["calls"] = calls
     task = task_row(
         row,
         where,

@@ -16,6 +16,7 @@ from worldmodel.data.records import State, Task, Transition
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
 from worldmodel.text.state_format import StateFormat
+from worldmodel.text.task_options import renamed_words, with_renamed_words
 
 SAMPLES = 3
 SAMPLED = 1000
@@ -110,13 +111,21 @@ def failed_prediction(query: Query, error: str) -> Prediction:
 
 
 def variation(task: Task, instruction: str, state: State) -> Task:
-    """Return a generated task with this instruction and start; they make up its id."""
+    """Return a generated task with this instruction and start; they make up its id.
+
+    It keeps the options, with the words that the instruction replaces. Where it says
+    something else, nobody knows which calls are expected.
+    """
+    renames = renamed_words(task.instruction, instruction)
+    options = with_renamed_words(task.options, renames or {})
+    if renames is None:
+        options.pop("calls", None)
     return dataclasses.replace(
         task,
         id=f"dream-{content_seed(instruction, state):08x}",
         instruction=instruction,
         initial_state=state,
-        options={},
+        options=options,
         split="generated",
         lineage=(*task.lineage, task.id),
     )

@@ -12,7 +12,7 @@ from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
 from worldmodel.text.identifiers import has_digit, words
 from worldmodel.text.prompts import number_text, outcome_of
-from worldmodel.text.tool_calls import read_call
+from worldmodel.text.tool_calls import read_action
 
 MAX_ACTION_WORDS = 6
 """Words of an action that a trace quotes, at most."""
@@ -96,12 +96,13 @@ def _place(state: State) -> list[str]:
 
 def _action_words(action: str) -> list[str]:
     """Return the words of an action; of a tool call its name and its plain values."""
-    call = read_call(action)
-    if call is None:
-        return action.split()
-    values = [v for v in call.arguments.values() if not isinstance(v, dict | list)]
-    words = [v if isinstance(v, str) else json.dumps(v) for v in values]
-    return " ".join([call.tool, *words]).split()
+    calls, answer = read_action(action)
+    words = [answer or ""]
+    for call in calls:
+        values = [v for v in call.arguments.values() if not isinstance(v, dict | list)]
+        words += [call.tool]
+        words += [v if isinstance(v, str) else json.dumps(v) for v in values]
+    return " ".join(words).split()
 
 
 def _lines_of(edit: edits.Edit) -> list[int | None]:

@@ -1,7 +1,7 @@
 """Tool calls in actions, parsed from text and compared with the expected calls.
 
-action -> Call or None (no call); a task's `options["calls"]` -> the expected call of
-each step; arguments of both -> a score in [0, 1].
+action -> Action: its calls, or its answer; a task's `options["calls"]` -> the expected
+calls of each step; arguments of both -> a score in [0, 1].
 
 An action is a call where the whole of it is one of
   {"tool": "weather", "arguments": {"city": "Paris"}}
@@ -12,19 +12,32 @@ An action is a call where the whole of it is one of
   weather {"city": "Paris", "days": 2}
 with or without <action>...</action> around it. Instead of `arguments` an object may say
 `args` or `parameters`, and the arguments may be a JSON object in a string, as OpenAI
-writes them. The importer of OpenAI messages, and `write_call`, write the last form; of
-several such lines the first is read. A value of the form before it is JSON, text in
-single quotes, or bare words. An action that begins as a call but cannot be parsed is a
-malformed call. Everything else (an answer, a command of a text game) is no call.
+writes them. The importer of OpenAI messages, and `write_call`, write the last form. A
+value of the form before it is JSON, text in single quotes, or bare words. Several calls
+are made at once by one call a line, or by a JSON list of calls.
+
+An answer is one of
+  {"type": "answer", "content": "It will rain."}
+  answer {"content": "It will rain."}
+or any other text (a command of a text game is an answer in this sense). What begins as
+a call or as a JSON object and cannot be parsed is a malformed call, not an answer.
 """
 
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from worldmodel.data.records import Task
+
+ANSWER = "answer"
+"""The name under which an answer is written as strictly as a call (`write_answer`)."""
+CONTENT = "content"
+"""The key of an answer's text."""
+
+MATCHES = ("step", "order", "assignment")
+"""How calls are matched with the expected ones (call_matching.py)."""
 
 LONG = 2000
 """Characters above which texts are compared for equality only: matching takes long."""
@@ -40,6 +53,8 @@ _NAME_KEY = re.compile(
 )
 _NAMED = re.compile(r"([A-Za-z_][\w.-]*)\(")
 _SPACED = re.compile(r"([A-Za-z_][\w.-]*)\s+(\{.*)", re.DOTALL)
+_CALL_LINE = re.compile(r"[A-Za-z_][\w.-]*(\s+\{.*|\(.*\))|\{.*\}")
+_OBJECT_LIST = re.compile(r"\[\s*\{")
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=\"'{}\[\]]+")
@@ -58,15 +73,70 @@ class Call(NamedTuple):
     valid_json: bool = True
 
 
-def read_call(action: str) -> Call | None:
-    """Return the call that an action is, or None. Never raises."""
+class Action(NamedTuple):
+    """What an action decides: the calls to make, or the answer.
+
+    `answer` is None where there are calls. An action with neither is empty.
+    """
+
+    calls: tuple[Call, ...]
+    answer: str | None
+
+    @property
+    def void(self) -> bool:
+        """Whether the action is neither a readable call nor an answer."""
+        return not (self.answer or any(call.valid_json for call in self.calls))
+
+
+def read_action(action: str) -> Action:
+    """Return the calls or the answer of an action. Never raises."""
     text = action.strip()
     tagged = _TAGS.fullmatch(text)
     text = tagged[1].strip() if tagged else text
+    calls = _calls(text)
+    if calls is None:
+        return Action((), _answer(text) or None)
+    if len(calls) == 1 and calls[0].tool == ANSWER:
+        content = calls[0].arguments.get(CONTENT)
+        if calls[0].arguments.keys() == {CONTENT} and isinstance(content, str):
+            return Action((), content.strip() or None)
+    return Action(calls, None)
+
+
+def read_call(action: str) -> Call | None:
+    """Return the first call of an action, or None. Never raises."""
+    return next(iter(read_action(action).calls), None)
+
+
+def _calls(text: str) -> tuple[Call, ...] | None:
+    """Return the calls that a text is, or None where it is none."""
+    if text.startswith("["):
+        return _list(text)
+    rows = [line.strip() for line in text.split("\n") if line.strip()]
+    if len(rows) > 1 and all(_CALL_LINE.fullmatch(row) for row in rows):
+        calls = [_one(row) for row in rows]
+        if None not in calls:
+            return tuple(call for call in calls if call is not None)
+    call = _one(text)
+    return None if call is None else (call,)
+
+
+def _list(text: str) -> tuple[Call, ...] | None:
+    """Return the calls of a JSON list, or None where an item is no call."""
+    try:
+        rows = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return (Call("", {}, False),) if _OBJECT_LIST.match(text) else None
+    calls = [_call(row) for row in rows] if isinstance(rows, list) else []
+    return tuple(c for c in calls if c) if calls and None not in calls else None
+
+
+def _one(text: str) -> Call | None:
+    """Return the one call that a text is, or None."""
     if text.startswith("{"):
         return _object(text)
     if spaced := _SPACED.fullmatch(text):
-        return _several(text) or _spaced(*spaced.groups())
+        return _spaced(*spaced.groups())
     named = _NAMED.match(text)
     if named is None:
         return None
@@ -80,12 +150,13 @@ def read_call(action: str) -> Call | None:
     return Call(named[1], arguments)
 
 
-def _several(text: str) -> Call | None:
-    """Return the first of several calls, one a line; None where a line is no call."""
-    rows = [_SPACED.fullmatch(line.strip()) for line in text.splitlines()]
-    calls = [_spaced(*row.groups()) for row in rows if row is not None]
-    several = len(calls) == len(rows) > 1 and all(c.valid_json for c in calls)
-    return calls[0] if several else None
+def _answer(text: str) -> str:
+    """Return the text of an answer; text that is no JSON object stays as it is."""
+    if not text.startswith("{"):
+        return text
+    row = json.loads(text)  # _object has read it
+    content = row.get(CONTENT) if row.get("type") == ANSWER else None
+    return content.strip() if isinstance(content, str) else text
 
 
 def _spaced(tool: str, text: str) -> Call:
@@ -104,11 +175,16 @@ def write_call(tool: str, arguments: Mapping[str, Any]) -> str:
     return f"{tool} {json.dumps(dict(arguments), ensure_ascii=False)}"
 
 
-def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
+def write_answer(content: str) -> str:
+    """Return an answer written as a call is: answer {"content": "It will rain."}."""
+    return write_call(ANSWER, {CONTENT: content})
+
+
+def expected_calls(task: Task) -> tuple[tuple[Call, ...], ...] | None:
     """Return the expected calls of a task's steps, or None where the task has none.
 
-    `options["calls"]` lists one {"tool": ..., "arguments": {...}} a step, or null where
-    no call is expected.
+    `options["calls"]` lists one {"tool": ..., "arguments": {...}} a step, a list of
+    them where several are expected at once, or null where no call is expected.
 
     Raises:
       ValueError: it has another form; the message names the task and the step.
@@ -119,19 +195,27 @@ def gold_calls(task: Task) -> tuple[Call | None, ...] | None:
     place = f"task {task.id!r}: options['calls']"
     if not isinstance(rows, list | tuple):
         raise ValueError(f"{place} must be a list, got {type(rows).__name__}")
-    out: list[Call | None] = []
+    out: list[tuple[Call, ...]] = []
     for i, row in enumerate(rows):
-        call = None if row is None else _call(row)
-        if row is not None and (call is None or not call.valid_json):
-            form = '{"tool": name, "arguments": {...}} or null'
+        several = row if isinstance(row, list | tuple) else [row] * (row is not None)
+        calls = [_call(x) for x in several]
+        if any(c is None or not c.valid_json for c in calls):
+            form = '{"tool": name, "arguments": {...}}, a list of these or null'
             raise ValueError(f"{place}[{i}] must be {form}, got {row!r:.80}")
-        out.append(call)
+        out.append(tuple(c for c in calls if c is not None))
     return tuple(out)
 
 
-def expected_call(gold: tuple[Call | None, ...], step: int) -> Call | None:
-    """Return the expected call of a step; there is none past the end of the list."""
-    return gold[step] if step < len(gold) else None
+def calls_option(actions: Iterable[str]) -> list[Any]:
+    """Return `options["calls"]` of a task that these actions solve."""
+    rows: list[Any] = []
+    for action in actions:
+        calls = [
+            {"tool": c.tool, "arguments": dict(c.arguments)}
+            for c in read_action(action).calls
+        ]
+        rows.append(calls[0] if len(calls) == 1 else calls or None)
+    return rows
 
 
 def argument_score(actual: Mapping[str, Any], gold: Mapping[str, Any]) -> float:
@@ -189,7 +273,7 @@ def _object(text: str) -> Call | None:
         row = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
         match = _TOOL_KEY.search(text) or _NAME_KEY.search(text)
-        return None if match is None else Call(match[1] or "", {}, False)
+        return Call("" if match is None else match[1] or "", {}, False)
     return _call(row)
 
 

@@ -5,8 +5,11 @@ from typing import Literal
 import pytest
 
 from dreamgym.envs import base
-from dreamgym.envs.tools import ToolEnv, fits, hint_text, tool
+from dreamgym.envs.tool_signatures import fits, hint_schema, hint_text
+from dreamgym.envs.tools import ToolEnv, tool
 from worldmodel.data.records import Task
+from worldmodel.text.tool_calls import Call
+from worldmodel.text.tool_schemas import call_error, tool_schemas, value_fits
 
 TASK = Task(id="put-a", instruction="store 7 under apple")
 
@@ -146,6 +149,65 @@ def test_valid_actions_take_words_and_numbers_in_sight():
         assert "must be" not in fork.step(action)[0]
 
 
+def test_schemas_and_expected_calls_travel_with_the_task():
+    class Planned(Store):
+        def expert(self):
+            return [self.call("put", key="apple", value=7)]
+
+    _, task, state = begun(Planned())
+    schema = tool_schemas(task)
+    assert list(schema) == ["put", "get", "fail"]
+    assert (
+        call_error(Call("put", {"key": "a", "value": 1, "mode": "old"}), schema) is None
+    )
+    assert (
+        call_error(Call("put", {"key": "a"}), schema)
+        == "put needs the argument 'value'"
+    )
+    assert call_error(Call("fail", {"x": 1}), schema) is not None
+    put = {"tool": "put", "arguments": {"key": "apple", "value": 7}}
+    assert task.options["calls"] == [put]
+    # Nothing that the agent reads holds the expected call.
+    assert "apple" not in " ".join(state)
+    assert '"apple"' not in task.instruction
+    # Without an expert nobody knows; what the task says itself stays.
+    assert "calls" not in begun()[1].options
+    own = Task(id="t", instruction="x", options={"calls": []})
+    assert begun(Planned(), own)[1].options["calls"] == []
+
+
+def test_calls_at_once_are_all_made_until_the_end():
+    env, *_ = begun()
+    step = base.take(env, 'put {"key": "b", "value": 1}\nget(key=b)\nget(key=c)')
+    assert step.state == ("result stored b new", "result 1", "result error: c")
+    assert step.invalid
+    assert step.rewards == {"task": -1.0}
+    env, *_ = begun()
+    win = 'put {"key": "apple", "value": 7}'
+    step = base.take(env, f"{win}\nget(key=apple)")
+    assert step.state == ("result stored apple new",)
+    assert (step.success, step.invalid) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["4", '{"type": "answer", "content": "4"}', 'answer {"content": "4"}'],
+)
+def test_the_content_of_an_answer_reaches_the_environment(action):
+    options = {"question": "2 + 2", "answer": "4"}
+    env, *_ = begun(Quiz(), Task(id="q", instruction="answer", options=options))
+    assert base.take(env, action).success
+
+
+def test_no_tool_is_called_answer():
+    with pytest.raises(TypeError, match="tool answer"):
+
+        class _Answer(ToolEnv):
+            @tool
+            def answer(self, text: str) -> str:
+                return text
+
+
 class Quiz(ToolEnv):
     max_episode_steps = 1
 
@@ -195,6 +257,6 @@ def test_a_tool_without_a_type_is_refused_where_it_is_written():
 )
 def test_types_are_said_and_held(hint, text, good, bad):
     assert hint_text(hint) == text
-    assert [fits(v, hint) for v in [*good, *bad]] == [True] * len(good) + [False] * len(
-        bad
-    )
+    want = [True] * len(good) + [False] * len(bad)
+    assert [fits(v, hint) for v in [*good, *bad]] == want
+    assert [value_fits(v, hint_schema(hint)) for v in [*good, *bad]] == want

@@ -84,8 +84,6 @@ TABLE = ToolConfig(enabled=True)
 @pytest.mark.parametrize(
     ("got", "gold", "invalid", "paid"),
     [
-        (None, C, None, {"when": -0.2}),
-        (None, None, None, {"when": 0.5}),
         (C, None, False, {"when": -0.2}),  # well-formed and it ran: no merit
         (C, None, True, {"when": -0.2, "execution": -1.0}),
         (Call("x", {}, False), None, True, {"when": -0.2, "syntax": -1.0}),
@@ -147,11 +145,81 @@ def test_the_calls_due_before_a_fork_are_gone():
     assert paid[1]["tool/which"] == 1.5
     assert paid[1]["tool/arguments"] == 0.5
     assert rules.tool_rewards(fork, TABLE, past=("search()",)) == paid[1:]
-    assert rules.tool_rewards(fork, TABLE)[0]["tool/which"] == -0.5  # search was due
+    by_step = dataclasses.replace(TABLE, match="step")
+    assert rules.tool_rewards(whole, by_step) == paid
+    assert rules.tool_rewards(fork, by_step)[0]["tool/which"] == -0.5  # search was due
+    # As an assignment it is the call that was expected; the search was missed.
+    assert rules.tool_rewards(fork, TABLE) == [paid[1], {"tool/when": -0.2}]
     # Past what the task says, idling is no merit in a fork either.
     idle = asked(["wait"], calls=[search, None])
     assert rules.tool_rewards(idle, TABLE, past=("search()",)) == [{"tool/when": 0.5}]
     assert rules.tool_rewards(idle, TABLE, past=("search()", "wait")) == [{}]
+
+
+def test_a_call_that_is_missed_is_said_where_it_was_due_or_at_the_end():
+    quiet = asked(["hm", "It will rain.", "done"], calls=[GOLD, None])
+    missed, right = {"tool/when": -0.2}, {"tool/when": 0.5}
+    by_step = dataclasses.replace(TABLE, match="step")
+    assert rules.tool_rewards(quiet, by_step) == [missed, right, {}]
+    assert rules.tool_rewards(quiet, TABLE) == [{}, {}, missed]
+
+
+def test_a_harmless_extra_call_costs_itself_and_nothing_more():
+    first, second = call(city="Paris", date="tomorrow"), call("book", n=1)
+    expected = [GOLD, {"tool": "book", "arguments": {"n": 1}}]
+    plain = rules.tool_rewards(asked([first, second], calls=expected), TABLE)
+    extra = asked([first, call("look"), second], calls=expected)
+    for match in ("order", "assignment"):
+        table = dataclasses.replace(TABLE, match=match)
+        assert rules.tool_rewards(extra, table) == [
+            plain[0],
+            {"tool/when": -0.2},
+            plain[1],
+        ]
+    by_step = dataclasses.replace(TABLE, match="step")
+    assert rules.tool_rewards(extra, by_step)[2] == {"tool/when": -0.2}  # shifted
+
+
+SCHEMA = {
+    "name": "weather_api",
+    "parameters": {
+        "properties": {"city": {"type": "string"}, "date": {"type": "string"}},
+        "required": ["city"],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("action", "paid"),
+    [
+        # The right tool, with arguments that it does not have: no syntax is right.
+        ("weather_api(wrong=3)", {"which": 1.5, "syntax": -1.0, "arguments": -0.5}),
+        (
+            call(city=7, date="tomorrow"),  # of the wrong type: one argument of two
+            {"which": 1.5, "syntax": -1.0, "arguments": 0.0},
+        ),
+        (call("no_tool"), {"which": -0.5, "syntax": -1.0}),
+        ('{"city": "Paris"', {"syntax": -1.0}),  # broken, and no word says "tool"
+        (call(city="Paris"), {"which": 1.5, "syntax": 0.5, "arguments": 0.0}),
+    ],
+)
+def test_syntax_is_json_and_schema(action, paid):
+    e = asked([action], invalid=None)
+    options = dict(e.task.options) | {"tools": [SCHEMA]}
+    e = dataclasses.replace(e, task=dataclasses.replace(e.task, options=options))
+    want = {f"tool/{name}": value for name, value in paid.items()}
+    assert rules.tool_rewards(e, TABLE) == [{"tool/when": 1.0} | want]
+
+
+def test_calls_at_once_are_all_paid():
+    both = "\n".join([call(city="Paris", date="tomorrow"), call("look")])
+    (paid,) = rules.tool_rewards(asked([both], invalid=None), TABLE)
+    assert paid == {
+        "tool/when": 1.0 - 0.2,
+        "tool/which": 1.5,
+        "tool/syntax": 0.5,
+        "tool/arguments": 0.5,
+    }
 
 
 def test_without_due_calls_or_switched_off_the_table_is_silent():

@@ -17,6 +17,7 @@ from worldmodel.data.importers import (
     from_openai,
 )
 from worldmodel.data.json_reading import RecordError, Where
+from worldmodel.text.tool_calls import calls_option
 
 HERE = Where(Path("f.jsonl"), 1)
 
@@ -123,6 +124,34 @@ def test_arguments_that_are_no_json_stay_as_the_model_wrote_them():
     turn = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a": ')]}
     (t,) = openai(("user", "u"), turn).transitions
     assert t.action == 'f {"a": '
+
+
+def test_recorded_calls_are_the_expected_ones():
+    def calling(*calls):
+        return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+
+    search, book = call("search", '{"q": "x"}'), call("book", {"n": 1})
+    messages = [
+        *(("user", "u"), calling(search), ("tool", "r"), calling(search, book)),
+        *(("tool", "r"), ("tool", "r"), ("assistant", "done")),
+    ]
+    wanted = {"tool": "search", "arguments": {"q": "x"}}
+    both = [wanted, {"tool": "book", "arguments": {"n": 1}}]
+    episode = openai(*messages)
+    assert episode.task.options == {"calls": [wanted, both, None]}
+    assert calls_option(t.action for t in episode.transitions) == [wanted, both, None]
+    assert openai(*messages, success=True).task.options["calls"]
+    # What a lost conversation did is nothing to go by.
+    assert openai(*messages, success=False).task.options == {}
+    assert openai(("user", "u"), ("assistant", "a")).task.options == {}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": ', "[1]", '{"a": NaN}', '{"a":' * 40 + "1" + "}" * 40]
+)
+def test_calls_that_cannot_be_read_are_not_expected(arguments):
+    turn = {"role": "assistant", "content": None, "tool_calls": [call("f", arguments)]}
+    assert openai(("user", "u"), turn).task.options == {}
 
 
 def test_results_stand_in_the_order_of_their_calls():

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from worldmodel.data.records import Task
 from worldmodel.text.tool_calls import (
+    Action,
     Call,
     argument_score,
-    expected_call,
-    gold_calls,
+    calls_option,
+    expected_calls,
+    read_action,
     read_call,
+    write_answer,
     write_call,
 )
 
@@ -51,7 +54,6 @@ def test_every_notation_tells_the_same_call(action):
         "take lamp (the small one)",
         "It will rain in Paris.",
         '{"answer": 3}',
-        "{not a call",
         "{}",
         '["tool"]',
         "3 (three)",
@@ -70,6 +72,9 @@ def test_what_is_no_call(action):
     [
         ('{"tool": "weather", "arguments": {"city": "Paris"}', "weather"),
         ("{tool: weather}", ""),
+        ("{not a call", ""),
+        ('{"city": "Paris"', ""),  # no word tells that a call was meant
+        ('[{"city": "Paris"', ""),
         ('{"tool": 3, "arguments": {}}', ""),
         ('{"tool": "", "arguments": {}}', ""),
         ('{"tool": "weather", "arguments": ["Paris"]}', "weather"),
@@ -178,14 +183,15 @@ def test_arguments_by_hand(got, gold, score):
     assert argument_score(got, gold) == pytest.approx(score, abs=1e-12)
 
 
-def test_the_calls_that_are_due():
+def test_the_expected_calls_of_a_task():
     row = {"tool": "weather", "arguments": {"city": "Paris", "days": 2}}
-    gold = gold_calls(Task(id="a", instruction="", options={"calls": [row, None]}))
-    assert gold == (PARIS, None)
-    assert [expected_call(gold, i) for i in range(3)] == [PARIS, None, None]
-    assert [expected_call((PARIS,), i) for i in range(3)] == [PARIS, None, None]
-    assert gold_calls(Task(id="a", instruction="")) is None
-    assert gold_calls(Task(id="a", instruction="", options={"calls": []})) == ()
+    options = {"calls": [row, None, [row, row]]}
+    expected = expected_calls(Task(id="a", instruction="", options=options))
+    assert expected == ((PARIS,), (), (PARIS, PARIS))
+    assert expected_calls(Task(id="a", instruction="")) is None
+    assert expected_calls(Task(id="a", instruction="", options={"calls": []})) == ()
+    text = write_call(*PARIS[:2])
+    assert calls_option([text, "It rains.", f"{text}\n{text}"]) == options["calls"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +199,7 @@ def test_the_calls_that_are_due():
 )
 def test_calls_of_no_sense_name_the_task(calls):
     with pytest.raises(ValueError, match=r"task 'a': options\['calls'\]"):
-        gold_calls(Task(id="a", instruction="", options={"calls": calls}))
+        expected_calls(Task(id="a", instruction="", options={"calls": calls}))
 
 
 def test_a_call_behind_a_blank_that_is_no_object_is_malformed():
@@ -202,10 +208,55 @@ def test_a_call_behind_a_blank_that_is_no_object_is_malformed():
     assert read_call("put cup in sink") is None
 
 
-def test_of_calls_one_a_line_the_first_is_meant_if_all_are_calls():
+def test_calls_that_are_made_at_once():
     first, second = 'weather {"city": "Paris"}', 'news {"day": 2}'
-    assert read_call(f"{first}\n{second}") == Call("weather", {"city": "Paris"})
-    assert read_call(f"{first}\nnews {{day") == Call("weather", {}, False)
-    assert read_call(f"{first}\nand the rest") == Call("weather", {}, False)
+    weather, news = Call("weather", {"city": "Paris"}), Call("news", {"day": 2})
+    for text in (
+        f"{first}\n{second}",
+        f'weather(city="Paris")\n\n{second}',
+        '[{"name": "weather", "arguments": {"city": "Paris"}}, '
+        '{"name": "news", "arguments": {"day": 2}}]',
+    ):
+        assert read_action(text) == Action((weather, news), None)
+    assert read_call(f"{first}\n{second}") == weather
+    # One of them is malformed, the other is made all the same.
+    broken = Call("news", {}, False)
+    assert read_action(f"{first}\nnews {{day").calls == (weather, broken)
+    assert read_action(f"{first}\nand the rest").calls == (Call("weather", {}, False),)
     assert read_call('weather {\n  "city": "Paris"\n}') == read_call(first)
     assert read_call('weather {"x": NaN}') == Call("weather", {}, False)  # no JSON
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        (write_answer("It will rain."), "It will rain."),
+        (
+            '{"type": "answer", "when": false, "content": "It will rain."}',
+            "It will rain.",
+        ),
+        ("It will rain.", "It will rain."),
+        ('<action>{"type": "answer", "content": "3"}</action>', "3"),
+        ('{"answer": 3}', '{"answer": 3}'),
+        ("go north", "go north"),
+    ],
+)
+def test_the_content_of_an_answer(action, answer):
+    assert read_action(action) == Action((), answer)
+
+
+@pytest.mark.parametrize(
+    ("action", "void"),
+    [
+        ("", True),
+        ("<action> </action>", True),
+        (write_answer(" "), True),
+        ("weather(", True),
+        ('{"city": "Paris"', True),
+        ("It rains.", False),
+        ("weather()", False),
+        ("weather(\nnews()", True),
+    ],
+)
+def test_an_action_that_is_neither_call_nor_answer_is_void(action, void):
+    assert read_action(action).void == void

@@ -1,0 +1,30 @@
+"""Options of a task whose words were changed."""
+
+from worldmodel.text.task_options import renamed_words, with_renamed_words
+
+
+def test_words_that_replace_others():
+    assert renamed_words("go from a to b", "go from c to d") == {"a": "c", "b": "d"}
+    assert renamed_words("same", "same") == {}
+    assert renamed_words("a or a", "b or c") is None  # one word became two
+    assert renamed_words("go to a", "go a") is None
+
+
+def test_options_say_the_same_of_the_new_task():
+    options = {
+        "seed": 3,
+        "tools": [{"name": "ada"}],
+        "calls": [
+            {"tool": "get", "arguments": {"key": "ada", "n": 3, "on": True}},
+            None,
+        ],
+        "data": {"ada": "x-ada.", "kim": 2.5},
+    }
+    assert with_renamed_words(options, {"ada": "bob", "3,": "7,"}) == {
+        "tools": [{"name": "ada"}],
+        "calls": [
+            {"tool": "get", "arguments": {"key": "bob", "n": 7, "on": True}},
+            None,
+        ],
+        "data": {"bob": "x-bob.", "kim": 2.5},
+    }
