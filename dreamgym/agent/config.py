@@ -5,6 +5,9 @@ import dataclasses
 FLOORS = ("random", "expert")
 """Actors that nobody trained, by the names of their rows (floors.py)."""
 
+ACTIONS = ("text", "json")
+"""What a policy may write as an action."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
@@ -14,6 +17,9 @@ class PolicyConfig:
     """Past actions that it reads."""
     action_tokens: int = 12
     """Tokens of an action, at most; more where won episodes have longer ones."""
+    actions: str = "text"
+    """What it may write as an action: any "text", or as "json" only calls of tools that
+    the train tasks list, with arguments that fit their schemas, and answers."""
     thought_tokens: int = 0
     """Tokens of thought before the action, at most; 0 writes no thought."""
     max_redraws: int = 6
@@ -28,6 +34,8 @@ class PolicyConfig:
                 "history and thought_tokens must be >= 0, got "
                 f"{self.history} and {self.thought_tokens}"
             )
+        if self.actions not in ACTIONS:
+            raise ValueError(f"actions must be one of {ACTIONS}, got {self.actions!r}")
         if self.max_redraws < 0:
             raise ValueError(f"max_redraws must be >= 0, got {self.max_redraws}")
         if self.action_tokens < 1:

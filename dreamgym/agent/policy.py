@@ -1,4 +1,4 @@
-"""The policy: a language model that writes its action as free text, token by token.
+"""The policy: a language model that writes its action token by token.
 
 (task, past actions, state) -> context ids -> sampled turn -> action text. A turn keeps
 its token ids, their log-probabilities, and the grammar phase of each token.
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.strict_actions import StrictActions
 from worldmodel.backbone.generate import generate
 from worldmodel.backbone.grammar import Grammar
 from worldmodel.backbone.model import Model
@@ -38,11 +39,15 @@ class Turn(NamedTuple):
     part: tuple[int, ...]
     action: str
     thought: str | None
+    strict: bool = False
 
     @property
     def void(self) -> bool:
-        """Whether the turn has no complete action: an empty or a truncated one."""
-        return not self.action.strip() or not self.sampled[-1]
+        """Whether the turn has no complete action: an empty or a truncated one.
+
+        A strict one is complete, also where the limit forced its last tokens.
+        """
+        return not self.action.strip() or not (self.strict or self.sampled[-1])
 
     def example(self, weight: float = 1.0, **columns: Values) -> Example:
         """Return the turn as a training example, in the context it was sampled in.
@@ -64,15 +69,26 @@ class Turn(NamedTuple):
 class Policy:
     """A model, its tokenizer, and the configuration of its turns."""
 
-    def __init__(self, model: Model, tokenizer: TextTokenizer, config: PolicyConfig):
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: TextTokenizer,
+        config: PolicyConfig,
+        strict: StrictActions | None = None,
+    ):
+        """See the class; with `strict` actions the policy writes no other ones."""
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.strict = strict
 
     def replace(self, model: Model) -> "Policy":
         """Return the same policy with another model."""
-        return Policy(model, self.tokenizer, self.config)
+        return Policy(model, self.tokenizer, self.config, self.strict)
 
     def grammar(self, temperature: float) -> Grammar:
-        """Return the grammar of a turn: [`why` text] `action` text `end`."""
+        """Return the grammar of a turn: [`why` text] `action` text `end`.
+
+        Strict actions have an automaton in place of the text of the action.
+        """
         tok, think = self.tokenizer, self.config.thought_tokens > 0
         c, size = tok.control, tok.vocab_size
         text = tok.text_mask() | tok.reference_mask()
@@ -86,7 +102,7 @@ class Policy:
         first[0] = text  # never sampled from: phase 0 only forces its closer
         for phase, token in enumerate(closers):
             allowed[phase, token] = close[phase, token] = True
-        return Grammar(
+        grammar = Grammar(
             allowed,
             first,
             close,
@@ -95,6 +111,9 @@ class Policy:
             np.full(count, temperature, np.float32),
             np.zeros(count, np.float32),
         )
+        if self.strict is None:
+            return grammar
+        return self.strict.extend(grammar, self.config.action_tokens)
 
     def tokenizer_in(
         self, task: Task, past: Sequence[str], state: State, *, draw: int = 0
@@ -111,6 +130,7 @@ class Policy:
             task.instruction,
             texts,
             seed=content_seed("policy", texts, draw),
+            literals=None if self.strict is None else self.strict.literals,
         )
 
     def context(
@@ -159,7 +179,10 @@ class Policy:
     ) -> list[Turn]:
         """Sample a turn for each context of ids, with its tokenizer and a PRNG key."""
         c = self.config
-        max_tokens = c.action_tokens + c.thought_tokens + 3
+        action_tokens = c.action_tokens
+        if self.strict is not None:
+            action_tokens = self.strict.tokens(action_tokens)
+        max_tokens = action_tokens + c.thought_tokens + 3
         out = []
         for context, tokenizer, s in zip(
             contexts,
@@ -184,6 +207,7 @@ class Policy:
                     tuple((2 * s.phase[0, :n] + s.first[0, :n]).tolist()),
                     action,
                     thought,
+                    self.strict is not None,
                 )
             )
         return out

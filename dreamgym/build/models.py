@@ -6,17 +6,19 @@ from pathlib import Path
 
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.policy import Policy
+from dreamgym.agent.strict_actions import StrictActions, strict_actions
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run, RunError
 from worldmodel.backbone.mesh import shard
 from worldmodel.backbone.model import Model, create
 from worldmodel.backbone.weights import load_model, save_model
-from worldmodel.data.records import Episode
+from worldmodel.data.records import Episode, iter_episodes
 from worldmodel.experience.examples import train_tokenizer
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
 from worldmodel.text.tokenizer import TextTokenizer
+from worldmodel.text.tool_schemas import tool_schemas
 
 
 def check_model(name: str) -> None:
@@ -65,7 +67,26 @@ def initial_policy(run: Run) -> Policy:
         model, tok = initial_model(run)
     else:
         model, tok = load_model(run.path("experience"), mesh=run.mesh)
-    return Policy(model, tok, policy_config(run))
+    return Policy(model, tok, policy_config(run), _strict_actions(run, tok))
+
+
+def _strict_actions(run: Run, tokenizer: TextTokenizer) -> StrictActions | None:
+    """Return the strict actions of a run, or None where it writes free text.
+
+    Raises:
+      RunError: strict actions are asked for, and no task lists tools.
+    """
+    if run.config.policy.actions == "text":
+        return None
+    path, tools = run.path("episodes.jsonl"), {}
+    for episode in iter_episodes(path):
+        tools |= tool_schemas(episode.task) or {}
+    if not tools:
+        raise RunError(
+            f"{path}: policy.actions = json needs tasks that list their tools in "
+            "options['tools'], as those of a ToolEnv do; no task does"
+        )
+    return strict_actions(tokenizer, tools)
 
 
 def fit_model(
@@ -133,7 +154,7 @@ def load_policy(run: Run, name: str) -> Policy:
     if not (path / "config.json").is_file():
         raise RunError(f"{path}: no policy {name!r} in this run yet")
     model, tok = load_model(path, mesh=run.mesh)
-    return Policy(model, tok, policy_config(run))
+    return Policy(model, tok, policy_config(run), _strict_actions(run, tok))
 
 
 def save_policy(run: Run, name: str, policy: Policy) -> None:

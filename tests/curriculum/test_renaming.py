@@ -6,6 +6,7 @@ import pytest
 from curriculum import renaming
 from curriculum.renaming import Renaming, with_renames
 from worldmodel.data.records import Task
+from worldmodel.text.tool_calls import Call, expected_calls
 
 
 def house(name, here, other, way, goal):
@@ -14,7 +15,7 @@ def house(name, here, other, way, goal):
         instruction=f"bring the coin to {goal}",
         env="house",
         family="house",
-        options={"seed": 1},
+        options={"seed": 1, "calls": [{"tool": "go", "arguments": {"to": "kitchen"}}]},
         initial_state=(f"{here} {way} {other} unseen", f"said ok at {here}"),
     )
 
@@ -63,7 +64,10 @@ def test_a_renaming_by_hand_is_an_exchange():
     got = with_renames(TASKS[0], {"kitchen": "pantry", "north": "east"})
     assert got.instruction == "bring the coin to pantry"
     assert got.initial_state == ("pantry east kitchen unseen", "said ok at pantry")
-    assert (got.split, got.options) == ("generated", {})
+    assert got.split == "generated"
+    # A generated tool task says which calls it expects, of its own things.
+    assert expected_calls(got) == ((Call("go", {"to": "pantry"}),),)
+    assert "seed" not in got.options
     assert got.lineage == ("t0",)
     back = with_renames(got, {"kitchen": "pantry", "north": "east"})
     assert back.initial_state == TASKS[0].initial_state

@@ -12,8 +12,10 @@ class Grammar(NamedTuple):
 
     A phase samples from `allowed` (its first token from `first`) until it samples one
     of its `closing_tokens`; after `max_tokens` tokens its `forced_token` is written.
-    The stream ends with the last phase. Temperature 0 is greedy; `min_p`, `top_k` and
-    `top_p` cut the distribution (sampling.py).
+    The stream ends with the last phase. With a table `next_phase` a token leads to the
+    phase that the table says, and ends the stream where that is negative; the tokens of
+    a phase are then counted from the last closing token on. Temperature 0 is greedy;
+    `min_p`, `top_k` and `top_p` cut the distribution (sampling.py).
     """
 
     allowed: Bool[Array, "P V"] | Bool[np.ndarray, "P V"]
@@ -25,6 +27,7 @@ class Grammar(NamedTuple):
     min_p: Float[Array, " P"] | Float[np.ndarray, " P"]
     top_k: Int[Array, " P"] | Int[np.ndarray, " P"] | None = None
     top_p: Float[Array, " P"] | Float[np.ndarray, " P"] | None = None
+    next_phase: Int[Array, "P V"] | Int[np.ndarray, "P V"] | None = None
 
 
 def free_grammar(

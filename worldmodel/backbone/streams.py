@@ -171,12 +171,18 @@ def _sample(
         hidden, cache = decoder(token[:, None], place, state.cache)
         logits = jnp.where(on[:, None], decoder.logits(hidden[:, 0]), state.logits)
         # Streams that have ended run along: shapes are fixed, and `on` masks them.
-        ended = closed & (state.phase == last_phase)
+        if grammar.next_phase is None:
+            ended = closed & (state.phase == last_phase)
+            phase = jnp.minimum(state.phase + closed, last_phase)
+        else:
+            phase = grammar.next_phase[state.phase, token].astype(jnp.int32)
+            ended = (phase < 0) & on
+            phase = jnp.where(on & ~ended, phase, state.phase)
         state = StreamState(
             cache,
             state.length + on,
             logits,
-            jnp.minimum(state.phase + closed, last_phase),
+            phase,
             jnp.where(closed, 0, state.count + on),
             state.draws + on,
         )

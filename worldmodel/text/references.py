@@ -104,24 +104,37 @@ AnyTokenizer = TextTokenizer | ReferenceTokenizer
 
 
 def with_references(
-    tokenizer: TextTokenizer, instruction: str, texts: Iterable[str], *, seed: int
+    tokenizer: TextTokenizer,
+    instruction: str,
+    texts: Iterable[str],
+    *,
+    seed: int,
+    literals: frozenset[str] | None = None,
 ) -> AnyTokenizer:
     """Return the tokenizer with markers and references to words of a context.
 
     The arguments of the `instruction` have markers in their order; an argument that is
     an identifier is written as its marker alone. The other identifiers of `texts` have
     references, drawn by `seed`. Where there are more words than tokens, the first ones
-    have one. A tokenizer without a rule is returned as it is.
+    have one. A tokenizer without a rule is returned as it is. `literals` and, where
+    they are given, numbers stay text: they are written letter by letter.
     """
     rule = tokenizer.reference_rule
     if rule is None:
         return tokenizer
+
+    def stays_text(word: str) -> bool:
+        return literals is not None and (word in literals or is_number(word))
+
     names = dict.fromkeys(w for text in texts for w in identifiers.words(text))
     names = {w: None for w in names if rule.identifiers and _has_reference(rule, w)}
+    names = {w: None for w in names if not stays_text(w)}
     arguments, first = list[str](), 0
     if rule.template is not None:
         words = dict.fromkeys(identifiers.words(instruction))
-        arguments = [w for w in words if w not in rule.template][:ARGUMENTS]
+        arguments = [w for w in words if w not in rule.template and not stays_text(w)][
+            :ARGUMENTS
+        ]
         first = ARGUMENTS
     places = {w: i for i, w in enumerate(arguments)}
     drawn = [w for w in names if w not in places]

@@ -372,6 +372,10 @@ class TextTokenizer:
         text_ids = [int(i) for i in ids if int(i) not in left_out]
         return self._core.decode(text_ids, skip_special_tokens=False)
 
+    def piece(self, token: int) -> str:
+        """Return the vocabulary's spelling of one token."""
+        return self._core.id_to_token(token) or ""
+
     def text_mask(self) -> np.ndarray:
         """Return bool [V], true for ids of ordinary text."""
         mask = np.zeros(self.vocab_size, bool)

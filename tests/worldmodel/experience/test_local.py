@@ -418,7 +418,7 @@ SEEDS = [
         instruction="make it bright",
         family="room",
         env="room",
-        options={"level": 3},
+        options={"level": 3, "seed": 4, "calls": [{"tool": "open"}]},
         initial_state=HERE,
         lineage=("s",),
     )
@@ -435,7 +435,9 @@ def test_a_variation_is_a_new_task_with_its_line(tok, text_model, monkeypatch):
     assert none is None
     assert (one.instruction, one.initial_state) == (new.instruction, new.initial_state)
     assert (one.split, one.family, one.env) == ("generated", "room", "room")
-    assert one.options == {}  # the seed's options lead to the seed
+    # A seed would lead to the seed task, and of another instruction nobody knows the
+    # expected calls.
+    assert one.options == {"level": 3}
     assert one.lineage == ("s", "s0")
     assert one.id not in {"?", "s0"}
 
