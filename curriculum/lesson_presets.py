@@ -8,6 +8,8 @@ NO_CALL = (0.0, 0.0)
 ONE_CALL = (1.0, 1.0)
 CALLS = (1.0, math.inf)
 SEVERAL = (2.0, math.inf)
+NO_STEP_COST = {"cost/step": 0.0}
+"""Steps cost nothing (`reward.cost.step`) before the lesson on pipelines."""
 
 
 def tool_lessons() -> tuple[Lesson, ...]:
@@ -23,8 +25,8 @@ def tool_lessons() -> tuple[Lesson, ...]:
         numbers are ours and not measured. Weights follow its "Reward emphasis": stage 1
         "increase w_call", "reduce penalties for syntax/execution errors"; 2 "shift
         weight from w_call to w_which"; 3 "increase w_args", "tighten penalty for
-        malformed JSON"; 4 "add step penalties" (so none before), "strengthen outcome
-        reward".
+        malformed JSON"; 4 "add step penalties" (so none before; they are the setting
+        `reward.cost.step`), "strengthen outcome reward".
 
     Later lessons keep tasks of the earlier ones, as stage 3 says "start with minimal
     arguments (one field)", then "multi-argument calls". Thresholds are on the metrics
@@ -50,7 +52,8 @@ def tool_lessons() -> tuple[Lesson, ...]:
             name="when",
             task_mixture=(no_call, any_call),
             budget=(1, 5),
-            rewards={"tool/when": 2.0, "tool/syntax": 0.5, "tool/execution": 0.5},
+            rewards={"tool/when": 2.0},
+            penalties={"tool/syntax": 0.5, "tool/execution": 0.5} | NO_STEP_COST,
             promote={"call_precision": 0.9, "call_recall": 0.9},
         ),
         Lesson(
@@ -61,13 +64,15 @@ def tool_lessons() -> tuple[Lesson, ...]:
             ),
             budget=(3, 10),
             rewards={"tool/when": 0.5, "tool/which": 2.0},
+            penalties=NO_STEP_COST,
             promote={"tool_accuracy": 0.9},
         ),
         Lesson(
             name="how",
             task_mixture=(some_no_call, one, rich),
             budget=(5, 20),
-            rewards={"tool/which": 0.5, "tool/arguments": 2.0, "tool/syntax": 2.0},
+            rewards={"tool/which": 0.5, "tool/arguments": 2.0},
+            penalties={"tool/syntax": 2.0} | NO_STEP_COST,
             promote={"argument_score": 0.9, "valid_json": 0.95, "execution": 0.9},
         ),
         Lesson(

@@ -79,8 +79,8 @@ class LessonTracker:
         return len(candidates or seeds)
 
     def rewards(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return reward components (or weights) times the lesson's factors."""
-        return {k: w * self.lesson.rewards.get(k, 1.0) for k, w in weights.items()}
+        """Return reward components times the lesson's factors."""
+        return {k: w * self.lesson.factor(k, w) for k, w in weights.items()}
 
     def max_steps(self, last: int) -> int:
         """Return the step limit of the current lesson, never above the run's."""

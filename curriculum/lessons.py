@@ -80,17 +80,19 @@ class TaskFilter:
 class Lesson:
     """One lesson: its task mixture, its rewards, its budget and its goals.
 
-    `rewards` are factors of the reward's components by name; the others stay as they
-    are. `budget` is the minimum and maximum length of it, in `unit`s: epochs over the
-    tasks of its mixture, updates, or examples. It is passed when every measure of
-    `promote` is reached in several checks in a row. With `can_regress`, a later loss of
-    these measures leads back to it; it is False where later lessons measure them on
-    other tasks. `max_steps` limits its episodes (0: the run's limit).
+    `rewards` are factors of the reward's components by name, and `penalties` those of
+    components below 0 where they differ; the others stay as they are. `budget` is the
+    minimum and maximum length of it, in `unit`s: epochs over the tasks of its mixture,
+    updates, or examples. It is passed when every measure of `promote` is reached in
+    several checks in a row. With `can_regress`, a later loss of these measures leads
+    back to it; it is False where later lessons measure them on other tasks. `max_steps`
+    limits its episodes (0: the run's limit).
     """
 
     name: str
     task_mixture: tuple[TaskFilter, ...]
     rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    penalties: Mapping[str, float] = dataclasses.field(default_factory=dict)
     budget: Range = (1.0, math.inf)
     unit: str = "epochs"
     promote: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -109,9 +111,17 @@ class Lesson:
             raise ValueError(f"budget must be (minimum, maximum), got {self.budget}")
         if self.max_steps < 0:
             raise ValueError(f"max_steps must be >= 0, got {self.max_steps}")
-        bad = {k: v for k, v in self.rewards.items() if not 0 <= v < math.inf}
+        factors = [*self.rewards.items(), *self.penalties.items()]
+        bad = {k: v for k, v in factors if not 0 <= v < math.inf}
         if bad:
-            raise ValueError(f"rewards must be >= 0 and finite, got {bad}")
+            raise ValueError(
+                f"rewards and penalties must be >= 0 and finite, got {bad}"
+            )
+
+    def factor(self, component: str, value: float) -> float:
+        """Return the factor of a component of the reward that has this value."""
+        factor = self.rewards.get(component, 1.0)
+        return self.penalties.get(component, factor) if value < 0 else factor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

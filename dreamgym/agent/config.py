@@ -22,6 +22,12 @@ class PolicyConfig:
     the train tasks list, with arguments that fit their schemas, and answers."""
     thought_tokens: int = 0
     """Tokens of thought before the action, at most; 0 writes no thought."""
+    shield: str = ""
+    """What replaces an action before it is executed: "" nothing; "valid" the most
+    similar of the actions that the environment lists as valid, where the action is none
+    of them; "module:function" what a function of (task, state, action, valid actions or
+    None) returns. A replaced action has the cost "shielded". A dream lists no valid
+    actions, so that "valid" works in real environments alone."""
     max_redraws: int = 6
     """Draws, at most, that replace an action which the present state has refused before
     in the episode; the last one is taken whatever it is. 0 takes the first draw. Always

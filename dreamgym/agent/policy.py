@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.shield import shield_for
 from dreamgym.agent.strict_actions import StrictActions
 from worldmodel.backbone.generate import generate
 from worldmodel.backbone.grammar import Grammar
@@ -76,9 +77,13 @@ class Policy:
         config: PolicyConfig,
         strict: StrictActions | None = None,
     ):
-        """See the class; with `strict` actions the policy writes no other ones."""
+        """See the class; with `strict` actions the policy writes no other ones.
+
+        Raises:
+          ValueError: there is no such shield as the configuration names.
+        """
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.strict = strict
+        self.strict, self.shield = strict, shield_for(config.shield)
 
     def replace(self, model: Model) -> "Policy":
         """Return the same policy with another model."""

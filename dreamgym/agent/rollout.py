@@ -15,6 +15,7 @@ import numpy as np
 
 from dreamgym.agent.policy import Policy, Turn
 from dreamgym.agent.refused_actions import RefusedActions
+from dreamgym.agent.shield import SHIELDED
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import (
     Snapshot,
@@ -148,13 +149,13 @@ def rollout(
             temperature if redraw_temperature is None else redraw_temperature,
         )
         actions: list[str | None] = [None] * envs.size
-        for (i, _), turn in zip(running, turns, strict=True):
-            actions[i] = turn.action
+        for (i, slot), turn in zip(running, turns, strict=True):
+            actions[i] = _shielded(policy, envs, i, slot, turn.action)
         steps = envs.step(actions)
         for (i, slot), turn in zip(running, turns, strict=True):
             step = steps[i]
             assert step is not None, "a running slot must be stepped"
-            if _advance(slot, turn, step):
+            if _advance(slot, turn, actions[i] or "", step):
                 out[slot.index] = _finish(slot, step, source)
                 slots[i] = None
         if progress is not None:
@@ -251,12 +252,23 @@ def _draw(
     )
 
 
-def _advance(slot: _Slot, turn: Turn, step: Step) -> bool:
-    """Record a step; return whether the episode has ended."""
+def _shielded(
+    policy: Policy, envs: VectorEnv, index: int, slot: _Slot, action: str
+) -> str:
+    """Return the action that is executed in place of the one that was sampled."""
+    if policy.shield is None:
+        return action
+    return policy.shield(slot.task, slot.state, action, envs.valid_actions(index))
+
+
+def _advance(slot: _Slot, turn: Turn, action: str, step: Step) -> bool:
+    """Record a step by the executed action; return whether the episode has ended."""
     slot.turns.append(turn)
+    if action != turn.action:
+        step = step._replace(costs={**step.costs, SHIELDED: 1.0})
     if step.error is not None:  # what the environment shows after a failure is no state
         step = step._replace(state=slot.state)
-    transition = step.transition(slot.state, turn.action, turn.thought)
+    transition = step.transition(slot.state, action, turn.thought)
     slot.transitions.append(transition)
     slot.refused.record(transition)
     slot.state = step.state

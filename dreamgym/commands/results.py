@@ -12,8 +12,10 @@ from dreamgym.evaluation.tool_report import tool_report
 from dreamgym.evaluation.verdict import Evidence, verdict
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
+from dreamgym.training.limits import episode_cost
 from dreamgym.training.metrics import training_note
 from worldmodel.data.json_reading import read_json_rows, read_json_value
+from worldmodel.data.records import Transition
 from worldmodel.text.tokenizer import TextTokenizer
 
 
@@ -46,6 +48,7 @@ def write_results(run: Run) -> dict[str, Any]:
             name: evaluate.summary(trajectories, real_transitions=cost[name])
             | {"note": _note(run, name)}
             | _tool_use(run, trajectories)
+            | {"costs": evaluate.costs(trajectories, _limited(run))}
             for name, trajectories in played.items()
         },
         "families": families,
@@ -88,6 +91,15 @@ def token_counter(run: Run) -> Callable[[str], int] | None:
             tokenizer = TextTokenizer.load(run.path(name))
             return lambda text: len(tokenizer.encode(text))
     return None
+
+
+def _limited(run: Run) -> dict[str, Callable[[Sequence[Transition]], float]]:
+    """Return a counter of each cost that the training loops limit."""
+    limits = (*run.config.train.limits, *run.config.transfer.limits)
+    return {
+        limit.name: lambda steps, limit=limit: episode_cost(steps, limit)
+        for limit in limits
+    }
 
 
 def _tool_use(run: Run, played: Sequence[Trajectory]) -> dict[str, Any]:

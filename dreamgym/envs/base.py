@@ -14,11 +14,11 @@ and the five-value `step`. Every capability beyond that is a protocol of one met
 also find it behind Gymnasium wrappers. An environment with random transitions sets
 `deterministic = False`.
 
-`info` may hold `rewards` (named components), `success`, `invalid`, `reveals` and
-`instruction` (see worldmodel.data.records). `begin` adds `tools`, a text, to the
-instruction, and `tool_schemas` and `calls` to the options of a task that has none.
-Environments may raise anything: `guarded` (failures.py) is the one place that catches
-it.
+`info` may hold `rewards` and `costs` (named components), `success`, `invalid`,
+`reveals` and `instruction` (see worldmodel.data.records). `begin` adds `tools`, a text,
+to the instruction, and `tool_schemas` and `calls` to the options of a task that has
+none. Environments may raise anything: `guarded` (failures.py) is the one place that
+catches it.
 """
 
 import copy
@@ -26,7 +26,8 @@ import dataclasses
 import json
 import numbers
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
@@ -192,7 +193,8 @@ class Step(NamedTuple):
     """One step of one episode.
 
     `error` names why the episode broke off; such an episode is not scored. `invalid`
-    and `reveals` are None where the environment does not say.
+    and `reveals` are None where the environment does not say. `costs` are named like
+    rewards, and are no part of them.
     """
 
     state: State
@@ -203,6 +205,7 @@ class Step(NamedTuple):
     error: str | None = None
     invalid: bool | None = None
     reveals: bool | None = None
+    costs: Mapping[str, float] = MappingProxyType({})
 
     def transition(
         self, state: State, action: str, thought: str | None = None
@@ -219,6 +222,7 @@ class Step(NamedTuple):
             invalid=self.invalid,
             reveals=self.reveals,
             thought=thought,
+            costs=dict(self.costs),
         )
 
 
@@ -336,13 +340,16 @@ def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
     positive return is one; `return_so_far` is the return before this step.
 
     Raises:
-      FloatingPointError: a reward that is not finite.
+      FloatingPointError: a reward or a cost that is not finite.
       ValueError: a text cannot be written as UTF-8, or is too long (TextTooLong).
     """
     obs, reward, terminated, truncated, info = env.step(action)
     rewards = {k: float(v) for k, v in info.get("rewards", {"reward": reward}).items()}
     if not np.isfinite(sum(rewards.values())):
         raise FloatingPointError(f"rewards {rewards} after action {action!r}")
+    costs = {k: float(v) for k, v in info.get("costs", {}).items()}
+    if not np.isfinite(sum(costs.values())):
+        raise FloatingPointError(f"costs {costs} after action {action!r}")
     positive = return_so_far + float(reward) > 0
     success = info.get("success", terminated and positive)
     return Step(
@@ -353,4 +360,5 @@ def take(env: gymnasium.Env, action: str, return_so_far: float = 0.0) -> Step:
         bool(success),
         invalid=_flag(info.get("invalid")),
         reveals=_flag(info.get("reveals")),
+        costs=costs,
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from dreamgym.envs.base import Step, begin, take
+from dreamgym.envs.base import Step, as_valid_actions, begin, take
 from dreamgym.envs.counting import BudgetSpent
 from dreamgym.envs.failures import EnvironmentDown, EnvironmentFailure, guarded
 from worldmodel.data.records import State, Task
@@ -47,6 +47,10 @@ class VectorEnv(abc.ABC):
     @abc.abstractmethod
     def step(self, actions: Sequence[str | None]) -> list[Step | None]:
         """Step the slots whose episode runs; None for the others."""
+
+    def valid_actions(self, slot: int) -> Sequence[str] | None:
+        """Return the actions that a slot would take now, None where nobody says."""
+        del slot  # the dream knows none
 
     def close(self) -> None:  # noqa: B027 - most batches hold nothing
         """Release what the environments hold."""
@@ -184,6 +188,15 @@ class RealVectorEnv(VectorEnv):
             self._running[i] = not (step.terminated or step.truncated)
             out[i] = step
         return out
+
+    def valid_actions(self, slot: int) -> Sequence[str] | None:
+        """See VectorEnv."""
+        env = self._copy(slot)
+        lister = as_valid_actions(env)
+        if lister is None or not self._running[slot]:
+            return None
+        valid = guarded(env, lister.valid_actions)
+        return None if isinstance(valid, EnvironmentFailure) else valid
 
     def _take(self, i: int, action: str) -> Step:
         reason = self._reset_failures[i]

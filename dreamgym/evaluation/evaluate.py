@@ -1,7 +1,8 @@
 """The success of a policy on given tasks, with intervals, pooled and by family."""
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import counts_as_invalid
 from dreamgym.envs.vector import VectorEnv
-from dreamgym.evaluation.statistics import paired_by_game, rate
-from worldmodel.data.records import Task, read_episodes
+from dreamgym.evaluation.statistics import paired_by_game, rate, ratio
+from worldmodel.data.records import Task, Transition, read_episodes
 
 
 def play(
@@ -75,7 +76,35 @@ def summary(
         if steps
         else None,
         "real_transitions": real_transitions,
+        "costs": costs(scored),
     }
+
+
+def costs(
+    trajectories: Sequence[Trajectory],
+    counters: Mapping[str, Callable[[Sequence[Transition]], float]] | None = None,
+) -> dict[str, dict[str, float]]:
+    """Return the mean cost of an episode by name, with a bootstrap interval by game.
+
+    Names are those that the environment reports; `counters` count further ones.
+    """
+    reported = {k for t in trajectories for x in t.episode.transitions for k in x.costs}
+    counts = {name: functools.partial(_reported_cost, name) for name in reported}
+    counts |= counters or {}
+    out = {}
+    for name, count in sorted(counts.items()):
+        games: dict[str, list[float]] = {}
+        for t in trajectories:
+            cost = count(t.episode.transitions)
+            games.setdefault(t.episode.task.id, []).append(float(cost))
+        if games:
+            sums = [(sum(x), float(len(x))) for x in games.values()]
+            out[name] = ratio(sums, seed=0)
+    return out
+
+
+def _reported_cost(name: str, steps: Sequence[Transition]) -> float:
+    return sum(t.costs.get(name, 0.0) for t in steps)
 
 
 def errors(trajectories: Sequence[Trajectory]) -> dict[str, int]:

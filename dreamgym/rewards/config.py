@@ -174,6 +174,39 @@ class JudgeConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ComponentWeightConfig:
+    """A weight of reward components by name."""
+
+    name: str
+    """Name of a component, such as "tool/when", or a pattern, such as "tool/*"."""
+    weight: float
+    """Its factor, on top of all others."""
+
+    def __post_init__(self):
+        if not self.name:
+            raise ValueError("name of a component must not be empty")
+        _finite(self, "weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CostConfig:
+    """What is taken from the reward for what an agent uses up."""
+
+    step: float = 0.0
+    """Cost of each step (component cost/step)."""
+    call: float = 0.0
+    """Cost of each tool call (component cost/call)."""
+    token: float = 0.0
+    """Cost of each token that the policy sampled (component cost/token)."""
+
+    def __post_init__(self):
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{f.name} must be >= 0 and finite, got {value}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     """The reward of a step: w outcome + (1 - w) process, by named component."""
 
@@ -192,6 +225,10 @@ class RewardConfig:
     unscaled_components: tuple[str, ...] = ("uncertainty_penalty",)
     """Components that are neither scaled by 1 - w nor subject to
     `process_requires_success`."""
+    component_weights: tuple[ComponentWeightConfig, ...] = ()
+    """Weights of single components, each as a table: name, weight. The first that fits
+    a component counts."""
+    cost: CostConfig = CostConfig()
     milestones: tuple[MilestoneConfig, ...] = ()
     """Intermediate goals, each as a table: name, pattern, weight, search_in."""
     tools: ToolConfig = ToolConfig()

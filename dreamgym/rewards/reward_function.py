@@ -19,8 +19,10 @@ from dreamgym.rewards.rules import (
     add_components,
     process_rewards,
     scale_components,
+    step_costs,
     task_rewards,
     unscaled_rewards,
+    weigh_components,
 )
 from worldmodel.data.records import Episode, Task, Transition
 
@@ -137,7 +139,7 @@ class RewardFunction:
     ) -> tuple[Components, ...]:
         """Return alpha outcome + (1 - alpha) process, and the unscaled components.
 
-        alpha is `outcome_weight`.
+        alpha is `outcome_weight`. Costs of steps and calls are not scaled by it.
         """
         c, steps = self.config, episode.transitions
         process_weight = 1.0 - c.outcome_weight
@@ -151,6 +153,7 @@ class RewardFunction:
                 terms = [components, unscaled]
             if c.invalid_penalty and t.invalid:
                 terms.append({"invalid": -float(c.invalid_penalty)})
+            terms.append(step_costs(t.action, c.cost))
             out.append(add_components(terms))
         if c.outcome_weight and episode.success is not None:
             outcome = c.success_reward if episode.success else c.failure_reward
@@ -160,7 +163,7 @@ class RewardFunction:
         final = task_rewards(episode, c.tools)
         if final and process_weight:
             out[-1] = add_components([out[-1], scale_components(final, process_weight)])
-        return tuple(out)
+        return tuple(weigh_components(part, c.component_weights) for part in out)
 
     def _process(
         self, episodes: Sequence[Episode], pasts: Pasts

@@ -4,10 +4,17 @@ transitions -> the environment's rewards, milestones, right and wrong tool calls
 dict of named components a step. Each function adds one kind of component.
 """
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from dreamgym.rewards.config import MilestoneConfig, RewardConfig, ToolConfig
+from dreamgym.rewards.config import (
+    ComponentWeightConfig,
+    CostConfig,
+    MilestoneConfig,
+    RewardConfig,
+    ToolConfig,
+)
 from worldmodel.data.records import Episode, Transition
 from worldmodel.text.call_matching import Matching, match_calls
 from worldmodel.text.tool_calls import (
@@ -60,6 +67,27 @@ def process_rewards(
             strict=True,
         )
     ]
+
+
+def weigh_components(
+    part: Mapping[str, float], weights: Sequence[ComponentWeightConfig]
+) -> Components:
+    """Return each component times the first of the weights that fits its name."""
+    return {
+        name: value
+        * next((w.weight for w in weights if fnmatch.fnmatchcase(name, w.name)), 1.0)
+        for name, value in part.items()
+    }
+
+
+def step_costs(action: str, config: CostConfig) -> Components:
+    """Return what a step and its tool calls cost, as negative components."""
+    out: Components = {}
+    if config.step:
+        out["cost/step"] = -float(config.step)
+    if config.call and (calls := read_action(action).calls):
+        out["cost/call"] = -float(config.call) * len(calls)
+    return out
 
 
 def environment_rewards(

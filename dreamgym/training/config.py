@@ -1,9 +1,11 @@
 """Settings of the training loop: rollouts, replay, auxiliary loss and monitor."""
 
 import dataclasses
+import math
+import re
 
 from curriculum.config import CurriculumConfig
-from dreamgym.rewards.config import RewardConfig
+from dreamgym.rewards.config import PLACES, RewardConfig
 from dreamgym.rl.config import LossWeights, UpdateConfig
 
 GROUPLESS_ESTIMATORS = ("batch_mean", "gae", "success_filter")
@@ -135,6 +137,53 @@ class MonitorConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LimitConfig:
+    """A limit of a cost, kept by a Lagrange multiplier.
+
+    The reward of a step is lowered by the multiplier times its cost. After each update
+    the multiplier rises by `learning_rate` times what the mean cost of a rollout is
+    above the limit, or falls, and is never negative.
+    """
+
+    name: str
+    """Name of the cost, as the environment reports it in info["costs"]."""
+    limit: float
+    """Mean cost of an episode that is allowed, E[cost] <= limit."""
+    pattern: str = ""
+    """Regular expression; each step whose action or next state it occurs in costs 1, in
+    the dream, too. "" counts what the environment reports alone, which a dream cannot
+    tell."""
+    search_in: str = "action"
+    """Where the pattern is searched: in the "action" or in the lines of the
+    "next_state"."""
+    initial_weight: float = 0.0
+    """The multiplier before the first update."""
+    learning_rate: float = 0.1
+    """Change of the multiplier for each unit of cost above the limit."""
+
+    def __post_init__(self):
+        if not self.name:
+            raise ValueError("name of a limit must not be empty")
+        if self.search_in not in PLACES:
+            raise ValueError(
+                f"search_in must be one of {PLACES}, got {self.search_in!r}"
+            )
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(
+                f"pattern of limit {self.name!r} must be a regular expression, got "
+                f"{self.pattern!r} ({error})"
+            ) from None
+        numbers = (self.limit, self.initial_weight, self.learning_rate)
+        if not all(x >= 0 and math.isfinite(x) for x in numbers):
+            raise ValueError(
+                "limit, initial_weight and learning_rate must be >= 0 and finite, got "
+                f"{numbers}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
     """Number of updates, tasks and rollouts, and the settings of the parts."""
 
@@ -168,8 +217,14 @@ class LoopConfig:
     auxiliary: AuxiliaryConfig = AuxiliaryConfig()
     monitor: MonitorConfig = MonitorConfig()
     reward: RewardConfig = RewardConfig()
+    limits: tuple[LimitConfig, ...] = ()
+    """Limits of costs, each as a table: name, limit, pattern, search_in,
+    initial_weight, learning_rate."""
 
     def __post_init__(self):
+        names = [x.name for x in self.limits]
+        if len(set(names)) < len(names):
+            raise ValueError(f"limits must have different names, got {names}")
         estimator = self.update.advantage_estimator
         if self.group_size < (1 if estimator in GROUPLESS_ESTIMATORS else 2):
             raise ValueError(
@@ -200,6 +255,12 @@ class LoopConfig:
         Such settings are refused for new runs only: an existing run may continue.
         """
         monitor, update, reward = self.monitor, self.update, self.reward
+        if not update.reads_rewards and self.limits:
+            return (
+                "limits lower the rewards of steps, and update.advantage_estimator = "
+                f"{update.advantage_estimator} learns from success alone: leave them "
+                "out, or take another algorithm"
+            )
         if not update.reads_rewards and reward != RewardConfig():
             return (
                 "reward sets the rewards of steps, and update.advantage_estimator = "

@@ -4,7 +4,7 @@ weights of the loss terms -> advantages of turns (rl/credit.py) -> replay -> the
 (rl/update.py) -> the KL controller (rl/trust_region.py) -> metrics for the curve.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from dreamgym.rl.critic import Critic
 from dreamgym.rl.trust_region import adapt_kl_coefficient
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
+from dreamgym.training.limits import limit_metrics, multipliers
 from dreamgym.training.metrics import rollout_metrics
 from dreamgym.training.monitor import loss_weights, weight_metrics
 from dreamgym.training.rollouts import Rollouts
@@ -68,17 +69,26 @@ def learn(
     # weights.
     last_row = state.curve[-1] if state.curve else {}
     weights = loss_weights(last_row, config.initial_weights)
+    limit_weights = multipliers(last_row, config.limits)
 
     # 2. Advantages, from a critic or from comparing rollouts.
     if critic is None or state.critic is None:
-        advantages = _advantages_without_critic(batch, updater, weights, state)
+        advantages = _advantages_without_critic(
+            batch, updater, weights, state, limit_weights
+        )
     else:
         advantages = _advantages_from_critic(
             batch,
             critic,
             state.critic,
             state.policy,
-            *batch.rewards(weights, updater, state.lessons, _known_scale(state, batch)),
+            *batch.rewards(
+                weights,
+                updater,
+                state.lessons,
+                _known_scale(state, batch),
+                limit_weights,
+            ),
             seed=seed + state.update,
         )
 
@@ -112,6 +122,7 @@ def learn(
         metrics | advantages.critic_metrics | _weight_changes(weights, last_row, config)
     )
     row |= rollout_metrics(rollouts, config)
+    row |= limit_metrics(rollouts.started, limit_weights, config.limits)
     row["informative_turn_share"] = count / max(len(batch.examples), 1)
     if replayed:
         row["replayed"] = float(len(replayed))
@@ -119,7 +130,11 @@ def learn(
 
 
 def _advantages_without_critic(
-    batch: TurnBatch, updater: Updater, weights: LossWeights, state: TrainingState
+    batch: TurnBatch,
+    updater: Updater,
+    weights: LossWeights,
+    state: TrainingState,
+    limit_weights: Mapping[str, float],
 ) -> _Advantages:
     """Return advantages by a group or batch mean, a success filter or preferences."""
     c, size, grid = batch.config.update, batch.config.group_size, batch.grid()
@@ -133,7 +148,7 @@ def _advantages_without_critic(
         )
     else:
         rewards, return_scale = batch.rewards(
-            weights, updater, state.lessons, _known_scale(state, batch)
+            weights, updater, state.lessons, _known_scale(state, batch), limit_weights
         )
         values, mask = grid.group_advantages(rewards, batch.state_numbers(), c, size)
     # `scale` is undone in the bound of theorem 1, which speaks of returns.

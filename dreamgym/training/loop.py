@@ -89,7 +89,7 @@ def train(
             transitions = _transitions(envs, parts) - transitions_before
 
             # 3. Score them, where the rewards are not the environment's.
-            rescored = rescore(rollouts, parts.score)
+            rescored = rescore(rollouts, parts.score, config.reward.cost.token)
 
             # 4. Update the policy. The snapshot comes first, because the update
             # donates the buffers of the state.

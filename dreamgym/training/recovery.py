@@ -64,7 +64,9 @@ class Recovery:
             row = {
                 k: v
                 for k, v in last_row.items()
-                if k.endswith("_weight") or k == RETURN_SCALE
+                if k.endswith("_weight")
+                or k.startswith("limit_weight/")
+                or k == RETURN_SCALE
             }
             row |= rollout_metrics(rollouts, self._config)
             row[f"alarm/{monitor.NOT_FINITE}"] = 1.0

@@ -109,8 +109,12 @@ def collect_rollouts(
     return Rollouts(started, forked)
 
 
-def rescore(rollouts: Rollouts, score: ScoreEpisodes | None) -> Rollouts:
+def rescore(
+    rollouts: Rollouts, score: ScoreEpisodes | None, token_cost: float = 0.0
+) -> Rollouts:
     """Return the rollouts with the rewards of `score`, and with its metrics.
+
+    Each token that a turn sampled costs `token_cost` (the component cost/token).
 
     Without a `score` they keep the rewards of the environment.
 
@@ -140,10 +144,23 @@ def rescore(rollouts: Rollouts, score: ScoreEpisodes | None) -> Rollouts:
         outcome_unknown = error is not None and problem == NO_OUTCOME
         if problem is not None and not outcome_unknown:
             error = f"reward: {problem}"
-        episode = with_rewards(t.episode, episode_score)
+        episode = with_rewards(
+            t.episode, _with_token_cost(episode_score, t, token_cost)
+        )
         trajectories[i] = t._replace(episode=episode, error=error)
     count = len(rollouts.started)
     return Rollouts(trajectories[:count], trajectories[count:], _reward_metrics(scores))
+
+
+def _with_token_cost(
+    score: RewardedEpisode, trajectory: Trajectory, cost: float
+) -> RewardedEpisode:
+    """Return the rewards with what the tokens of each turn cost."""
+    if not cost:
+        return score
+    parts = [{"cost/token": -cost * sum(x.sampled)} for x in trajectory.turns]
+    pairs = zip(score.rewards, parts, strict=True)
+    return score._replace(rewards=tuple({**a, **b} for a, b in pairs))
 
 
 def _reward_metrics(scores: Sequence[RewardedEpisode]) -> dict[str, float]:

@@ -3,7 +3,8 @@
 trajectories -> turns, episode after episode -> examples, rewards, states, weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,6 +16,7 @@ from dreamgym.rl.config import LossWeights
 from dreamgym.rl.credit import TurnGrid
 from dreamgym.rl.update import Updater
 from dreamgym.training.config import LoopConfig
+from dreamgym.training.limits import step_cost
 from worldmodel.data.records import State
 
 DENSE_REWARDS = ("milestone/", "tool/", "reward_model", "judge")
@@ -117,14 +119,16 @@ class TurnBatch:
         updater: Updater,
         lessons: LessonTracker | None,
         scale: float | None = None,
+        multipliers: Mapping[str, float] = MappingProxyType({}),
     ) -> tuple[Float[np.ndarray, " N"], float]:
         """Return the reward of each turn, and the scale that rewards are divided by.
 
         A reward is the weighted sum of its components; the current lesson multiplies
-        them by their names. Where the KL penalty is part of the reward, the turn's log
-        ratio to the reference is subtracted, from rewards that are divided by their
-        scale. Without a `scale` that is the root mean square of the returns of turns in
-        this batch (1 where all are 0).
+        them by their names, and the `multipliers` of the limits take from it what the
+        step costs. Where the KL penalty is part of the reward, the turn's log ratio to
+        the reference is subtracted, from rewards that are divided by their scale.
+        Without a `scale` that is the root mean square of the returns of turns in this
+        batch (1 where all are 0).
         """
         out = np.array(
             [
@@ -139,6 +143,16 @@ class TurnBatch:
             ],
             float,
         )
+        for limit in self.config.limits:
+            weight = multipliers.get(limit.name, 0.0)
+            if weight:
+                out -= weight * np.array(
+                    [
+                        step_cost(step, limit)
+                        for t in self.trajectories
+                        for step in t.episode.transitions
+                    ]
+                )
         if scale is None:
             scale = self.grid().return_scale(out, self.config.update.discount)
         # Scaled first: the KL is in nats whatever the units of the rewards are.

@@ -14,7 +14,16 @@ def test_the_primers_numbers():
     assert [s.budget for s in plan.values()] == budgets
     assert [k.share for k in plan["when"].task_mixture] == [0.5, 0.5]
     assert plan["when"].rewards["tool/when"] > 1 > plan["which"].rewards["tool/when"]
-    assert plan["when"].rewards["tool/syntax"] < 1 < plan["how"].rewards["tool/syntax"]
+    # The primer reduces penalties in the first and tightens one in the third: what is
+    # paid for right syntax stays.
+    assert (
+        plan["when"].penalties["tool/syntax"] < 1 < plan["how"].penalties["tool/syntax"]
+    )
+    assert plan["when"].factor("tool/syntax", 0.5) == 1.0
+    assert plan["when"].factor("tool/syntax", -1.0) == 0.5
+    # Step penalties are added in the fourth.
+    steps = [plan[n].factor("cost/step", -1.0) for n in ("when", "how", "pipelines")]
+    assert steps == [0.0, 0.0, 1.0]
     for stage in plan.values():
         assert sum(k.share for k in stage.task_mixture) == pytest.approx(1.0)
 

@@ -58,7 +58,8 @@ class Transition:
     `invalid` says that the environment could not take the action, `reveals` that the
     next state shows what could not be observed before (what lies behind a door that was
     never opened), `success` that the episode was won with it. None means that it is
-    unknown.
+    unknown. `costs` are what the step used up or put at risk, by name; they are no part
+    of the reward.
     """
 
     state: State
@@ -72,6 +73,7 @@ class Transition:
     reveals: bool | None = None
     thought: str | None = None
     reasoning: str | None = None
+    costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def reward(self) -> float:
@@ -166,6 +168,10 @@ def _transition(row: Any, where: Where) -> Transition:
     named = {k: field(rewards, k, float, where.at("rewards")) for k in rewards}
     if not math.isfinite(sum(named.values())):
         raise where.at("rewards").error("finite numbers with a finite sum", named)
+    raw_costs = field(row, "costs", dict, where, {})
+    costs = {k: field(raw_costs, k, float, where.at("costs")) for k in raw_costs}
+    if not all(math.isfinite(x) for x in costs.values()):
+        raise where.at("costs").error("finite numbers", costs)
     return Transition(
         state=_state(row, "state", where),
         action=field(row, "action", str, where),
@@ -178,6 +184,7 @@ def _transition(row: Any, where: Where) -> Transition:
         reveals=field(row, "reveals", bool, where, None),
         thought=field(row, "thought", str, where, None),
         reasoning=field(row, "reasoning", str, where, None),
+        costs=costs,
     )
 
 
@@ -317,9 +324,17 @@ def _compressed(path: Path, file: Any) -> Iterator[Any]:
 def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None:
     with atomic_write(path) as file, _compressed(Path(path), file.buffer) as out:
         for record in records:
-            row = {"schema": schema} | dataclasses.asdict(record)
+            row = {"schema": schema} | _without_empty_costs(dataclasses.asdict(record))
             line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
             out.write(line.encode("utf-8"))
+
+
+def _without_empty_costs(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row; steps without costs, which most are, do not mention them."""
+    for step in row.get("transitions", [row.get("transition", {})]):
+        if not step.get("costs"):
+            step.pop("costs", None)
+    return row
 
 
 def write_episodes(path: str | os.PathLike, episodes: Iterable[Episode]) -> None:

@@ -1,0 +1,63 @@
+"""Limits of costs: what a step costs, and the Lagrange multipliers that keep limits.
+
+transitions -> costs by name -> the reward lowered by multiplier times cost; the mean
+cost of rollouts -> the next multipliers. With E[cost] <= limit as the constraint this
+is dual ascent on the Lagrangian (CPO's problem, arXiv:1705.10528, by the method of
+arXiv:1805.11074).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dreamgym.agent.rollout import Trajectory
+from dreamgym.training.config import LimitConfig
+from worldmodel.data.records import Transition
+
+
+def step_cost(transition: Transition, limit: LimitConfig) -> float:
+    """Return what a step costs: what the environment says, and 1 for the pattern."""
+    cost = float(transition.costs.get(limit.name, 0.0))
+    if not limit.pattern:
+        return cost
+    text = transition.action
+    if limit.search_in == "next_state":
+        text = "\n".join(transition.next_state)
+    return cost + bool(re.search(limit.pattern, text, re.MULTILINE))
+
+
+def episode_cost(transitions: Sequence[Transition], limit: LimitConfig) -> float:
+    """Return the sum of a cost over an episode."""
+    return sum(step_cost(t, limit) for t in transitions)
+
+
+def multipliers(
+    row: Mapping[str, Any], limits: Sequence[LimitConfig]
+) -> dict[str, float]:
+    """Return the multipliers that a row of the curve ended with, by name."""
+    return {x.name: row.get(_metric(x), float(x.initial_weight)) for x in limits}
+
+
+def limit_metrics(
+    rollouts: Sequence[Trajectory],
+    weights: Mapping[str, float],
+    limits: Sequence[LimitConfig],
+) -> dict[str, float]:
+    """Return the mean cost of an episode by name, and the next multipliers.
+
+    Rollouts without a score count, too: what they did was done.
+    """
+    out = {}
+    for x in limits:
+        costs = [episode_cost(t.episode.transitions, x) for t in rollouts]
+        mean = float(np.mean(costs)) if costs else 0.0
+        out[f"cost/{x.name}"] = mean
+        step = x.learning_rate * (mean - x.limit) * bool(costs)
+        out[_metric(x)] = max(0.0, weights[x.name] + step)
+    return out
+
+
+def _metric(limit: LimitConfig) -> str:
+    return f"limit_weight/{limit.name}"

@@ -1,0 +1,70 @@
+"""Shields: what is executed in place of an action, and that it is counted."""
+
+import jax
+import pytest
+
+from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.rollout import rollout
+from dreamgym.agent.shield import shield_for, valid_shield
+from dreamgym.envs.vector import RealVectorEnv
+from dreamgym.evaluation import evaluate
+from tests import doubles
+
+TASK = doubles.task(0, 1, 2)
+
+
+def never_left(task, state, action, valid):
+    """A shield of the tests: never fall off the left end."""
+    del task, valid
+    falls = action == "go left" and state[0] == "at 0"
+    return "go right" if falls else action
+
+
+def play(rule, shield):
+    policy = doubles.Scripted(rule)
+    policy.shield = shield_for(shield)
+    envs = RealVectorEnv([doubles.Corridor()], max_steps=4)
+    (t,) = rollout(policy, envs, [TASK], key=jax.random.key(0), temperature=1.0)
+    return t
+
+
+def test_an_action_that_is_not_valid_becomes_the_most_similar_valid_one():
+    valid = ["go left", "go right", "take coin"]
+    assert valid_shield(TASK, (), "go rigt", valid) == "go right"
+    assert valid_shield(TASK, (), "take coin", valid) == "take coin"
+    for unknown in (None, []):
+        assert valid_shield(TASK, (), "fly", unknown) == "fly"
+
+
+def test_the_shield_acts_before_the_environment_and_is_counted():
+    t = play(lambda *_: "go rigth", "valid")
+    actions = [x.action for x in t.episode.transitions]
+    assert actions == ["go right"] * 4
+    assert [x.invalid for x in t.episode.transitions] == [False] * 4
+    # The policy is trained on what it sampled, not on what was executed.
+    assert {turn.action for turn in t.turns} == {"go rigth"}
+    row = evaluate.summary([t], real_transitions=0)
+    assert row["costs"]["shielded"]["mean"] == 4.0
+    assert row["invalid_action_rate"] == 0.0
+
+
+def test_without_a_shield_nothing_is_replaced():
+    t = play(lambda *_: "go rigth", "")
+    assert [x.invalid for x in t.episode.transitions] == [True] * 4
+    assert evaluate.summary([t], real_transitions=0)["costs"] == {}
+
+
+def test_a_function_of_ones_own_shields_from_a_forbidden_action():
+    t = play(lambda *_: "go left", f"{__name__}:never_left")
+    assert not any(x.terminated for x in t.episode.transitions)
+    fallen = play(lambda *_: "go left", "")
+    assert fallen.episode.transitions[0].terminated
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such", "legal", ":"])
+def test_a_shield_that_there_is_not_is_said(name):
+    with pytest.raises(ValueError, match="shield must be"):
+        shield_for(name)
+    with pytest.raises(ValueError, match="shield must be"):
+        doubles.policy(shield=name)
+    assert PolicyConfig().shield == ""
