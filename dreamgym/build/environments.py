@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gymnasium
@@ -47,11 +47,18 @@ def open_env(run: Run) -> Iterator[gymnasium.Env | None]:
         yield env
 
 
-def real_envs(run: Run, slots: int | None = None) -> vector.RealVectorEnv:
-    """Return up to `slots` copies of the run's environment as one batch."""
+def real_envs(
+    run: Run,
+    slots: int | None = None,
+    make: Callable[[], gymnasium.Env] | None = None,
+) -> vector.RealVectorEnv:
+    """Return up to `slots` copies of the run's environment as one batch.
+
+    `make` makes a copy; by default it is `make_env`.
+    """
     c = run.config.env
     return vector.RealVectorEnv.growing(
-        lambda: make_env(run),
+        (lambda: make_env(run)) if make is None else make,
         limit=c.num_envs if slots is None else min(slots, c.num_envs),
         max_steps=step_limit(run),
     )
@@ -98,12 +105,16 @@ def _tasks(run: Run, first: int, end: int) -> list[Task]:
 
 
 def play_test_games(
-    run: Run, policy: str, tasks: Sequence[Task] | None = None, folder: str = "test"
+    run: Run,
+    policy: str,
+    tasks: Sequence[Task] | None = None,
+    folder: str = "test",
+    make: Callable[[], gymnasium.Env] | None = None,
 ) -> list[Trajectory]:
     """Play test tasks with a policy; return the trajectories.
 
     By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
-    that holds exactly these tasks is not played again.
+    that holds exactly these tasks is not played again. `make` makes the environment.
 
     Raises:
       EnvironmentDown: the environment failed in every episode; no file is written.
@@ -111,7 +122,7 @@ def play_test_games(
     path = run.path(f"{folder}/{policy}.jsonl")
     tasks = test_tasks(run) if tasks is None else tasks
     if not _has_played(path, tasks):
-        envs = real_envs(run)
+        envs = real_envs(run, make=make)
         try:
             with progress_bar(len(tasks), f"evaluate {policy}", "episode") as show:
                 played = evaluate.play(

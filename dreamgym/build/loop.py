@@ -120,7 +120,12 @@ def reinforce(
             report(state.update, row | {"aborted_share": aborted}, reached)
 
         saver = LoopCheckpoint(
-            run.path(f"checkpoints/{name}"), experience, run.config, after
+            run.path(f"checkpoints/{name}"),
+            experience,
+            run.config,
+            after,
+            rollouts=run.path(f"rollouts/{name}"),
+            keep=config.keep_rollouts,
         )
         # Restored before the parts are built: the proposer holds the pool of the state.
         progress = saver.restore(start)

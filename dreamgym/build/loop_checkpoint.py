@@ -15,11 +15,16 @@ from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.monitor import NOT_FINITE
-from worldmodel.data.records import Transition, atomic_write
+from worldmodel.data.records import Transition, atomic_write, write_episodes
 from worldmodel.experience.base import CachingExperienceModel, Query
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
+
+
+def rollouts_file(update: int) -> str:
+    """Return the name of the file with the kept rollouts of an update."""
+    return f"{update:05d}.jsonl"
 
 
 class MemoryAdditions:
@@ -68,7 +73,8 @@ class LoopCheckpoint:
     """Saves the loop's state after each update and adds to the memory, if any.
 
     `report` is called with the state before it is saved, so that a process killed in
-    between does not lose a row of the curve.
+    between does not lose a row of the curve. Of each update `keep` rollouts are written
+    to the directory `rollouts`.
     """
 
     def __init__(
@@ -77,7 +83,10 @@ class LoopCheckpoint:
         experience: CachingExperienceModel | None,
         config: RunConfig,
         report: Callable[[TrainingState], None] = lambda _: None,
+        rollouts: Path | None = None,
+        keep: int = 0,
     ):
+        self._rollouts, self._keep = rollouts, keep
         self._directory, self._experience, self._report = directory, experience, report
         self._enrich, self._min_confidence = (
             config.memory.additions_per_update,
@@ -87,9 +96,13 @@ class LoopCheckpoint:
         self._additions = MemoryAdditions(directory / "memory_additions.jsonl")
 
     def record(
-        self, progress: TrainingState, trajectories: Sequence[Trajectory]
+        self,
+        progress: TrainingState,
+        trajectories: Sequence[Trajectory],
+        rewarded: Sequence[Trajectory],
     ) -> None:
         """See training.Recorder."""
+        self._keep_rollouts(progress.update, rewarded)
         # Reported before it is saved: a process that is killed in between repeats the
         # update, and the row with it; the other way round the row would be lost.
         self._report(progress)
@@ -106,6 +119,19 @@ class LoopCheckpoint:
             "stop_reason": progress.stop_reason,
         }
         checkpoint.save(self._directory, progress.update, _arrays(progress), host)
+
+    def _keep_rollouts(self, update: int, rewarded: Sequence[Trajectory]) -> None:
+        """Write some of an update's rollouts, evenly spaced, if any are kept."""
+        if self._rollouts is None or not self._keep or not rewarded:
+            return
+        count = min(self._keep, len(rewarded))
+        places = np.linspace(0, len(rewarded) - 1, count).astype(int)
+        episodes = [rewarded[i].episode for i in places]
+        # Forks carry the id of the rollout that they began in: ids are made unique.
+        unique = [
+            dataclasses.replace(e, id=f"{i}-{e.id}") for i, e in enumerate(episodes)
+        ]
+        write_episodes(self._rollouts / rollouts_file(update), unique)
 
     def _remember(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         assert self._experience is not None

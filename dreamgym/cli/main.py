@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dreamgym.cli import (
     annotate,
+    audit,
     data,
     engine,
     environment,
@@ -100,6 +101,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for group in (
         runs,
+        audit,
         studies,
         serving,
         environment,

@@ -81,6 +81,14 @@ def _show_commands(commands: Any) -> None:
     add("--step", type=int, metavar="N", help="from 1 (default: one with a change)")
     add("--all", action="store_true", help="all steps; the dream goes on from its own")
     add("--html", type=Path, metavar="FILE", help="write a page to FILE, too")
+    add(
+        "--update",
+        type=int,
+        metavar="N",
+        help="the rollouts that update N learned from (train.keep_rollouts); with "
+        "--episode one of them, step by step, with every part of its rewards",
+    )
+    add("--policy", default="dream", help="whose training --update is of (dream)")
     show.set_defaults(body=_show)
     report = commands.add_parser(
         "report", help="Print the table of a finished run, write its report.html"
@@ -311,8 +319,19 @@ def _show(args: argparse.Namespace) -> None:
     from dreamgym.run.display import output_console
     from dreamgym.run.process import tune_process
 
-    tune_process()
     run = Run.open(args.run_dir)
+    if args.update is not None:
+        from dreamgym.commands.rollouts import show_rollouts
+
+        show_rollouts(
+            run,
+            output_console(),
+            args.update,
+            policy=args.policy,
+            episode=args.episode,
+        )
+        return
+    tune_process()
     show(
         run,
         output_console(),

@@ -105,6 +105,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
             f"curves/{policy}",
             f"curves/{policy}.jsonl",
             f"dev_games/{policy}.jsonl",
+            f"rollouts/{policy}",
         ),
         policies=(policy,),
         command="transfer",
@@ -312,6 +313,7 @@ STAGES = StageTable(
             writes=(
                 "policies/dream",
                 "curves/dream.jsonl",
+                "rollouts/dream",
                 "bound.json",
                 "dev_games/dream.jsonl",
             ),

@@ -208,6 +208,10 @@ class LoopConfig:
     """States on the way of informative groups that are continued `group_size` times
     each, so that actions are compared in the same state. Only a dream can go back to a
     state. 0 forks none."""
+    keep_rollouts: int = 0
+    """Rollouts of each update that are kept as episodes with every part of the reward,
+    in rollouts/POLICY/, evenly spaced over the batch; `dreamgym show --update` prints
+    them."""
     drop_void_turns: bool = False
     """Whether an episode with a void turn (one without a complete action) is left out
     of the update and of its group's baseline (SimpleTIR, arXiv:2509.02479)."""
@@ -236,11 +240,16 @@ class LoopConfig:
                 "updates and tasks_per_update must be >= 1, got "
                 f"{self.updates}, {self.tasks_per_update}"
             )
-        counts = (self.max_resample_rounds, self.forks_per_update, self.max_transitions)
+        counts = (
+            self.max_resample_rounds,
+            self.forks_per_update,
+            self.max_transitions,
+            self.keep_rollouts,
+        )
         if min(counts) < 0:
             raise ValueError(
-                "max_resample_rounds, forks_per_update and max_transitions must be >= "
-                f"0, got {counts}"
+                "max_resample_rounds, forks_per_update, max_transitions and "
+                f"keep_rollouts must be >= 0, got {counts}"
             )
         if self.group_size == 1 and any(counts[:2]):
             raise ValueError(

@@ -114,7 +114,7 @@ def train(
             metrics |= _real_eval_metrics(state, policy, result, config, parts)
             result = result._replace(metrics=result.metrics | metrics)
             state = recovery.respond(snapshot, state, result, rescored.started)
-            recorder.record(state, rollouts.started)
+            recorder.record(state, rollouts.started, rescored.all)
     finally:
         envs.max_steps = max_steps
     return state

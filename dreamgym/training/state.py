@@ -61,9 +61,16 @@ class Recorder(Protocol):
     """Records training: saves checkpoints, shows progress, extends the memory."""
 
     def record(
-        self, state: TrainingState, trajectories: Sequence[Trajectory], /
+        self,
+        state: TrainingState,
+        trajectories: Sequence[Trajectory],
+        rewarded: Sequence[Trajectory],
+        /,
     ) -> None:
-        """Record the state after update number `state.update`, with its rollouts."""
+        """Record the state after update number `state.update`, with its rollouts.
+
+        The `rewarded` ones hold the rewards that the update learned from.
+        """
         ...
 
 

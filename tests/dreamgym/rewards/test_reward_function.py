@@ -216,7 +216,7 @@ def test_an_answer_that_cannot_be_had_is_a_problem_and_no_zero():
 def test_every_tier_is_told_what_was_done_before_a_fork():
     c = RewardConfig(
         environment_weight=0.0,
-        tools=ToolConfig(enabled=True),
+        tools=ToolConfig(enabled=True, match="step"),
         sources=("rule", "reward_model", "judge"),
         source_weights=(0.5, 0.3, 0.2),
     )

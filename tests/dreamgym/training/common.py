@@ -81,7 +81,8 @@ class Recorder:
     def __init__(self):
         self.seen = []
 
-    def record(self, progress, trajectories):
+    def record(self, progress, trajectories, rewarded):
+        del rewarded
         self.seen.append((progress, trajectories))
 
 

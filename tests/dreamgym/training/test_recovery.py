@@ -52,7 +52,8 @@ class Refusing(doubles.RuleModel):
         problem = None if self.update in self.sound else "refused: too long"
         return [a._replace(error=problem) for a in super().predict(queries)]
 
-    def record(self, progress, trajectories):
+    def record(self, progress, trajectories, rewarded):
+        del rewarded
         del trajectories
         self.update = progress.update
 

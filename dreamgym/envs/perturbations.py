@@ -1,0 +1,143 @@
+"""Perturbations of what an agent reads, to test how robust it is.
+
+an environment, a kind, a rate -> the same games in other words: what the agent reads is
+changed, and what it writes is changed back, so that every plan that wins still wins:
+  identity   nothing is changed: the same games, bit for bit
+  rename     words that name things are exchanged, consistently in an episode
+  rephrase   the instruction is framed by other words
+  order      the lines of a state stand in another order
+  lost       with the rate as probability the agent reads the previous state again
+  garbled    with the rate as probability a letter of the state is replaced by another
+What is drawn depends on the seed, the task and the step, and not on other episodes.
+"""
+
+import dataclasses
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from dreamgym.envs import base
+from worldmodel.data.hashing import content_seed
+from worldmodel.data.records import Task
+
+PERTURBATIONS = ("identity", "rename", "rephrase", "order", "lost", "garbled")
+ACTION_LISTS = ("expert", "valid_actions")
+"""Methods of an environment that return actions, which are passed on as perturbed."""
+PHRASES = (
+    "this is what you have to do: {}",
+    "{} and nothing else",
+    "please do the following for me now: {}",
+)
+"""What an instruction is framed by; no instruction of the training data is."""
+
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+class PerturbedEnv(gymnasium.Wrapper):
+    """An environment whose texts are perturbed.
+
+    `names` are the words that "rename" exchanges, such as those that some tasks have
+    and others do not.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        kind: str,
+        *,
+        rate: float = 0.1,
+        names: Sequence[str] = (),
+        seed: int = 0,
+    ):
+        """Raise ValueError if there is no such kind, or the rate is no probability."""
+        super().__init__(env)
+        if kind not in PERTURBATIONS:
+            raise ValueError(
+                f"perturbation must be one of {PERTURBATIONS}, got {kind!r}"
+            )
+        if not 0 <= rate <= 1:
+            raise ValueError(f"rate must be in [0, 1], got {rate}")
+        self._kind, self._rate, self._seed = kind, rate, seed
+        self._names = sorted({n for n in names if _WORD.fullmatch(n)})
+        self._swap: dict[str, str] = {}
+        self._step, self._task, self._shown = 0, "", ""
+        self._originals: dict[str, Task] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        owner = base.provider(self.env, name) if name in ACTION_LISTS else None
+        if owner is None:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return lambda: [self._renamed(a) for a in getattr(owner, name)()]
+
+    def perturbed(self, task: Task) -> Task:
+        """Return the task as the agent reads it; the environment gets the original."""
+        self._originals[task.id] = task
+        self._task, self._step = task.id, 0
+        self._swap = self._pairs() if self._kind == "rename" else {}
+        return dataclasses.replace(task, instruction=self.instruction(task.instruction))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Reset the environment; return its text and instruction, perturbed."""
+        task = (options or {}).get("task")
+        if task is not None:
+            original = self._originals.get(task.id, task)
+            self.perturbed(original)
+            options = {**(options or {}), "task": original}
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._shown = observation
+        return self._seen(observation), info
+
+    def step(self, action: Any) -> Any:
+        """Step the environment by the action in its own words."""
+        self._step += 1
+        observation, *rest = self.env.step(self._renamed(action))
+        seen = self._seen(observation)
+        if self._kind == "lost" and self._rng().random() < self._rate:
+            seen = self._shown
+        self._shown = seen
+        return (seen, *rest)
+
+    def instruction(self, text: str) -> str:
+        """Return how the agent reads an instruction."""
+        if self._kind == "rephrase":
+            phrase = PHRASES[content_seed(self._seed, text) % len(PHRASES)]
+            return phrase.format(text)
+        return self._renamed(text)
+
+    def _rng(self) -> np.random.Generator:
+        number = content_seed(self._kind, self._seed, self._task, self._step)
+        return np.random.default_rng(number)
+
+    def _pairs(self) -> dict[str, str]:
+        """Return words in pairs that stand for each other in this episode."""
+        order = [self._names[i] for i in self._rng().permutation(len(self._names))]
+        pairs = list(zip(order[::2], order[1::2], strict=False))
+        return dict(pairs) | {b: a for a, b in pairs}
+
+    def _renamed(self, text: str) -> str:
+        if not self._swap:
+            return text
+        return _WORD.sub(lambda match: self._swap.get(match[0], match[0]), text)
+
+    def _seen(self, observation: str) -> str:
+        if self._kind == "rename":
+            return self._renamed(observation)
+        if self._kind == "order":
+            lines = observation.splitlines()
+            return "\n".join(lines[i] for i in self._rng().permutation(len(lines)))
+        if self._kind == "garbled":
+            return self._garbled(observation)
+        return observation
+
+    def _garbled(self, text: str) -> str:
+        rng = self._rng()
+        wrong = rng.random(len(text)) < self._rate
+        letters = rng.integers(len(string.ascii_lowercase), size=len(text))
+        return "".join(
+            string.ascii_lowercase[x] if bad and c.isalpha() else c
+            for c, bad, x in zip(text, wrong, letters, strict=True)
+        )

@@ -1,0 +1,153 @@
+"""Auditing a run: cards, kept rollouts, robustness."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from dreamgym.build.loop_checkpoint import LoopCheckpoint
+from dreamgym.commands import robustness as command
+from dreamgym.commands.card import cards, table
+from dreamgym.commands.rollouts import show_rollouts
+from dreamgym.config.overrides import changed
+from dreamgym.config.presets import preset
+from dreamgym.evaluation.card import PARTS, card
+from dreamgym.run.directory import Run, RunError
+from tests import doubles
+from worldmodel.data.records import read_episodes, write_episodes
+
+TASKS = doubles.tasks("test")[:6]
+
+
+def played(plans):
+    return [
+        doubles.trajectory(task, plan, index=i)
+        for i, (task, plan) in enumerate(zip(TASKS, plans, strict=True))
+    ]
+
+
+def won_and_lost():
+    return [doubles.plan(t.initial_state) for t in TASKS[:4]] + [["fly"], ["fly"]]
+
+
+def test_a_card_by_hand():
+    rows = card(played(won_and_lost()), count_tokens=len, updates=10, kept_updates=4)
+    by_name = {row.name: row for row in rows}
+    assert by_name["games won"][2:6] == pytest.approx(
+        (4 / 6, 0.300, 0.903, 6), abs=1e-3
+    )
+    steps = [len(doubles.plan(t.initial_state)) for t in TASKS[:4]]
+    won = by_name["steps of a won game"]
+    assert (won.mean, won.count) == (sum(steps) / 4, 4)
+    assert won.low <= won.mean <= won.high
+    invalid = by_name["invalid actions"]
+    assert invalid.count == sum(steps) + 2
+    assert invalid.mean == pytest.approx(2 / invalid.count)
+    assert by_name["updates with rollouts"].mean == 0.4
+    assert by_name["change of success"].mean is None
+    assert "dreamgym robustness" in by_name["change of success"].note
+    assert {row.part for row in rows} == set(PARTS)
+
+
+def test_a_card_without_a_won_or_a_scored_game():
+    lost = card(played([["fly"]] * 6), count_tokens=len)
+    assert {r.name: r.note for r in lost}["steps of a won game"] == "none won"
+    broken = doubles.trajectory(TASKS[0], ["fly"], error="down")
+    rows = {r.name: r for r in card([broken])}
+    assert rows["games won"].note == "no cases"
+    assert rows["games that were scored"].mean == 0.0
+
+
+def test_the_cards_of_a_run_are_written(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    with pytest.raises(RunError, match="no policy has played"):
+        cards(run)
+    episodes = [t.episode for t in played(won_and_lost())]
+    write_episodes(run.path("test/bc.jsonl"), episodes)
+    text = table(cards(run))
+    assert "**bc**" in text
+    for part in PARTS:
+        assert f"| {part} |" in text
+    content = json.loads(run.path("card.json").read_text())["policies"]["bc"]
+    assert content[0]["count"] == 6
+
+
+def printed(run, *args, **options) -> str:
+    out = io.StringIO()
+    show_rollouts(run, Console(file=out, width=200), *args, **options)
+    return out.getvalue()
+
+
+def test_kept_rollouts_hold_every_part_of_the_reward(tmp_path):
+    run = Run(tmp_path / "r", changed(preset("tiny"), "train.keep_rollouts", 3))
+    saver = LoopCheckpoint(
+        run.path("checkpoints/dream"),
+        None,
+        run.config,
+        rollouts=run.path("rollouts/dream"),
+        keep=run.config.train.keep_rollouts,
+    )
+    rewarded = played(won_and_lost())
+    saver._keep_rollouts(17, rewarded)
+    kept = read_episodes(run.path("rollouts/dream/00017.jsonl"))
+    assert [e.task.id for e in kept] == [TASKS[i].id for i in (0, 2, 5)]
+    assert kept[0].transitions == rewarded[0].episode.transitions
+    listed = printed(run, 17)
+    assert all(e.id in listed for e in kept)
+    steps = printed(run, 17, episode=kept[0].id)
+    assert "coin +1.000" in steps
+    assert all(t.action in steps for t in kept[0].transitions)
+    with pytest.raises(RunError, match=r"have 17 to 17"):
+        show_rollouts(run, Console(), 3)
+    with pytest.raises(RunError, match="no rollout 'x'"):
+        show_rollouts(run, Console(), 17, episode="x")
+    with pytest.raises(RunError, match="none was kept"):
+        show_rollouts(run, Console(), 17, policy="s2r")
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(tmp_path):
+    run = Run(tmp_path / "r", preset("tiny"))
+    saver = LoopCheckpoint(
+        run.path("c"), None, run.config, rollouts=run.path("rollouts/dream"), keep=0
+    )
+    saver._keep_rollouts(1, played(won_and_lost()))
+    assert not run.path("rollouts").exists()
+
+
+def test_robustness_compares_with_the_games_as_they_are(tmp_path, monkeypatch):
+    config = changed(preset("tiny"), "env.id", "tests.doubles:Corridor")
+    run = Run(tmp_path / "r", config)
+    path = run.path("policies/bc/config.json")
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    policy = doubles.Scripted(lambda _, __, state: doubles.plan(sorted_state(state))[0])
+    monkeypatch.setattr("dreamgym.build.environments.load_policy", lambda *_: policy)
+    monkeypatch.setattr(command, "test_tasks", lambda _: list(TASKS))
+    monkeypatch.setattr(command, "step_limit", lambda _: 14)
+    monkeypatch.setattr("dreamgym.build.environments.step_limit", lambda _: 14)
+    result = command.robustness(run, [], ["order", "lost"], 0.9)
+    kinds = result["kinds"]
+    assert list(kinds) == ["identity", "order", "lost"]
+    assert all(row["expert_losses"] == 0 for row in kinds.values())
+    # The rule reads lines by their names: their order changes nothing. It cannot see
+    # where it is while replies are lost.
+    assert kinds["identity"]["policies"]["bc"]["success"]["mean"] == 1.0
+    assert kinds["order"]["policies"]["bc"]["difference"]["mean"] == 0.0
+    assert kinds["lost"]["policies"]["bc"]["difference"]["mean"] < 0
+    assert "| lost |" in command.table(result)
+    write_episodes(
+        run.path("test/bc.jsonl"), [t.episode for t in played(won_and_lost())]
+    )
+    rows = {r.name: r for r in cards(run)["bc"]}
+    assert rows["change of success: lost"].count == 6
+    with pytest.raises(RunError, match="no policy 'x'"):
+        command.robustness(run, ["x"], [], 0.1)
+    with pytest.raises(ValueError, match="kinds must be"):
+        command.robustness(run, [], ["noise"], 0.1)
+
+
+def sorted_state(state):
+    """The lines in the corridor's own order."""
+    by_name = {line.split()[0]: line for line in state}
+    return tuple(by_name[name] for name in ("at", "goal", "end", "said"))
