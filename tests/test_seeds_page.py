@@ -39,8 +39,8 @@ def test_a_row_names_code_tests_and_studies_that_exist(row):
     _, _, status, code, test, study, differs = row
     assert status.strip("*") in STATUS
     if status == "**missing**":
-        assert (code, test) == ("–", "–")
-        assert differs != "–"
+        assert (code, test) == ("-", "-")
+        assert differs != "-"
         return
     for group in re.findall(r"`([^`]+)`", code):
         folder = None
@@ -52,7 +52,7 @@ def test_a_row_names_code_tests_and_studies_that_exist(row):
             folder = path.parent
         for word in re.findall(r"\w+", symbol):
             assert word in path.read_text(encoding="utf-8"), word
-    assert test != "–" or status == "**partly**"
+    assert test != "-" or status == "**partly**"
     for name in re.findall(r"`([^`]+)`", test):
         assert (ROOT / name).is_file(), name
     for name in re.findall(r"\w+\.toml", study):

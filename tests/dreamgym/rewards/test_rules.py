@@ -6,7 +6,13 @@ import json
 import pytest
 
 from dreamgym.rewards import rules
-from dreamgym.rewards.config import MilestoneConfig, RewardConfig, ToolConfig
+from dreamgym.rewards.config import (
+    ComponentWeightConfig,
+    CostConfig,
+    MilestoneConfig,
+    RewardConfig,
+    ToolConfig,
+)
 from dreamgym.rewards.reward_function import RewardFunction
 from tests import helpers
 from worldmodel.data.records import Episode, Task, Transition
@@ -246,6 +252,41 @@ def test_the_defaults_pay_more_than_they_punish(part):
     assert good > 0 > bad
     # Breaking errors may cost as much as their part pays, or more (the primer's table).
     assert good > -bad or part in ("syntax", "execution")
+
+
+def test_steps_and_calls_have_a_price():
+    price = CostConfig(step=0.1, call=0.5)
+    assert rules.step_costs("go north", price) == {"cost/step": -0.1}
+    both = "look()\nlook()"
+    assert rules.step_costs(both, price) == {"cost/step": -0.1, "cost/call": -1.0}
+    assert rules.step_costs(both, CostConfig()) == {}
+    with pytest.raises(ValueError, match="step must be >= 0"):
+        CostConfig(step=-1.0)
+
+
+def test_each_component_has_its_weight_by_name():
+    weights = (
+        ComponentWeightConfig(name="tool/when", weight=2.0),
+        ComponentWeightConfig(name="tool/*", weight=0.5),
+    )
+    part = {"tool/when": 1.0, "tool/which": 1.0, "task": 1.0}
+    want = {"tool/when": 2.0, "tool/which": 0.5, "task": 1.0}
+    assert rules.weigh_components(part, weights) == want
+    config = dataclasses.replace(
+        ON, component_weights=weights, cost=CostConfig(step=0.25), outcome_weight=0.5
+    )
+    e = asked([call(city="Paris", date="tomorrow")], invalid=None)
+    (rewarded,) = RewardFunction(config).score([e])
+    # Half of the process, weighed; half of the outcome; the price is not scaled.
+    assert rewarded.rewards[0] == {
+        "tool/when": 0.5 * 1.0 * 2.0,
+        "tool/which": 0.5 * 1.5 * 0.5,
+        "tool/syntax": 0.5 * 0.5 * 0.5,
+        "tool/arguments": 0.5 * 0.5 * 0.5,
+        "tool/task": 0.5 * 10.0 * 0.5,
+        "outcome": 0.5,
+        "cost/step": -0.25,
+    }
 
 
 # --- milestones ------------------------------------------------------------------

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.rewards.reward_function import RewardedEpisode
 from dreamgym.training.config import LimitConfig, LoopConfig
 from dreamgym.training.limits import limit_metrics, multipliers, step_cost
+from dreamgym.training.recovery import Recovery
+from dreamgym.training.rollouts import Rollouts, rescore
 from dreamgym.training.turn_batch import TurnBatch
 from tests import doubles
 from tests.dreamgym.training import common
@@ -118,3 +121,39 @@ def test_limits_that_nothing_reads_are_said():
     problem = LoopConfig(update=update, limits=(FALL,)).dead()
     assert problem is not None
     assert problem.startswith("limits")
+
+
+def test_each_token_that_was_sampled_has_a_price():
+    rows = rollouts(["go right", "take coin"])
+
+    def score(episodes, pasts):
+        del pasts
+        return [
+            RewardedEpisode(({"a": 1.0}, {"b": 2.0}), ("rule", "rule"), None)
+            for _ in episodes
+        ]
+
+    priced = rescore(Rollouts(rows, []), score, 0.5).started[0]
+    tokens = [sum(turn.sampled) for turn in rows[0].turns]
+    assert [t.rewards for t in priced.episode.transitions] == [
+        {"a": 1.0, "cost/token": -0.5 * tokens[0]},
+        {"b": 2.0, "cost/token": -0.5 * tokens[1]},
+    ]
+    free = rescore(Rollouts(rows, []), score).started[0]
+    assert [t.rewards for t in free.episode.transitions] == [{"a": 1.0}, {"b": 2.0}]
+
+
+def test_a_reverted_update_keeps_the_multipliers():
+    def broken():
+        raise FloatingPointError
+
+    config = LoopConfig(
+        limits=(FALL,),
+        monitor=dataclasses.replace(LoopConfig().monitor, response="revert"),
+    )
+    state = common.fresh([TASK])._replace(curve=[{"limit_weight/fall": 0.7}])
+    recovery = Recovery(config)
+    result = recovery.attempt(
+        broken, recovery.snapshot(state), state, Rollouts(rollouts(["go right"]), [])
+    )
+    assert multipliers(result.metrics, [FALL]) == {"fall": 0.7}

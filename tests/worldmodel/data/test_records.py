@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import itertools
 import json
@@ -460,3 +461,19 @@ def test_rows_that_are_no_objects_are_named_by_file_and_line(tmp_path, line):
     path.write_text(f'{{"a": 1}}\n{line}\n')
     with pytest.raises(RecordError, match=r"curve\.jsonl:2:"):
         json_reading.read_json_rows(path)
+
+
+def test_costs_are_kept_beside_the_rewards(tmp_path):
+    e = helpers.lamp_and_door()
+    first, *rest = e.transitions
+    costly = dataclasses.replace(first, costs={"damage": 0.5})
+    e = dataclasses.replace(e, transitions=(costly, *rest))
+    records.write_episodes(tmp_path / "e.jsonl", [e])
+    assert records.read_episodes(tmp_path / "e.jsonl") == [e]
+    text = (tmp_path / "e.jsonl").read_text()
+    assert text.count('"costs"') == 1  # steps without costs do not mention them
+    assert costly.reward == first.reward
+    bad = text.replace('{"damage": 0.5}', '{"damage": "much"}')
+    (tmp_path / "bad.jsonl").write_text(bad)
+    with pytest.raises(records.RecordError, match="costs"):
+        records.read_episodes(tmp_path / "bad.jsonl")
