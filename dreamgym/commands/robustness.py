@@ -12,7 +12,12 @@ from typing import Any
 from curriculum.renaming import entities
 from dreamgym.agent import floors
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.environments import make_env, play_test_games, test_tasks
+from dreamgym.build.environments import (
+    TEST_SEED,
+    make_env,
+    play_test_games,
+    test_tasks,
+)
 from dreamgym.build.step_limit import step_limit
 from dreamgym.envs import base
 from dreamgym.envs.perturbations import PERTURBATIONS, PerturbedEnv
@@ -104,6 +109,7 @@ def _expert_loses(
             changed,
             lambda env, _: floors.expert_actor(env),
             source="expert",
+            seed=run.config.seed + TEST_SEED,
             max_steps=step_limit(run),
         )
     return sum(not t.episode.success for t in played)

@@ -20,6 +20,7 @@ def games(make, kind, rate=0.5, count=6):
         [env.perturbed(t) for t in tasks],
         lambda env, _: floors.expert_actor(env),
         source="expert",
+        seed=0,
         max_steps=20,
     )
 
@@ -31,6 +32,7 @@ def plain(make, count=6):
         tasks,
         lambda env, _: floors.expert_actor(env),
         source="expert",
+        seed=0,
         max_steps=20,
     )
 
