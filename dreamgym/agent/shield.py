@@ -8,6 +8,7 @@ it is counted wherever costs are, and can be limited.
 import difflib
 import importlib
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from worldmodel.data.records import State, Task
 
@@ -30,14 +31,14 @@ def shield_for(name: str) -> Shield | None:
         return valid_shield
     module, _, function = name.partition(":")
     try:
-        out = getattr(importlib.import_module(module), function)
+        out: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f'shield must be "valid" or "module:function", got {name!r} ({error})'
         ) from None
-    if not callable(out):
-        raise ValueError(f"shield: {name} is no function")
-    return out
+    if callable(out):
+        return cast("Shield", out)
+    raise ValueError(f"shield: {name} is no function")
 
 
 def valid_shield(

@@ -9,7 +9,7 @@ vocabulary. `docs/concepts/tool-actions.md` has the numbers.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,12 +44,6 @@ class StrictActions(NamedTuple):
         # With a token of `end` an action has limit + 1 tokens. After so many as leave
         # the reserve no token is free.
         most = self.tokens(limit) + 1 - a.reserve + 1
-        columns = {
-            "temperature": grammar.temperature,
-            "min_p": grammar.min_p,
-            "top_k": grammar.top_k,
-            "top_p": grammar.top_p,
-        }
         return Grammar(
             np.concatenate([np.asarray(grammar.allowed)[:before], a.allowed]),
             np.concatenate([np.asarray(grammar.first)[:before], a.allowed]),
@@ -59,14 +53,13 @@ class StrictActions(NamedTuple):
                 np.int32
             ),
             next_phase=np.concatenate([prefix, following]).astype(np.int32),
-            **{
-                name: None if x is None else _repeat_last(np.asarray(x), states)
-                for name, x in columns.items()
-            },
+            temperature=_repeat_last(grammar.temperature, states),
+            min_p=_repeat_last(grammar.min_p, states),
         )
 
 
-def _repeat_last(column: np.ndarray, count: int) -> np.ndarray:
+def _repeat_last(values: Any, count: int) -> np.ndarray:
+    column = np.asarray(values)
     return np.concatenate([column[:-1], np.repeat(column[-1:], count)])
 
 

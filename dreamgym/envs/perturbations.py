@@ -82,9 +82,9 @@ class PerturbedEnv(gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Reset the environment; return its text and instruction, perturbed."""
-        task = (options or {}).get("task")
+        task: Any = (options or {}).get("task")
         if task is not None:
-            original = self._originals.get(task.id, task)
+            original: Any = self._originals.get(task.id, task)
             self.perturbed(original)
             options = {**(options or {}), "task": original}
         observation, info = self.env.reset(seed=seed, options=options)

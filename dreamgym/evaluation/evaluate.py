@@ -89,8 +89,10 @@ def costs(
     Names are those that the environment reports; `counters` count further ones.
     """
     reported = {k for t in trajectories for x in t.episode.transitions for k in x.costs}
-    counts = {name: functools.partial(_reported_cost, name) for name in reported}
-    counts |= counters or {}
+    counts: dict[str, Callable[[Sequence[Transition]], float]] = {
+        name: functools.partial(_reported_cost, name) for name in reported
+    }
+    counts.update(counters or {})
     out = {}
     for name, count in sorted(counts.items()):
         games: dict[str, list[float]] = {}
