@@ -119,14 +119,9 @@ def reinforce(
             aborted = row.get(f"unscored/{LOW_CONFIDENCE}", 0.0) / row["rollouts"]
             report(state.update, row | {"aborted_share": aborted}, reached)
 
-        saver = LoopCheckpoint(
-            run.path(f"checkpoints/{name}"),
-            experience,
-            run.config,
-            after,
-            rollouts=run.path(f"rollouts/{name}"),
-            keep=config.keep_rollouts,
-        )
+        folder, kept = run.path(f"checkpoints/{name}"), run.path(f"rollouts/{name}")
+        parts_of_saver = (experience, run.config, after, kept, config.keep_rollouts)
+        saver = LoopCheckpoint(folder, *parts_of_saver)
         # Restored before the parts are built: the proposer holds the pool of the state.
         progress = saver.restore(start)
         reached = position(progress)

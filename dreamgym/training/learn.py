@@ -72,25 +72,9 @@ def learn(
     limit_weights = multipliers(last_row, config.limits)
 
     # 2. Advantages, from a critic or from comparing rollouts.
-    if critic is None or state.critic is None:
-        advantages = _advantages_without_critic(
-            batch, updater, weights, state, limit_weights
-        )
-    else:
-        advantages = _advantages_from_critic(
-            batch,
-            critic,
-            state.critic,
-            state.policy,
-            *batch.rewards(
-                weights,
-                updater,
-                state.lessons,
-                _known_scale(state, batch),
-                limit_weights,
-            ),
-            seed=seed + state.update,
-        )
+    advantages = _advantages(
+        batch, updater, weights, limit_weights, state, critic, seed + state.update
+    )
 
     # 3. Replay: draw examples of earlier rollouts, then add those of this batch.
     count = len(advantages.examples)
@@ -127,6 +111,26 @@ def learn(
     if replayed:
         row["replayed"] = float(len(replayed))
     return UpdateResult(policy, row, advantages.critic, replay)
+
+
+def _advantages(
+    batch: TurnBatch,
+    updater: Updater,
+    weights: LossWeights,
+    limit_weights: Mapping[str, float],
+    state: TrainingState,
+    critic: Critic | None,
+    seed: int,
+) -> _Advantages:
+    """Return advantages from the critic, or by comparing rollouts without one."""
+    if critic is None or state.critic is None:
+        return _advantages_without_critic(batch, updater, weights, state, limit_weights)
+    rewards, scale = batch.rewards(
+        weights, updater, state.lessons, _known_scale(state, batch), limit_weights
+    )
+    return _advantages_from_critic(
+        batch, critic, state.critic, state.policy, rewards, scale, seed=seed
+    )
 
 
 def _advantages_without_critic(

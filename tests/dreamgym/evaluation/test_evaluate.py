@@ -91,6 +91,7 @@ def test_summary_by_hand():
         "mean_steps": 2.0,
         "invalid_action_rate": pytest.approx(2 / 6),
         "real_transitions": 12,
+        "costs": {},
     }
 
 
