@@ -210,8 +210,8 @@ class LoopConfig:
     state. 0 forks none."""
     keep_rollouts: int = 0
     """Rollouts of each update that are kept as episodes with every part of the reward,
-    in rollouts/POLICY/, evenly spaced over the batch; `dreamgym show --update` prints
-    them."""
+    evenly spaced over the batch, in rollouts/ under the policy's name; `dreamgym show`
+    prints them."""
     drop_void_turns: bool = False
     """Whether an episode with a void turn (one without a complete action) is left out
     of the update and of its group's baseline (SimpleTIR, arXiv:2509.02479)."""
