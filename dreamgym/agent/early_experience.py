@@ -6,6 +6,7 @@ from branching.py, thoughts from reflection.py. Outcomes shape a thought when it
 written; the policy never sees them.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from worldmodel.data.records import Branch, Episode, State, Task, Transition
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
+from worldmodel.reasoning.rule import annotate, explain, has_status_line
 from worldmodel.text import prompts
 
 MAX_DRAWS = 16
@@ -84,21 +86,48 @@ def iwm_examples(
     policy: Policy,
     episodes: Sequence[Episode],
     branches: Sequence[Branch],
+    *,
+    reasoning: bool = False,
 ) -> list[Example]:
     """Return the examples of -log p(next state | state, action), Eq. 3.
 
-    The transitions are those of the experts and of the branches.
+    The transitions are those of the experts and of the branches. With `reasoning` the
+    target is -log p(reasoning, next state | state, action): a transition that has no
+    trace gets one by rule.
     """
     out: list[Example] = []
     for e in episodes:
-        steps = e.transitions
-        out += _next_states(policy, e.task, steps, range(len(steps)))
+        steps = annotate(e).transitions if reasoning else e.transitions
+        which = range(len(steps))
+        out += _next_states(policy, e.task, steps, which, reasoning=reasoning)
     by_id = {e.id: e for e in episodes}
     for b in branches:
-        e = by_id[b.episode]
-        steps = (*e.transitions[: b.step], b.transition)
-        out += _next_states(policy, e.task, steps, [b.step])
+        e, t = by_id[b.episode], b.transition
+        if reasoning and not t.reasoning:
+            trace = explain(t, status=has_status_line(e))
+            t = dataclasses.replace(t, reasoning=trace)
+        steps = (*e.transitions[: b.step], t)
+        out += _next_states(policy, e.task, steps, [b.step], reasoning=reasoning)
     return out
+
+
+def iwm_fit(
+    fit: FitConfig, steps: int, *, learning_rate_factor: float, warmup_steps: int
+) -> FitConfig:
+    """Return the fit of implicit world modelling, from that of behaviour cloning.
+
+    Its loss is on the targets alone, whatever the weight of the context: the context of
+    a next state holds the alternative action, which must not be imitated. It takes few
+    updates, which must not all lie in the warm-up of a longer fit.
+    """
+    optimizer = dataclasses.replace(
+        fit.optimizer,
+        learning_rate=learning_rate_factor * fit.optimizer.learning_rate,
+        warmup_steps=warmup_steps,
+    )
+    return dataclasses.replace(
+        fit, steps=steps, context_loss_weight=0.0, optimizer=optimizer
+    )
 
 
 def _next_states(
@@ -106,11 +135,14 @@ def _next_states(
     task: Task,
     steps: Sequence[Transition],
     which: Sequence[int],
+    *,
+    reasoning: bool = False,
 ) -> list[Example]:
     """Return the effects of the steps at indices `which` as examples.
 
     The effect stands behind the action, in the same context that the policy acts in, so
-    that what it learns of consequences is learned where it decides.
+    that what it learns of consequences is learned where it decides. With `reasoning`
+    the trace of a step stands before its effect, and is a target, too.
     """
     out = []
     for i in which:
@@ -119,7 +151,9 @@ def _next_states(
         context = policy.context(task, past, t.state)
         context += prompts.turn_ids(tok, t.action)
         effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
-        # The token that opens an effect is the same in all of them: nothing to learn.
+        if reasoning:
+            effect = [tok.control("think"), *tok.encode(t.reasoning or ""), *effect]
+        # The token that opens a target is the same in all of them: nothing to learn.
         mask = [False] * (len(context) + 1) + [True] * (len(effect) - 1)
         out.append(Example(context + effect, mask, [1] * len(mask)))
     return out

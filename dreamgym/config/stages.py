@@ -337,11 +337,19 @@ class WarmstartConfig:
 
     method: str = "sr"
     """"sr": self-reflection with BC; "iwm": implicit world modelling, then BC; "both":
-    IWM, then SR with BC; "bc": the control itself. IWM is not the default: the
-    experience model predicts next states already, and policies that began there became
-    worse by it (docs/LOG.md)."""
+    IWM, then SR with BC; "bc": the control itself. SR was chosen by success on test
+    games; IWM was then measured with a loss that trained the alternative actions, too
+    (docs/RESULTS.md)."""
     iwm_share: float = 0.1
     """Share of the updates that goes to implicit world modelling, first; in [0, 1)."""
+    iwm_learning_rate_factor: float = 0.25
+    """Its largest learning rate, in units of `bc.fit.optimizer.learning_rate`. Its loss
+    is on the next state alone, whatever `bc.fit.context_loss_weight` is."""
+    iwm_warmup_steps: int = 2
+    """Updates over which that rate rises."""
+    iwm_reasoning: bool = False
+    """Whether it predicts a reasoning trace before the next state; transitions without
+    one get it by rule."""
     reflections_per_state: int = 4
     """Reflections at each state, at most."""
     writer: str = "rule"
@@ -366,6 +374,11 @@ class WarmstartConfig:
                 raise ValueError(f"{name} must be one of {choices}, got {value!r}")
         if not 0.0 <= self.iwm_share < 1.0:
             raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
+        if self.iwm_learning_rate_factor <= 0 or self.iwm_warmup_steps < 0:
+            raise ValueError(
+                "iwm_learning_rate_factor must be > 0 and iwm_warmup_steps >= 0, got "
+                f"{self.iwm_learning_rate_factor} and {self.iwm_warmup_steps}"
+            )
         if not 0 <= self.bootstrap_share <= 1:
             raise ValueError(
                 f"bootstrap_share must be in [0, 1], got {self.bootstrap_share}"

@@ -51,7 +51,9 @@ def body(run: Run) -> dict[str, Any]:
     imitated = run_episodes.imitated_episodes(run)
     bc = early.bc_examples(policy, imitated)
     dev_bc = early.bc_examples(policy, dev_experts)
-    iwm = early.iwm_examples(policy, experts, branches) if _models(c) else []
+    iwm: list[Example] = []
+    if _models(c):
+        iwm = early.iwm_examples(policy, experts, branches, reasoning=c.iwm_reasoning)
     fit = run.config.bc.fit
     steps = fit.steps
     # The fitted control, for three uses: the result with method "bc", the comparison on
@@ -65,7 +67,7 @@ def body(run: Run) -> dict[str, Any]:
     if _models(c):
         # Taken out of the same budget, or IWM would be compared with fewer updates.
         first = max(int(c.iwm_share * steps), 1)
-        final = fit_model(run, "iwm", final, iwm, _steps(fit, first), ())
+        final = fit_model(run, "iwm", final, iwm, _iwm_fit(c, fit, first), ())
     if c.method == "bc":
         final = control
     else:
@@ -189,6 +191,15 @@ def _fit_writer(
 
 def _steps(fit: FitConfig, steps: int) -> FitConfig:
     return dataclasses.replace(fit, steps=steps)
+
+
+def _iwm_fit(c: WarmstartConfig, fit: FitConfig, steps: int) -> FitConfig:
+    return early.iwm_fit(
+        fit,
+        steps,
+        learning_rate_factor=c.iwm_learning_rate_factor,
+        warmup_steps=c.iwm_warmup_steps,
+    )
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:

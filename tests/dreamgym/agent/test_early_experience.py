@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from dreamgym.agent import early_experience as early
 from dreamgym.agent.reflection import reflection_cases
 from tests import doubles
 from worldmodel.data.records import Branch
+from worldmodel.reasoning.rule import explain, has_status_line
 from worldmodel.text import edits
 
 POLICY = doubles.policy(history=2)
@@ -103,6 +105,28 @@ def test_iwm_of_an_action_without_effect_is_an_empty_script():
     examples = early.iwm_examples(POLICY, [stuck], [])
     assert target(examples[1]) == ["end"]
     assert len(target(examples[0])) > 1
+
+
+def test_iwm_with_reasoning_by_hand():
+    """`think`, the trace, then the next state: the trace of a branch is by rule."""
+    traced = with_thoughts(EPISODE)  # each with the trace "it moves"
+    plain = early.iwm_examples(POLICY, [traced], BRANCHES)
+    examples = early.iwm_examples(POLICY, [traced], BRANCHES, reasoning=True)
+    traces = ["it moves"] * 3 + [
+        explain(b.transition, status=has_status_line(EPISODE)) for b in BRANCHES
+    ]
+    for example, without, trace in zip(examples, plain, traces, strict=True):
+        start = int(np.flatnonzero(without.mask)[0]) - 1  # of `next`
+        reasoning = [TOK.control("think"), *TOK.encode(trace)]
+        assert list(example.ids) == [
+            *without.ids[:start],
+            *reasoning,
+            *without.ids[start:],
+        ]
+        # All but `think` is a target behind the action.
+        assert list(example.mask) == [False] * (start + 1) + [True] * (
+            len(example.ids) - start - 1
+        )
 
 
 MOMENTS = reflection_cases([EPISODE], BRANCHES, per_state=1, seed=0)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from dreamgym.build import chat as run_chat
@@ -19,6 +20,7 @@ from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.data.records import read_episodes, write_episodes
+from worldmodel.fitting import supervised
 
 CORRIDOR = "tests.doubles:Corridor"
 FIT = {
@@ -109,6 +111,67 @@ def test_every_method_makes_as_many_updates_as_bc(tmp_path, method, fits):
     _, tok = load_model(run.path("policies/untrained"))
     assert tok.vocab_size == doubles.tokenizer().vocab_size
     assert not list(run.path("checkpoints").glob("*"))
+
+
+def fits_of(run, monkeypatch) -> dict:
+    """The settings of each fit, and the examples that it packs, by its name."""
+    fit, pack, out = supervised.fit, supervised.pack, {}
+
+    def fit_of(model, examples, config, *, directory, **rest):
+        out[directory.name] = config, []
+        packed = out[directory.name][1]
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                supervised, "pack", lambda xs, w: packed.append(xs) or pack(xs, w)
+            )
+            return fit(model, examples, config, directory=directory, **rest)
+
+    monkeypatch.setattr(supervised, "fit", fit_of)
+    numbers(run)
+    return out
+
+
+@pytest.mark.parametrize("reasoning", [False, True])
+def test_iwm_trains_on_the_next_state_and_on_nothing_else(
+    tmp_path, monkeypatch, reasoning
+):
+    """Not on the context, nor on the action that the expert did not take (Eq. 3)."""
+    run = made(tmp_path, method="iwm", iwm_reasoning=reasoning)
+    assert run.config.bc.fit.context_loss_weight > 0
+    fits = fits_of(run, monkeypatch)
+    tok = doubles.tokenizer()
+    (examples,) = fits["iwm"][1]
+    assert len(examples) > 4
+    for e in examples:
+        trained = np.flatnonzero(e.mask)
+        (end,) = [i for i in trained if e.ids[i] == tok.control("end")]
+        opener = tok.control("think" if reasoning else "next")
+        # One run of tokens, from the one behind `next` (or `think`) to the last one.
+        assert e.ids[trained[0] - 1] == opener
+        assert trained.tolist() == list(range(trained[0], end + 1))
+        assert end == len(e.ids) - 1
+        # The action stands before it, whole.
+        last_action = max(i for i, x in enumerate(e.ids) if x == tok.control("action"))
+        assert last_action < trained[0]
+        assert (tok.control("next") in np.array(e.ids)[trained]) == reasoning
+    # The fit behind it imitates, with its context, as that of the control.
+    for e in fits["warmstart"][1][0]:
+        assert all(e.mask)
+
+
+def test_iwm_does_not_spend_its_updates_in_the_warmup_of_a_longer_fit(
+    tmp_path, monkeypatch
+):
+    run = made(tmp_path, method="iwm", iwm_share=0.5)
+    fits = fits_of(run, monkeypatch)
+    iwm, rest = fits["iwm"][0], fits["warmstart"][0]
+    assert (iwm.steps, rest.steps) == (2, 2)
+    assert iwm.optimizer.warmup_steps == 2 < rest.optimizer.warmup_steps
+    assert iwm.optimizer.learning_rate == pytest.approx(0.005)  # a quarter of 0.02
+    assert rest.optimizer.learning_rate == pytest.approx(0.02)
+    assert (iwm.context_loss_weight, rest.context_loss_weight) == (0.0, 0.1)
+    with pytest.raises(ValueError, match="iwm_learning_rate_factor must be > 0"):
+        WarmstartConfig(iwm_learning_rate_factor=0.0)
 
 
 def test_the_control_is_the_same_whatever_the_method(tmp_path):
