@@ -148,8 +148,8 @@ def run_options(parser: argparse.ArgumentParser) -> None:
         "--algorithm",
         metavar="NAME",
         help="the policy's update, in the dream and in "
-        f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: GRPO without "
-        "the std, clipped higher)",
+        f"the real environment: {', '.join(sorted(ALGORITHMS))} (default: "
+        "turn_grpo, group-relative by turns)",
     )
     add("--seed", type=int, help="the seed of everything (default: 0)")
     add("--env", help=ENV_HELP)

@@ -1,12 +1,14 @@
 """Advantages of turns, from comparing episodes or from a critic, on arrays.
 
 rewards [N, G, T] -> discounted returns-to-go -> minus the mean over the members of the
-group that act at that turn (GRPO, arXiv:2402.03300, 4.1), or generalised advantage
-estimates from values. GRPO gives every token of an answer the advantage of the whole
-answer; an episode of many turns is credited turn by turn instead, and with a discount
-below 1 a turn that wastes time is worse than one that does not.
+group that act at that turn, or generalised advantage estimates from values. GRPO
+(arXiv:2402.03300, 4.1) gives every token of an answer the advantage of the whole answer
+(credit "episode"). By default an episode of many turns is credited turn by turn
+instead, and with a discount below 1 a turn that wastes time is worse than one that does
+not.
 """
 
+import chex
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -37,7 +39,7 @@ def turn_advantages(
     """Return the return-to-go minus the mean over the members that act at that turn.
 
     `mask` is true for the turns of scored episodes. "group_mean" is the mean of the
-    group (GRPO; Dr. GRPO without the division by the standard deviation),
+    group (as in GRPO, and in Dr. GRPO without the division by the standard deviation),
     "leave_one_out" that of the others in it (RLOO, arXiv:2402.14740), "batch_mean" that
     of the whole batch (REINFORCE with a baseline; needs no groups). A turn at which
     fewer than two members act has nothing to be compared with: its advantage is 0, and
@@ -51,6 +53,8 @@ def turn_advantages(
         raise ValueError(
             f"baseline must be one of {GROUP_ESTIMATORS}, got {baseline!r}"
         )
+    chex.assert_rank(rewards, 3)
+    chex.assert_equal_shape([rewards, mask])
     returns = returns_to_go(np.where(mask, rewards, 0.0), discount)
     axes = (0, 1) if baseline == "batch_mean" else (1,)
     count = mask.sum(axes, keepdims=True)
@@ -82,26 +86,30 @@ def group_advantages(
     """Return the advantage of each turn over others of its group, by a `credit`.
 
     "turn" compares the returns-to-go of the members that act at that turn
-    (`turn_advantages`). "episode" compares returns of episodes and gives all turns of
-    an episode its advantage, as GRPO does (arXiv:2402.03300, 4.1.2). "state" adds the
-    advantage among the turns of the group that begin in the same state (GiGPO,
-    arXiv:2505.10978, eq. 8); `states` numbers them. Members that act at the same turn
-    may be in different states; "turn" then also credits a turn for the state it is in.
+    (`turn_advantages`). "episode" compares outcomes of episodes, the undiscounted sums
+    of their rewards, and gives all turns of an episode its advantage, as GRPO does
+    (arXiv:2402.03300, 4.1.2). "state" adds the advantage among the turns of the group
+    that begin in the same state, from discounted returns (GiGPO, arXiv:2505.10978, eq.
+    8); `states` numbers them. Members that act at the same turn may be in different
+    states; "turn" then also credits a turn for the state it is in.
 
     Raises:
       ValueError: an unknown credit or baseline.
     """
     if credit not in CREDITS:
         raise ValueError(f"credit must be one of {CREDITS}, got {credit!r}")
+    chex.assert_equal_shape([rewards, mask, states])
     how = {"divide_by_std": divide_by_std, "baseline": baseline}
     if credit == "turn":
         return turn_advantages(rewards, mask, discount=discount, **how)
-    returns = returns_to_go(np.where(mask, rewards, 0.0), discount)
+    scored_rewards = np.where(mask, rewards, 0.0)
     members = np.asarray(mask.any(-1, keepdims=True))
-    # An episode is one action here, so time must not discount its return.
-    of_episodes = turn_advantages(returns[..., :1], members, discount=1.0, **how)
+    # An episode is one action here, so time must not discount its outcome.
+    outcomes = scored_rewards.sum(-1, keepdims=True, dtype=np.float64)
+    of_episodes = turn_advantages(outcomes, members, discount=1.0, **how)
     advantages = np.where(mask, of_episodes, 0.0)
     if credit == "state":
+        returns = returns_to_go(scored_rewards, discount)
         advantages = advantages + state_advantages(
             returns, mask, states, divide_by_std=divide_by_std
         )
@@ -120,6 +128,8 @@ def state_advantages(
     This is the step-level advantage of GiGPO (arXiv:2505.10978, eq. 7). It is 0 where
     no other turn of the group begins in that state.
     """
+    chex.assert_rank(returns, 3)
+    chex.assert_equal_shape([returns, mask, states])
     out = np.zeros(returns.shape, np.float64)
     if not mask.any():
         return out.astype(np.float32)
@@ -164,6 +174,10 @@ def gae(
     aborted. Returns are advantages plus values: the targets of the critic. `gae_lambda`
     0 gives one-step errors (eq. 9), 1 the return minus the value.
     """
+    # NumPy would broadcast a column of values to all turns, without a word.
+    chex.assert_rank(rewards, 2)
+    chex.assert_equal_shape([rewards, values, mask])
+    chex.assert_shape(bootstrap, rewards.shape[:1])
     advantages = np.zeros(rewards.shape, np.float64)
     rate = np.broadcast_to(np.asarray(discount, np.float64), rewards.shape)
     value_tp1 = np.asarray(bootstrap, np.float64)
@@ -199,6 +213,8 @@ def dpo_weights(
     sum of w over its pairs, negative where it failed, times the number of episodes in
     pairs over the number of pairs: a mean over those episodes is the mean over pairs.
     """
+    chex.assert_rank(log_ratios, 2)
+    chex.assert_equal_shape([log_ratios, success, scored])
     # Unscored episodes are in no pair: their outcome is unknown, not a failure.
     positive, negative = success & scored, ~success & scored
     pair = positive[:, :, None] & negative[:, None, :]
@@ -214,6 +230,7 @@ def whiten(
     advantages: Float[np.ndarray, "*B"], mask: Bool[np.ndarray, "*B"]
 ) -> Float[np.ndarray, "*B"]:
     """Scale advantages to mean 0 and standard deviation 1; 0 outside the mask."""
+    chex.assert_equal_shape([advantages, mask])
     if mask.sum() < 2:
         return np.zeros_like(advantages)
     # Turns outside the mask do not enter the loss, so they must not shift the mean.
@@ -231,6 +248,7 @@ def unit_rms(
     value is 1. Nothing is subtracted, unlike in `whiten`: the baseline has centred the
     advantages by group, and a shift would turn agreement into a signal.
     """
+    chex.assert_equal_shape([advantages, mask])
     inside = advantages[mask].astype(np.float64)
     scale = float(np.sqrt((inside**2).mean())) if len(inside) else 0.0
     if not scale:

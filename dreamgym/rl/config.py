@@ -153,10 +153,12 @@ class CriticConfig:
 class UpdateConfig:
     """A policy update: its advantages, its loss, its trust region and its optimiser.
 
-    The defaults are GRPO (arXiv:2402.03300) with later improvements: the loss is a mean
-    over all tokens of the batch and advantages are not divided by the group's standard
-    deviation, so that neither length nor difficulty changes a weight (Dr. GRPO,
-    arXiv:2503.20783), and the upper clip bound is wider than the lower one
+    The defaults are a group-relative update of our own, `turn_grpo`, that is related to
+    GRPO (arXiv:2402.03300) and is not it: each turn is credited with its discounted
+    return-to-go, compared with the members of the group that still act. The loss is a
+    mean over all tokens of the batch and advantages are not divided by the group's
+    standard deviation, so that neither length nor difficulty changes a weight (as in
+    Dr. GRPO, arXiv:2503.20783), and the upper clip bound is wider than the lower one
     (clip-higher, arXiv:2503.14476).
     """
 
@@ -176,10 +178,12 @@ class UpdateConfig:
     are."""
     credit: str = "turn"
     """The returns that are compared within a group: those from a "turn" on, among the
-    members that act at it; those of the whole "episode"; or the latter plus those from
-    the same "state" on (GiGPO, arXiv:2505.10978)."""
+    members that act at it; those of the whole "episode", undiscounted (GRPO,
+    arXiv:2402.03300); or the latter plus those from the same "state" on (GiGPO,
+    arXiv:2505.10978)."""
     discount: float = 0.9
-    """Discount of rewards per turn, in [0, 1]."""
+    """Discount of rewards per turn, in [0, 1]; without effect on the comparison of
+    whole episodes."""
     surrogate: SurrogateConfig = SurrogateConfig()
     clip_low: float = 0.2
     """How far below 1 the importance ratio counts, in (0, 1) (arXiv:1707.06347)."""
@@ -297,13 +301,23 @@ _ONE_STEP = {
 batch, as in the papers. Four steps lost half of a policy's success (docs/LOG.md)."""
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
+    "turn_grpo": {
+        "advantage_estimator": "group_mean",
+        "normalize_advantages": "batch",
+        "credit": "turn",
+        "surrogate.importance_level": "token",
+        "surrogate.loss_aggregation": "token",
+        "clip_high": 0.28,
+    },
     "grpo": {
         "normalize_advantages": "group",
         "credit": "episode",
+        "discount": 1.0,
         "surrogate.loss_aggregation": "episode",
+        "kl_penalty.estimator": "k3",
         "clip_high": 0.2,
     },
-    "dr_grpo": {"clip_high": 0.2},
+    "dr_grpo": {"credit": "episode", "discount": 1.0, "clip_high": 0.2},
     "rloo": {"advantage_estimator": "leave_one_out", **_ONE_STEP},
     "reinforce": {"advantage_estimator": "batch_mean", **_ONE_STEP},
     "gspo": {
@@ -325,7 +339,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         **_ONE_STEP,
     },
 }
-"""Algorithms by their customary names, as changes to the defaults of UpdateConfig.
+"""Algorithms by name, as changes to the defaults of UpdateConfig.
 
-The defaults themselves have no such name: they are Dr. GRPO with DAPO's clip-higher.
+`turn_grpo` is the name of the defaults. `grpo` and `dr_grpo` are as their papers have
+them: every token of an episode has the advantage of its outcome. The other group and
+batch estimators credit turn by turn (`gigpo`: by state), with the discount; their
+papers credit a whole answer.
 """

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dreamgym.config.overrides import changed_by
 from dreamgym.rl.advantages import (
     gae,
     group_advantages,
@@ -13,6 +14,8 @@ from dreamgym.rl.advantages import (
     unit_rms,
     whiten,
 )
+from dreamgym.rl.config import ALGORITHMS, UpdateConfig
+from dreamgym.rl.credit import TurnGrid
 
 
 def once(returns):
@@ -282,6 +285,39 @@ def test_the_whole_return_is_credited_to_each_turn_by_hand():
     np.testing.assert_allclose(got, [[[-1.0, -1.0], [1.0, 1.0]]])
     by_turn = credited(rewards, credit="turn")
     np.testing.assert_allclose(by_turn, [[[-1.0, 0.5], [1.0, -0.5]]])
+
+
+def test_grpo_by_hand_in_every_token_the_outcome_of_its_episode():
+    """GRPO: (outcome - mean) / std of the group, the same at every turn.
+
+    Wins after 1, 2 and 3 turns and a loss after 2: outcomes 1, 1, 1 and 0, mean 3/4,
+    variance 3/4 * 1/4, so 1/4 / sqrt(3/16) = 1/sqrt(3), and -sqrt(3) for the loss. With
+    the discount of `turn_grpo` the three wins would differ (0.81, 0.9 and 1).
+    """
+    config = changed_by(UpdateConfig(), ALGORITHMS["grpo"])
+    rewards, length = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], [1, 2, 3, 2]
+    grid = TurnGrid(np.array(length), np.ones(4, bool), np.zeros(4, int))
+    got, use = grid.group_advantages(rewards, np.zeros(8, int), config, 4)
+    np.testing.assert_allclose(got[:6], 1 / np.sqrt(3), rtol=1e-6)
+    np.testing.assert_allclose(got[6:], -np.sqrt(3), rtol=1e-6)
+    assert use.all()
+    ours = changed_by(UpdateConfig(), ALGORITHMS["turn_grpo"])
+    by_turn, _ = grid.group_advantages(rewards, np.zeros(8, int), ours, 4)
+    # First turns: returns 1, 0.9, 0.81 and 0, minus their mean 0.6775.
+    first = [0, 1, 3, 6]
+    np.testing.assert_allclose(by_turn[first], [0.3225, 0.2225, 0.1325, -0.6775])
+    dr = changed_by(UpdateConfig(), ALGORITHMS["dr_grpo"])
+    undivided, _ = grid.group_advantages(rewards, np.zeros(8, int), dr, 4)
+    np.testing.assert_allclose(undivided, [0.25] * 6 + [-0.75] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("credit", ["episode", "state"])
+def test_time_does_not_discount_the_outcome_of_an_episode(credit):
+    # Both win, one a turn later, in states of their own: nothing tells them apart.
+    rewards, states = [[[0.0, 1.0], [1.0, 0.0]]], [[[0, 1], [2, 3]]]
+    counted = np.array([[[True, True], [True, False]]])
+    got = credited(rewards, states, counted, credit=credit, discount=0.5)
+    np.testing.assert_allclose(got, 0.0, atol=1e-7)
 
 
 def test_a_member_that_is_not_counted_gets_no_credit_and_gives_none():
