@@ -22,7 +22,7 @@ from worldmodel.chat.client import ChatClient
 from worldmodel.chat.config import ChatConfig
 from worldmodel.chat.protocol import ChatError
 from worldmodel.data.records import Episode, State, Task
-from worldmodel.experience.base import Query
+from worldmodel.experience.base import query_after
 from worldmodel.experience.config import PromptedConfig
 from worldmodel.experience.local import LocalExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
@@ -180,7 +180,7 @@ def prompted_row(run: Run, args: argparse.Namespace) -> tuple[Row, list[str]]:
         return {"what": what, "blank": "no --server given"}, []
     train, dev = read(run)
     every = [
-        Query(e.task, tuple(t.action for t in e.transitions[:i]), x.state, x.action)
+        query_after(e.task, e.transitions[:i], x.state, x.action)
         for i in range(1, step_limit(run))
         for e in dev
         for x in e.transitions[i : i + 1]

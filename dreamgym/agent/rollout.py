@@ -32,13 +32,15 @@ class Trajectory(NamedTuple):
     """One episode with the turns of its actions.
 
     `error` says why it is not scored, None if it is. `past` holds the actions before
-    the episode, if it does not begin at the start of its task.
+    the episode, if it does not begin at the start of its task, and `past_states` the
+    states in which these were taken.
     """
 
     episode: Episode
     turns: tuple[Turn, ...]
     error: str | None
     past: tuple[str, ...] = ()
+    past_states: tuple[State, ...] = ()
 
     @property
     def has_void_turn(self) -> bool:
@@ -58,6 +60,7 @@ class _Slot:
     task: Task
     state: State
     earlier_actions: tuple[str, ...]
+    earlier_states: tuple[State, ...]
     transitions: list[Transition]
     turns: list[Turn]
     refused: RefusedActions = dataclasses.field(default_factory=RefusedActions)
@@ -164,8 +167,9 @@ def rollout(
 
 def _slot(index: int, start: Task | Snapshot) -> _Slot:
     if isinstance(start, Snapshot):
-        return _Slot(index, start.task, start.state, start.past, [], [])
-    return _Slot(index, start, (), (), [], [])
+        before = start.past, start.past_states
+        return _Slot(index, start.task, start.state, *before, [], [])
+    return _Slot(index, start, (), (), (), [], [])
 
 
 def _begin(
@@ -285,4 +289,5 @@ def _finish(slot: _Slot, step: Step, source: str) -> Trajectory:
         success=success,
         error=step.error,
     )
-    return Trajectory(episode, tuple(slot.turns), step.error, slot.earlier_actions)
+    before = slot.earlier_actions, slot.earlier_states
+    return Trajectory(episode, tuple(slot.turns), step.error, *before)

@@ -16,7 +16,7 @@ from dreamgym.run.directory import RunError
 from dreamgym.training import TrainingState
 from dreamgym.training.monitor import NOT_FINITE
 from worldmodel.data.records import Transition, atomic_write, write_episodes
-from worldmodel.experience.base import CachingExperienceModel, Query
+from worldmodel.experience.base import CachingExperienceModel, Query, query_after
 from worldmodel.fitting import checkpoint
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.learner import TrainState
@@ -224,11 +224,10 @@ def _arrays(progress: TrainingState) -> dict[str, TrainState]:
 
 def _dreamed_queries(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
     """Return each dreamed transition with the query that it answers."""
-    episode = trajectory.episode
-    acted = tuple(x.action for x in episode.transitions)
+    task, steps = trajectory.episode.task, trajectory.episode.transitions
     return [
-        (Query(episode.task, acted[:i], x.state, x.action), x)
-        for i, x in enumerate(episode.transitions)
+        (query_after(task, steps[:i], x.state, x.action), x)
+        for i, x in enumerate(steps)
     ]
 
 

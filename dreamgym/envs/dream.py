@@ -71,6 +71,7 @@ class DreamVectorEnv(VectorEnv):
         self._tasks: list[Task | None] = [None] * size
         self._states: list[State] = [()] * size
         self._past: list[tuple[str, ...]] = [()] * size
+        self._past_states: list[tuple[State, ...]] = [()] * size
         self._running = [False] * size
         self.transitions = 0
         self.exchanges: list[Exchange | None] = [None] * size
@@ -90,7 +91,7 @@ class DreamVectorEnv(VectorEnv):
             if not task.initial_state:
                 raise ValueError(f"task {task.id!r} has no initial state to dream from")
             self._tasks[i], self._states[i] = task, task.initial_state
-            self._past[i], self._running[i] = (), True
+            self._past[i], self._past_states[i], self._running[i] = (), (), True
             out[i] = task.initial_state
         return out
 
@@ -103,7 +104,8 @@ class DreamVectorEnv(VectorEnv):
         task = self._tasks[slot]
         if task is None or not self._running[slot]:
             raise ValueError(f"no episode runs in slot {slot}: nothing to fork")
-        return Snapshot(task, self._past[slot], self._states[slot])
+        past = self._past[slot], self._past_states[slot]
+        return Snapshot(task, past[0], self._states[slot], past[1])
 
     def restore(self, slot: int, snapshot: Snapshot) -> State:
         """Let a slot continue from a snapshot of any slot of any batch.
@@ -111,7 +113,8 @@ class DreamVectorEnv(VectorEnv):
         Equal actions then have equal answers, as long as the memory of the model does
         not change: an answer is a function of task, history, state and action.
         """
-        self._tasks[slot], self._past[slot], self._states[slot] = snapshot
+        self._tasks[slot], self._states[slot] = snapshot.task, snapshot.state
+        self._past[slot], self._past_states[slot] = snapshot.past, snapshot.past_states
         self._running[slot] = True
         return snapshot.state
 
@@ -123,12 +126,14 @@ class DreamVectorEnv(VectorEnv):
             task, action = self._tasks[i], actions[i]
             assert task is not None
             assert action is not None
-            queries.append(Query(task, self._past[i], self._states[i], action))
+            past, state = self._past[i], self._states[i]
+            queries.append(Query(task, past, state, action, self._past_states[i]))
         out: list[Step | None] = [None] * self.size
         for i, query, answer in zip(
             slots, queries, self.model.predict(queries), strict=True
         ):
             self._past[i] = (*self._past[i], query.action)
+            self._past_states[i] = (*self._past_states[i], query.state)
             self.transitions += 1
             self.exchanges[i] = Exchange(query, answer)
             out[i] = step = self._step(query, answer, len(self._past[i]))

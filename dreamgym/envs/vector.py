@@ -19,11 +19,15 @@ from worldmodel.data.records import State, Task
 
 
 class Snapshot(NamedTuple):
-    """One moment of an episode: all that is needed to continue from it."""
+    """One moment of an episode: all that is needed to continue from it.
+
+    `past_states` are the states in which the past actions were taken.
+    """
 
     task: Task
     past: tuple[str, ...]
     state: State
+    past_states: tuple[State, ...] = ()
 
 
 class VectorEnv(abc.ABC):

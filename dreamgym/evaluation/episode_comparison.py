@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dreamgym.evaluation.printable import printable
 from dreamgym.evaluation.state_text import ReadableState
 from worldmodel.data.records import Episode, State, Transition
-from worldmodel.experience.base import ExperienceModel, Prediction, Query
+from worldmodel.experience.base import ExperienceModel, Prediction, Query, query_after
 from worldmodel.memory import ReplayMemory
 from worldmodel.text.prompts import outcome_of
 
@@ -92,12 +92,19 @@ def compare_step(
     episode: Episode,
     number: int,
     state: State | None = None,
+    past_states: tuple[State, ...] | None = None,
 ) -> ComparedStep:
-    """Return a step of an episode with the prediction from a state, or the real one."""
+    """Return a step of an episode with the prediction from a state, or the real one.
+
+    `past_states` are those in which the actions before were taken, the real ones unless
+    given.
+    """
     real = episode.transitions[number]
     state = real.state if state is None else state
-    past = tuple(t.action for t in episode.transitions[:number])
-    query = Query(episode.task, past, state, real.action)
+    steps = episode.transitions[:number]
+    query = query_after(episode.task, steps, state, real.action)
+    if past_states is not None:
+        query = query._replace(past_states=past_states)
     (answer,) = model.predict([query])
     return ComparedStep(real, state, answer, tuple(recall(query)))
 
@@ -109,11 +116,13 @@ def compare_episode(
 ) -> list[ComparedStep]:
     """Return every step of an episode, the dream going on from its own states."""
     state, out, over = episode.transitions[0].state, list[ComparedStep](), False
+    past_states: tuple[State, ...] = ()
     for number, real in enumerate(episode.transitions):
         if over:
             out.append(ComparedStep(real, state, None, ()))
             continue
-        step = compare_step(model, recall, episode, number, state)
+        step = compare_step(model, recall, episode, number, state, past_states)
+        past_states = (*past_states, state)
         out.append(step)
         assert step.dreamed is not None
         over = step.dreamed.error is not None or step.dreamed.outcome != "go"

@@ -104,7 +104,7 @@ class Replays:
         is replayed once and cached, because the scorecard of a family repeats queries
         of the whole one.
         """
-        key = (query.task.id, *query[1:])
+        key = (query.task.id, *query[1:4])
         if key not in self._results:
             left = self._steps_left()
             if left is not None and left <= len(query.past):

@@ -208,8 +208,8 @@ def fork_points(
 
 
 def _states_on_the_way(t: Trajectory) -> Iterator[Snapshot]:
-    past = t.past
+    past, states = t.past, t.past_states
     for step in t.episode.transitions:
         if past != t.past:
-            yield Snapshot(t.episode.task, past, step.state)
-        past = (*past, step.action)
+            yield Snapshot(t.episode.task, past, step.state, states)
+        past, states = (*past, step.action), (*states, step.state)

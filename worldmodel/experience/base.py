@@ -24,12 +24,25 @@ SAMPLED = 1000
 
 
 class Query(NamedTuple):
-    """An action in a state of a task; `past` holds earlier actions, oldest first."""
+    """An action in a state of a task; `past` holds earlier actions, oldest first.
+
+    `past_states` holds the states in which these were taken. A model that reads them
+    needs one for each past action.
+    """
 
     task: Task
     past: tuple[str, ...]
     state: State
     action: str
+    past_states: tuple[State, ...] = ()
+
+
+def query_after(
+    task: Task, steps: Sequence[Transition], state: State, action: str
+) -> Query:
+    """Return the query of an action in a state to which the steps have led."""
+    past = tuple(t.action for t in steps)
+    return Query(task, past, state, action, tuple(t.state for t in steps))
 
 
 class Prediction(NamedTuple):
@@ -143,6 +156,7 @@ class CachingExperienceModel(ExperienceModel):
         memory: ReplayMemory,
         *,
         history: int,
+        history_states: bool = False,
         seed: int = 0,
         state_formats: Mapping[str, StateFormat] | None = None,
     ):
@@ -150,10 +164,12 @@ class CachingExperienceModel(ExperienceModel):
 
         Args:
           history: the number of past actions that the model reads.
+          history_states: whether it reads the states in which they were taken.
           state_formats: the format of a family's states by its name; states of other
             families are not checked.
         """
         self.memory, self._history = memory, history
+        self._history_states = history_states
         self._seed, self._state_formats = seed, state_formats or {}
         self._answers: dict[tuple, Prediction] = {}
         self.queried = self.computed = 0
@@ -186,9 +202,25 @@ class CachingExperienceModel(ExperienceModel):
             query.task.id,
             query.task.instruction,
             past,
+            self._past_states(query),
             query.state,
             query.action,
         )
+
+    def _past_states(self, query: Query) -> tuple[State, ...] | None:
+        """Return the past states that the model reads; None if it reads actions alone.
+
+        Raises:
+          ValueError: the query does not hold one for each past action.
+        """
+        if not self._history_states:
+            return None
+        if len(query.past_states) != len(query.past):
+            raise ValueError(
+                "experience.history_states needs a past state for each past action, "
+                f"got {len(query.past_states)} for {len(query.past)}"
+            )
+        return query.past_states[-self._history :] if self._history else ()
 
     def _unanswered(
         self, queries: Sequence[Query]

@@ -7,11 +7,12 @@ replies.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from worldmodel.data.hashing import content_seed
-from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.data.records import Episode, State, Task, Transition
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import CONTEXT
@@ -93,25 +94,17 @@ def transition_examples(
     `seed` draws the references of a tokenizer that has any (text/references.py), and
     another `draw` other ones.
     """
-    unique: dict[tuple, tuple[Task, tuple[str, ...], Transition]] = {}
-    for e in episodes:
-        past: tuple[str, ...] = ()
-        for t in e.transitions:
-            history = prompts.last_actions(past, config.history)
-            outcome = t.next_state, t.reward, prompts.outcome_of(t)
-            # The outcome is part of the key: a random environment answers one query in
-            # several ways, and all of them are to be learned.
-            key = (e.task.id, history, t.state, t.action, outcome)
-            unique.setdefault(key, (e.task, history, t))
-            past = (*past, t.action)
-    rows = list(unique.values())
+    rows = _distinct_rows(episodes, config)
     demos = memory.search(
-        [(k.id, t.state, t.action) for k, _, t in rows], config.demonstrations
+        [(r.task.id, r.transition.state, r.transition.action) for r in rows],
+        config.demonstrations,
     )
-    reward_weight = _rare_event_weight([t.reward != 0 for _, _, t in rows], balance)
-    end_weight = _rare_event_weight([t.terminated for _, _, t in rows], balance)
+    rewarded = [r.transition.reward != 0 for r in rows]
+    reward_weight = _rare_event_weight(rewarded, balance)
+    ended = [r.transition.terminated for r in rows]
+    end_weight = _rare_event_weight(ended, balance)
     out = []
-    for (task, past, t), demonstrations in zip(rows, demos, strict=True):
+    for (task, past, past_states, t), demonstrations in zip(rows, demos, strict=True):
         query_tok = prompts.query_tokenizer(
             tok,
             task,
@@ -120,6 +113,7 @@ def transition_examples(
             t.state,
             t.action,
             seed=content_seed(seed, draw, task.id, past, t.state, t.action),
+            past_states=past_states,
         )
         context = prompts.query_ids(
             query_tok,
@@ -130,6 +124,7 @@ def transition_examples(
             t.action,
             history=config.history,
             context_budget=config.context_budget,
+            past_states=past_states,
         )
         reply = prompts.reply_ids(query_tok, t, full=config.full_state)
         example = _reply_example(context, reply, _reply_parts(tok, reply))
@@ -143,6 +138,31 @@ def transition_examples(
             example = example._replace(weight=weight)
         out.append(example)
     return out
+
+
+class _Row(NamedTuple):
+    """A transition with the history that a prompt holds; states None: actions alone."""
+
+    task: Task
+    past: tuple[str, ...]
+    past_states: tuple[State, ...] | None
+    transition: Transition
+
+
+def _distinct_rows(episodes: Sequence[Episode], config: ExperienceConfig) -> list[_Row]:
+    """Return the transitions with their history, repeats within a task left out."""
+    unique: dict[tuple, _Row] = {}
+    for e in episodes:
+        for i, t in enumerate(e.transitions):
+            steps = e.transitions[max(i - config.history, 0) : i]
+            past = tuple(x.action for x in steps)
+            states = tuple(x.state for x in steps) if config.history_states else None
+            outcome = t.next_state, t.reward, prompts.outcome_of(t)
+            # The outcome is part of the key: a random environment answers one query in
+            # several ways, and all of them are to be learned.
+            key = (e.task.id, past, states, t.state, t.action, outcome)
+            unique.setdefault(key, _Row(e.task, past, states, t))
+    return list(unique.values())
 
 
 def _rare_event_weight(rare: Sequence[bool], share: float) -> float:

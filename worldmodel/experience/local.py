@@ -110,7 +110,11 @@ class LocalExperienceModel(CachingExperienceModel):
                 f"{confidence_signal!r} and {len(members)} members"
             )
         super().__init__(
-            memory, history=config.history, seed=seed, state_formats=state_formats
+            memory,
+            history=config.history,
+            history_states=config.history_states,
+            seed=seed,
+            state_formats=state_formats,
         )
         self._calibration, self._confidence_signal = calibration, confidence_signal
         self.members = list(members)
@@ -193,6 +197,7 @@ class LocalExperienceModel(CachingExperienceModel):
                 q.state,
                 q.action,
                 seed=content_seed(self._seed, q.task.id, q.state, q.action),
+                past_states=self._past_states(q),
             )
             ids = prompts.query_ids(
                 query_tokenizer,
@@ -203,6 +208,7 @@ class LocalExperienceModel(CachingExperienceModel):
                 q.action,
                 history=c.history,
                 context_budget=c.context_budget,
+                past_states=self._past_states(q),
             )
             out.append(_Context(query_tokenizer, ids))
         return out

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode, State, Transition
-from worldmodel.experience.base import Query, content_seed
+from worldmodel.experience.base import Query, content_seed, query_after
 from worldmodel.text.identifiers import task_shares
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import number_text
@@ -239,8 +239,8 @@ def _case(
 
 
 def _query(episode: Episode, step: int, action: str) -> Query:
-    past = tuple(x.action for x in episode.transitions[:step])
-    return Query(episode.task, past, episode.transitions[step].state, action)
+    steps = episode.transitions
+    return query_after(episode.task, steps[:step], steps[step].state, action)
 
 
 def near_misses(

@@ -217,7 +217,7 @@ def _sides(
         if row.group in by_group and by_group[row.group].expects(row) == row.present
     ]
     clear.sort(
-        key=lambda r: content_seed("mention", r.query.task.id, *r.query[1:], r.word)
+        key=lambda r: content_seed("mention", r.query.task.id, *r.query[1:4], r.word)
     )
     sides = {x: [r for r in clear if r.present == x][:limit] for x in (True, False)}
     return sides if all(sides.values()) else {True: [], False: []}

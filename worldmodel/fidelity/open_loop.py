@@ -113,7 +113,10 @@ def _dream_episodes(
             e = episodes[i]
             state = states[i][-1] if states[i] else e.transitions[0].state
             past = tuple(t.action for t in e.transitions[:step])
-            queries.append(Query(e.task, past, state, e.transitions[step].action))
+            # The states of the dream, not the real ones: it reads what it wrote.
+            past_states = (e.transitions[0].state, *states[i])[:step]
+            action = e.transitions[step].action
+            queries.append(Query(e.task, past, state, action, past_states))
         answers = model.predict(queries) if order else []
         for i, answer in zip(order, answers, strict=True):
             if answer.error is not None:

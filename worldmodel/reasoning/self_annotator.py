@@ -9,7 +9,7 @@ correct. Where no reply is correct, the trace is written by rule.
 from collections.abc import Sequence
 
 from worldmodel.data.records import Episode
-from worldmodel.experience.base import Query, Sampling, is_correct
+from worldmodel.experience.base import Sampling, is_correct, query_after
 from worldmodel.reasoning.annotator import Report
 from worldmodel.reasoning.rule import annotate
 
@@ -31,7 +31,7 @@ class RejectionSamplingAnnotator:
     def annotate(self, episodes: Sequence[Episode]) -> list[Episode]:
         """See Annotator."""
         queries = {
-            (i, j): Query(e.task, tuple(x.action for x in steps[:j]), t.state, t.action)
+            (i, j): query_after(e.task, steps[:j], t.state, t.action)
             for i, e in enumerate(episodes)
             for steps in [e.transitions]
             for j, t in enumerate(steps)

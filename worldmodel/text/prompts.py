@@ -2,6 +2,7 @@
 
 Experience model (DreamGym, Eq. 4 and 5):
   demo* task past* state action  ->  think reasoning next edits reward number outcome
+  where past is an action, or an action and its effect: past action [next edits]
 Policy:
   task past* state               ->  [why thought] action text end
 Task variation (Eq. 6):
@@ -12,6 +13,7 @@ outside cannot end one. Unlike in the paper, a retrieved demonstration is writte
 action and effect without its state, most of which a prediction would not use.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -133,6 +135,28 @@ def _newest_fitting(segments: Sequence[list[int]], budget: float | int) -> list[
     return [i for segment in reversed(selection) for i in segment]
 
 
+def _history_ids(
+    tok: AnyTokenizer,
+    past: Sequence[str],
+    past_states: Sequence[State] | None,
+    state: State,
+    limit: int,
+) -> list[list[int]]:
+    """Return a segment for each of the last `limit` actions, with its effect if asked.
+
+    `past_states` are the states in which the past actions were taken; with them each
+    action is followed by the edits that led to the next state, the last one to `state`.
+    """
+    segments = [_part(tok, "past", action) for action in last_actions(past, limit)]
+    if past_states is not None and segments:
+        states = (*past_states[-len(segments) :], state)
+        for segment, (before, after) in zip(
+            segments, itertools.pairwise(states), strict=True
+        ):
+            segment.extend(effect_ids(tok, before, after))
+    return segments
+
+
 def query_tokenizer(
     tok: TextTokenizer,
     task: Task,
@@ -142,13 +166,16 @@ def query_tokenizer(
     action: str,
     *,
     seed: int,
+    past_states: Sequence[State] | None = None,
 ) -> AnyTokenizer:
     """Return the tokenizer with the markers and references of a query's context.
 
     What is nearest to the action comes first, where references do not suffice.
+    `past_states` are those of `past` where the context holds their effects.
     """
     demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
-    texts = (action, task.instruction, *state[::-1], *past[::-1], *demo_texts)
+    past_texts = (*past[::-1], *(x for s in (past_states or ())[::-1] for x in s))
+    texts = (action, task.instruction, *state[::-1], *past_texts, *demo_texts)
     return with_references(tok, task.instruction, texts, seed=seed)
 
 
@@ -162,17 +189,19 @@ def query_ids(
     *,
     history: int,
     context_budget: int | None = None,
+    past_states: Sequence[State] | None = None,
 ) -> list[int]:
     """Return the experience model's context, up to the action and `think`.
 
-    `context_budget` is the maximal number of ids of past actions and demonstrations,
-    without a limit where it is None. Segments that do not fit are left out whole: first
-    the demonstrations least similar to the query (the best stand last), then the oldest
-    actions. Task, state and action are never cut.
+    With `past_states`, in which the past actions were taken, each of these stands with
+    its effect (the pairs of Eq. 4). `context_budget` is the maximal number of ids of
+    past actions and demonstrations, without a limit where it is None. Segments that do
+    not fit are left out whole: first the demonstrations least similar to the query (the
+    best stand last), then the oldest actions. Task, state and action are never cut.
     """
     tokens_remaining = math.inf if context_budget is None else context_budget
     past_ids = _newest_fitting(
-        [_part(tok, "past", a) for a in last_actions(past, history)], tokens_remaining
+        _history_ids(tok, past, past_states, state, history), tokens_remaining
     )
     demonstrations = _newest_fitting(
         [demonstration_ids(tok, d) for d in demos], tokens_remaining - len(past_ids)

@@ -202,6 +202,9 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("real_updates", 80),
         ("strangers", 48),
         ("sample_efficiency", 156),
+        ("iwm", 36),
+        ("grpo", 24),
+        ("history", 27),
     ],
 )
 def test_our_studies_can_be_run(name, different):

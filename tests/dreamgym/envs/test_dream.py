@@ -221,6 +221,25 @@ def test_a_fork_goes_its_own_way_and_leaves_its_source_alone():
         envs.snapshot(0)
 
 
+def test_a_query_holds_the_states_of_its_past_also_after_a_fork():
+    envs, model = batch()
+    envs.reset(options={"tasks": TASKS})
+    envs.step(["go right", None, None])
+    envs.step(["go left", None, None])
+    (second,) = model.queries[-1]
+    start, right = TASKS[0].initial_state, second.state
+    assert second.past_states == (start,)
+    here = envs.snapshot(0)
+    assert here.past_states == (start, right)
+    envs.restore(1, here)
+    envs.step([None, "go right", None])
+    assert model.queries[-1][0].past_states == (start, right)
+    # A new episode begins with none.
+    envs.reset(options={"tasks": TASKS})
+    envs.step([None, "go right", None])
+    assert model.queries[-1][0].past_states == ()
+
+
 def test_a_fork_counts_the_steps_of_its_past():
     envs, _ = batch(1, max_steps=2)
     envs.reset(options={"tasks": TASKS[:1]})

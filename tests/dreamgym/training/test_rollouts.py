@@ -104,7 +104,9 @@ def test_forks_go_on_from_states_on_the_way_of_groups_that_differ():
     assert {p.past for p in points} == {("go right",), ("go right", "go right")}
     for p in points:
         assert p.task == task
-        assert p.state == rows[0].episode.transitions[len(p.past)].state
+        way = rows[0].episode.transitions
+        assert p.state == way[len(p.past)].state
+        assert p.past_states == tuple(t.state for t in way[: len(p.past)])
     assert (
         len(
             fork_points(
@@ -127,7 +129,8 @@ def test_a_fork_is_gone_on_from_with_its_past():
         return doubles.expert_rule(task, past, state)
 
     envs = DreamVectorEnv(doubles.RuleModel(), 2, max_steps=9)
-    start = Snapshot(task, ("go right",), doubles.start_state(1, 2, 4))
+    before = (task.initial_state,)
+    start = Snapshot(task, ("go right",), doubles.start_state(1, 2, 4), before)
     forked, whole = rollout(
         doubles.Scripted(rule),
         envs,
@@ -136,7 +139,7 @@ def test_a_fork_is_gone_on_from_with_its_past():
         temperature=1.0,
     )
     assert seen[0] == (("go right",), start.state)
-    assert forked.past == ("go right",)
+    assert (forked.past, forked.past_states) == (("go right",), before)
     assert [x.action for x in forked.episode.transitions] == ["go right", "take coin"]
     assert forked.episode.success
     assert whole.past == ()

@@ -8,6 +8,7 @@ from tests import helpers
 from worldmodel import fidelity, reasoning
 from worldmodel.backbone.model import create
 from worldmodel.data.records import Task
+from worldmodel.experience.base import Query, query_after
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import (
     mean_tokens,
@@ -44,6 +45,21 @@ def test_the_tokenizer_sees_every_kind_of_text():
         "0.5",
     ):
         assert one in texts
+
+
+def test_a_query_without_past_states_is_refused_where_they_are_read(tok, text_model):
+    config = dataclasses.replace(SHAPE, history_states=True)
+    model = LocalExperienceModel(text_model, tok, ReplayMemory(), config)
+    e = EPISODES[0]
+    query = Query(e.task, ("press lamp",), e.transitions[1].state, "pull door")
+    with pytest.raises(ValueError, match="a past state for each past action, got 0"):
+        model.predict([query])
+    dark, lit = e.transitions[0].state, e.transitions[1].state
+    # What led here is part of the question now.
+    one, two = (query._replace(past_states=(s,)) for s in (dark, lit))
+    model.predict([one, two])
+    assert model.computed == 2
+    assert query_after(e.task, e.transitions[:1], lit, "pull door") == one
 
 
 def test_an_example_is_context_and_reply(tok):

@@ -104,6 +104,60 @@ def test_query_by_hand(tok):
     assert "<past>" not in named(tok, none)
 
 
+def test_past_actions_with_their_effects_by_hand(tok):
+    """The pairs of Eq. 4: a past action, and what it changed as an edit."""
+    e = helpers.lamp_and_door()
+    steps, state = e.transitions, e.transitions[-1].next_state
+    past = [t.action for t in steps]  # press lamp, nothing, pull door
+    states = [t.state for t in steps]
+    ids = prompts.query_ids(
+        tok, e.task, past, [], state, "do", history=2, past_states=states
+    )
+    assert named(tok, ids) == [
+        "<task>",
+        "go through the door",
+        "<past>",
+        "nothing",
+        "<next>",
+        "<past>",
+        "pull door",
+        "<next>",
+        "<line1>",
+        "the door is open",
+        "<state>",
+        "<line0>",
+        "the lamp is on",
+        "<line1>",
+        "the door is open",
+        "<action>",
+        "do",
+        "<think>",
+    ]
+    # An action is left out with its effect.
+    longest = len(ids) - 1
+    core = prompts.query_ids(tok, e.task, (), [], state, "do", history=0)
+    less = prompts.query_ids(
+        tok,
+        e.task,
+        past,
+        [],
+        state,
+        "do",
+        history=2,
+        past_states=states,
+        context_budget=longest - len(core),
+    )
+    assert named(tok, less).count("<past>") == 1
+    assert "pull door" in named(tok, less)
+    # All of them, and none.
+    every = {"history": 99, "past_states": states}
+    whole = prompts.query_ids(tok, e.task, past, [], state, "do", **every)
+    assert named(tok, whole).count("<past>") == 3
+    assert "the lamp is on" in named(tok, whole)[: named(tok, whole).index("<state>")]
+    none = {"history": 0, "past_states": ()}
+    assert prompts.query_ids(tok, e.task, past, [], state, "do", **none) == core
+
+
 def test_what_has_no_room_is_left_out_whole_and_never_the_state(tok):
     e = helpers.lamp_and_door()
     demos = [helpers.transition(reward=x) for x in (0.25, 0.5)]
