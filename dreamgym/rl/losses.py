@@ -5,6 +5,7 @@ microbatches add exactly. `weight` multiplies tokens: it counts how often an equ
 was sampled, and makes tokens, turns or episodes count equally (update.py).
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -18,6 +19,7 @@ def log_ratio(
     mask: Bool[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
     """Return log(new / old probability) of each policy token, 0 elsewhere."""
+    chex.assert_equal_shape([logp, old_logp, mask])
     # Masked before the exponential that follows: exp of what stands in padding may
     # overflow, and its gradient would be NaN even where the loss is masked later.
     return jnp.where(mask, logp - old_logp, 0.0)
@@ -29,6 +31,8 @@ def turn_sums(
     segment: Int[AnyArray, "B T"],
 ) -> Float[Array, "B T"]:
     """Return, at each policy token, the sum over its turn (a segment of a row)."""
+    chex.assert_rank(x, 2)
+    chex.assert_equal_shape([x, mask, segment])
     # Segments are numbered from 0 to T in each row; an offset keeps rows apart.
     batch, steps = x.shape
     turn = jnp.asarray(segment) + (steps + 1) * jnp.arange(batch)[:, None]
@@ -82,6 +86,8 @@ def clipped_policy_loss(
     by that many times the advantage, however likely the token has become
     (arXiv:1912.09729, eq. 5).
     """
+    chex.assert_rank(log_ratios, 2)
+    chex.assert_equal_shape([log_ratios, adv, mask])
     ratio = jnp.exp(log_ratios)
     clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
     # The minimum is a pessimistic bound: clipping removes what makes the objective look
@@ -118,6 +124,9 @@ def token_kl(
     exp(ref - policy), and a single unlikely token can then dominate a step. Tokens that
     may not be sampled are -inf in both distributions and do not count.
     """
+    chex.assert_rank(logp, 3)
+    chex.assert_equal_shape([logp, ref_logp])
+    chex.assert_equal_shape_prefix([logp, mask], 2)
     # Set to 0 before they are multiplied: 0 * -inf is NaN, in the gradient as well.
     allowed = jnp.isfinite(logp) & jnp.asarray(mask)[..., None]
     policy, reference = (jnp.where(allowed, x, 0.0) for x in (logp, ref_logp))
@@ -164,6 +173,8 @@ def value_loss(
     that of the value clipped to within `clip` of `old_value`, the one before the
     update. Values that moved further towards the returns then have no gradient.
     """
+    chex.assert_rank(value, 2)
+    chex.assert_equal_shape([value, old_value, returns, mask])
     value, returns = jnp.where(mask, value, 0.0), jnp.where(mask, returns, 0.0)
     error = (value - returns) ** 2
     if clip:

@@ -198,6 +198,46 @@ def family(model_type: str | None) -> Family:
     return FAMILIES[model_type]
 
 
+_DEFAULTED = (
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+)
+"""Options of all families whose default is not the same in each of them."""
+_ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
+
+
+def with_defaults(raw: Raw) -> Raw:
+    """Return the contents of a config.json with what it leaves out of its family.
+
+    Transformers writes no option that has its family's default, and defaults differ:
+    LFM2 has a rope_theta of a million, Mistral eight key-value heads. Its own
+    AutoConfig knows them. Options that are there stay as they are, and none is added
+    that this decoder requires.
+
+    Raises:
+      ValueError: Transformers cannot read it either.
+    """
+    missing = [name for name in _DEFAULTED if name not in raw]
+    rope = not any(raw.get(name) for name in _ROPE)
+    if not (missing or rope) or raw.get("model_type") not in FAMILIES:
+        return raw
+    # Imported here: it takes seconds, and directories written here leave nothing out.
+    from transformers import AutoConfig
+
+    options = {k: v for k, v in raw.items() if k != "model_type"}
+    try:
+        default = AutoConfig.for_model(raw["model_type"], **options).to_dict()
+    except Exception as error:  # whatever its checks raise
+        raise ValueError(f"Transformers cannot read it: {error}") from error
+    added = {name: default[name] for name in missing if default.get(name) is not None}
+    if rope:
+        # rope_parameters since Transformers 5, rope_theta before.
+        added |= {name: default[name] for name in _ROPE if default.get(name)}
+    return raw | added
+
+
 def read_config(raw: Raw) -> ModelConfig:
     """Return a decoder's shape from the contents of a config.json.
 

@@ -118,7 +118,7 @@ def load_config(directory: str | os.PathLike) -> ModelConfig:
         raise FileNotFoundError(f"{path}: expected a Hugging Face model directory")
     raw = read_json_object(path)
     try:
-        return families.read_config(raw)
+        return families.read_config(families.with_defaults(raw))
     except (ValueError, TypeError, ArithmeticError, KeyError, AttributeError) as error:
         raise ValueError(f"{path}: {error}") from error
 

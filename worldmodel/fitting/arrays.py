@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -42,6 +43,8 @@ def masked_ratio(
 
     Entries outside the mask may be NaN.
     """
+    # A mask of another rank would be broadcast, and change what the mean is over.
+    chex.assert_equal_shape([x, mask])
     # Masked by `where`, not by a product: 0 times NaN is NaN.
     return Ratio(
         jnp.where(mask, x * weight, 0.0).sum(), jnp.where(mask, weight, 0.0).sum()

@@ -1,5 +1,6 @@
 """Losses of next-token prediction, on arrays."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,6 +14,8 @@ def token_logp(
     logits: Float[Array, "B T V"], ids: Int[AnyArray, "B T"]
 ) -> Float[Array, "B T"]:
     """Return log p(ids[t] | ids[<t]); the first column, which has no context, is 0."""
+    chex.assert_rank(logits, 3)
+    chex.assert_equal_shape_prefix([logits, ids], 2)
     # The last column is scored needlessly, because a slice would copy the others.
     ids = jnp.asarray(ids)
     next_ids = jnp.concatenate([ids[:, 1:], ids[:, :1]], axis=1)
@@ -70,6 +73,8 @@ def cross_entropy(
     weight: Float[AnyArray, "B T"],
 ) -> Ratio:
     """Return the weighted negative log-likelihood of the targets (DreamGym, Eq. 5)."""
+    chex.assert_rank(logp, 2)
+    chex.assert_equal_shape([logp, mask, weight])
     return masked_ratio(-logp, mask, weight)
 
 

@@ -101,6 +101,8 @@ EXTRA_FILES = (
     "generation_config.json",
 )
 """Files of a tokenizer's directory that are copied unchanged."""
+OTHER_FORMATS = ("vocab.json", "tokenizer.model", "vocab.txt")
+"""Files that hold a tokenizer where there is no tokenizer.json."""
 
 
 def _plain(core: Tokenizer) -> Tokenizer:
@@ -115,17 +117,36 @@ def _plain(core: Tokenizer) -> Tokenizer:
 
 def _read(directory: str | os.PathLike) -> tuple[Tokenizer, dict[str, bytes]]:
     path = Path(directory) / "tokenizer.json"
-    if not path.is_file():
+    others = [n for n in OTHER_FORMATS if Path(directory, n).is_file()]
+    if not path.is_file() and not others:
         raise FileNotFoundError(f"{path}: expected a Hugging Face tokenizer.json")
     paths = {n: Path(directory, n) for n in EXTRA_FILES}
     try:
-        core = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more exact
+        core = Tokenizer.from_file(str(path)) if path.is_file() else _convert(directory)
+    except Exception as error:  # the libraries raise nothing more exact
         text = str(error).replace("\n", " ")
-        raise RecordError(f"{path}: no tokenizer ({text:.200})") from None
+        name = path if path.is_file() else Path(directory, others[0])
+        raise RecordError(f"{name}: no tokenizer ({text:.200})") from None
     return core, {
         name: file.read_bytes() for name, file in paths.items() if file.is_file()
     }
+
+
+def _convert(directory: str | os.PathLike) -> Tokenizer:
+    """Return the tokenizer of a directory without a tokenizer.json.
+
+    Transformers knows how each family's older files are put together. It runs no code
+    of the directory, and asks nothing of the network.
+    """
+    # Imported here: it takes seconds, and nearly all directories have a tokenizer.json.
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError("it has no form that the package tokenizers can run")
+    return tokenizer.backend_tokenizer
 
 
 def _write(directory: str | os.PathLike, core: Tokenizer, files: dict[str, bytes]):

@@ -1,5 +1,9 @@
 """The clipped surrogate and the KL estimator: by hand, by loops, at the edges."""
 
+import subprocess
+import sys
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -308,3 +312,75 @@ def test_the_surrogate_and_the_divergence_are_those_of_rlax():
                 result = losses.sampled_kl(a, b, only, kind=kind)
                 total += float(jnp.exp(a)[0, t] * result.total)
         np.testing.assert_allclose(total, want.sum(), rtol=1e-4)
+
+
+# --- shapes, with and without a compiler ------------------------------------
+
+
+class TestVariants(chex.TestCase):
+    """The losses are the same numbers compiled or not, on either side of a device."""
+
+    @chex.variants(with_jit=True, without_jit=True, with_device=True)
+    def test_the_surrogate_by_hand(self):
+        def loss(ratios, adv, mask):
+            return losses.clipped_policy_loss(jnp.log(ratios), adv, mask, **CLIP)
+
+        ratios = np.array([[2.0, 2.0, 0.5]], np.float32)
+        adv = np.array([[1.0, -1.0, 1.0]], np.float32)
+        got = self.variant(loss)(ratios, adv, np.ones((1, 3), bool))  # type: ignore
+        np.testing.assert_allclose(got.total, -(1.28 - 2.0 + 0.5), rtol=1e-6)
+
+    @chex.variants(with_jit=True, without_jit=True, with_device=True)
+    def test_the_kl_over_the_vocabulary_by_hand(self):
+        logp = jnp.log(jnp.array([[[0.5, 0.5], [0.9, 0.1]]]))
+        ref = np.log(np.array([[[0.25, 0.75], [0.5, 0.5]]], np.float32))
+        mask = np.array([[True, False]])
+        got = self.variant(losses.token_kl)(logp, ref, mask)  # type: ignore
+        first = 0.5 * np.log(2.0) + 0.5 * np.log(2 / 3)
+        np.testing.assert_allclose(got, [[first, 0.0]], rtol=1e-6)
+
+
+SHAPES = """
+import numpy as np
+from dreamgym.rl import advantages, losses
+from worldmodel.fitting.arrays import masked_ratio
+from worldmodel.fitting.losses import cross_entropy, token_logp
+
+x, column = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
+mask, segment = x > 0, np.ones((2, 1), int)
+group, clip = np.ones((1, 2, 3)), {"clip_low": 0.2, "clip_high": 0.2}
+gae = {"discount": 1.0, "gae_lambda": 1.0}
+how = {"discount": 1.0, "divide_by_std": False}
+for function, args, options in (
+    (masked_ratio, (x, mask[:, :1]), {}),
+    (cross_entropy, (x, mask, column), {}),
+    (token_logp, (np.ones((2, 3, 5)), segment), {}),
+    (losses.log_ratio, (x, column, mask), {}),
+    (losses.turn_sums, (x, mask, segment), {}),
+    (losses.clipped_policy_loss, (x, column, mask), clip),
+    (losses.token_kl, (x, x, mask), {}),
+    (losses.value_loss, (x, x, column, mask), {}),
+    (advantages.gae, (x, column, np.ones(2), mask), gae),
+    (advantages.gae, (x, x, np.ones(1), mask), gae),
+    (advantages.turn_advantages, (group, group[..., :1] > 0), how),
+    (advantages.group_advantages, (group, group > 0, np.ones((1, 2, 1), int)), how),
+    (advantages.dpo_weights, (x, mask, mask[:1]), {"beta": 0.1}),
+    (advantages.whiten, (column, mask), {}),
+    (advantages.unit_rms, (x, mask[:, :1]), {}),
+):
+    try:
+        function(*args, **options)
+    except AssertionError as error:
+        assert "shape" in str(error) or "rank" in str(error), error
+    else:
+        raise SystemExit(f"{function.__name__} takes {[a.shape for a in args]}")
+"""
+
+
+def test_arrays_of_other_shapes_are_refused_without_a_type_checker():
+    """In a process of its own: the tests' type checker would refuse them first."""
+    command = [sys.executable, "-c", SHAPES]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

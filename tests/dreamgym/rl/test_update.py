@@ -4,12 +4,19 @@ import contextlib
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dreamgym.rl.config import KLPenaltyConfig, SurrogateConfig, UpdateConfig
+from dreamgym.rl import update
+from dreamgym.rl.config import (
+    KLPenaltyConfig,
+    LossWeights,
+    SurrogateConfig,
+    UpdateConfig,
+)
 from dreamgym.rl.policy_loss import distribution, policy_loss
 from dreamgym.rl.sampled_rows import sampled_rows
 from dreamgym.rl.trust_region import interpolate
@@ -83,6 +90,23 @@ def logp_of(logits, tokens, masks, temperature):
     whole = distribution(logits, tokens, masks, temperature)
     picked = jnp.take_along_axis(whole, tokens.ids[:, 1:, None], -1)[..., 0]
     return jnp.pad(picked, ((0, 0), (1, 0)))
+
+
+# --- one program -------------------------------------------------------------
+
+
+def test_updates_compile_once_whatever_the_weights(monkeypatch):
+    """Coefficients, seeds and advantages are arguments of the program, not parts."""
+    chex.clear_trace_counter()
+    once = chex.assert_max_traces(update.sampled_policy_loss, n=1)
+    monkeypatch.setattr(update, "sampled_policy_loss", once)
+    learner = updater.__wrapped__()  # not one that other tests have compiled
+    state = learner.learner.init()
+    for number, advantages in enumerate([(1.0, -1.0), (0.5, 2.0), (-1.0, 3.0)]):
+        weights = LossWeights(kl=0.01 * 2**number, entropy=0.001 * number)
+        given = examples(advantages)
+        state, _ = learner.update(state, given, seed=number, weights=weights)
+    assert int(state.step) == 3
 
 
 # --- one distribution --------------------------------------------------------

@@ -1,4 +1,5 @@
 import json
+import sys
 
 import jax
 import numpy as np
@@ -365,6 +366,53 @@ def test_what_a_config_leaves_out(broken):
     assert got.tie_word_embeddings is False
     root = broken(rope_parameters={"rope_theta": 77.0, "rope_type": "default"})
     assert weights.load_config(root).rope_theta == 77.0
+
+
+@pytest.mark.parametrize(
+    ("family", "missing", "expected"),
+    [
+        ("lfm2", "rope_theta", 1_000_000.0),
+        ("mistral", "num_key_value_heads", 8),
+        ("qwen3", "head_dim", 128),
+        ("lfm2", "tie_word_embeddings", True),
+    ],
+)
+def test_what_is_left_out_has_the_default_of_its_family(
+    tmp_path, family, missing, expected
+):
+    """Those of Llama, which all families had before, are others."""
+    config = {
+        "model_type": family,
+        "vocab_size": 13,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 4,
+        "intermediate_size": 24,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+        "rope_theta": 5000.0,
+    }
+    del config[missing]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    got = weights.load_config(tmp_path)
+    assert getattr(got, missing) == expected
+    others = ("vocab_size", "hidden_size", "rope_theta", "max_position_embeddings")
+    for name in set(others) - {missing}:
+        assert getattr(got, name) == config[name], name
+
+
+def test_a_directory_of_ours_leaves_nothing_out(saved, monkeypatch):
+    """Transformers takes seconds to import: a run's own models do without."""
+    monkeypatch.setitem(sys.modules, "transformers", None)  # its import fails
+    assert weights.load_config(saved[0]) == saved[1].config
+
+
+def test_what_transformers_refuses_is_an_error_that_names_the_file(broken):
+    root = broken(head_dim=..., max_position_embeddings="many")
+    with pytest.raises(ValueError, match=r"config\.json: "):
+        weights.load_config(root)
 
 
 def test_missing_files_are_named(saved, tmp_path):

@@ -1,3 +1,4 @@
+import chex
 import numpy as np
 import pytest
 
@@ -54,6 +55,32 @@ def test_a_fit_lowers_its_loss(uninterrupted, small_model):
     assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
     assert curve[-1]["held_out/loss"] < curve[0]["held_out/loss"]
     assert helpers.distance(model.params, small_model.params) > 0.01
+
+
+def test_a_fit_compiles_once_resumed_or_not(small_model, tmp_path, monkeypatch):
+    """One program for the updates and one for held-out losses, whatever the batch."""
+    loss = supervised.supervised_loss
+    for steps in (5, 9):  # the second fit goes on at step 5 from a checkpoint
+        chex.clear_trace_counter()
+        once = chex.assert_max_traces(loss, n=2)
+        monkeypatch.setattr(supervised, "supervised_loss", once)
+        _, curve = supervised.fit(
+            small_model,
+            counting(),
+            fit_config(steps=steps, eval_every=1),
+            seed=1,
+            directory=tmp_path,
+            held_out=counting(5),
+        )
+        assert len(curve) == steps
+    with pytest.raises(AssertionError, match="traced"):
+        supervised.fit(  # what the assertion says of rows of another width
+            small_model,
+            counting(),
+            fit_config(steps=1, row_tokens=2 * WIDTH),
+            seed=1,
+            directory=tmp_path / "wider",
+        )
 
 
 @pytest.mark.parametrize(("at", "kind"), [(3, "adamw"), (6, "adamw"), (3, "muon")])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, processors
 
 from tests import helpers
+from worldmodel.data.json_reading import RecordError
 from worldmodel.text.tokenizer import TextTokenizer, Vocabulary
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=40)
@@ -89,4 +90,51 @@ def test_our_grammar_on_a_foreign_tokenizer(directory):
 
 def test_a_missing_tokenizer_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        Vocabulary.load(tmp_path)
+
+
+# --- directories without a tokenizer.json ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory):
+    """The same byte-level BPE in two files, as Qwen2 and GPT-2 have it."""
+    root = tmp_path_factory.mktemp("older")
+    model = json.loads(helpers.tokenizer()._core.to_str())["model"]
+    pairs = [m.split() if isinstance(m, str) else m for m in model["merges"]]
+    (root / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(p) for p in pairs)]
+    (root / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (root / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    return root
+
+
+@pytest.mark.parametrize(
+    "text", ["the lamp is off", " press  lamp\n", "<|im_end|> é🙂"]
+)
+def test_older_files_are_read_as_their_family_has_them(older, tmp_path, text):
+    import transformers
+
+    vocabulary = Vocabulary.load(older)
+    theirs = transformers.AutoTokenizer.from_pretrained(older)
+    ids = vocabulary.encode(text)
+    assert ids == theirs.encode(text, add_special_tokens=False)
+    assert vocabulary.decode(ids) == text
+    # Written back as the one file that everything reads.
+    vocabulary.save(tmp_path)
+    assert (tmp_path / "tokenizer.json").is_file()
+    assert Vocabulary.load(tmp_path).encode(text) == ids
+    # Our control tokens stand behind its own.
+    ours = TextTokenizer.load(older)
+    assert ours.control("end") >= vocabulary.vocab_size
+    assert ours.decode(ours.encode(text)) == text
+
+
+def test_older_files_that_are_damaged_are_named(older, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"expected a Hugging Face tokenizer"):
+        Vocabulary.load(tmp_path)
+    (tmp_path / "config.json").write_bytes((older / "config.json").read_bytes())
+    (tmp_path / "vocab.json").write_text("{")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(RecordError, match=r"vocab\.json: no tokenizer"):
         Vocabulary.load(tmp_path)
