@@ -16,7 +16,7 @@ import numpy as np
 
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.early_experience import demonstration_example
-from dreamgym.agent.policy import Policy, Turn
+from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.envs.base import TextEnv
 from worldmodel.backbone.config import ModelConfig
@@ -300,7 +300,7 @@ def cloned(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
 def _clone(words: tuple[str, ...], some: Sequence[Task]) -> Policy:
     actor = policy(action_tokens=6)
     examples = [
-        demonstration_example(actor, t, (), t.initial_state, word)
+        demonstration_example(actor, Situation(t, (), t.initial_state), word)
         for t in some
         for word in words
     ]

@@ -37,6 +37,7 @@ def collect(
     steps_left: Callable[[], int] | None = None,
     show: Callable[[int], Any] = lambda _: None,
     failures: Counter[str] | None = None,
+    valid_actions: bool = False,
 ) -> list[Episode]:
     """Return real episodes: the tasks in turn, the behavior policy drawn by weight.
 
@@ -50,6 +51,8 @@ def collect(
         truncated there. None sets no bound.
       show: is called with the number of episodes played.
       failures: to count the episodes that the environment broke, by type of error.
+      valid_actions: whether the valid actions of each state are recorded, where the
+        environment lists them.
     """
     rng = np.random.default_rng(seed)
     weights = np.array(
@@ -67,7 +70,9 @@ def collect(
         source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
         name = f"{source}-{number}-{task.id}"
         actor = BehaviorPolicy(env, source, config, rng, actions, rewarded_actions)
-        episode = play(env, task, actor, max_steps=left, name=name)
+        episode = play(
+            env, task, actor, max_steps=left, name=name, valid_actions=valid_actions
+        )
         broken_in_a_row = 0 if episode.transitions else broken_in_a_row + 1
         show(number + 1)
         if failures is not None and episode.error is not None:
@@ -153,19 +158,24 @@ def play(
     *,
     max_steps: int,
     name: str,
+    valid_actions: bool = False,
 ) -> Episode:
     """Return one real episode, whose id is `name`.
 
-    Where the environment raises, the episode ends there without a score, and the reason
+    `valid_actions` asks the environment for its list in each state. Where the
+    environment raises, the episode ends there without a score, and the reason
     is printed on stderr.
     """
     transitions: list[Transition] = []
     return_so_far = 0.0
     success: bool | None = None
 
-    def act() -> tuple[str, base.Step]:
+    lister = base.as_valid_actions(env) if valid_actions else None
+
+    def act() -> tuple[str, base.Step, tuple[str, ...]]:
+        listed = () if lister is None else tuple(lister.valid_actions())
         action = actor()
-        return action, base.take(env, action, return_so_far)
+        return action, base.take(env, action, return_so_far), listed
 
     result = base.guarded(env, lambda: base.begin(env, task))
     if not isinstance(result, base.EnvironmentFailure):
@@ -174,10 +184,11 @@ def play(
             result = base.guarded(env, act)
             if isinstance(result, base.EnvironmentFailure):
                 break
-            action, step = result
+            action, step, listed = result
             if number + 1 == max_steps and not step.terminated:
                 step = step._replace(truncated=True)
-            transitions.append(step.transition(state, action))
+            t = step.transition(state, action)
+            transitions.append(dataclasses.replace(t, valid_actions=listed))
             success, state = step.success, step.state
             return_so_far += sum(step.rewards.values())
             if step.terminated or step.truncated:

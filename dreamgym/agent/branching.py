@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from dreamgym.agent.arrival import BranchPoint, StateNotReached, branch_point
-from dreamgym.agent.policy import Policy
+from dreamgym.agent.policy import Policy, Situation
 from dreamgym.envs.base import as_forkable
 from dreamgym.envs.failures import EnvironmentDown
 from worldmodel.data.hashing import content_seed
@@ -293,7 +293,8 @@ def policy_proposals(
     situations = []
     for e, step, _ in samples:
         past = tuple(t.action for t in e.transitions[:step])
-        situations.append((e.task, past, e.transitions[step].state))
+        t = e.transitions[step]
+        situations.append(Situation(e.task, past, t.state, t.valid_actions))
     keys = jax.vmap(jax.random.key)(np.array(seeds, np.uint32))
     turns = policy.act(situations, keys, temperature=float(temperature))
     for (e, step, _), turn in zip(samples, turns, strict=True):

@@ -20,8 +20,14 @@ class PolicyConfig:
     actions: str = "text"
     """What it may write as an action: any "text", or as "json" only calls of tools that
     the train tasks list, with arguments that fit their schemas, and answers."""
+    admissible_actions: int = 0
+    """Actions of the environment's list for the present state (`valid_actions`) that
+    the policy reads, at most, in the environment's order; 0 reads none. Without effect
+    in the dream, which has no list, and where the environment has none."""
     thought_tokens: int = 0
-    """Tokens of thought before the action, at most; 0 writes no thought."""
+    """Tokens of thought before the action, at most; 0 writes no thought. Where it is
+    above 0 a thought may still be empty: the policy thinks as its demonstrations do,
+    which hold reflections (`warmstart.method` "sr") or recorded thoughts, or none."""
     shield: str = ""
     """What replaces an action before it is executed: "" nothing; "valid" the most
     similar of the actions that the environment lists as valid, where the action is none
@@ -42,6 +48,10 @@ class PolicyConfig:
             )
         if self.actions not in ACTIONS:
             raise ValueError(f"actions must be one of {ACTIONS}, got {self.actions!r}")
+        if self.admissible_actions < 0:
+            raise ValueError(
+                f"admissible_actions must be >= 0, got {self.admissible_actions}"
+            )
         if self.max_redraws < 0:
             raise ValueError(f"max_redraws must be >= 0, got {self.max_redraws}")
         if self.action_tokens < 1:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dreamgym.agent.policy import Policy
+from dreamgym.agent.policy import Policy, Situation
 from dreamgym.agent.reflection import ReflectionCase
 from dreamgym.agent.rollout import Trajectory
-from worldmodel.data.records import Branch, Episode, State, Task, Transition
+from worldmodel.data.records import Branch, Episode, Task, Transition
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
@@ -44,41 +44,55 @@ def bc_examples(
 
     Equal examples of a task are one example: otherwise the first steps of a task that
     is demonstrated more than once would count more than its later ones. Of each
-    there are as many `draws` of the references.
+    there are as many `draws` of the references. A policy that thinks (`thought_tokens`)
+    learns a step with the thought that was recorded, or with an empty one. For a policy
+    that reads valid actions, a step that has some is an example with them, and one
+    without: the dream lists none.
     """
     examples: dict[tuple, Example] = {}
     for e, draw in itertools.product(episodes, range(draws)):
         past: tuple[str, ...] = ()
         for t in e.transitions:
             visible_past = prompts.last_actions(past, policy.config.history)
-            examples.setdefault(
-                (e.task.id, visible_past, t.state, t.action, draw),
-                demonstration_example(
-                    policy, e.task, past, t.state, t.action, draw=draw
-                ),
-            )
+            listed = t.valid_actions[: policy.config.admissible_actions]
+            thought = t.thought if policy.config.thought_tokens else None
+            step = (visible_past, t.state, t.action, thought)
+            for valid_actions in dict.fromkeys(((), listed)):
+                examples.setdefault(
+                    (e.task.id, *step, draw, valid_actions),
+                    demonstration_example(
+                        policy,
+                        Situation(e.task, past, t.state, valid_actions),
+                        t.action,
+                        thought,
+                        draw=draw,
+                    ),
+                )
             past = (*past, t.action)
     return list(examples.values())
 
 
 def demonstration_example(
     policy: Policy,
-    task: Task,
-    past: Sequence[str],
-    state: State,
+    situation: Situation,
     action: str,
     thought: str | None = None,
     *,
     draw: int = 0,
 ) -> Example:
-    """Return a given action (and thought) as a target, in the context of the policy."""
-    context = policy.context(task, past, state, draw=draw)
-    tok = policy.tokenizer_in(task, past, state, draw=draw)
-    turn = prompts.turn_ids(tok, action, thought)
+    """Return a given action (and thought) as a target, in the context of the policy.
+
+    A policy that thinks without being given a thought learns an empty one. Where it
+    does not think, a thought is an auxiliary target: it is never written at play.
+    """
+    context = policy.context(*situation, draw=draw)
+    tok = policy.tokenizer_in(*situation, draw=draw)
+    thinks = policy.config.thought_tokens > 0
+    turn = prompts.turn_ids(tok, action, thought, thinks=thinks)
     ids = [*context, *turn]
     mask = [False] * len(context) + [True] * len(turn)
-    if thought is None:
-        mask[len(context)] = False  # `action` is forced when the policy acts
+    if thinks or thought is None:
+        mask[len(context)] = False  # `why` or `action` is forced when the policy acts
     return Example(ids, mask, [0] * len(ids))
 
 
@@ -102,7 +116,10 @@ def iwm_examples(
         out += _next_states(policy, e.task, steps, which, reasoning=reasoning)
     by_id = {e.id: e for e in episodes}
     for b in branches:
-        e, t = by_id[b.episode], b.transition
+        e = by_id[b.episode]
+        # In the state of the expert's step, and so with its list of actions.
+        listed = e.transitions[b.step].valid_actions
+        t = dataclasses.replace(b.transition, valid_actions=listed)
         if reasoning and not t.reasoning:
             trace = explain(t, status=has_status_line(e))
             t = dataclasses.replace(t, reasoning=trace)
@@ -147,9 +164,10 @@ def _next_states(
     out = []
     for i in which:
         t, past = steps[i], [x.action for x in steps[:i]]
-        tok = policy.tokenizer_in(task, past, t.state)
-        context = policy.context(task, past, t.state)
-        context += prompts.turn_ids(tok, t.action)
+        tok = policy.tokenizer_in(task, past, t.state, t.valid_actions)
+        context = policy.context(task, past, t.state, t.valid_actions)
+        thinks = policy.config.thought_tokens > 0
+        context += prompts.turn_ids(tok, t.action, thinks=thinks)
         effect = [*prompts.effect_ids(tok, t.state, t.next_state), tok.control("end")]
         if reasoning:
             effect = [tok.control("think"), *tok.encode(t.reasoning or ""), *effect]
@@ -198,7 +216,11 @@ def sr_examples(
     """
     return [
         demonstration_example(
-            policy, c.task, c.past, c.expert.state, c.expert.action, thought, draw=draw
+            policy,
+            Situation(c.task, c.past, c.expert.state, c.expert.valid_actions),
+            c.expert.action,
+            thought,
+            draw=draw,
         )
         for draw in range(draws)
         for c, thought in zip(cases, thoughts, strict=True)

@@ -67,6 +67,15 @@ class Turn(NamedTuple):
         )
 
 
+class Situation(NamedTuple):
+    """What a policy acts in; `valid_actions` are those that the environment lists."""
+
+    task: Task
+    past: Sequence[str]
+    state: State
+    valid_actions: Sequence[str] = ()
+
+
 class Policy:
     """A model, its tokenizer, and the configuration of its turns."""
 
@@ -107,6 +116,8 @@ class Policy:
         first[0] = text  # never sampled from: phase 0 only forces its closer
         for phase, token in enumerate(closers):
             allowed[phase, token] = close[phase, token] = True
+        if think:
+            first[1, c("action")] = True  # a thought may be empty, an action may not
         grammar = Grammar(
             allowed,
             first,
@@ -121,7 +132,13 @@ class Policy:
         return self.strict.extend(grammar, self.config.action_tokens)
 
     def tokenizer_in(
-        self, task: Task, past: Sequence[str], state: State, *, draw: int = 0
+        self,
+        task: Task,
+        past: Sequence[str],
+        state: State,
+        valid_actions: Sequence[str] = (),
+        *,
+        draw: int = 0,
     ) -> AnyTokenizer:
         """Return the tokenizer with references to the identifiers of a situation.
 
@@ -129,7 +146,8 @@ class Policy:
         in each draw, so that references mean nothing by themselves.
         """
         visible = prompts.last_actions(past, self.config.history)
-        texts = (task.instruction, *state[::-1], *visible[::-1])
+        listed = valid_actions[: self.config.admissible_actions]
+        texts = (task.instruction, *state[::-1], *visible[::-1], *listed)
         return with_references(
             self.tokenizer,
             task.instruction,
@@ -139,36 +157,57 @@ class Policy:
         )
 
     def context(
-        self, task: Task, past: Sequence[str], state: State, *, draw: int = 0
+        self,
+        task: Task,
+        past: Sequence[str],
+        state: State,
+        valid_actions: Sequence[str] = (),
+        *,
+        draw: int = 0,
     ) -> list[int]:
-        """Return the ids that the next turn is conditioned on."""
-        tokenizer = self.tokenizer_in(task, past, state, draw=draw)
-        return self._context_ids(tokenizer, task, past, state)
+        """Return the ids that the next turn is conditioned on.
+
+        Of the valid actions it holds as many as the policy reads.
+        """
+        tokenizer = self.tokenizer_in(task, past, state, valid_actions, draw=draw)
+        return self._context_ids(tokenizer, task, past, state, valid_actions)
 
     def _context_ids(
-        self, tokenizer: AnyTokenizer, task: Task, past: Sequence[str], state: State
+        self,
+        tokenizer: AnyTokenizer,
+        task: Task,
+        past: Sequence[str],
+        state: State,
+        valid_actions: Sequence[str],
     ) -> list[int]:
         return prompts.policy_context_ids(
-            tokenizer, task, past, state, history=self.config.history
+            tokenizer,
+            task,
+            past,
+            state,
+            history=self.config.history,
+            valid_actions=valid_actions[: self.config.admissible_actions],
         )
 
     def act(
         self,
-        situations: Sequence[tuple[Task, Sequence[str], State]],
+        situations: Sequence[Situation | tuple[Task, Sequence[str], State]],
         keys: jax.Array,
         *,
         temperature: float,
     ) -> list[Turn]:
-        """Sample a turn for each (task, past actions, state) with one PRNG key each."""
+        """Sample a turn for each situation with one PRNG key each."""
         texts: dict[tuple, tuple[list[int], AnyTokenizer]] = {}
         distinct = []
-        for task, past, state in situations:
+        for situation in situations:
             # Rollouts of a group, and redraws, are often in one situation.
+            task, past, state, valid_actions = Situation(*situation)
             visible = prompts.last_actions(past, self.config.history)
-            distinct.append((task.instruction, visible, state))
+            distinct.append((task.instruction, visible, state, tuple(valid_actions)))
             if distinct[-1] not in texts:
-                tokenizer = self.tokenizer_in(task, past, state)
-                context = self._context_ids(tokenizer, task, past, state)
+                where = (task, past, state, valid_actions)
+                tokenizer = self.tokenizer_in(*where)
+                context = self._context_ids(tokenizer, *where)
                 texts[distinct[-1]] = context, tokenizer
         contexts = [texts[x][0] for x in distinct]
         tokenizers = [texts[x][1] for x in distinct]

@@ -35,20 +35,28 @@ def reflection_cases(
     branches: Sequence[Branch],
     *,
     per_state: int,
+    alternatives: int = 1,
     seed: int,
 ) -> list[ReflectionCase]:
-    """Return a case for each of at most `per_state` alternatives of every state."""
+    """Return at most `per_state` cases of every state that has alternatives.
+
+    Each holds as many `alternatives`, the last one of a state what is left of them; no
+    alternative is in two cases.
+    """
     rng = np.random.default_rng(seed)
-    alternatives: dict[tuple[str, int], list[Transition]] = {}
+    by_state: dict[tuple[str, int], list[Transition]] = {}
     for b in branches:
-        alternatives.setdefault((b.episode, b.step), []).append(b.transition)
+        by_state.setdefault((b.episode, b.step), []).append(b.transition)
     out = []
     for e in episodes:
         for step, t in enumerate(e.transitions):
-            others = alternatives.get((e.id, step), [])
+            others = by_state.get((e.id, step), [])
             past = tuple(x.action for x in e.transitions[:step])
-            for i in rng.permutation(len(others))[:per_state]:
-                out.append(ReflectionCase(e.task, past, t, (others[i],)))
+            order = rng.permutation(len(others))[: per_state * alternatives]
+            for start in range(0, len(order), alternatives):
+                compared = order[start : start + alternatives]
+                chosen = tuple(others[i] for i in compared)
+                out.append(ReflectionCase(e.task, past, t, chosen))
     return out
 
 
@@ -111,20 +119,21 @@ EFFECTS = (
 
 
 def reflect(expert: Transition, others: Sequence[Transition]) -> str | None:
-    """Return a thought why an action is better than the first of others, or None.
+    """Return a thought why an action is better than others, or None.
 
     The rule knows the real outcomes and words them as expectations, because the policy
-    will not know them. None where the other action is as good or better, as far as the
-    next state shows: such a reason would teach the policy to act against it.
+    will not know them. It leaves out actions that are as good or better, as far as the
+    next state shows: such a reason would teach the policy to act against them. None
+    where all others are.
     """
     effect = _effect(expert)
     if not others:
         return f"{expert.action} {EFFECTS[effect]}"
-    other_effect = _effect(others[0])
-    if other_effect >= effect:
+    worse = [t for t in others if _effect(t) < effect]
+    if not worse:
         return None
-    reason = f"{others[0].action} {EFFECTS[other_effect]}"
-    return f"{reason} so {expert.action} {EFFECTS[effect]}"
+    reasons = " and ".join(f"{t.action} {EFFECTS[_effect(t)]}" for t in worse)
+    return f"{reasons} so {expert.action} {EFFECTS[effect]}"
 
 
 def _effect(t: Transition) -> int:

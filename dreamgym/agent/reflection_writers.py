@@ -193,7 +193,8 @@ class RejectionSamplingWriter:
 
 
 def _tokenizer(policy: Policy, case: ReflectionCase) -> AnyTokenizer:
-    return policy.tokenizer_in(case.task, case.past, case.expert.state)
+    expert = case.expert
+    return policy.tokenizer_in(case.task, case.past, expert.state, expert.valid_actions)
 
 
 def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
@@ -206,7 +207,8 @@ def writer_context(policy: Policy, case: ReflectionCase) -> list[int]:
         content_seed(c.task.id, c.past, c.expert.state, [t.action for t in transitions])
     ).permutation(len(transitions))
     effects = [x for i in order for x in prompts.demonstration_ids(tok, transitions[i])]
-    return [*effects, *policy.context(c.task, c.past, c.expert.state)]
+    situation = (c.task, c.past, c.expert.state, c.expert.valid_actions)
+    return [*effects, *policy.context(*situation)]
 
 
 def writer_examples(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dreamgym.agent.policy import Policy, Turn
+from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.refused_actions import RefusedActions
 from dreamgym.agent.shield import SHIELDED
 from dreamgym.envs.base import Step
@@ -63,11 +63,19 @@ class _Slot:
     earlier_states: tuple[State, ...]
     transitions: list[Transition]
     turns: list[Turn]
+    valid_actions: tuple[str, ...] = ()
     refused: RefusedActions = dataclasses.field(default_factory=RefusedActions)
 
     @property
     def past(self) -> tuple[str, ...]:
         return (*self.earlier_actions, *(t.action for t in self.transitions))
+
+    @property
+    def situation(self) -> Situation | tuple[Task, tuple[str, ...], State]:
+        """What the policy acts in: with a list of actions only where there is one."""
+        if not self.valid_actions:
+            return self.task, self.past, self.state
+        return Situation(self.task, self.past, self.state, self.valid_actions)
 
 
 @jax.jit
@@ -144,6 +152,9 @@ def rollout(
         running = [(i, s) for i, s in enumerate(slots) if s is not None]
         if not running:
             return [out[i] for i in sorted(out)]
+        if policy.config.admissible_actions:
+            for i, slot in running:
+                slot.valid_actions = tuple(envs.valid_actions(i) or ())
         turns = _act(
             policy,
             [s for _, s in running],
@@ -251,9 +262,7 @@ def _draw(
         numbers = np.zeros(width, np.int32)
         numbers[: len(slots)] = redraws
         keys = _redraw_keys(keys, jnp.asarray(numbers))
-    return policy.act(
-        [(s.task, s.past, s.state) for s in slots], keys, temperature=temperature
-    )
+    return policy.act([s.situation for s in slots], keys, temperature=temperature)
 
 
 def _shielded(
@@ -273,6 +282,8 @@ def _advance(slot: _Slot, turn: Turn, action: str, step: Step) -> bool:
     if step.error is not None:  # what the environment shows after a failure is no state
         step = step._replace(state=slot.state)
     transition = step.transition(slot.state, action, turn.thought)
+    if slot.valid_actions:
+        transition = dataclasses.replace(transition, valid_actions=slot.valid_actions)
     slot.transitions.append(transition)
     slot.refused.record(transition)
     slot.state = step.state

@@ -232,5 +232,6 @@ def _dreamed_queries(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
 
 
 def _transition(row: dict[str, Any]) -> Transition:
-    states: dict[str, Any] = {k: tuple(row[k]) for k in ("state", "next_state")}
-    return Transition(**(row | states))
+    names = ("state", "next_state", "valid_actions")
+    tuples: dict[str, Any] = {k: tuple(row[k]) for k in names}
+    return Transition(**(row | tuples))

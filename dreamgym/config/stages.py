@@ -352,6 +352,9 @@ class WarmstartConfig:
     one get it by rule."""
     reflections_per_state: int = 4
     """Reflections at each state, at most."""
+    alternatives_per_reflection: int = 1
+    """Alternative actions that one reflection weighs, at most; several as in the
+    paper's prompt."""
     writer: str = "rule"
     """The writer of reflections: a "rule"; a "teacher" behind a chat server; or the
     "policy": a clone of the demonstrations that rejection sampling makes explain them
@@ -383,8 +386,11 @@ class WarmstartConfig:
             raise ValueError(
                 f"bootstrap_share must be in [0, 1], got {self.bootstrap_share}"
             )
-        if self.max_samples < 1:
-            raise ValueError(f"max_samples must be >= 1, got {self.max_samples}")
+        if min(self.max_samples, self.alternatives_per_reflection) < 1:
+            raise ValueError(
+                "max_samples and alternatives_per_reflection must be >= 1, got "
+                f"{self.max_samples} and {self.alternatives_per_reflection}"
+            )
         if min(self.reflections_per_state, self.temperature) < 0:
             raise ValueError(
                 "reflections_per_state and temperature must be >= 0, got "

@@ -197,7 +197,7 @@ class RealVectorEnv(VectorEnv):
         """See VectorEnv."""
         env = self._copy(slot)
         lister = as_valid_actions(env)
-        if lister is None or not self._running[slot]:
+        if lister is None or not self._running[slot] or self._reset_failures[slot]:
             return None
         valid = guarded(env, lister.valid_actions)
         return None if isinstance(valid, EnvironmentFailure) else valid

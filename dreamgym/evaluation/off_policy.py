@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dreamgym.agent.policy import Policy
+from dreamgym.agent.policy import Policy, Situation
 from dreamgym.evaluation.statistics import percent, wilson
 from worldmodel.data.records import Episode
 
@@ -33,7 +33,7 @@ def action_agreement(
     for e in episodes:
         for i, t in enumerate(e.transitions):
             past = tuple(x.action for x in e.transitions[:i])
-            situations.append((e.task, past, t.state))
+            situations.append(Situation(e.task, past, t.state, t.valid_actions))
             recorded.append(t.action)
     order = np.random.default_rng(seed).permutation(len(situations))[:limit]
     if not len(order):

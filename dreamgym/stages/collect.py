@@ -78,7 +78,7 @@ def _from_file(run: Run) -> dict[str, Any]:
 
 def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     c, seed, real_steps = run.config.collect, run.config.seed, run.real_steps
-    name = run.config.env.id
+    name, lists = run.config.env.id, run.config.policy.admissible_actions > 0
     train = games_of(env, name, "train", c.train_tasks)
     dev = games_of(env, name, "dev", c.dev_tasks)
     limit = step_limit_from_env(run.config, env)
@@ -105,6 +105,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             steps_left=steps_left(dev_steps),
             show=show,
             failures=failures,
+            valid_actions=lists,
         )
         # Each actor as often as another: with few demonstrations to learn from there
         # must still be enough to tell where imitation is at its best.
@@ -121,6 +122,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             steps_left=steps_left(0),
             show=lambda n: show(c.episodes + n),
             failures=failures,
+            valid_actions=lists,
         )
     for split, episodes in (("train", train_episodes), ("dev", dev_episodes)):
         if not episodes:

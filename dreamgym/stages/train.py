@@ -167,6 +167,12 @@ def _train_in_dream(run: Run, experience: CachingExperienceModel) -> dict[str, A
     run_experience.check_confidence(run, experience, dev)
     start = load_policy(run, START)
     loop = run.config.train
+    if run.config.policy.admissible_actions:
+        print(
+            "train: the dream lists no admissible actions: the policy acts there "
+            "without them (policy.admissible_actions)",
+            file=sys.stderr,
+        )
     tasks = dreamable_tasks(
         environments.training_tasks(
             run, [e.task for e in train_episodes], loop.fresh_tasks

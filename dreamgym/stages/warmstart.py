@@ -6,6 +6,7 @@ same number of updates as behaviour cloning.
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,11 @@ def _sr(
     if not _reflects(c):
         return [], {}
     cases = reflection_cases(
-        experts, branches, per_state=c.reflections_per_state, seed=run.config.seed
+        experts,
+        branches,
+        per_state=c.reflections_per_state,
+        alternatives=c.alternatives_per_reflection,
+        seed=run.config.seed,
     )
     if c.writer == "teacher":
         client = run_chat.run_client(run, c.teacher, "warmstart", "teacher")
@@ -160,7 +165,21 @@ def _sr(
         )
     else:
         thoughts, numbers = reflections(RuleWriter(), cases)
+    _check_thought_tokens(policy, thoughts)
     return early.sr_examples(policy, cases, thoughts, draws=draws), numbers
+
+
+def _check_thought_tokens(policy: Policy, thoughts: Sequence[str | None]) -> None:
+    """Say so where a policy that thinks has no room for thoughts as it learns them."""
+    limit = policy.config.thought_tokens
+    lengths = [len(policy.tokenizer.encode(x)) for x in thoughts if x is not None]
+    longest = max(lengths, default=0)
+    if limit and longest > limit:
+        print(
+            f"warmstart: policies have room for thoughts of {limit} tokens, and one "
+            f"that is learned has {longest}: policy.thought_tokens gives more",
+            file=sys.stderr,
+        )
 
 
 def _fit_writer(

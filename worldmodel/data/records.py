@@ -59,7 +59,8 @@ class Transition:
     next state shows what could not be observed before (what lies behind a door that was
     never opened), `success` that the episode was won with it. None means that it is
     unknown. `costs` are what the step used up or put at risk, by name; they are no part
-    of the reward.
+    of the reward. `valid_actions` are those that the environment listed in `state`;
+    empty where it lists none, or was not asked.
     """
 
     state: State
@@ -74,6 +75,7 @@ class Transition:
     thought: str | None = None
     reasoning: str | None = None
     costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    valid_actions: tuple[str, ...] = ()
 
     @property
     def reward(self) -> float:
@@ -185,6 +187,7 @@ def _transition(row: Any, where: Where) -> Transition:
         thought=field(row, "thought", str, where, None),
         reasoning=field(row, "reasoning", str, where, None),
         costs=costs,
+        valid_actions=strings(row, "valid_actions", where),
     )
 
 
@@ -324,16 +327,17 @@ def _compressed(path: Path, file: Any) -> Iterator[Any]:
 def _write(path: str | os.PathLike, schema: str, records: Iterable[Any]) -> None:
     with atomic_write(path) as file, _compressed(Path(path), file.buffer) as out:
         for record in records:
-            row = {"schema": schema} | _without_empty_costs(dataclasses.asdict(record))
+            row = {"schema": schema} | _without_empty_fields(dataclasses.asdict(record))
             line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
             out.write(line.encode("utf-8"))
 
 
-def _without_empty_costs(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row; steps without costs, which most are, do not mention them."""
+def _without_empty_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row; steps without costs or listed actions do not mention them."""
     for step in row.get("transitions", [row.get("transition", {})]):
-        if not step.get("costs"):
-            step.pop("costs", None)
+        for name in ("costs", "valid_actions"):
+            if not step.get(name):
+                step.pop(name, None)
     return row
 
 

@@ -4,7 +4,8 @@ Experience model (DreamGym, Eq. 4 and 5):
   demo* task past* state action  ->  think reasoning next edits reward number outcome
   where past is an action, or an action and its effect: past action [next edits]
 Policy:
-  task past* state               ->  [why thought] action text end
+  task past* state add*          ->  [why thought] action text end
+  where add stands before each action that the environment lists, if asked for
 Task variation (Eq. 6):
   vary task state                ->  task instruction state lines end
 
@@ -234,19 +235,32 @@ def reply_ids(
 
 
 def policy_context_ids(
-    tok: AnyTokenizer, task: Task, past: Sequence[str], state: State, *, history: int
+    tok: AnyTokenizer,
+    task: Task,
+    past: Sequence[str],
+    state: State,
+    *,
+    history: int,
+    valid_actions: Sequence[str] = (),
 ) -> list[int]:
-    """Return the policy's context: task, last actions and current state."""
+    """Return the policy's context: task, last actions, current state, valid actions."""
     return [
         *_part(tok, "task", task.instruction),
         *_past(tok, past, history),
         *state_ids(tok, state),
+        # Behind a token that there is already: another one would change the vocabulary.
+        *(i for action in valid_actions for i in _part(tok, "add", action)),
     ]
 
 
-def turn_ids(tok: AnyTokenizer, action: str, thought: str | None = None) -> list[int]:
-    """Return a turn of the policy: an optional thought, the action, `end`."""
-    why = _part(tok, "why", thought) if thought else []
+def turn_ids(
+    tok: AnyTokenizer, action: str, thought: str | None = None, *, thinks: bool = False
+) -> list[int]:
+    """Return a turn of the policy: an optional thought, the action, `end`.
+
+    The turns of a policy that `thinks` begin with `why`, also before an empty thought.
+    """
+    why = _part(tok, "why", thought) if thought else [tok.control("why")] * thinks
     return [*why, *_part(tok, "action", action), tok.control("end")]
 
 
@@ -357,9 +371,12 @@ def parse_reply(
 
 
 def parse_turn(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, str | None]:
-    """Return (action, thought) of a policy's turn; the action may be empty."""
+    """Return (action, thought) of a policy's turn; the action may be empty.
+
+    An empty thought is none.
+    """
     texts = {name: tok.decode(run) for name, run in _split(tok, ids)}
-    return texts.get("action", "").strip(), texts.get("why")
+    return texts.get("action", "").strip(), texts.get("why") or None
 
 
 def parse_variation(tok: AnyTokenizer, ids: Sequence[int]) -> tuple[str, State] | None:

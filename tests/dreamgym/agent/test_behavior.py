@@ -1,6 +1,7 @@
 """Behavior policies: who plays, what they try, what is recorded."""
 
 import collections
+import dataclasses
 
 from dreamgym.agent import behavior
 from dreamgym.agent.config import CollectConfig
@@ -37,6 +38,38 @@ def test_episodes_are_what_the_environment_answers(tmp_path):
         assert e.success is last.success
     write_episodes(tmp_path / "e.jsonl", results)
     assert read_episodes(tmp_path / "e.jsonl") == results
+
+
+def test_lists_of_valid_actions_are_recorded_where_they_are_asked_for(tmp_path):
+    plain = collected(episodes=3)
+    assert all(t.valid_actions == () for e in plain for t in e.transitions)
+    lists = behavior.collect(
+        doubles.Corridor(),
+        TASKS,
+        3,
+        CollectConfig(),
+        seed=0,
+        max_steps=8,
+        valid_actions=True,
+    )
+    steps = [t for e in lists for t in e.transitions]
+    assert all(t.valid_actions == tuple(doubles.ACTIONS) for t in steps)
+    # The same episodes otherwise: asking for a list draws nothing.
+    bare = [
+        dataclasses.replace(
+            e,
+            transitions=tuple(
+                dataclasses.replace(t, valid_actions=()) for t in e.transitions
+            ),
+        )
+        for e in lists
+    ]
+    assert bare == plain
+    for name, episodes in (("plain", plain), ("lists", lists)):
+        path = tmp_path / f"{name}.jsonl"
+        write_episodes(path, episodes)
+        assert read_episodes(path) == episodes
+        assert ("valid_actions" in path.read_text()) == (name == "lists")
 
 
 def test_sources_are_drawn_by_their_weights():

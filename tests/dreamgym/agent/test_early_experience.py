@@ -70,6 +70,60 @@ def test_thoughts_are_never_in_bc():
     assert early.bc_examples(POLICY, [thinking]) == early.bc_examples(POLICY, [EPISODE])
 
 
+THINKER = doubles.policy(history=2, thought_tokens=6)
+
+
+def turn_of(example):
+    """The ids of the turn, control tokens by name, and which of them are trained."""
+    start = len(example.ids) - 1 - list(example.ids)[::-1].index(TOK.control("why"))
+    return names(example.ids[start:]), list(example.mask)[start:]
+
+
+def test_a_policy_that_thinks_learns_thoughts_and_empty_ones():
+    """`why` is forced at play and no target; `action` ends the thought and is one."""
+    for episode, thought in ((EPISODE, []), (with_thoughts(EPISODE), ["go on"])):
+        for example, t in zip(
+            early.bc_examples(THINKER, [episode]), episode.transitions, strict=True
+        ):
+            words = names(i for x in thought for i in TOK.encode(x))
+            action = names([TOK.control("action"), *TOK.encode(t.action)])
+            ids, mask = turn_of(example)
+            assert ids == ["why", *words, *action, "end"]
+            assert mask == [False] + [True] * (len(ids) - 1)
+
+
+LISTED = ("go left", "go right", "take coin")
+READER = doubles.policy(history=2, admissible_actions=2)
+
+
+def with_lists(episode):
+    steps = episode.transitions
+    listed = tuple(dataclasses.replace(t, valid_actions=LISTED) for t in steps)
+    return dataclasses.replace(episode, transitions=listed)
+
+
+def test_a_policy_that_reads_lists_learns_with_them_and_without():
+    """With the environment's list, and without: in the dream there is none."""
+    plain = early.bc_examples(READER, [EPISODE])
+    examples = early.bc_examples(READER, [with_lists(EPISODE)])
+    assert [list(e.ids) for e in examples[::2]] == [list(e.ids) for e in plain]
+    for with_list, without, t in zip(
+        examples[1::2], plain, EPISODE.transitions, strict=True
+    ):
+        assert target(with_list) == target(without)
+        context = names(with_list.ids[: list(with_list.mask).index(True) - 1])
+        assert context.count("add") == 2
+        assert context[-2:] == names([TOK.control("add"), *TOK.encode("go right")])[-2:]
+        assert t.action in LISTED
+    # A policy that reads none has one example each.
+    assert early.bc_examples(POLICY, [with_lists(EPISODE)]) == early.bc_examples(
+        POLICY, [EPISODE]
+    )
+    # IWM and SR have the list of the state: that of the expert's step for a branch.
+    iwm = early.iwm_examples(READER, [with_lists(EPISODE)], BRANCHES)
+    assert [names(e.ids).count("add") for e in iwm] == [2] * 5
+
+
 BRANCHES = [
     Branch(episode=EPISODE.id, step=1, transition=t)
     for action in ("go left", "fly")
@@ -146,6 +200,13 @@ def test_sr_trains_on_thought_and_expert_action_in_the_state_alone():
     at = shown.index("action")
     assert TOK.decode(example.ids[len(context) + at + 1 : -1]) == "go right"
     assert TOK.decode(example.ids[len(context) + 1 : len(context) + at]) == thoughts[0]
+
+
+def test_a_policy_that_thinks_reflects_as_it_acts():
+    (example,) = early.sr_examples(THINKER, MOMENTS, ["to the coin"])
+    ids, mask = turn_of(example)
+    assert ids[0] == "why"
+    assert mask == [False] + [True] * (len(ids) - 1)
 
 
 def test_a_moment_without_a_thought_is_no_example():

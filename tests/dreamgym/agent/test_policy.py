@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.config import PolicyConfig
+from dreamgym.agent.early_experience import demonstration_example
+from dreamgym.agent.policy import Situation
 from tests import doubles
+from worldmodel.fitting import supervised
+from worldmodel.fitting.config import OptimizerConfig
+from worldmodel.text import prompts
 
 TASKS = [doubles.task(0, 1, 2), doubles.task(2, 1, 2), doubles.task(1, 3, 4)]
 SITUATIONS = [
@@ -39,6 +44,32 @@ def test_the_window_holds_task_last_actions_and_state():
     assert ids[at : at + len(past)] == past  # the two last ones, the oldest first
     assert tok.decode(ids[1:at]) == "take the coin"
     assert tok.decode(ids[at + len(past) :]).count("at 2") == 1
+
+
+def test_the_window_ends_with_the_actions_that_the_environment_lists():
+    tok = doubles.tokenizer()
+    task, past, state = SITUATIONS[0]
+    listed = ("go left", "go right", "take coin")
+    plain = doubles.policy().context(task, past, state)
+    two = doubles.policy(admissible_actions=2).context(task, past, state, listed)
+    added = [i for a in listed[:2] for i in (tok.control("add"), *tok.encode(a))]
+    assert two == [*plain, *added]
+    every = doubles.policy(admissible_actions=9)
+    assert every.context(task, past, state, listed).count(tok.control("add")) == 3
+    # Off by default, and nothing is added where nothing is listed.
+    assert doubles.policy().context(task, past, state, listed) == plain
+    assert every.context(task, past, state) == plain
+    # Two lists in one state are two situations.
+    turns = every.act(
+        [
+            Situation(task, past, state, listed),
+            Situation(task, past, state, listed[:1]),
+            (task, past, state),
+        ],
+        keys(3),
+        temperature=0.7,
+    )
+    assert [t.context.count(tok.control("add")) for t in turns] == [3, 1, 0]
 
 
 @pytest.mark.parametrize(("history", "shown"), [(0, 0), (1, 1), (9, 3)])
@@ -85,7 +116,9 @@ def test_log_probabilities_are_those_of_the_masked_and_heated_softmax(
             if i == 0:
                 continue  # the opener
             allowed = text.copy()
-            allowed[tok.control(closers[phase])] = not start
+            thinking = closers[phase] == "action"
+            # A thought may be empty, an action may not.
+            allowed[tok.control(closers[phase])] = not start or thinking
             row = np.where(allowed, logits[0, at + i - 1] / temperature, -np.inf)
             logp = row - row.max() - np.log(np.exp(row - row.max()).sum())
             expected = logp[token] if turn.sampled[i] else 0.0
@@ -101,10 +134,61 @@ def test_a_turn_may_begin_with_a_thought():
         names = [tok.name(i) for i in turn.ids if tok.name(i)]
         assert names == ["why", "action", "end"]
         split = turn.ids.index(tok.control("action"))
-        assert turn.thought == tok.decode(turn.ids[1:split])
+        assert turn.thought == (tok.decode(turn.ids[1:split]) or None)
         assert turn.action == tok.decode(turn.ids[split + 1 : -1]).strip()
         assert split <= 5
         assert len(turn.ids) - split <= 5
+
+
+def test_a_thought_may_be_empty_and_an_action_may_not():
+    tok = doubles.tokenizer()
+    grammar = doubles.policy(thought_tokens=4).grammar(1.0)
+    assert [bool(x) for x in grammar.first[:, tok.control("action")]] == [
+        False,
+        True,
+        False,
+    ]
+    assert not grammar.first[:, tok.control("end")].any()
+    assert prompts.parse_turn(tok, prompts.turn_ids(tok, "fly", thinks=True)) == (
+        "fly",
+        None,
+    )
+
+
+def fitted(policy, examples, tmp_path):
+    """The policy after a fit that learns a few examples by heart."""
+    config = supervised.FitConfig(
+        steps=120,
+        batch_rows=2,
+        row_tokens=64,
+        eval_every=120,
+        optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=5),
+    )
+    model, _ = supervised.fit(
+        policy.model, examples, config, seed=0, directory=tmp_path
+    )
+    return policy.replace(model)
+
+
+def test_a_policy_writes_at_play_the_thought_that_it_learned(tmp_path):
+    """SR's thought before its action where one was learned, none where none was."""
+    policy = doubles.policy(action_tokens=6, thought_tokens=16)
+    first, second = (Situation(*s) for s in SITUATIONS[:2])
+    examples = [
+        demonstration_example(policy, first, "go right", "the coin is east"),
+        demonstration_example(policy, second, "go left"),
+    ]
+    actor = fitted(policy, examples, tmp_path)
+    turns = actor.act([first, second], keys(2), temperature=0.0)
+    assert [t.thought for t in turns] == ["the coin is east", None]
+    assert [t.action for t in turns] == ["go right", "go left"]
+    tok = policy.tokenizer
+    assert [t.ids[0] for t in turns] == [tok.control("why")] * 2
+    assert turns[1].ids[1] == tok.control("action")
+    # What it samples is what it was trained on: the forced `why` carries no loss.
+    for turn, example in zip(turns, examples, strict=True):
+        assert [*turn.context, *turn.ids] == list(example.ids)
+        assert turn.example().mask == list(example.mask)
 
 
 def test_the_same_key_gives_the_same_turn_whoever_else_acts():

@@ -53,6 +53,32 @@ def test_moments_are_the_states_that_have_branches_as_many_as_told():
     assert drawn == {"fly", "go left"}
 
 
+@pytest.mark.parametrize(
+    ("per_state", "alternatives", "sizes"),
+    [(1, 1, [1]), (1, 2, [2]), (2, 2, [2]), (1, 5, [2]), (4, 1, [1, 1])],
+)
+def test_a_reflection_may_weigh_several_alternatives(per_state, alternatives, sizes):
+    cases = reflection_cases(
+        [EPISODE], BRANCHES, per_state=per_state, alternatives=alternatives, seed=3
+    )
+    assert [len(c.others) for c in cases] == sizes
+    actions = [t.action for c in cases for t in c.others]
+    assert len(set(actions)) == len(actions)
+
+
+def test_a_reflection_on_several_names_those_that_are_worse():
+    expert = step(("a", "b"), "go", ("c", "b"))
+    nothing = step(("a", "b"), "wait", ("a", "b"))
+    good = step(("a", "b"), "walk", ("d", "b"))
+    dead = step(("a", "b"), "jump", ("a",), terminated=True)
+    assert reflect(expert, [nothing, good, dead]) == (
+        "wait would change nothing and jump would fail so go would lead on"
+    )
+    assert reflect(expert, [good]) is None
+    # One alone is worded as ever.
+    assert reflect(expert, [dead]) == "jump would fail so go would lead on"
+
+
 def step(before, action, after, **message):
     t = doubles.episode(TASK, ["go right"]).transitions[0]
     return dataclasses.replace(

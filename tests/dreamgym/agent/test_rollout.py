@@ -51,6 +51,53 @@ def test_the_policy_sees_its_own_past():
     assert [past for _, past in seen] == [(), ("go right",), ("go right",) * 2]
 
 
+class Counting(doubles.Corridor):
+    """Lists another action at each step, so that a list is of its state."""
+
+    def valid_actions(self):
+        return ["go left", f"wait {self.count}"]
+
+    def reset(self, **kwargs):
+        self.count = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.count += 1
+        return super().step(action)
+
+
+def test_a_policy_reads_the_actions_that_its_environment_lists():
+    policy = doubles.policy(action_tokens=3, admissible_actions=5)
+    found = run(policy, real(2, make=Counting, max_steps=3), TASKS[:3])
+    for trajectory in found:
+        steps, past = trajectory.episode.transitions, []
+        for number, (turn, t) in enumerate(zip(trajectory.turns, steps, strict=True)):
+            assert t.valid_actions == ("go left", f"wait {number}")
+            where = (trajectory.episode.task, past, t.state, t.valid_actions)
+            assert list(turn.context) == policy.context(*where)
+            past.append(t.action)
+    # Not asked for, not recorded; and a dream has no list.
+    plain = run(doubles.policy(action_tokens=3), real(2, make=Counting), TASKS[:1])
+    dreams = DreamVectorEnv(doubles.RuleModel(), 2, max_steps=3)
+    for trajectory in (*plain, *run(policy, dreams, TASKS[:1])):
+        assert all(t.valid_actions == () for t in trajectory.episode.transitions)
+        add = policy.tokenizer.control("add")
+        assert all(add not in turn.context for turn in trajectory.turns)
+
+
+def test_a_list_that_breaks_is_none_and_the_environment_says_the_rest():
+    class Broken(doubles.Corridor):
+        def valid_actions(self):
+            raise RuntimeError("no list today")
+
+    policy = doubles.policy(action_tokens=3, admissible_actions=5)
+    (found,) = run(policy, real(1, make=Broken, max_steps=2), TASKS[:1])
+    assert found.error is None
+    assert found.episode.transitions[0].valid_actions == ()
+    bare = run(policy, real(1, make=doubles.Bare, max_steps=2), TASKS[:1])
+    assert bare[0].episode.transitions[0].valid_actions == ()
+
+
 def test_the_noise_of_a_game_does_not_depend_on_the_slots():
     policy = doubles.policy(action_tokens=3)
     found = [

@@ -205,6 +205,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("iwm", 36),
         ("grpo", 24),
         ("history", 27),
+        ("reflection", 21),
     ],
 )
 def test_our_studies_can_be_run(name, different):

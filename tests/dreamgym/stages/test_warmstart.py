@@ -174,6 +174,29 @@ def test_iwm_does_not_spend_its_updates_in_the_warmup_of_a_longer_fit(
         WarmstartConfig(iwm_learning_rate_factor=0.0)
 
 
+def test_several_alternatives_make_fewer_reflections(tmp_path):
+    each = numbers(made(tmp_path, "a", method="sr"))
+    three = numbers(made(tmp_path, "b", method="sr", alternatives_per_reflection=3))
+    assert each["branches"] == three["branches"]
+    written = [n["sr_examples"] + n["unexplained"] for n in (each, three)]
+    assert written[0] > written[1] > 0
+    with pytest.raises(ValueError, match="alternatives_per_reflection must be >= 1"):
+        WarmstartConfig(alternatives_per_reflection=0)
+
+
+@pytest.mark.parametrize(("tokens", "says"), [(0, False), (2, True), (90, False)])
+def test_too_little_room_for_the_thoughts_that_are_learned_is_said(
+    tmp_path, capsys, tokens, says
+):
+    run = made(tmp_path, method="sr")
+    config = changed_by(run.config, {"policy.thought_tokens": tokens})
+    run = Run(run.root, config)
+    numbers(run)
+    err = capsys.readouterr().err
+    assert ("policies have room for thoughts of 2 tokens" in err) == says
+    assert ("policy.thought_tokens gives more" in err) == says
+
+
 def test_the_control_is_the_same_whatever_the_method(tmp_path):
     one, two = made(tmp_path, "a", method="sr"), made(tmp_path, "b", method="bc")
     numbers(one), numbers(two)
