@@ -145,7 +145,7 @@ class CurriculumConfig:
     proposals_per_update: int = 4
     """Variations of tasks that are proposed at each update; 0 proposes none."""
     retire_after: int = 2
-    """Uninformative groups in a row after which a generated task is retired."""
+    """Uninformative groups in a row after which a task is retired."""
     target_success: float = 0.0
     """Success in [0, 1) by the proximity to which tasks are weighted, in place of their
     value; 0 weights by value."""
