@@ -201,7 +201,8 @@ class Policy:
         distinct = []
         for situation in situations:
             # Rollouts of a group, and redraws, are often in one situation.
-            task, past, state, valid_actions = Situation(*situation)
+            task, past, state = situation[:3]
+            valid_actions = situation[3] if len(situation) > 3 else ()
             visible = prompts.last_actions(past, self.config.history)
             distinct.append((task.instruction, visible, state, tuple(valid_actions)))
             if distinct[-1] not in texts:

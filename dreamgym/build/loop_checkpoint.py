@@ -233,5 +233,5 @@ def _dreamed_queries(trajectory: Trajectory) -> list[tuple[Query, Transition]]:
 
 def _transition(row: dict[str, Any]) -> Transition:
     names = ("state", "next_state", "valid_actions")
-    tuples: dict[str, Any] = {k: tuple(row[k]) for k in names}
+    tuples: dict[str, Any] = {k: tuple(row.get(k, ())) for k in names}
     return Transition(**(row | tuples))

@@ -35,7 +35,7 @@ def made(tmp_path, name="r", experts=4, **settings) -> Run:
     """A run that is ready for its warm start, with a model that knows nothing."""
     config = preset("tiny", {"env.id": CORRIDOR})
     mine = {
-        k if k.startswith(("bc.", "branch.")) else f"warmstart.{k}": v
+        k if k.startswith(("bc.", "branch.", "policy.")) else f"warmstart.{k}": v
         for k, v in settings.items()
     }
     config = changed_by(config, FIT | mine)
@@ -184,13 +184,12 @@ def test_several_alternatives_make_fewer_reflections(tmp_path):
         WarmstartConfig(alternatives_per_reflection=0)
 
 
-@pytest.mark.parametrize(("tokens", "says"), [(0, False), (2, True), (90, False)])
+@pytest.mark.parametrize(("tokens", "says"), [(2, True), (90, False)])
 def test_too_little_room_for_the_thoughts_that_are_learned_is_said(
     tmp_path, capsys, tokens, says
 ):
-    run = made(tmp_path, method="sr")
-    config = changed_by(run.config, {"policy.thought_tokens": tokens})
-    run = Run(run.root, config)
+    settings = {"policy.thought_tokens": tokens}
+    run = made(tmp_path, method="sr", **settings)
     numbers(run)
     err = capsys.readouterr().err
     assert ("policies have room for thoughts of 2 tokens" in err) == says
