@@ -341,7 +341,8 @@ class Scripted(Policy):
         self.keys += list(data[: len(situations)])
         return [self._turn(*s) for s in situations]
 
-    def _turn(self, task, past, state) -> Turn:
+    def _turn(self, task, past, state, valid_actions=()) -> Turn:
+        del valid_actions  # rules know what they do
         action = self.rule(task, tuple(past), state)
         return turn(self, task, past, state, action)
 

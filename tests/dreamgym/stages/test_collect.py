@@ -15,7 +15,9 @@ from dreamgym.build import episodes as run_episodes
 from dreamgym.build.step_limit import step_limit, step_limit_from_episodes
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run, RunError
+from dreamgym.run.view import StageView
 from dreamgym.stages import collect
+from dreamgym.stages.table import STAGES
 from tests import doubles
 from tests.ledger import Ledger
 from worldmodel.data.records import read_episodes, write_episodes
@@ -41,6 +43,22 @@ def test_dev_games_are_played_by_each_actor_as_often_as_by_another(tmp_path):
     assert set(counts) == set(SOURCES)
     assert min(counts.values()) >= 5
     assert not {e.task.id for e in train} & {e.task.id for e in dev}
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_lists_of_actions_are_recorded_for_policies_that_read_them(tmp_path, count):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "policy.admissible_actions": count,
+        "collect.episodes": 4,
+        "collect.dev_tasks": 2,
+    }
+    run = Run(tmp_path, preset("tiny", settings))
+    collect.body(StageView(run, STAGES["collect"], STAGES))
+    for name in ("episodes.jsonl", "dev.jsonl"):
+        steps = [t for e in read_episodes(run.path(name)) for t in e.transitions]
+        expected = tuple(doubles.ACTIONS) if count else ()
+        assert {t.valid_actions for t in steps} == {expected}
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])

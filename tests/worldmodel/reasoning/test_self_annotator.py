@@ -98,7 +98,8 @@ def test_the_first_right_reply_ends_the_asking():
     ]
     (query, *_) = num_queries[1][1]
     lit = ("the lamp is on", "the door is shut")
-    assert query == Query(EPISODES[0].task, ("press lamp",), lit, "nothing")
+    past = ("press lamp",), (EPISODES[0].transitions[0].state,)
+    assert query == Query(EPISODES[0].task, past[0], lit, "nothing", past[1])
 
 
 def test_traces_that_are_there_are_neither_asked_nor_changed():
