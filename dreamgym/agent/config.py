@@ -1,6 +1,12 @@
-"""Settings of policies: those that are trained, and those that collect."""
+"""Settings of policies: those that are trained, that collect, and early experience."""
 
 import dataclasses
+
+from worldmodel.chat.config import ChatConfig
+
+METHODS = ("sr", "iwm", "both", "bc")
+PROPOSERS = ("valid_actions", "policy")
+WRITERS = ("rule", "teacher", "policy")
 
 FLOORS = ("random", "expert")
 """Actors that nobody trained, by the names of their rows (floors.py)."""
@@ -96,4 +102,116 @@ class CollectConfig:
         if self.expert_weight + self.noisy_weight + self.random_weight <= 0:
             raise ValueError(
                 "expert_weight, noisy_weight and random_weight must not all be 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BranchConfig:
+    """Alternative actions, taken for real at states of the demonstrations."""
+
+    episodes: int = 60
+    """Demonstrations that are branched; 0 branches none."""
+    alternatives: int = 4
+    """K: other actions that are taken at each state."""
+    max_transitions: int = 10_000
+    """Real steps that are taken, at most, those that bring the environment to a state
+    included; the cheapest states come first. 0 sets no bound."""
+    proposer: str = "valid_actions"
+    """The source of alternatives: the environment's "valid_actions", or the initial
+    "policy"."""
+    temperature: float = 1.0
+    """Sampling temperature of the policy that proposes."""
+    max_error_share: float = 0.25
+    """Share of the alternatives that may be error transitions, in [0, 1]."""
+
+    def __post_init__(self):
+        if self.proposer not in PROPOSERS:
+            raise ValueError(
+                f"proposer must be one of {PROPOSERS}, got {self.proposer!r}"
+            )
+        counts = (
+            self.episodes,
+            self.alternatives,
+            self.max_transitions,
+            self.temperature,
+        )
+        if min(counts) < 0:
+            raise ValueError(
+                "episodes, alternatives, max_transitions and temperature must be >= 0, "
+                f"got {counts}"
+            )
+        if not 0 <= self.max_error_share <= 1:
+            raise ValueError(
+                f"max_error_share must be in [0, 1], got {self.max_error_share}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmstartConfig:
+    """The warm start by early experience, within the updates of `bc.fit`."""
+
+    method: str = "sr"
+    """"sr": self-reflection with BC; "iwm": implicit world modelling, then BC; "both":
+    IWM, then SR with BC; "bc": the control itself. SR was chosen by success on test
+    games; IWM was then measured with a loss that trained the alternative actions, too
+    (docs/RESULTS.md)."""
+    iwm_share: float = 0.1
+    """Share of the updates that goes to implicit world modelling, first; in [0, 1)."""
+    iwm_learning_rate_factor: float = 0.25
+    """Its largest learning rate, in units of `bc.fit.optimizer.learning_rate`. Its loss
+    is on the next state alone, whatever `bc.fit.context_loss_weight` is."""
+    iwm_warmup_steps: int = 2
+    """Updates over which that rate rises."""
+    iwm_reasoning: bool = False
+    """Whether it predicts a reasoning trace before the next state; transitions without
+    one get it by rule."""
+    reflections_per_state: int = 4
+    """Reflections at each state, at most."""
+    alternatives_per_reflection: int = 1
+    """Alternative actions that one reflection weighs, at most; several as in the
+    paper's prompt."""
+    writer: str = "rule"
+    """The writer of reflections: a "rule"; a "teacher" behind a chat server; or the
+    "policy": a clone of the demonstrations that rejection sampling makes explain them
+    (STaR, arXiv:2203.14465)."""
+    teacher: ChatConfig = ChatConfig(max_tokens=512, read_timeout=600.0)
+    """The chat server of the writer "teacher"."""
+    max_samples: int = 4
+    """Attempts of the writer "policy" at a reflection, at most."""
+    temperature: float = 1.0
+    """Sampling temperature of the writer "policy"."""
+    bootstrap_share: float = 0.25
+    """Share of the reflection cases on which the writer "policy" is first fitted to the
+    reflections of the rule, and share of the fit's updates that this takes in addition
+    to the budget, in [0, 1]; 0 takes the writer as it is."""
+
+    def __post_init__(self):
+        for name, choices in (("method", METHODS), ("writer", WRITERS)):
+            if getattr(self, name) not in choices:
+                value = getattr(self, name)
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+        if not 0.0 <= self.iwm_share < 1.0:
+            raise ValueError(f"iwm_share must be in [0, 1), got {self.iwm_share}")
+        if self.iwm_learning_rate_factor <= 0 or self.iwm_warmup_steps < 0:
+            raise ValueError(
+                "iwm_learning_rate_factor must be > 0 and iwm_warmup_steps >= 0, got "
+                f"{self.iwm_learning_rate_factor} and {self.iwm_warmup_steps}"
+            )
+        if not 0 <= self.bootstrap_share <= 1:
+            raise ValueError(
+                f"bootstrap_share must be in [0, 1], got {self.bootstrap_share}"
+            )
+        if min(self.max_samples, self.alternatives_per_reflection) < 1:
+            raise ValueError(
+                "max_samples and alternatives_per_reflection must be >= 1, got "
+                f"{self.max_samples} and {self.alternatives_per_reflection}"
+            )
+        if min(self.reflections_per_state, self.temperature) < 0:
+            raise ValueError(
+                "reflections_per_state and temperature must be >= 0, got "
+                f"{self.reflections_per_state} and {self.temperature}"
+            )
+        if self.writer == "teacher" and not self.teacher.base_url:
+            raise ValueError(
+                "writer = teacher needs teacher.base_url, a chat server's, set as well"
             )

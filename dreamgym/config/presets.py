@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from curriculum.config import CurriculumConfig
-from dreamgym.agent.config import CollectConfig
+from dreamgym.agent.config import BranchConfig, CollectConfig
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import (
     BcConfig,
-    BranchConfig,
     DreamCheckConfig,
     EnvConfig,
     EvaluateConfig,

@@ -3,13 +3,17 @@
 import dataclasses
 from typing import Any
 
-from dreamgym.agent.config import CollectConfig, PolicyConfig
+from dreamgym.agent.config import (
+    BranchConfig,
+    CollectConfig,
+    PolicyConfig,
+    WarmstartConfig,
+)
 from dreamgym.config.budget import BudgetConfig
 from dreamgym.config.overrides import digest_of
 from dreamgym.config.shapes import MODELS
 from dreamgym.config.stages import (
     BcConfig,
-    BranchConfig,
     DataConfig,
     DreamCheckConfig,
     EnvConfig,
@@ -22,7 +26,6 @@ from dreamgym.config.stages import (
     TrainConfig,
     TransferConfig,
     UncertaintyConfig,
-    WarmstartConfig,
 )
 from dreamgym.rewards.config import RewardModelConfig
 from worldmodel.experience.config import EnsembleConfig, ExperienceConfig

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dreamgym.agent import early_experience as early
+from dreamgym.agent.config import WarmstartConfig
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.reflection import (
     ReflectionCase,
@@ -31,7 +32,6 @@ from dreamgym.build.costs import dev_games, game_seconds
 from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.config.settings import RunConfig
-from dreamgym.config.stages import WarmstartConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.cost import Cost, Workload

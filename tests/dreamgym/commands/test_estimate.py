@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dreamgym.agent.config import CollectConfig
+from dreamgym.agent.config import BranchConfig, CollectConfig
 from dreamgym.build import timings
 from dreamgym.cli import main
 from dreamgym.cli.estimate import print_estimate
@@ -18,7 +18,6 @@ from dreamgym.commands.payoff import payoff
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import (
-    BranchConfig,
     PretrainConfig,
     ServerConfig,
     UncertaintyConfig,

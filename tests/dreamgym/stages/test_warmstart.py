@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from dreamgym.agent.config import WarmstartConfig
 from dreamgym.build import chat as run_chat
 from dreamgym.build import environments, models
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.chat import ServerLost
 from dreamgym.config.overrides import changed, changed_by
 from dreamgym.config.presets import preset
-from dreamgym.config.stages import WarmstartConfig
 from dreamgym.envs import registry
 from dreamgym.run.directory import Run
 from dreamgym.stages import bc, branch, warmstart
