@@ -201,11 +201,9 @@ class WarmstartConfig:
             raise ValueError(
                 f"bootstrap_share must be in [0, 1], got {self.bootstrap_share}"
             )
-        if min(self.max_samples, self.alternatives_per_reflection) < 1:
-            raise ValueError(
-                "max_samples and alternatives_per_reflection must be >= 1, got "
-                f"{self.max_samples} and {self.alternatives_per_reflection}"
-            )
+        for name in ("max_samples", "alternatives_per_reflection"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if min(self.reflections_per_state, self.temperature) < 0:
             raise ValueError(
                 "reflections_per_state and temperature must be >= 0, got "
