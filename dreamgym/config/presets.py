@@ -110,7 +110,10 @@ def default() -> RunConfig:
         expert_iteration=ExpertIterationConfig(rounds=3),
         train=TrainConfig(updates=10, tasks_per_update=12, monitor=MONITOR),
         transfer=TransferConfig(
-            updates=100, tasks_per_update=12, real_transitions=1500
+            updates=100,
+            tasks_per_update=12,
+            real_transitions=1500,
+            method="expert_iteration",
         ),
     )
 
