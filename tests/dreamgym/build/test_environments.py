@@ -23,7 +23,7 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
     monkeypatch.setattr(
         environments,
         "real_envs",
-        lambda _: vector.RealVectorEnv([doubles.Corridor()], max_steps=5),
+        lambda *_, **__: vector.RealVectorEnv([doubles.Corridor()], max_steps=5),
     )
     run = Run(tmp_path, preset("tiny"))
     tasks = [e.task for e in episodes]

@@ -18,7 +18,7 @@ from dreamgym.training.config import LoopConfig, MonitorConfig, ReplayConfig
             {"group_size": 1},
             "group_size must be >= 2 for advantage_estimator 'group_mean', got 1",
         ),
-        ({"max_resample_rounds": -1}, "max_transitions must be >= 0"),
+        ({"max_resample_rounds": -1}, "keep_rollouts must be >= 0"),
         (
             {
                 "replay": ReplayConfig(ratio=0.5),
