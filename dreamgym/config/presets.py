@@ -90,10 +90,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """9,000 real steps up to the dream's policy; 19 and 27 minutes on 2 busy cores.
+    """9,000 real steps up to the dream's policy; 25 minutes on 2 busy cores.
 
-    Seeds 0 and 1, 320 games: warmstart 54 and 67 %, dream 71 and 78 %, real RL with
-    15,800 real steps 54 and 70 % (docs/LOG.md, 2026-11-24).
+    Seeds 0 and 1, 320 games: warmstart 54 and 67 %, dream 71 and 68 %, s2r 79 and 83 %,
+    real play with 15,600 real steps 68 and 88 % (docs/LOG.md, 2026-11-24).
     """
     return RunConfig(
         preset="default",

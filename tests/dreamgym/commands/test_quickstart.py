@@ -62,6 +62,7 @@ def check_policy(row, limit):
         "invalid_action_rate",
         "real_transitions",
         "errors",
+        "costs",
         *(["note"] if "note" in row else []),
     }
     assert 1.0 <= row["mean_steps"] <= limit
