@@ -112,7 +112,7 @@ the budget is spent."""
         (900, SHORT, True, ("collect", "branch", "s2r")),
         (2000, NARROW | {"env.id": FORKING}, True, ("warmstart", "train")),
         (2000, NARROW, False, ()),
-        (2000, NARROW | {"transfer.method": "expert_iteration"}, True, ("s2r",)),
+        (2000, SHORT | {"transfer.method": "expert_iteration"}, True, ("s2r",)),
         (2000, NARROW | {"train.environment": "real", "train.updates": 50}, True, ()),
     ],
 )

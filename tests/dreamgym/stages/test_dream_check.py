@@ -205,6 +205,7 @@ def test_what_a_refit_weights_follows_the_faults(fitted, monkeypatch):
 
     def spy(*_, rare_event_share):
         shares.append(rare_event_share)
+        return doubles.RuleModel()
 
     monkeypatch.setattr(build_refit, "refit", spy)
     monkeypatch.setattr(build_refit, "play_train_games", lambda *_: None)

@@ -142,7 +142,7 @@ def test_an_interrupted_stage_goes_on_to_the_same_policy(tmp_path, monkeypatch):
     whole = corridor(tmp_path / "whole", monkeypatch)
     numbers = expert_iteration.body(whole)
     run = corridor(tmp_path / "two", monkeypatch)
-    rollouts, played = expert_iteration.rollout, []
+    rollouts, played = imitation.rollout, []
 
     def interrupted(*args, **kwargs):
         played.append(kwargs["source"])
@@ -150,11 +150,11 @@ def test_an_interrupted_stage_goes_on_to_the_same_policy(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return rollouts(*args, **kwargs)
 
-    monkeypatch.setattr(expert_iteration, "rollout", interrupted)
+    monkeypatch.setattr(imitation, "rollout", interrupted)
     with pytest.raises(KeyboardInterrupt):
         expert_iteration.body(run)
     again = expert_iteration.body(run)
-    assert played == [f"expert_iteration-{i}" for i in (1, 2, 2)]
+    assert played == [f"expert_iteration/round-{i}" for i in (1, 2, 2)]
     assert again == numbers
     one, other = (saved(r) / "model.safetensors" for r in (whole, run))
     assert one.read_bytes() == other.read_bytes()
