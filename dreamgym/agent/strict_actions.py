@@ -43,15 +43,15 @@ class StrictActions(NamedTuple):
         none = np.zeros((states, len(tokens)), bool)
         # With a token of `end` an action has limit + 1 tokens. After so many as leave
         # the reserve no token is free.
-        most = self.tokens(limit) + 1 - a.reserve + 1
+        max_tokens = self.tokens(limit) + 1 - a.reserve + 1
         return Grammar(
             np.concatenate([np.asarray(grammar.allowed)[:before], a.allowed]),
             np.concatenate([np.asarray(grammar.first)[:before], a.allowed]),
             np.concatenate([closing, none]),
             np.concatenate([np.asarray(grammar.forced_token)[:before], a.forced_token]),
-            np.concatenate([np.asarray(grammar.max_tokens)[:before], most]).astype(
-                np.int32
-            ),
+            np.concatenate(
+                [np.asarray(grammar.max_tokens)[:before], max_tokens]
+            ).astype(np.int32),
             next_phase=np.concatenate([prefix, following]).astype(np.int32),
             temperature=_repeat_last(grammar.temperature, states),
             min_p=_repeat_last(grammar.min_p, states),

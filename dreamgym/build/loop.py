@@ -119,9 +119,7 @@ def reinforce(
             aborted = row.get(f"unscored/{LOW_CONFIDENCE}", 0.0) / row["rollouts"]
             report(state.update, row | {"aborted_share": aborted}, reached)
 
-        folder, kept = run.path(f"checkpoints/{name}"), run.path(f"rollouts/{name}")
-        parts_of_saver = (experience, run.config, after, kept, config.keep_rollouts)
-        saver = LoopCheckpoint(folder, *parts_of_saver)
+        saver = _checkpoint(run, name, config, experience, after)
         # Restored before the parts are built: the proposer holds the pool of the state.
         progress = saver.restore(start)
         reached = position(progress)
@@ -153,6 +151,24 @@ def reinforce(
     save_policy(run, name, result)
     run.write_curve(name, progress.curve)
     return result, progress
+
+
+def _checkpoint(
+    run: Run,
+    name: str,
+    config: LoopConfig,
+    experience: CachingExperienceModel | None,
+    after: Callable[[TrainingState], None],
+) -> LoopCheckpoint:
+    """Return the recorder of a loop, which saves it and calls `after` each update."""
+    return LoopCheckpoint(
+        run.path(f"checkpoints/{name}"),
+        experience,
+        run.config,
+        after,
+        run.path(f"rollouts/{name}"),
+        config.keep_rollouts,
+    )
 
 
 def steps_left(run: Run, reserve: int = 0) -> Callable[[], int] | None:

@@ -120,8 +120,6 @@ def _print_answer(console: Console, exchange: Exchange | None, recall: Recall) -
     sure = "not known" if unknown else f"{answer.confidence:.3f}"
     console.print(Text.assemble(("Confidence: ", "bold"), sure))
     for score, transition in recall(exchange.query):
-        view = recalled_view(score, transition, as_lines)
-        text = f"  recalled ({view['similarity']:.2f}) {view['action']}: "
-        console.print(
-            Text(text + f"{' / '.join(view['effect'])}; {view['end']}", "dim")
-        )
+        row = recalled_view(score, transition, as_lines)
+        text = f"  recalled ({row['similarity']:.2f}) {row['action']}: "
+        console.print(Text(text + f"{' / '.join(row['effect'])}; {row['end']}", "dim"))

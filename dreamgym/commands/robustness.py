@@ -42,10 +42,10 @@ def robustness(
     """
     if not run.config.env.id:
         raise RunError(f"{run.root}: a run without an environment has no games to play")
-    made = [p for p in POLICIES if run.path(f"policies/{p}/config.json").is_file()]
-    chosen = policies or made
-    if unknown := [p for p in chosen if p not in made]:
-        raise RunError(f"{run.root}: no policy {unknown[0]!r}; have {made}")
+    available = [p for p in POLICIES if run.path(f"policies/{p}/config.json").is_file()]
+    chosen = policies or available
+    if unknown := [p for p in chosen if p not in available]:
+        raise RunError(f"{run.root}: no policy {unknown[0]!r}; have {available}")
     if wrong := [k for k in kinds if k not in PERTURBATIONS]:
         raise ValueError(f"kinds must be among {PERTURBATIONS}, got {wrong}")
     tasks = test_tasks(run)

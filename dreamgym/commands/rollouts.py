@@ -28,7 +28,7 @@ def show_rollouts(
       RunError: nothing was kept, or there is no such rollout; the message says what
         there is.
     """
-    episodes = _kept(run, policy, update)
+    episodes = _saved_rollouts(run, policy, update)
     if episode is None:
         console.print(
             Text(f"update {update} of {policy}: rollouts that it kept", "bold")
@@ -43,7 +43,7 @@ def show_rollouts(
         console.print(Text(line), soft_wrap=True)
 
 
-def _kept(run: Run, policy: str, update: int) -> list[Episode]:
+def _saved_rollouts(run: Run, policy: str, update: int) -> list[Episode]:
     folder = run.path(f"rollouts/{policy}")
     path = folder / rollouts_file(update)
     if path.is_file():

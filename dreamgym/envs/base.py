@@ -284,8 +284,8 @@ def begin(
         instruction = f"{instruction} {tools}".strip()
     _checked_text("an instruction", instruction)
     state = lines(_checked_text("an observation", obs))
-    known = {"tools": info.get("tool_schemas"), "calls": info.get("calls")}
-    options = {k: v for k, v in known.items() if v is not None} | dict(task.options)
+    declared = {"tools": info.get("tool_schemas"), "calls": info.get("calls")}
+    options = {k: v for k, v in declared.items() if v is not None} | dict(task.options)
     json.dumps(options)
     return dataclasses.replace(
         task, instruction=instruction, initial_state=state, options=options

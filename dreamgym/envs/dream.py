@@ -262,8 +262,10 @@ def task_by_id(tasks: Sequence[Task], name: str) -> Task:
     for task in tasks:
         if task.id == name:
             return task
-    some = [t.id for t in tasks[:5]]
-    raise ValueError(f"no task {name!r} in this dream; it has {len(tasks)}: {some} ...")
+    examples = [t.id for t in tasks[:5]]
+    raise ValueError(
+        f"no task {name!r} in this dream; it has {len(tasks)}: {examples} ..."
+    )
 
 
 def first_info(task: Task) -> dict[str, Any]:

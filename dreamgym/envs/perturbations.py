@@ -64,7 +64,7 @@ class PerturbedEnv(gymnasium.Wrapper):
         self._kind, self._rate, self._seed = kind, rate, seed
         self._names = sorted({n for n in names if _WORD.fullmatch(n)})
         self._swap: dict[str, str] = {}
-        self._step, self._task, self._shown = 0, "", ""
+        self._step, self._task, self._last_observation = 0, "", ""
         self._originals: dict[str, Task] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +88,7 @@ class PerturbedEnv(gymnasium.Wrapper):
             self.perturbed(original)
             options = {**(options or {}), "task": original}
         observation, info = self.env.reset(seed=seed, options=options)
-        self._shown = observation
+        self._last_observation = observation
         return self._seen(observation), info
 
     def step(self, action: Any) -> Any:
@@ -97,8 +97,8 @@ class PerturbedEnv(gymnasium.Wrapper):
         observation, *rest = self.env.step(self._renamed(action))
         seen = self._seen(observation)
         if self._kind == "lost" and self._rng().random() < self._rate:
-            seen = self._shown
-        self._shown = seen
+            seen = self._last_observation
+        self._last_observation = seen
         return (seen, *rest)
 
     def instruction(self, text: str) -> str:

@@ -75,6 +75,6 @@ class Metrics:
 
 def log_event(event: str, *, file: TextIO | None = None, **facts: Any) -> None:
     """Write one line of JSON to stderr: time, event, and facts about it."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    row = {"time": now, "event": event, **facts}
+    time = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    row = {"time": time, "event": event, **facts}
     print(json.dumps(row), file=file or sys.stderr, flush=True)
