@@ -105,7 +105,7 @@ def _serve(args: argparse.Namespace) -> int:
         )
     from dreamgym.commands.serve import serve
     from dreamgym.run.process import tune_process
-    from dreamgym.serving.app import ServingConfig
+    from dreamgym.serving.config import ServingConfig
 
     if not 0 <= args.port < 65536:
         raise ValueError(f"--port must be 0 to 65535, got {args.port}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dreamgym.build.chat import experience_session
 from dreamgym.run.directory import Run, RunError
-from dreamgym.serving.app import ServingConfig
 from dreamgym.serving.batching import MAX_BATCH, BatchedExperienceModel
+from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.dream import Dream, load_dream
 from dreamgym.serving.observability import Metrics, log_event
 from dreamgym.serving.server import GracefulServer

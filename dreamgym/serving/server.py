@@ -12,7 +12,8 @@ from typing import Any
 
 import uvicorn
 
-from dreamgym.serving.app import ServingConfig, make_app
+from dreamgym.serving.app import make_app
+from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.guard import LOOPBACK, Guard, check_binding
 from dreamgym.serving.messages import MAX_MESSAGE_BYTES
 from dreamgym.serving.observability import Metrics, log_event

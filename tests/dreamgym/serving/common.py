@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamgym.commands.serve import open_dream
 from dreamgym.envs.dream import UncertaintyGate
-from dreamgym.serving.app import ServingConfig
+from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.dream import Dream
 from dreamgym.serving.observability import Metrics
 from dreamgym.serving.server import GracefulServer

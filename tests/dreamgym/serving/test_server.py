@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from dreamgym.serving.app import ServingConfig
+from dreamgym.serving.config import ServingConfig
 from dreamgym.serving.worlds import real_world
 from tests import doubles
 from tests.dreamgym.serving.common import (
