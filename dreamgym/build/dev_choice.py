@@ -14,7 +14,7 @@ from dreamgym.build.experience import remedy_folder
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import destroyed_families, is_no_worse
+from dreamgym.training.selection import destroyed_families, is_better
 from worldmodel.experience.base import CachingExperienceModel
 
 Metrics = Mapping[str, Any]
@@ -43,7 +43,7 @@ def compare_with_start(
 ) -> Choice:
     """Compare the policy `name` with the policy `start_name`, where it began.
 
-    By real dev games, where it must be no worse; without an environment, or where a
+    By real dev games, where it must be better; without an environment, or where a
     budget has no real steps left, by success in the dream, which must have risen by
     `dream_check.margin`. With neither, the trained policy is kept.
 
@@ -60,7 +60,7 @@ def compare_with_start(
     if real is not None:
         side, where, after = "real", "real dev games", real
         before = start.get("real", {})
-        better = is_no_worse(after, before)
+        better = is_better(after, before)
     elif experience is not None:
         side, where = "dreamed", "dev tasks in the dream"
         before = start.get("dreamed", {})

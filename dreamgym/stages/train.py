@@ -112,7 +112,7 @@ def body(run: Run) -> dict[str, Any]:
     """Train in the dream from the policy of expert iteration; write policies/dream.
 
     Nothing is trained if the stage dream_check found the dream wrong about the warm
-    start. The trained policy is kept if it is no worse than where it began on real dev
+    start. The trained policy is kept if it is better than where it began on real dev
     tasks or, without an environment, in the dream; else the first policy is kept.
 
     Answers of a chat server are cached on disk, so that an interrupted update is
@@ -248,7 +248,7 @@ def _choose(
     start: Policy,
     experience: CachingExperienceModel | None = None,
 ) -> dict[str, Any]:
-    """Keep what was trained where it is no worse than where it began; say what is kept.
+    """Keep what was trained where it is better than where it began; say what is kept.
 
     By real dev games, else by success in the dream with a margin.
     """

@@ -2,7 +2,7 @@
 
 s2r: the loop on the real environment from dream. real_only: the same from warmstart.
 real_only_total: from warmstart, with the collected transitions as extra budget. What
-was trained is kept where it is no worse on real dev games than what it began at.
+was trained is kept where it is better on real dev games than what it began at.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import destroyed_families, is_no_worse
+from dreamgym.training.selection import destroyed_families, is_better
 
 NOT_TUNED = "not fine-tuned, the budget has no real steps left for a group of rollouts"
 
@@ -108,7 +108,7 @@ def _not_tuned(run: Run, name: str, start: str, policy: Policy) -> dict[str, Any
 def _better_policy(
     run: Run, name: str, start: str, before: Policy, tuned: Policy
 ) -> dict[str, Any]:
-    """Keep what was trained where it is no worse than the start; say what is kept.
+    """Keep what was trained where it is better than the start; say what is kept.
 
     Real dev games tell, by family; without them, what was trained is kept.
     """
@@ -124,7 +124,7 @@ def _better_policy(
         "dev_success_before": success_before,
         "dev_success_after": success_after,
     }
-    if is_no_worse(tuned_metrics, start_metrics):
+    if is_better(tuned_metrics, start_metrics):
         return numbers | {"kept": name}
     save_policy(run, name, before)
     destroyed = destroyed_families(tuned_metrics, start_metrics)

@@ -36,7 +36,7 @@ from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import destroyed_families, is_no_worse
+from dreamgym.training.selection import destroyed_families, is_better
 from worldmodel.backbone.model import Model
 from worldmodel.data.records import Branch, Episode, read_branches
 from worldmodel.fitting.batches import Example
@@ -106,7 +106,7 @@ def _better_policy(
         name: dev_metrics(play_dev_games(run, name, policy.replace(model)))
         for name, model in (("bc", control), ("warmstart", final))
     }
-    better = is_no_worse(rows["warmstart"], rows["bc"])
+    better = is_better(rows["warmstart"], rows["bc"])
     numbers = {f"dev_success_{k}": row.get("real_success") for k, row in rows.items()}
     if better:
         return final, numbers | {"kept": "warmstart"}

@@ -1,6 +1,6 @@
 """The choice between the policy that enters a stage and the one that leaves it.
 
-metrics of real dev games, pooled and by family -> whether a policy is no worse. All are
+metrics of real dev games, pooled and by family -> whether a policy is better. All are
 pure functions of metrics: `real_success`, `real_return`, and for each family NAME
 `real_success/NAME` and `real_games/NAME`, the number of scored games.
 """
@@ -39,12 +39,14 @@ def _is_destroyed(
     return before - after > max(FAMILY_DROP, STANDARD_ERRORS * error)
 
 
-def is_no_worse(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
+def is_better(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
     """Return whether a policy may take the place of the one that it began at.
 
-    It wins at least as often, where it wins as often it earns at least as much, and it
-    destroys no family's success. A policy that nobody scored may not, and may be
-    replaced by any that was scored.
+    It wins more often or, where both win as often, it earns more, and it destroys no
+    family's success. Equal policies leave the first in place: the trained one is
+    often the best of several on these games, so that a tie flatters it. A policy that
+    nobody scored may not take the place, and any that was scored takes that of one
+    that was not.
     """
     if "real_success" not in row:
         return False
@@ -54,4 +56,4 @@ def is_no_worse(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
         return False
     if row["real_success"] != baseline["real_success"]:
         return row["real_success"] > baseline["real_success"]
-    return row.get("real_return", 0.0) >= baseline.get("real_return", 0.0)
+    return row.get("real_return", 0.0) > baseline.get("real_return", 0.0)

@@ -38,13 +38,13 @@ def set_wins(monkeypatch, wins):
     ("start", "won", "kept", "before"),
     [
         ("warmstart", 3, "s2r", 0.5),  # the warm start is bc
-        ("warmstart", 2, "s2r", 0.5),  # no worse
+        ("warmstart", 2, "warmstart", 0.5),  # a tie keeps the start
         ("warmstart", 1, "warmstart", 0.5),
         ("dream", 2, "dream", 0.75),
         ("dream", 4, "s2r", 0.75),
     ],
 )
-def test_what_wins_fewer_dev_games_than_its_start_is_not_kept(
+def test_what_wins_no_more_dev_games_than_its_start_is_not_kept(
     run, monkeypatch, capsys, start, won, kept, before
 ):
     set_wins(monkeypatch, {"bc": 2, "dream": 3, "s2r": won})

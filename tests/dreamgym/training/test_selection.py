@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.training.selection import destroyed_families, is_no_worse
+from dreamgym.training.selection import destroyed_families, is_better
 
 
 def row(success, earned=0.0, **families):
@@ -19,13 +19,15 @@ def row(success, earned=0.0, **families):
         (row(0.5), row(0.4), True),
         (row(0.4), row(0.5), False),
         (row(0.5, -3.0), row(0.5, -2.0), False),  # as often, but more slowly
-        (row(0.5, -2.0), row(0.5, -2.0), True),
+        (row(0.5, -2.0), row(0.5, -3.0), True),  # as often, and faster
+        (row(0.5, -2.0), row(0.5, -2.0), False),  # a tie keeps the start
+        (row(0.0), row(0.0), False),
         ({}, row(0.0), False),  # nobody scored it
         (row(0.0), {}, True),
     ],
 )
-def test_what_wins_less_or_earns_less_does_not_leave(after, before, kept):
-    assert is_no_worse(after, before) is kept
+def test_only_what_wins_more_or_as_often_and_earns_more_leaves(after, before, kept):
+    assert is_better(after, before) is kept
 
 
 def test_a_policy_that_destroyed_a_family_does_not_leave_though_it_wins_more():
@@ -33,7 +35,7 @@ def test_a_policy_that_destroyed_a_family_does_not_leave_though_it_wins_more():
     after = row(0.55, coin=(1.0, 16), box=(0.1, 16))
     # 0.5 - 0.1 = 0.4; pooled 0.3, so a standard error of sqrt(0.21 / 8) = 0.162: 2.5.
     assert destroyed_families(after, before) == ["box"]
-    assert not is_no_worse(after, before)
+    assert not is_better(after, before)
     # Of 4 games each the same fall is 1.2 standard errors: no evidence.
     few = row(0.55, coin=(1.0, 4), box=(0.1, 4))
     assert destroyed_families(few, row(0.5, coin=(0.5, 4), box=(0.5, 4))) == []
