@@ -7,8 +7,7 @@ written; the policy never sees them.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,36 +20,49 @@ from worldmodel.fitting.batches import Example
 from worldmodel.fitting.config import FitConfig
 from worldmodel.reasoning.rule import annotate, explain, has_status_line
 from worldmodel.text import prompts
-
-MAX_DRAWS = 16
-"""Draws of references that the examples of a fit have, at most."""
+from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
 
 
-def draws(policy: Policy, fit: FitConfig, examples: Sequence[Example]) -> int:
-    """Return how many draws of references the examples of a fit should have.
+def draws(
+    policy: Policy,
+    fit: FitConfig,
+    examples: Sequence[Example],
+    names: Mapping[str, Groups],
+) -> int:
+    """Return how many draws of references and names the examples of a fit should have.
 
-    One where the policy's tokenizer has none, else as many as the fit reads once, at
-    most MAX_DRAWS.
+    One where the policy's tokenizer has no references and no names stand for each
+    other, else as many as the fit reads once, at most MAX_DRAWS.
     """
-    if not policy.tokenizer.draws_references:
+    if not policy.tokenizer.draws_references and not names:
         return 1
     return min(supervised.epochs_read(fit, examples), MAX_DRAWS)
 
 
 def bc_examples(
-    policy: Policy, episodes: Sequence[Episode], *, draws: int = 1
+    policy: Policy,
+    episodes: Sequence[Episode],
+    *,
+    draws: int = 1,
+    names: Mapping[str, Groups] | None = None,
 ) -> list[Example]:
     """Return the examples of -log p(expert action | state), Eq. 1.
 
     Equal examples of a task are one example: otherwise the first steps of a task that
     is demonstrated more than once would count more than its later ones. Of each
-    there are as many `draws` of the references. A policy that thinks (`thought_tokens`)
+    there are as many `draws`: of the references and of the names that stand for each
+    other (text/names.py), where there are any. A policy that thinks (`thought_tokens`)
     learns a step with the thought that was recorded, or with an empty one. For a policy
     that reads valid actions, a step that has some is an example with them, and one
     without: the dream lists none.
     """
     examples: dict[tuple, Example] = {}
-    for e, draw in itertools.product(episodes, range(draws)):
+    drawn = (
+        (e, draw)
+        for draw in range(draws)
+        for e in with_exchanged_names(episodes, names or {}, draw=draw)
+    )
+    for e, draw in drawn:
         past: tuple[str, ...] = ()
         for t in e.transitions:
             visible_past = prompts.last_actions(past, policy.config.history)

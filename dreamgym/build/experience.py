@@ -1,14 +1,13 @@
 """The experience model of a run with its replay memory, local or behind a server."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dreamgym.build.chat import run_client
-from dreamgym.build.episodes import read, recorded_episodes
+from dreamgym.build.episodes import read, read_names, recorded_episodes
 from dreamgym.build.models import initial_model
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
@@ -35,6 +34,7 @@ from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.text import state_format
+from worldmodel.text.names import MAX_DRAWS, with_exchanged_names
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -124,21 +124,26 @@ def fit_data(
     """Return the examples that the experience model is fitted to, and held-out ones.
 
     Transitions come first, then the same ones with other references, if the tokenizer
-    has any, then variations of tasks. Held-out are the transitions of `dev`.
+    has any, and other names, if some stand for each other; then variations of tasks.
+    Held-out are the transitions of `dev`.
     `rare_event_share` is that of the settings unless given.
     """
-    c, memory = run.config, replay_memory(run, train)
-    transitions = functools.partial(
-        transition_examples,
-        tok,
-        training_share(run, train),
-        memory,
-        c.experience,
-        balance=c.pretrain.rare_event_share
-        if rare_event_share is None
-        else rare_event_share,
-        seed=c.seed,
-    )
+    c, memory, names = run.config, replay_memory(run, train), read_names(run)
+    share = training_share(run, train)
+
+    def transitions(draw: int = 0) -> list[Example]:
+        return transition_examples(
+            tok,
+            with_exchanged_names(share, names, draw=draw),
+            memory,
+            c.experience,
+            balance=c.pretrain.rare_event_share
+            if rare_event_share is None
+            else rare_event_share,
+            seed=c.seed,
+            draw=draw,
+        )
+
     first = transitions()
     tasks = [e.task for e in train]
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
@@ -149,13 +154,14 @@ def fit_data(
     tokens = round(mean_tokens(first), 1)
     epochs = supervised.epochs_read(c.pretrain.fit, first)
     # More draws than epochs would be made and never read.
-    draws = min(c.pretrain.reference_draws, epochs) if tok.draws_references else 1
-    redrawn = [
-        example for draw in range(1, draws) for example in transitions(draw=draw)
-    ]
+    limit = MAX_DRAWS if names else 1
+    if tok.draws_references:
+        limit = max(limit, c.pretrain.reference_draws)
+    draws = min(limit, epochs)
+    redrawn = [example for draw in range(1, draws) for example in transitions(draw)]
     counts = {
         "distinct_transitions": len(first),
-        "reference_examples": len(redrawn),
+        "redrawn_examples": len(redrawn),
         "tokens_per_transition": tokens,
     }
     return FitData([*first, *redrawn, *variations], held_out, counts | sizes)

@@ -16,7 +16,7 @@ from dreamgym.agent import early_experience as early
 from dreamgym.agent.demonstrations import shortened_wins
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import rollout
-from dreamgym.build.episodes import recorded_episodes
+from dreamgym.build.episodes import read_names, recorded_episodes
 from dreamgym.build.experience import uncertainty_gate
 from dreamgym.build.models import fit_model, initial_policy
 from dreamgym.build.step_limit import step_limit
@@ -96,7 +96,8 @@ def fit_demonstrations(
     tokens = sum(len(e.ids) for e in examples) * run.config.expert_iteration.epochs
     steps = math.ceil(tokens / (fit.batch_rows * fit.row_tokens))
     fit = dataclasses.replace(fit, steps=steps, eval_every=steps)
-    draws = early.draws(policy, fit, examples)
+    names = read_names(run)
+    draws = early.draws(policy, fit, examples, names)
     if draws > 1:
-        examples = early.bc_examples(policy, demonstrations, draws=draws)
+        examples = early.bc_examples(policy, demonstrations, draws=draws, names=names)
     return policy.replace(fit_model(run, name, policy.model, examples, fit, ()))

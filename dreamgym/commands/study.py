@@ -18,9 +18,10 @@ from dreamgym.build.environments import play_test_games
 from dreamgym.commands.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation import evaluate, study_table
+from dreamgym.evaluation.study_table import SuccessColumn
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.runner import run_stages
-from dreamgym.stages.table import POLICIES, STAGES
+from dreamgym.stages.table import CONTROLS, POLICIES, STAGES
 from worldmodel.data.records import atomic_write
 
 CELLS, CONFIRMATION = "cells", "confirmation"
@@ -50,7 +51,7 @@ def compute(
         "values": {
             c: _value(run, path)
             for c, path in study.columns.items()
-            if study_table.SuccessColumn.of(path) is None
+            if SuccessColumn.of(path) is None
         },
         "games": _games(run, "test"),
         "real_steps": {
@@ -68,14 +69,30 @@ def compute(
 def stage_names(study: Study, cell: Cell) -> list[str]:
     """Return the last stages of a cell: those of `last_stage`, and evaluations.
 
-    Where the study has curves, they are the evaluations of those of the cell's variant.
+    Evaluated are the study's `policies` or, without any, those that columns name. Where
+    the study has curves, the stages are the evaluations of those of the cell's variant.
     The runner adds the stages that they need.
     """
     if study.curves:
         named = [c for c in study.curves.values() if c["variant"] == cell[VARIANT]]
         return [f"evaluate/{policy}" for policy in {c["policy"]: 0 for c in named}]
+    budgeted = config_of(study, cell).budget.real_steps > 0
     names = [stage.name for stage in STAGES.commands()[study.last_stage]]
-    return [*names, *(f"evaluate/{policy}" for policy in study.policies)]
+    policies = study.policies or _column_policies(study)
+    names += [f"evaluate/{policy}" for policy in policies]
+    # A budget has no real steps for the controls of fine-tuning.
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if not (budgeted and name.removeprefix("evaluate/") in CONTROLS)
+    ]
+
+
+def _column_policies(study: Study) -> list[str]:
+    """Return the policies whose success the columns show, in the order of the table."""
+    columns = [SuccessColumn.of(path) for path in study.columns.values()]
+    named = {policy for c in columns if c is not None for policy in c.policies}
+    return [policy for policy in POLICIES if policy in named]
 
 
 def _versions(run: Run) -> list[str]:
@@ -99,15 +116,12 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
     path = root / CELLS / f"{digest}.json"
     if not path.is_file():
         return False
-    columns = [study_table.SuccessColumn.of(where) for where in study.columns.values()]
-    named = {p for a in columns if a is not None for p in a.policies}
+    named = _column_policies(study)
     if not named:
         raise RunError("no column names a policy's test games, such as test/dream")
     first = _first(study)
     with Run.open(root / "runs" / digest) as run:
-        have = [
-            p for p in POLICIES if p in named and run.path(f"test/{p}.jsonl").is_file()
-        ]
+        have = [p for p in named if run.path(f"test/{p}.jsonl").is_file()]
         tasks = environments.confirmation_tasks(run, first, count)
         for policy in have:
             play_test_games(run, policy, tasks, CONFIRMATION)

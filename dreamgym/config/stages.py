@@ -93,6 +93,11 @@ class PretrainConfig:
     of a context (names, codes, numbers), so that a model learns to copy them rather
     than to remember them; no more than the fit reads once. A tokenizer that is
     trained here has such tokens where most tasks hold identifiers. 0: it has none."""
+    exchange_names: bool = True
+    """Whether the copies of the examples, of this model's fit and of policies', also
+    exchange the names that stand for each other (rooms, people), consistently in an
+    episode. A group of names counts only where the episodes show that nothing depends
+    on which of them stands where (worldmodel/text/names.py)."""
 
     def __post_init__(self):
         if self.reference_draws < 0:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from dreamgym.agent import early_experience as early
-from dreamgym.build.episodes import demonstrations, imitated_episodes
+from dreamgym.build.episodes import demonstrations, imitated_episodes, read_names
 from dreamgym.build.models import fit_model, initial_policy, save_policy
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
@@ -33,10 +33,12 @@ def body(run: Run) -> dict[str, Any]:
     examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)
     fit = run.config.bc.fit
-    # Copies of the examples with other references, as for the experience model.
-    draws = early.draws(policy, fit, examples)
+    # Copies of the examples with other references and names, as for the experience
+    # model.
+    names = read_names(run)
+    draws = early.draws(policy, fit, examples, names)
     if draws > 1:
-        examples = early.bc_examples(policy, imitated, draws=draws)
+        examples = early.bc_examples(policy, imitated, draws=draws, names=names)
     save_policy(
         run,
         "bc",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dreamgym.build.episodes import read
+from dreamgym.build.episodes import NAMES, read
 from dreamgym.build.experience import fit_data, replay_memory
 from dreamgym.build.models import initial_model
 from dreamgym.config.settings import RunConfig
@@ -11,6 +11,7 @@ from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import save_model
 from worldmodel.experience.examples import text_sizes
 from worldmodel.fitting import supervised
+from worldmodel.text.names import interchangeable_names
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -22,6 +23,8 @@ def body(run: Run) -> dict[str, Any]:
     run.require("collect")
     c = run.config
     train, dev = read(run)
+    names = interchangeable_names(train) if c.pretrain.exchange_names else {}
+    run.write_json(NAMES, names)
     model, tok = initial_model(run, train)
     if c.server is not None:
         save_model(run.path("experience"), model, tok)

@@ -139,7 +139,13 @@ STAGES = StageTable(
             about="Fit the experience model",
             needs=("collect",),
             reads=("seed", *INITIAL, *FITTED, "server", "fidelity"),
-            writes=("tokenizer", "experience", "memory", "curves/pretrain.jsonl"),
+            writes=(
+                "tokenizer",
+                "names.json",
+                "experience",
+                "memory",
+                "curves/pretrain.jsonl",
+            ),
         ),
         Stage(
             "ensemble",

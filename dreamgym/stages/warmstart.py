@@ -60,9 +60,10 @@ def body(run: Run) -> dict[str, Any]:
     # The fitted control, for three uses: the result with method "bc", the comparison on
     # dev games, and the policy that writes reflections.
     control = load_policy(run, "bc").model
-    draws = early.draws(policy, fit, bc)
+    names = run_episodes.read_names(run)
+    draws = early.draws(policy, fit, bc, names)
     if draws > 1:
-        bc = early.bc_examples(policy, imitated, draws=draws)
+        bc = early.bc_examples(policy, imitated, draws=draws, names=names)
     sr, numbers = _sr(run, policy, control, experts, branches, draws)
     final, first = policy.model, 0
     if _models(c):

@@ -42,7 +42,8 @@ def test_names_are_what_some_tasks_hold_and_others_do_not():
 
 
 def test_rooms_stand_in_for_rooms_and_ways_for_ways():
-    names, known = renaming.entities(TASKS), renaming.neighbours(TASKS)
+    names = renaming.entities(TASKS)
+    known = renaming.contexts_of(TASKS, names)
     assert renaming.stand_ins(TASKS[0], "kitchen", names, known) == [
         "attic",
         "cellar",
@@ -53,7 +54,8 @@ def test_rooms_stand_in_for_rooms_and_ways_for_ways():
 
 def test_a_name_must_have_been_seen_in_the_place_it_takes():
     some = [t for t in TASKS if not t.instruction.endswith("cellar")]
-    names, known = renaming.entities(some), renaming.neighbours(some)
+    names = renaming.entities(some)
+    known = renaming.contexts_of(some, names)
     goal = house("x", "kitchen", "pantry", "north", "kitchen")
     other = house("y", "kitchen", "pantry", "north", "pantry")
     assert "cellar" not in renaming.stand_ins(goal, "kitchen", names, known)

@@ -79,8 +79,9 @@ def with_swaps(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
 
 
 def _swap_of(before: str, after: str) -> Swap | None:
-    """Return a short swap of one line for another; None if it saves nothing.
+    """Return a swap of one line for another; None if it is longer than the line.
 
+    A swap of as many words is preferred to the line: what it leaves out stays as it is.
     What changes stands behind the word before it, wherever there is one: where only
     ambiguous words had such a neighbour, a model would have to count them.
     """
@@ -98,7 +99,7 @@ def _swap_of(before: str, after: str) -> Swap | None:
             return None
         start, end = (start - 1, end) if start else (start, end - 1)
     words = old[start : len(old) - end], new[start : len(new) - end]
-    if sum(map(len, words)) + 2 >= len(new):  # two tokens say that it is a swap
+    if sum(map(len, words)) > len(new):
         return None
     return Swap(*map(" ".join, words))
 

@@ -7,7 +7,7 @@ read it in the context.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode
@@ -41,6 +41,11 @@ def words(text: str) -> list[str]:
 def matches(text: str) -> Iterator[re.Match[str]]:
     """Yield the matches of the words of a text, in order."""
     return _WORD.finditer(text)
+
+
+def replace_words(text: str, new_word: Callable[[str], str]) -> str:
+    """Return the text with `new_word(word)` in the place of each of its words."""
+    return _WORD.sub(lambda match: new_word(match[0]), text)
 
 
 def is_number(word: str) -> bool:

@@ -46,13 +46,15 @@ def test_draws_are_the_same_example_with_other_references():
     assert len(texts) == 1
 
 
-def test_without_references_one_draw_is_enough():
+def test_without_references_and_names_one_draw_is_enough():
     fit = FitConfig(steps=10, batch_rows=1, row_tokens=100)
     examples = early.bc_examples(POLICY, [EPISODE])
-    assert early.draws(doubles.policy(), fit, examples) == 1
+    assert early.draws(doubles.policy(), fit, examples, {}) == 1
+    names = {"doors": (("hall", "attic"),)}
+    assert early.draws(doubles.policy(), fit, examples, names) > 1
     # 1,000 tokens are read: each of a few tens of tokens many times, at most MAX_DRAWS.
-    assert early.draws(POLICY, fit, examples) == early.MAX_DRAWS
-    assert early.draws(POLICY, fit, examples * 40) < early.MAX_DRAWS
+    assert early.draws(POLICY, fit, examples, {}) == early.MAX_DRAWS
+    assert early.draws(POLICY, fit, examples * 40, {}) < early.MAX_DRAWS
 
 
 def test_a_policy_may_write_references():

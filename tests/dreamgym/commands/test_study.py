@@ -348,6 +348,35 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     ).read_text()
 
 
+PLAYED = """
+preset = "tiny"
+last_stage = "transfer"
+[set]
+"env.id" = "tests.doubles:Corridor"
+[grid]
+"budget.real_steps" = [0, 2000]
+[columns]
+gain = "test/dream - test/bc"
+"""
+
+
+def test_policies_of_the_columns_play_and_a_budget_leaves_controls_out(tmp_path):
+    grid = study_file.read_study(written(tmp_path, PLAYED))
+    free, budgeted = (study.stage_names(grid, c) for c in study_file.cells(grid))
+    assert {"evaluate/bc", "evaluate/dream", "s2r", "evaluate/s2r"} <= set(budgeted)
+    assert set(free) - set(budgeted) == {
+        *("real_only", "evaluate/real_only"),
+        *("real_only_total", "evaluate/real_only_total"),
+    }
+    assert "evaluate/warmstart" not in free
+    named = written(
+        tmp_path, PLAYED.replace("[set]", 'policies = ["warmstart"]\n[set]')
+    )
+    names = study.stage_names(study_file.read_study(named), study_file.cells(grid)[0])
+    assert "evaluate/warmstart" in names
+    assert "evaluate/bc" not in names
+
+
 CONFIRMED = """
 preset = "tiny"
 last_stage = "collect"

@@ -82,7 +82,10 @@ def test_query_by_hand(tok):
         "press lamp",
         "<next>",
         "<line0>",
-        "the lamp is on",
+        "<swap>",
+        "is off",
+        "<with>",
+        "is on",
         "<reward>",
         "0.5",
         "<task>",
@@ -123,7 +126,10 @@ def test_past_actions_with_their_effects_by_hand(tok):
         "pull door",
         "<next>",
         "<line1>",
-        "the door is open",
+        "<swap>",
+        "is shut",
+        "<with>",
+        "is open",
         "<state>",
         "<line0>",
         "the lamp is on",
@@ -153,7 +159,7 @@ def test_past_actions_with_their_effects_by_hand(tok):
     every = {"history": 99, "past_states": states}
     whole = prompts.query_ids(tok, e.task, past, [], state, "do", **every)
     assert named(tok, whole).count("<past>") == 3
-    assert "the lamp is on" in named(tok, whole)[: named(tok, whole).index("<state>")]
+    assert "is on" in named(tok, whole)[: named(tok, whole).index("<state>")]
     none = {"history": 0, "past_states": ()}
     assert prompts.query_ids(tok, e.task, past, [], state, "do", **none) == core
 

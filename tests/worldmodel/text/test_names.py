@@ -1,0 +1,162 @@
+"""Names that stand for each other: by hand, and where the world depends on them."""
+
+import dataclasses
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from worldmodel.data.records import Episode, Task, Transition
+from worldmodel.text import names
+
+ROOMS = ("attic", "cellar", "hall", "kitchen", "pantry", "study")
+
+
+def corridor(rooms, instruction="find the coin", locked=None, reveals=None):
+    """Walk through rooms in a line; `locked` is a room that nobody can enter."""
+    task = Task(
+        id="-".join(rooms) + instruction,
+        instruction=instruction,
+        family="rooms",
+        initial_state=(f"you are in {rooms[0]}",),
+    )
+    doors = tuple(f"east of {a} is {b}" for a, b in itertools.pairwise(rooms))
+    steps, at = [], 0
+    for _ in rooms:
+        state = (f"you are in {rooms[at]}", *doors)
+        if at + 1 < len(rooms) and rooms[at + 1] != locked:
+            at += 1
+        after = (f"you are in {rooms[at]}", *doors)
+        steps.append(
+            Transition(
+                state=state,
+                action="go east",
+                next_state=after,
+                rewards={"env": float(at + 1 == len(rooms))},
+                reveals=reveals,
+            )
+        )
+    return Episode(
+        id=task.id, task=task, transitions=tuple(steps), source="random", success=False
+    )
+
+
+def walks(**kwargs):
+    """Every walk through three of the rooms."""
+    return [corridor(r, **kwargs) for r in itertools.permutations(ROOMS, 3)]
+
+
+def test_contexts_by_hand():
+    lines = ["hall east attic", "to the hall"]
+    assert names.word_contexts(lines, frozenset(["hall", "attic"])) == {
+        "hall": {(0, ""), (1, "east"), (0, "the"), (1, "")},
+        "attic": {(0, "east"), (1, "")},
+    }
+    # A neighbour that is a name counts as any name.
+    both = names.word_contexts(["hall attic"], frozenset(["hall", "attic"]))
+    assert both["hall"] == {(0, ""), (1, "a name")}
+
+
+def test_rooms_stand_for_each_other():
+    assert names.interchangeable_names(walks(reveals=False)) == {"rooms": (ROOMS,)}
+
+
+def test_not_where_the_result_depends_on_the_name():
+    """The control: the same words, in a world in which one room is locked."""
+    assert names.interchangeable_names(walks(reveals=False, locked="study")) == {}
+
+
+def test_not_without_evidence():
+    """What every step reveals can show nothing, nor can a few episodes."""
+    assert names.interchangeable_names(walks(reveals=True)) == {}
+    assert names.interchangeable_names(walks(reveals=False)[:6]) == {}
+
+
+def test_a_world_that_draws_lots_is_no_evidence_against_names():
+    """Steps with the same names disagree as often, so names are not the cause."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for episode in walks(reveals=False) * 3:
+        steps = tuple(
+            dataclasses.replace(t, next_state=t.state) if rng.random() < 0.3 else t
+            for t in episode.transitions
+        )
+        episodes.append(dataclasses.replace(episode, transitions=steps))
+    assert names.interchangeable_names(episodes) == {"rooms": (ROOMS,)}
+
+
+def test_numbers_and_verbs_are_no_names():
+    episodes = [
+        Episode(
+            id=f"{i}",
+            task=Task(id=f"{i}", instruction=f"reach {i}", family="numbers"),
+            transitions=(
+                Transition(
+                    state=(f"at {i}",),
+                    action=f"{verb} {i}",
+                    next_state=(f"at {i}",),
+                    reveals=False,
+                ),
+            ),
+            source="random",
+            success=False,
+        )
+        for i, verb in enumerate(["add", "take", "lose", "keep"] * 20)
+    ]
+    assert names.interchangeable_names(episodes) == {}
+
+
+@pytest.mark.parametrize("draw", [1, 2, 3])
+def test_names_are_exchanged_everywhere_and_by_a_permutation(draw):
+    episode = corridor(("attic", "hall", "study"), instruction="bring me to study")
+    thought, why = "the study is near", "attic then hall"
+    first = dataclasses.replace(
+        episode.transitions[0],
+        thought=thought,
+        reasoning=why,
+        valid_actions=("go east", "call attic"),
+    )
+    episode = dataclasses.replace(
+        episode, transitions=(first, *episode.transitions[1:])
+    )
+    (other,) = names.with_exchanged_names([episode], {"rooms": (ROOMS,)}, draw=draw)
+    renames: dict[str, str] = {}
+    for old, new in zip(_texts(episode), _texts(other), strict=True):
+        a, b = re.findall(r"\w+", old), re.findall(r"\w+", new)
+        for word, replaced in zip(a, b, strict=True):
+            assert renames.setdefault(word, replaced) == replaced
+            assert (word in ROOMS) == (replaced in ROOMS)
+            assert word in ROOMS or word == replaced
+    assert len(set(renames.values())) == len(renames)
+    assert (other.id, other.task.id) == (episode.id, episode.task.id)
+    assert [t.reward for t in other.transitions] == [
+        t.reward for t in episode.transitions
+    ]
+
+
+def _texts(episode):
+    yield episode.task.instruction
+    yield from episode.task.initial_state
+    for t in episode.transitions:
+        yield from (*t.state, t.action, *t.next_state)
+        yield from (t.thought or "", t.reasoning or "", *t.valid_actions)
+
+
+def test_draws_differ_and_repeat():
+    groups = {"rooms": (ROOMS,)}
+    episodes = walks()[:4]
+    assert names.with_exchanged_names(episodes, groups, draw=0) == episodes
+    assert names.with_exchanged_names(episodes, {}, draw=1) == episodes
+    one, again, two = (
+        names.with_exchanged_names(episodes, groups, draw=d) for d in (1, 1, 2)
+    )
+    assert one == again
+    assert one != two
+    # Each episode has a permutation of its own.
+    renamed = {e.task.instruction + str(e.task.initial_state) for e in one}
+    assert len(renamed) > 1
+    elsewhere = dataclasses.replace(
+        episodes[0], task=dataclasses.replace(episodes[0].task, family="other")
+    )
+    assert names.with_exchanged_names([elsewhere], groups, draw=1) == [elsewhere]
