@@ -1,5 +1,7 @@
 """Environments by name: a registered id, "module:Class", "gymnasium:ID", or a URL.
 
+Some ids have tasks that are environments by themselves: "miniwob:login-user".
+
 A module is imported when its environment is made: environments of an optional extra
 cost nothing where they are not used.
 """
@@ -13,9 +15,13 @@ import gymnasium
 from dreamgym.envs import gymnasium_text
 
 ENVIRONMENTS = {
+    "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
 }
+
+FAMILIES = {"miniwob": "dreamgym.envs.suites.miniwob:one_page"}
+"""Functions that return the environment of one task of an id: "ID:TASK"."""
 
 SCHEMES = ("http://", "https://", "ws://", "wss://")
 """How the name of an environment begins that is an OpenEnv server."""
@@ -23,6 +29,8 @@ SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 def parse_spec(spec: str) -> type[gymnasium.Env]:
     """Return the class of an id, "module:Class", "gymnasium:ID" or "http://HOST:PORT".
+
+    "miniwob:TASK" is the class of one task of the id "miniwob".
 
     Raises:
       ValueError: the name is neither; the message lists the registered ids.
@@ -33,13 +41,25 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
         from dreamgym.envs.remote.env import remote_class
 
         return remote_class(spec)
+    suite, _, task = spec.partition(":")
+    if task and suite in FAMILIES:
+        return _imported(spec, FAMILIES[suite])(task)
     target = ENVIRONMENTS.get(spec, spec)
-    module, _, name = target.partition(":")
-    if not name:
+    if not target.partition(":")[2]:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
             'or "module:Class" or "gymnasium:ID" or the URL of an OpenEnv server'
         )
+    return _imported(spec, target)
+
+
+def _imported(spec: str, target: str) -> Any:
+    """Return what "module:name" is.
+
+    Raises:
+      ValueError: it cannot be imported; the message names the environment.
+    """
+    module, _, name = target.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

