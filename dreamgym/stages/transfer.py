@@ -32,7 +32,7 @@ from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from dreamgym.training.selection import destroyed_families, is_better
 
-NOT_TUNED = "not fine-tuned, the budget has no real steps left for a group of rollouts"
+NOT_TUNED = "not fine-tuned, the budget has no real steps left for"
 
 
 def body(run: Run, name: str, start: str) -> dict[str, Any]:
@@ -49,8 +49,11 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which takes all but the last evaluation.
         budget = run.real_steps.limit - environments.dev_game_steps(run, 2)
-        if budget < loop.group_size * step_limit(run):
-            return _not_tuned(run, name, start, policy)
+        least, unit = 1, "an episode"
+        if not _iterates(run):
+            least, unit = loop.group_size, "a group of rollouts"
+        if budget < least * step_limit(run):
+            return _not_tuned(run, name, start, policy, unit)
         if environments.plays_dev_games(run, _player(run, start)):
             environments.play_dev_games(run, _player(run, start), policy)
     if _iterates(run):
@@ -97,10 +100,12 @@ def _reinforce(
     return tuned, {"updates": progress.update}
 
 
-def _not_tuned(run: Run, name: str, start: str, policy: Policy) -> dict[str, Any]:
-    """Leave the policy as its start, and say why."""
+def _not_tuned(
+    run: Run, name: str, start: str, policy: Policy, unit: str
+) -> dict[str, Any]:
+    """Leave the policy as its start, and say that the budget pays for no `unit`."""
     save_policy(run, name, policy)
-    note = f"{NOT_TUNED}, so it is {start}"
+    note = f"{NOT_TUNED} {unit}, so it is {start}"
     print(f"{name}: {note}", file=sys.stderr)
     return {"updates": 0, "kept": start, "note": note}
 

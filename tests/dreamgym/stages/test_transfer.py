@@ -90,26 +90,44 @@ def test_without_dev_games_what_was_trained_is_kept(tmp_path):
         assert transfer._better_policy(run, "s2r", "warmstart", first, tuned) == {}
 
 
-def test_a_budget_that_pays_for_no_group_leaves_the_policy_as_it_is(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("method", "deterministic", "limit", "missing"),
+    [  # an episode has 10 steps, a group 4 of them; no dev games are paid for
+        ("updates", True, 39, "a group of rollouts"),
+        ("updates", True, 40, None),
+        ("expert_iteration", True, 9, "an episode"),
+        ("expert_iteration", True, 10, None),
+        ("expert_iteration", False, 39, "a group of rollouts"),  # updates in its place
+    ],
+)
+def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
+    tmp_path, monkeypatch, capsys, method, deterministic, limit, missing
+):
     settings = {
         "env.id": "tests.doubles:Corridor",
         "env.max_episode_steps": 10,
         "budget.real_steps": 500,
         "transfer.group_size": 4,
+        "transfer.method": method,
     }
-    policy = doubles.policy(seed=1)
+    before, after = (doubles.policy(seed=seed) for seed in (1, 2))
+    monkeypatch.setattr(transfer, "iterate", lambda *_, **__: (after, {}))
+    monkeypatch.setattr(transfer, "_reinforce", lambda *_: (after, {}))
     with Run(tmp_path, preset("tiny", settings)) as run:
-        run.mark("collect", {"real_transitions": 400})
+        run.mark("collect", {"real_transitions": 400, "deterministic": deterministic})
         run.mark("train", {"kept": "dream"})
-        save_policy(run, "dream", policy)
-        # Two evaluations of no dev games: 39 steps pay for less than 4 x 10.
+        run.mark("expert_iteration", {"rounds": 0})
+        save_policy(run, "dream", before)
         body = lambda: transfer.body(run, "s2r", "dream")  # noqa: E731
-        numbers = run.stage("s2r", body, limit=39)["numbers"]
+        numbers = run.stage("s2r", body, limit=limit)["numbers"]
+    if missing is None:
+        assert "kept" not in numbers
+        return
     assert numbers["kept"] == "dream"
-    assert "no real steps left for a group of rollouts" in numbers["note"]
+    assert f"no real steps left for {missing}" in numbers["note"]
     assert "not fine-tuned" in capsys.readouterr().err
     model, _ = load_model(run.path("policies/s2r"))
-    assert helpers.distance(model.params, policy.model.params) == 0.0
+    assert helpers.distance(model.params, before.model.params) == 0.0
 
 
 @pytest.mark.parametrize(
