@@ -1,0 +1,55 @@
+"""A refit reads the policy's own episodes for a share of its examples, at least."""
+
+import pytest
+
+from dreamgym.build.experience import fit_data
+from dreamgym.build.refit import POLICY_SHARE, _examples
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
+from tests import doubles
+from worldmodel.data.records import write_episodes
+
+COLLECTED = [doubles.expert(t) for t in doubles.tasks("train")[:12]]
+PLAYED = [doubles.episode(t, ["fly"]) for t in doubles.tasks("train")[12:]]
+
+
+@pytest.fixture
+def run(tmp_path):
+    settings = {"env.id": "tests.doubles:Corridor"}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        write_episodes(run.path("episodes.jsonl"), COLLECTED)
+        dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
+        write_episodes(run.path("dev.jsonl"), dev)
+        run.mark("collect", {})
+        yield run
+
+
+def examples_of(run, played):
+    """Return the examples of a refit: what was collected first, then the policy's."""
+    path = run.path("remedy/episodes.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    write_episodes(path, played)
+    tok = doubles.tokenizer()
+    collected = fit_data(run, tok, COLLECTED).examples
+    examples, _ = _examples(run, tok, "remedy", None)
+    return examples[: len(collected)], examples[len(collected) :]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_episodes_of_the_policy_are_repeated_up_to_their_share(run, count):
+    collected, own = examples_of(run, PLAYED[:count])
+    assert len(own) > count  # of one transition each
+    share = len(own) / (len(own) + len(collected))
+    assert POLICY_SHARE <= share
+    # One repeat less would be too few.
+    once = len(own) - count
+    assert once / (once + len(collected)) < POLICY_SHARE
+
+
+def test_many_episodes_of_the_policy_are_read_once(run):
+    collected, own = examples_of(run, PLAYED)
+    assert len(own) == len(PLAYED) > POLICY_SHARE * (len(own) + len(collected))
+
+
+def test_without_episodes_of_the_policy_nothing_is_repeated(run):
+    assert examples_of(run, [])[1] == []
