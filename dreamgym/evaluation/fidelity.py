@@ -1,14 +1,17 @@
 """The scorecard by family and actor, with replays in the real environment."""
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from dreamgym.envs import base
 from dreamgym.envs.failures import EnvironmentDown
 from worldmodel import fidelity
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, lines
 from worldmodel.experience.base import ExperienceModel, Query
@@ -100,9 +103,10 @@ class Replays:
         """Replay the past of a query; return the outcome of its action.
 
         None if the environment arrives at another state (its transitions are random) or
-        does not know the task, and if fewer steps are left than this takes. Each query
-        is replayed once and cached, because the scorecard of a family repeats queries
-        of the whole one.
+        does not know the task, and if fewer steps are left than this takes. Where
+        transitions are random, the past is played with the task's own seed, and the
+        action with another one. Each query is replayed once and cached, because the
+        scorecard of a family repeats queries of the whole one.
         """
         key = (query.task.id, *query[1:4])
         if key not in self._results:
@@ -137,6 +141,8 @@ class Replays:
             state = lines(text)
         if state != query.state:
             return None
+        if self.stochastic:
+            seed_anew(self._env, content_seed(query.task.id, *query[1:4]))
         text, reward, _, _, info = self._step(query.action)
         return ReplayResult(lines(text), float(reward) > 0 or bool(info.get("success")))
 
@@ -144,7 +150,8 @@ class Replays:
         """Return how often a replay reaches the recorded next state.
 
         It is the ceiling for an experience model, below 1 if transitions are random.
-        Episodes with an unknown task or another initial state are left out.
+        Episodes with an unknown task or another initial state are left out, and so is
+        what follows a step that led elsewhere.
         """
         rate = Rate()
         for e in episodes:
@@ -155,10 +162,29 @@ class Replays:
     def _compare(self, episode: Episode, rate: Rate) -> None:
         """Play an episode again; add to the rate which next states are the same."""
         _, state = base.begin(self._env, episode.task)
-        if state != episode.transitions[0].state:
-            return
+        if self.stochastic:
+            seed_anew(self._env, content_seed(episode.id))
         for t in episode.transitions:
+            if state != t.state:
+                return
             text, _, terminated, truncated, _ = self._step(t.action)
-            rate.add(lines(text) == t.next_state)
+            state = lines(text)
+            rate.add(state == t.next_state)
             if terminated or truncated:
                 return
+
+
+def seed_anew(env: gymnasium.Env, seed: int) -> None:
+    """Seed every random generator that an environment holds, in the present state.
+
+    After a reset with a task's seed it would draw again what it drew before, so that a
+    second play could not tell what is random.
+    """
+    env = env.unwrapped
+    for name, value in list(vars(env).items()):
+        if isinstance(value, gymnasium.Env):
+            seed_anew(value, seed)
+        elif isinstance(value, np.random.Generator):
+            setattr(env, name, np.random.default_rng(seed))
+        elif isinstance(value, random.Random | np.random.RandomState):
+            value.seed(seed)

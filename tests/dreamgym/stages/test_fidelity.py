@@ -2,13 +2,17 @@
 
 import dataclasses
 import json
+import random
 
+import gymnasium
+import numpy as np
 import pytest
 
 from dreamgym import cli
 from dreamgym.commands import scorecard as scorecard_command
 from dreamgym.config.presets import preset
 from dreamgym.envs import base
+from dreamgym.envs.base import TextEnv
 from dreamgym.evaluation import fidelity
 from dreamgym.run.directory import Run
 from dreamgym.stages import collect
@@ -94,11 +98,80 @@ def test_the_environment_played_again_is_the_ceiling():
     assert moody.stochastic
     assert not replays.stochastic
     result = moody.exact(episodes)
-    assert (result["mean"], result["count"]) == (0.5, 4)
+    # The first step of the first episode leads elsewhere: no other step is asked of.
+    assert (result["mean"], result["count"]) == (0.5, 2)
     task = dataclasses.replace(episodes[0].task, options={"no": "such"})
     foreign = dataclasses.replace(episodes[0], task=task)
     result = replays.exact([foreign, episodes[1]])
     assert (result["mean"], result["count"], replays.failed) == (1.0, 1, 1)
+
+
+class Dice(TextEnv):
+    """`roll` draws from the generator that `reset` seeds, `count` does not."""
+
+    deterministic = False
+
+    def reset(self, *, seed=None, options=None):
+        del options
+        super().reset(seed=seed)
+        self.rolled, self.random = [], random.Random(seed)
+        self.legacy = np.random.RandomState(seed)
+        self.inner = InnerDie()
+        self.inner.reset(seed=seed)
+        return self.text(), {"instruction": "roll"}
+
+    def text(self):
+        return f"rolled {' '.join(map(str, self.rolled))} in {len(self.rolled)} rolls"
+
+    def draw(self, kind):
+        if kind == "random":
+            return self.random.randrange(1000)
+        if kind == "legacy":
+            return int(self.legacy.randint(1000))
+        if kind == "inner":
+            return int(self.inner.np_random.integers(1000))
+        return int(self.np_random.integers(1000))
+
+    def step(self, action):
+        verb, _, kind = action.partition(" ")
+        self.rolled.append(self.draw(kind) if verb == "roll" else len(self.rolled))
+        return self.text(), 0.0, False, False, {}
+
+
+class InnerDie(gymnasium.Env):
+    """An environment within the other one."""
+
+
+@pytest.mark.parametrize("kind", ["own", "random", "legacy", "inner"])
+def test_what_is_drawn_is_drawn_anew_where_a_query_is_played_again(kind):
+    """A reset seeds the generators: without other seeds it would draw the same."""
+    task = base.tasks_of(Dice(), "dice", "dev", 1)[0]
+    way = ["roll own", f"roll {kind}", "count"]
+    env = Dice()
+    task, state = base.begin(env, task)
+    transitions = []
+    for action in way:
+        text, *_ = env.step(action)
+        transitions.append(
+            Transition(state=state, action=action, next_state=lines(text))
+        )
+        state = lines(text)
+    replays = fidelity.Replays(Dice())
+    queries = [
+        Query(task, tuple(way[:i]), t.state, t.action)
+        for i, t in enumerate(transitions)
+    ]
+    again = [replays(query).next_state for query in queries]  # each arrives
+    same = [a == t.next_state for a, t in zip(again, transitions, strict=True)]
+    assert same == [False, False, True]
+    episode = Episode(
+        id="e",
+        task=task,
+        transitions=tuple(transitions),
+        source="random",
+        success=False,
+    )
+    assert fidelity.Replays(Dice()).exact([episode])["mean"] == 0.0
 
 
 def test_tasks_that_are_seeds_are_played_again_by_their_seed():
