@@ -8,8 +8,9 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import environments
 from dreamgym.build.experience import fidelity_file, remedy_folder
 from dreamgym.evaluation import evaluate, report
+from dreamgym.evaluation.causes import Evidence
 from dreamgym.evaluation.tool_report import tool_report
-from dreamgym.evaluation.verdict import Evidence, verdict
+from dreamgym.evaluation.verdict import verdict
 from dreamgym.run.directory import SCHEMA, Run, RunError, versions
 from dreamgym.stages.table import STAGES
 from dreamgym.training.limits import episode_cost

@@ -12,6 +12,8 @@ Rate = dict[str, Any]
 """{mean, count, effective}, see worldmodel/data/rates.py."""
 REQUIRED = 0.9
 """What a leading number should reach, by the lower end of its interval."""
+FEW_IDENTIFIERS = 20
+"""Identifiers that no training episode held below which copying decides little."""
 
 
 class Part(NamedTuple):
@@ -87,7 +89,8 @@ def _part(label: str, rate: Rate | None) -> Part:
 def leading(scorecard: dict[str, Any]) -> list[Leading]:
     """Return the numbers that decide whether a dream can be used.
 
-    The one about the instruction is left out where no reveal follows from it.
+    The one about the instruction is left out where no reveal follows from it, the one
+    about identifiers where next states hold hardly any.
     """
     outcomes = scorecard.get("open_loop", {}).get("outcomes", {})
     numbers = [
@@ -114,10 +117,22 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
             (_part("agreement on success", outcomes.get("agree")),),
         ),
     ]
+    copied = scorecard.get("copying", {}).get("state_unseen")
+    if copied is not None and copied["count"] >= FEW_IDENTIFIERS:
+        numbers.insert(
+            1,
+            Leading(
+                "Identifiers copied",
+                "Share of the identifiers and numbers that no training episode held, "
+                "and that stand in task, history, state or action, that the next state "
+                "reproduces exactly. They cannot be remembered, only copied.",
+                (_part("identifiers copied", copied),),
+            ),
+        )
     follows = scorecard.get("instruction", {}).get("agree")
     if follows is not None and follows["count"]:
         numbers.insert(
-            2,
+            -1,
             Leading(
                 "Reveals as the instruction says",
                 "Balanced accuracy, 50 % for a dream that ignores the instruction: "

@@ -62,6 +62,18 @@ def test_a_dream_that_ignores_the_instruction_is_not_to_be_trusted():
     )
 
 
+def test_identifiers_decide_where_there_are_enough_to_copy():
+    sure = rate(0.98, 100)
+    result = scorecard(*[sure] * 4)
+    result["copying"] = {"state_unseen": rate(0.0, 19)}
+    assert levels(result) == ["good"] * 4
+    result["copying"] = {"state_unseen": rate(0.77, 60)}
+    assert levels(result) == ["good", "bad", "good", "good", "good"]
+    assert verdict(result) == (
+        "Do not trust this dream yet: identifiers copied (77 %) is below 90 %."
+    )
+
+
 def test_a_scorecard_without_whole_episodes_has_no_agreement():
     result = scorecard(*[rate(0.98, 100)] * 4)
     del result["open_loop"]

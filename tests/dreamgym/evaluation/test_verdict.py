@@ -2,10 +2,9 @@
 
 import pytest
 
-from dreamgym.evaluation import verdict as module
+from dreamgym.evaluation import causes as module
+from dreamgym.evaluation.causes import Evidence, causes
 from dreamgym.evaluation.verdict import (
-    Evidence,
-    causes,
     diagnosis,
     outcome_sentences,
     training_sentences,
@@ -60,6 +59,20 @@ def test_chance_is_compared_with_each_policy():
     ]
     assert len(outcome_sentences(evidence(random=0.1, bc=0.4))) == 1
     assert len(outcome_sentences(evidence(bc=0.4))) == 1  # no floor was played
+    assert outcome_sentences(evidence(random=0.4, bc=0.4, dream=0.2)) == [
+        "The best policy is bc: it wins 40 % of games.",
+        "A random choice among valid actions wins 40 %, as many as the best policy: "
+        "nothing better was learnt.",
+    ]
+    assert len(outcome_sentences(evidence(random=0.0, bc=0.0))) == 1
+
+
+def test_success_that_random_play_has_as_often_as_the_expert_is_questioned():
+    sentence = outcome_sentences(evidence(random=1.0, expert=1.0, bc=0.5))[-1]
+    assert "success does not tell good play from bad" in sentence
+    for chance, expert in ((0.9, 1.0), (0.6, 0.5)):
+        *_, last = outcome_sentences(evidence(random=chance, expert=expert, bc=0.5))
+        assert "good play" not in last
 
 
 def test_an_expert_that_loses_is_said():
@@ -150,6 +163,12 @@ def scored(part, name, mean, count):
             "5 % of 200 predictable next states right",
             "pretrain.fit.steps",
         ),
+        (
+            scored("copying", "state_unseen", 0.77, 30),
+            "garbled identifiers",
+            "77 % of 30 identifiers",
+            "pretrain.reference_draws",
+        ),
         (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
         (
             evidence(
@@ -210,6 +229,7 @@ def test_each_cause_is_named_with_its_numbers_and_a_setting(
 
 def test_a_sound_run_has_no_cause():
     assert causes(evidence(bc=0.4, warmstart=0.5, dream=0.6)) == []
+    assert causes(scored("copying", "state_unseen", 0.0, 19)) == []  # too few
     better = evidence(bc=0.4, dream=0.6, paired=gain(0.1, 0.2, 0.3))
     assert len(verdict(better)) == 2
     assert "Nothing that was measured" in diagnosis(better)
@@ -229,6 +249,38 @@ def test_a_disappointing_run_ends_with_its_first_cause_and_where_to_read_more():
     assert [line[:2] for line in text.splitlines()[-3:]] == ["1.", "2.", "3."]
 
 
+def test_advice_names_only_what_has_an_effect():
+    """A budget decides how much is collected, and no expert has no weight."""
+    stages = STAGES | {
+        "bc": {"imitated_episodes": 7},
+        "collect": {"successes": 3, "episodes": 300},
+        "dream_check": {"disagrees": True, "sentence": "the dream is wrong"},
+    }
+    low = SOUND | {"exact": {"predictable": {"mean": 0.1, "count": 50}}}
+    some = evidence(bc=0.4, stages=stages, fidelity=low)
+    plain = " ".join(cause.advice for cause in causes(some))
+    assert "collect.episodes" in plain
+    assert "collect.expert_weight" in plain
+    assert "--budget" not in plain
+    none = {"evaluate/expert": {"status": "skipped: the environment has no expert"}}
+    some = some._replace(
+        results=some.results | {"budget": {"real_steps": 3000, "spent": 2000}},
+        stages=stages | none,
+    )
+    advice = [cause.advice for cause in causes(some)]
+    assert len(advice) == 4
+    assert not any("_weight" in text or "collect.episodes" in text for text in advice)
+    assert all("--budget" in text for text in advice[:3])
+    assert all("expert()" in text for text in advice[:2])
+
+
+def test_the_first_advice_for_the_trial_preset_is_to_take_another():
+    some = evidence(bc=0.4)
+    text = diagnosis(some._replace(results=some.results | {"preset": "tiny"}))
+    assert "run without `--preset tiny`" in text
+    assert "--preset" not in diagnosis(some)
+
+
 def test_a_refit_that_mended_the_dream_is_said():
     before = "only 8 % of 40 ends are found; the dream is wrong: episodes are won"
     for helped in (True, False):
@@ -246,4 +298,4 @@ def test_every_cause_is_checked_by_hand_here():
         for n, f in vars(module).items()
         if getattr(f, "__annotations__", {}).get("return") == (module.Cause | None)
     ]
-    assert len(checks) == 11
+    assert len(checks) == 12
