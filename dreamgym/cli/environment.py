@@ -1,7 +1,9 @@
 """The command `check` for environments."""
 
 import argparse
+import contextlib
 import json
+import sys
 from typing import Any
 
 from dreamgym.cli.options import ENV_HELP
@@ -57,7 +59,11 @@ def _check(args: argparse.Namespace) -> int:
         raise ValueError("--tasks must be >= 1 and --max-episode-steps >= 0")
     env = registry.make(args.env)
     try:
-        with progress_bar(0, f"check {args.env}"):
+        # What the environment itself prints must not stand in the report.
+        with (
+            progress_bar(0, f"check {args.env}"),
+            contextlib.redirect_stdout(sys.stderr),
+        ):
             report = contract.check(
                 env,
                 name=args.env,

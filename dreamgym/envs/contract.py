@@ -29,11 +29,15 @@ from dreamgym.envs.contract_tasks import (
     sound_tasks,
 )
 from dreamgym.envs.contract_texts import check_options, check_speed, check_texts
+from dreamgym.envs.contract_wins import check_wins
 from worldmodel.data.records import Task
 
 NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
 STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
 """What a step after the end may raise; another error is a mistake in the code."""
+
+REPLAYS = "two plays of the same actions differ"
+"""The fault of an environment that draws lots and does not say so."""
 
 POOL = 100
 """Train tasks among which those that are played lie at equal distances."""
@@ -79,7 +83,12 @@ def check(
         checks.add("splits apart")
     elif listed and inspector.deterministic:
         check_twins(player, {s: base.tasks_of(env, name, s, COMPARED) for s in SPLITS})
-    if make is not None and inspector.sample is not None:
+    # Where replays differ, copies differ as well.
+    if (
+        make is not None
+        and inspector.sample is not None
+        and REPLAYS not in (findings.faults)
+    ):
         check_copies(player, make, inspector.sample)
         checks.add("copies")
     check_gymnasium(env, findings)
@@ -97,9 +106,11 @@ class _Inspector:
         self.max_steps = max_steps or declared or 0
         self.deterministic = base.is_deterministic(player.env)
         self.sample: Trace | None = None  # an episode that copies are compared on
-        self.expert_trace: Trace | None = None
+        self.last_plan: Trace | None = None
+        self.expert_traces: list[Trace] = []  # those that reached their end
         self.nonsense_ends: list[tuple[Trace, list[str]]] = []
-        self.expert_wins: list[bool] = []
+        self.unplanned: list[Task] = []  # tasks for which the expert has no plan
+        self.random: list[Trace] = []
 
     def inspect(self, task: Task) -> None:
         """Play one task in every way."""
@@ -123,7 +134,9 @@ class _Inspector:
         if nonsense.last.terminated or nonsense.last.truncated:
             self._check_step_after_end(nonsense)
         random = self._play_random(task)
-        self._check_cumulative(task, random if plan is None else self.expert_trace)
+        if random is not None:
+            self.random.append(random)
+        self._check_cumulative(task, random if plan is None else self.last_plan)
         self._offer_sample(random)
 
     def _offer_sample(self, trace: Trace | None) -> None:
@@ -203,10 +216,13 @@ class _Inspector:
                 "the environment draws lots",
             )
             return None
+        if not plans[0]:
+            self.unplanned.append(task)
+            return []
         trace = self._play_twice(task, plans[0], "the expert's plan")
         if trace is not None:
             self._check_plan(trace, plans[0])
-            self.expert_trace = trace
+            self.last_plan = trace
             self._offer_sample(trace)
         return plans[0]
 
@@ -214,7 +230,7 @@ class _Inspector:
         where = f"task {trace.task.id!r}: {len(plan)} actions"
         if trace.last.truncated and trace.length <= len(plan):
             return  # the environment's own limit: said of all plans together
-        self.expert_wins.append(trace.won)
+        self.expert_traces.append(trace)
         if trace.won or not self.deterministic:
             return
         total = sum(step.reward for step in trace.steps)
@@ -254,7 +270,7 @@ class _Inspector:
             texts = f"{a[2:]} and then {b[2:]} ({names})"
         moment = f"step {number}, action {a.action!r:.60}" if number else "reset"
         self.findings.fault(
-            "two plays of the same actions differ",
+            REPLAYS,
             f"task {first.task.id!r}, {what}, {moment}: {texts}",
             "if the environment draws lots, declare `deterministic = False` in the "
             "class; else draw from a generator that is seeded by the task at reset",
@@ -315,12 +331,7 @@ class _Inspector:
 
     def conclude(self, tasks: Sequence[Task]) -> None:
         """Add what only several tasks together show."""
-        if self.expert_wins and not any(self.expert_wins):
-            self.findings.warn(
-                "no plan of the expert won",
-                f"{len(self.expert_wins)} tasks",
-                "imitation needs won episodes: make more tasks winnable",
-            )
+        check_wins(self.findings, self.random, self.expert_traces, self.unplanned)
         self._check_lengths(tasks)
         if not any(self._is_limit(*end) for end in self.nonsense_ends):
             for trace, _ in self.nonsense_ends:
@@ -328,7 +339,7 @@ class _Inspector:
 
     def _check_lengths(self, tasks: Sequence[Task]) -> None:
         """Warn of plans that no episode of a run could follow to their end."""
-        if not self.expert_wins or not self.max_steps:
+        if not self.expert_traces or not self.max_steps:
             return
         lengths = limits.plan_lengths(self.env, tasks[: limits.PLANS])
         self.player.resets += len(lengths)

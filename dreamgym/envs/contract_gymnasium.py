@@ -52,8 +52,9 @@ _ONE_STEP = "truncates after 1 step"
 def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
     """Add what Gymnasium's check finds, without its check of rendering.
 
-    Advice on spaces that are not text is left out, and so is what an environment says
-    of itself: that it draws lots, or that its episodes have one step.
+    Advice on spaces that are not text is left out, what the other checks have found,
+    and what an environment says of itself: that it draws lots, or that its episodes
+    have one step.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,6 +62,8 @@ def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
     if not isinstance(result, EnvironmentFailure):
         return
     message = str(result.error)
+    if _is_known(message, result.reason, findings):
+        return
     if not isinstance(result.error, AssertionError | gymnasium.error.Error):
         findings.fault(
             f"reset() without seed and options, then a step, raised {result.reason} "
@@ -85,17 +88,33 @@ def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
     findings.fault(f"Gymnasium's check: {message}", "Gymnasium's own check", cure)
 
 
+_CONSEQUENCES = (
+    ("within the observation space", ("must return text", "returned a text")),
+    (_ONE_STEP, ("truncated must be a bool",)),
+    ("to unpack", ("must return (obs",)),
+    *((part, ("two plays of the same",)) for part in _DRAWS[:2]),
+)
+"""Parts of Gymnasium's messages, and the faults that they are consequences of."""
+
+
+def _is_known(message: str, reason: str, findings: Findings) -> bool:
+    """Whether a fault says already what Gymnasium's check stopped at."""
+    faults = list(findings.faults)
+    if any(f"raised {reason}" in what for what in faults):
+        return True
+    causes = [c for part, some in _CONSEQUENCES if part in message for c in some]
+    return any(cause in what for cause in causes for what in faults)
+
+
 def _check_one_step(env: gymnasium.Env, findings: Findings) -> None:
     """Gymnasium asks `truncated is False`, which a numpy boolean never is."""
     env.reset(seed=123)
     truncated = env.step(env.action_space.sample())[3]
-    if not isinstance(truncated, bool):
-        findings.fault(
-            f"truncated must be a bool, got {type(truncated).__name__}",
-            "Gymnasium's own check",
-            "return bool(truncated): a numpy boolean is not Python's False",
-        )
-    elif truncated and limits.declared_step_limit(env) != 1:
+    if (
+        isinstance(truncated, bool)
+        and truncated
+        and limits.declared_step_limit(env) != 1
+    ):
         findings.fault(
             "an episode is truncated after its first step",
             "Gymnasium's own check",

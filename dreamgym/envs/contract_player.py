@@ -23,6 +23,13 @@ from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.spaces import MAX_CHARACTERS
 from worldmodel.data.records import Task
 
+_CURES = {
+    "step": "mend the line; report an action that cannot be taken in the next state",
+    "expert": "mend the line; return [] for a task that it has no plan for",
+    "reset": "mend the line; options['task'] is a dreamgym.Task",
+}
+"""What to do where a call raises."""
+
 
 class Played(NamedTuple):
     """One step: the action and its result. Step 0 is the reset, without an action."""
@@ -89,15 +96,17 @@ class Player:
             self.seconds += time.monotonic() - start
         if not isinstance(result, EnvironmentFailure):
             return result
-        self.findings.fault(
-            f"{name} raised {result.reason} ({result.place})",
-            where,
-            f"a run waits {deadline:g} s for it: answer sooner, or declare "
-            f"`{name}_seconds` in the class (0: no deadline)"
-            if isinstance(result.error, EnvironmentTimeout)
-            else "mend the line; report an action that cannot be taken in the next "
-            "state",
-        )
+        if isinstance(result.error, EnvironmentTimeout):
+            cure = (
+                f"a run waits {deadline:g} s for it: answer sooner, or declare "
+                f"`{name}_seconds` in the class (0: no deadline)"
+            )
+        elif name == "reset" and "unexpected keyword argument" in result.reason:
+            cure = "write def reset(self, *, seed=None, options=None)"
+        else:
+            cure = _CURES.get(name, "mend the line")
+        what = f"{name} raised {result.reason} ({result.place})"
+        self.findings.fault(what, where, cure)
         return None
 
     def reset(self, task: Task) -> tuple[str, dict[str, Any]] | None:

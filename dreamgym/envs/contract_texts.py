@@ -38,9 +38,10 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
     """Warn of a task without an instruction, and of long texts."""
     where, warn = f"task {task.id!r}", findings.warn
     instruction = task.instruction or str(info.get("instruction", ""))
-    if not (instruction or info.get("tools")):
+    if not instruction:
+        beside = " beside its tools" if info.get("tools") else ""
         warn(
-            "a task has no instruction",
+            f"a task has no instruction{beside}",
             where,
             "give Task.instruction, or info['instruction'] at reset: the policy "
             "reads it before every action",

@@ -12,15 +12,18 @@ import gymnasium
 import numpy as np
 import pytest
 
+from dreamgym import cli
 from dreamgym.envs import base, contract, contract_texts, registry
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.dream import DreamEnv
+from dreamgym.envs.tools import ToolEnv, tool
 from tests import doubles
 from worldmodel.data.records import Task
 
 ALWAYS = {"reset", "step", "deterministic", "truncated", "step after end raises"}
 HINTS = (
     "there is no valid_actions()",
+    "no plan of an expert was played to its end, and no random play won",
     "a task has no instruction",
     "tasks of dev look like tasks of train under other ids",
     "tasks of test look like tasks of train under other ids",
@@ -70,7 +73,7 @@ def test_environment_keeps_the_contract(name):
     report = contract.check(made(name), limit=30)
     assert report.faults == ()
     assert set(report.checks) == ALWAYS | HAS[name]
-    hints = {"bare": HINTS, "dream": HINTS[:1]}.get(name, ())
+    hints = {"bare": HINTS, "dream": HINTS[:2]}.get(name, ())
     assert {w.what for w in report.warnings} == set(hints)
 
 
@@ -442,6 +445,81 @@ def test_a_difference_names_the_step_the_two_texts_and_the_cure():
     assert "`deterministic = False`" in fault.cure
 
 
+class NumpyEnds(doubles.Corridor):
+    """Both flags are numpy booleans."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, np.bool_(terminated), np.bool_(truncated), info
+
+
+class TooLong(doubles.Corridor):
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return obs + "x" * base.MAX_CHARACTERS, info
+
+
+class Letters(doubles.Corridor):
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return obs.encode(), info
+
+
+class NoOptions(doubles.Corridor):
+    def reset(self, seed=None):
+        return super().reset(seed=seed)
+
+
+class Unmade(doubles.Corridor):
+    def tasks(self, split):
+        return [Task(id=split, split=split)]
+
+
+@pytest.mark.parametrize(
+    ("env", "whats", "cure"),
+    [
+        (NumpyEnds, ["terminated must", "truncated must"], "return bool(terminated)"),
+        (TooLong, ["reset returned a text that is too long"], "return at most"),
+        (Letters, ["reset must return text, got bytes"], "return one str"),
+        (OldApi, ["step must return (obs, reward"], "it returned"),
+        (NoOptions, ["reset raised", "Gymnasium's check: "], "options=None"),
+        (Unmade, ["tasks raised TypeError"], "mend the line"),
+        (
+            Forgetful,
+            ["two plays of the same actions differ"],
+            "`deterministic = False`",
+        ),
+        (doubles.Corridor, [], ""),
+    ],
+    ids=lambda x: x.__name__ if isinstance(x, type) else "",
+)
+def test_what_follows_from_a_fault_is_not_told_as_another_one(env, whats, cure):
+    faults = contract.check(env(), limit=30, make=env).faults
+    assert len(faults) == len(whats), faults
+    for fault, what in zip(faults, whats, strict=True):
+        assert fault.what.startswith(what)
+    assert not faults or cure in faults[0].cure
+
+
+def test_what_an_environment_prints_does_not_stand_in_the_report(
+    tmp_path, monkeypatch, capsys
+):
+    source = """
+from tests import doubles
+
+class Loud(doubles.Corridor):
+    def step(self, action):
+        print("step", action)
+        return super().step(action)
+"""
+    (tmp_path / "loud.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["check", "--env", "loud:Loud", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["faults"] == []
+    assert "step go" in err
+
+
 def test_all_faults_are_named_at_once():
     class Many(Spelled, Numbers, NoDev):
         def expert(self):
@@ -596,6 +674,59 @@ class Slow(doubles.Corridor):
         return super().step(action)
 
 
+class NoWins(doubles.Corridor):
+    """Nobody wins it by chance, and there is no expert."""
+
+    expert = None
+
+    def valid_actions(self):
+        return ["dance"]
+
+
+class SomePlans(doubles.Corridor):
+    """Its expert has no plan for some tasks, and says so."""
+
+    def expert(self):
+        plan = super().expert()
+        return plan if len(plan) % 2 else []
+
+
+class Graded(doubles.Corridor):
+    """A grader with partial credit, which says nothing of success."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        if action == "dance":
+            self.open, reward, terminated = False, 0.2, True
+        return obs, reward, terminated, truncated and not terminated, {}
+
+    def valid_actions(self):
+        return ["dance"]
+
+
+class Toolbox(ToolEnv):
+    """Says with which tools, and not what for."""
+
+    def tasks(self, split):
+        first = 10 * base.SPLITS.index(split)
+        return [
+            Task(id=f"t{n}", instruction="", split=split)
+            for n in range(first, first + 5)
+        ]
+
+    def start(self, task):
+        return f"box {task.id}"
+
+    @tool
+    def open(self) -> str:
+        """Open the box."""
+        self.finish(True)
+        return "open"
+
+    def expert(self):
+        return [self.call("open")]
+
+
 class Crowded(doubles.Corridor):
     def valid_actions(self):
         return [f"go {i}" for i in range(501)]
@@ -610,13 +741,24 @@ class Crowded(doubles.Corridor):
         (Wordy, "a long state makes every step slow"),
         (Limited, "the expert's plan is longer than max_episode_steps = 1"),
         (Crowded, r"valid_actions\(\) returns 501 actions"),
+        (NoWins, "no plan of an expert was played to its end, and no random play won"),
+        (SomePlans, "the expert has no plan for some tasks"),
+        (Graded, "ends with different rewards all count as won"),
+        (Toolbox, "a task has no instruction beside its tools"),
         (doubles.Bare, r"there is no valid_actions\(\)"),
     ],
 )
 def test_the_checker_warns(env, what):
-    report = contract.check(env(), limit=30)
+    report = contract.check(env(), limit=30, make=env)
     assert report.faults == (), report.text("env")
     assert [w for w in report.warnings if re.search(what, w.what)], report.text("env")
+
+
+def test_an_expert_that_plans_for_some_tasks_is_no_fault():
+    report = contract.check(SomePlans(), limit=30, tasks=6)
+    (warning,) = report.warnings
+    assert "has no plan for some tasks" in warning.what
+    assert "expert" in report.checks
 
 
 def test_slow_steps_are_warned_of(monkeypatch):

@@ -1,0 +1,58 @@
+"""The part of the contract checker that asks what is won, and by whom."""
+
+from collections.abc import Sequence
+
+from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract_player import Trace
+from worldmodel.data.records import Task
+
+
+def check_wins(
+    findings: Findings,
+    random: Sequence[Trace],
+    planned: Sequence[Trace],
+    unplanned: Sequence[Task],
+) -> None:
+    """Warn where there may be nothing to imitate, or where success says little.
+
+    Args:
+      random: episodes of random play.
+      planned: episodes of the expert's plans that reached their end.
+      unplanned: tasks for which the expert gave no plan.
+    """
+    if planned and not any(trace.won for trace in planned):
+        findings.warn(
+            "no plan of the expert won",
+            f"{len(planned)} tasks",
+            "imitation needs won episodes: make more tasks winnable",
+        )
+    if unplanned:
+        findings.warn(
+            "the expert has no plan for some tasks",
+            f"task {unplanned[0].id!r}, {len(unplanned)} of the tasks played",
+            "leave it where it cannot plan: other tasks, and random play that won, "
+            "are imitated",
+        )
+    if not planned and random and not any(trace.won for trace in random):
+        findings.warn(
+            "no plan of an expert was played to its end, and no random play won",
+            f"{len(random)} tasks",
+            "give expert(), for some tasks at least: imitation needs won episodes, and "
+            "they may not come by chance",
+        )
+    _check_partial_credit(findings, [*random, *planned])
+
+
+def _check_partial_credit(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn of ends that pay differently and all count as won."""
+    ends = {t.last.reward: t for t in traces if t.won and t.last.success is None}
+    if len(ends) < 2:
+        return
+    low, high = min(ends), max(ends)
+    findings.warn(
+        "ends with different rewards all count as won",
+        f"task {ends[low].task.id!r} ended with {low:g}, task "
+        f"{ends[high].task.id!r} with {high:g}",
+        "report info['success'] where the task is solved: without it every end with a "
+        "positive return is a success",
+    )
