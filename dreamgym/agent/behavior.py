@@ -22,6 +22,9 @@ from worldmodel.data.records import Episode, Task, Transition
 SOURCES = ("expert", "noisy", "random")
 """Behavior policies by name: the expert, an expert with noise, random actions."""
 
+MAX_PRINTED = 3
+"""Errors of a type that are printed; all are counted."""
+
 MAX_POOL = 2000
 """Actions of earlier episodes that random players choose from, at most."""
 
@@ -41,8 +44,8 @@ def collect(
 ) -> list[Episode]:
     """Return real episodes: the tasks in turn, the behavior policy drawn by weight.
 
-    An environment without an expert is played at random only. Episodes in which no step
-    succeeded are left out.
+    An environment without an expert is played at random only, and so are tasks for
+    which it has no plan. Episodes in which no step succeeded are left out.
 
     Args:
       episodes: how many are played; None: as many as `steps_left` pays for.
@@ -55,6 +58,7 @@ def collect(
         environment lists them.
     """
     rng = np.random.default_rng(seed)
+    failures = Counter() if failures is None else failures
     weights = np.array(
         [config.expert_weight, config.noisy_weight, config.random_weight], float
     )
@@ -71,14 +75,19 @@ def collect(
         name = f"{source}-{number}-{task.id}"
         actor = BehaviorPolicy(env, source, config, rng, actions, rewarded_actions)
         episode = play(
-            env, task, actor, max_steps=left, name=name, valid_actions=valid_actions
+            env,
+            task,
+            actor,
+            max_steps=left,
+            name=name,
+            valid_actions=valid_actions,
+            failures=failures,
         )
         broken_in_a_row = 0 if episode.transitions else broken_in_a_row + 1
         show(number + 1)
-        if failures is not None and episode.error is not None:
-            failures[episode.error.partition(":")[0]] += 1
         if not episode.transitions:
             continue
+        source = "random" if actor.has_no_plan else source
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
             # Invalid actions are not added: scrambled words would soon be most of them.
@@ -112,12 +121,15 @@ class BehaviorPolicy:
             source
         ]
         self._plan: list[str] | None = None
+        self.has_no_plan = False
+        """Whether it asked the expert, which had no plan for the task."""
 
     def __call__(self) -> str:
         """Return the next action: of the expert's plan, or a random one."""
         if self._plan is None:
             expert = self._expert if self._noise < 1.0 else None
             self._plan = [] if expert is None else list(expert.expert())
+            self.has_no_plan = expert is not None and not self._plan
         if self._rng.random() >= self._noise and self._plan:
             return self._plan.pop(0)
         return self._random()
@@ -159,12 +171,13 @@ def play(
     max_steps: int,
     name: str,
     valid_actions: bool = False,
+    failures: Counter[str] | None = None,
 ) -> Episode:
     """Return one real episode, whose id is `name`.
 
     `valid_actions` asks the environment for its list in each state. Where the
     environment raises, the episode ends there without a score, and the reason
-    is printed on stderr.
+    is printed on stderr, the first times that `failures` counts an error of its type.
     """
     transitions: list[Transition] = []
     return_so_far = 0.0
@@ -196,7 +209,13 @@ def play(
     error = None
     if isinstance(result, base.EnvironmentFailure):
         success, error = None, result.reason
-        print(f"collect: {name}: {error}", file=sys.stderr)
+        kind = error.partition(":")[0]
+        failures = Counter() if failures is None else failures
+        failures[kind] += 1
+        if failures[kind] <= MAX_PRINTED:
+            print(f"collect: {name}: {error}", file=sys.stderr)
+        if failures[kind] == MAX_PRINTED:
+            print(f"collect: further errors {kind} are counted only", file=sys.stderr)
     return Episode(
         id=name,
         task=task,

@@ -9,6 +9,7 @@ import itertools
 import json
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,20 @@ def _step_seconds(config: RunConfig, steps: RealSteps, limit: int) -> float:
     before, max_steps = steps.count, config.env.max_episode_steps
     rng = np.random.default_rng(0)
     episode_steps = min(WARM_UP, max_steps, limit)
-    start, timed_from = time.monotonic(), before
+    start, timed_from, failures = time.monotonic(), before, Counter[str]()
     try:
         tasks = games_of(env, config.env.id, "train", 8)
         for number in range(TIMED_STEPS):  # an episode has a step at least
             actor = BehaviorPolicy(env, "random", config.collect, rng, [], [])
             task = tasks[number % len(tasks)]
-            play(env, task, actor, max_steps=episode_steps, name=f"timing-{number}")
+            play(
+                env,
+                task,
+                actor,
+                max_steps=episode_steps,
+                name=f"timing-{number}",
+                failures=failures,
+            )
             if number == 0:  # it warms up
                 start, timed_from = time.monotonic(), steps.count
             episode_steps = min(max_steps, limit - (steps.count - before))

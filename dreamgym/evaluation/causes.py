@@ -12,6 +12,8 @@ from dreamgym.agent.config import FLOORS
 from dreamgym.evaluation.leading_numbers import FEW_IDENTIFIERS, REQUIRED
 from dreamgym.evaluation.statistics import percent
 
+MANY_BROKEN = 0.1
+"""The share of the collected episodes that broke above which this is a cause."""
 FEW_DEMONSTRATIONS = 20
 FEW_WON = 20
 """Won episodes among the collected ones below which ends and rewards are rare."""
@@ -82,6 +84,7 @@ def causes(evidence: Evidence) -> list[Cause]:
     later stages cannot succeed.
     """
     checks = (
+        broken_episodes,
         few_demonstrations,
         few_won,
         garbled_identifiers,
@@ -96,6 +99,28 @@ def causes(evidence: Evidence) -> list[Cause]:
         few_games,
     )
     return [cause for check in checks if (cause := check(evidence)) is not None]
+
+
+def broken_episodes(evidence: Evidence) -> Cause | None:
+    """Return a cause if the environment broke many of the collected episodes."""
+    numbers = evidence.stages.get("collect", {})
+    errors = {
+        name.removeprefix("broken/"): count
+        for name, count in numbers.items()
+        if name.startswith("broken/")
+    }
+    broken = sum(errors.values())
+    # Of those that broke, only the ones with a step are recorded.
+    recorded = sum(numbers.get(name, 0) for name in ("episodes", "dev_episodes"))
+    if broken <= MANY_BROKEN * recorded:
+        return None
+    commonest = max(errors, key=errors.__getitem__)
+    return Cause(
+        "broken episodes",
+        f"The environment broke {broken} episodes of the collection, next to "
+        f"{recorded} that were recorded, mostly by {commonest}.",
+        "`dreamgym check --env ENV` says where it raises and what to do.",
+    )
 
 
 def few_demonstrations(evidence: Evidence) -> Cause | None:

@@ -7,8 +7,9 @@ splits and copies it instead.
 
 import contextlib
 import dataclasses
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -38,6 +39,9 @@ from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
 from worldmodel.data.records import Episode, read_episodes, write_episodes
+
+MAX_BROKEN_SHARE = 0.1
+"""The share of the episodes that broke above which collection says so."""
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -130,12 +134,28 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
                 f"environment {name!r}: expected a step of at least 1 {split} game, "
                 "got none; the errors are printed above"
             )
+    _warn_of_broken(name, failures, [*train_episodes, *dev_episodes])
     counts = {f"broken/{kind}": n for kind, n in sorted(failures.items())}
     numbers = {
         "deterministic": is_deterministic(env),
         "real_transitions": 0,  # they are counted as they are taken
     }
     return _write(run, train_episodes, dev_episodes, limit) | numbers | counts
+
+
+def _warn_of_broken(
+    name: str, failures: Counter[str], episodes: Sequence[Episode]
+) -> None:
+    """Say so where the environment broke many of the episodes."""
+    broken = failures.total()
+    played = broken + sum(e.success is not None for e in episodes)
+    if broken > MAX_BROKEN_SHARE * played:
+        (kind, _), *_ = failures.most_common()
+        print(
+            f"collect: {broken} of {played} episodes broke, mostly by {kind}: nothing "
+            f"is learnt from them; `dreamgym check --env {name}` finds the cause",
+            file=sys.stderr,
+        )
 
 
 @contextlib.contextmanager

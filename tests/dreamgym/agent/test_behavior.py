@@ -168,6 +168,41 @@ def test_an_environment_without_an_expert_is_played_at_random():
     assert {e.source for e in results} == {"random"}
 
 
+def test_tasks_without_a_plan_are_played_at_random():
+    """Else a random play that won would count as an expert's."""
+
+    class SomePlans(doubles.Corridor):
+        def expert(self):
+            plan = super().expert()
+            return plan if len(plan) % 2 else []
+
+    results = collected(
+        SomePlans(), expert_weight=1.0, noisy_weight=0.0, random_weight=0.0
+    )
+    for e in results:
+        planned = len(doubles.plan(e.task.initial_state)) % 2
+        assert e.source == ("expert" if planned else "random")
+    assert {e.source for e in results} == {"expert", "random"}
+
+
+def test_errors_of_a_type_are_printed_a_few_times_and_all_counted(capsys):
+    class Late(doubles.Corridor):
+        def step(self, action):
+            if self.steps:
+                raise OSError("no answer")
+            return super().step(action)
+
+    failures = collections.Counter()
+    behavior.collect(
+        Late(), TASKS, 20, CollectConfig(), seed=0, max_steps=8, failures=failures
+    )
+    # Some tasks are won at the first step.
+    assert behavior.MAX_PRINTED < failures["OSError"] <= 20
+    err = capsys.readouterr().err
+    assert err.count("OSError: no answer") == behavior.MAX_PRINTED
+    assert err.count("further errors OSError are counted only") == 1
+
+
 def test_an_environment_that_breaks_leaves_its_episode_unscored(tmp_path):
     class Crashing(doubles.Corridor):
         def step(self, action):

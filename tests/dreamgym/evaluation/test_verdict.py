@@ -152,6 +152,21 @@ def scored(part, name, mean, count):
             "collect.",
         ),
         (
+            with_stage(
+                collect={
+                    "successes": 50,
+                    "episodes": 90,
+                    "dev_episodes": 10,
+                    "broken/KeyError": 9,
+                    "broken/TextTooLong": 2,
+                }
+            ),
+            "broken episodes",
+            "broke 11 episodes of the collection, next to 100 that were recorded, "
+            "mostly by KeyError",
+            "dreamgym check",
+        ),
+        (
             with_stage(collect={"successes": 3, "episodes": 300}),
             "few episodes that were won",
             "Only 3 of 300",
@@ -230,6 +245,8 @@ def test_each_cause_is_named_with_its_numbers_and_a_setting(
 def test_a_sound_run_has_no_cause():
     assert causes(evidence(bc=0.4, warmstart=0.5, dream=0.6)) == []
     assert causes(scored("copying", "state_unseen", 0.0, 19)) == []  # too few
+    few_broken = STAGES["collect"] | {"broken/KeyError": 30}  # of 300
+    assert causes(with_stage(collect=few_broken)) == []
     better = evidence(bc=0.4, dream=0.6, paired=gain(0.1, 0.2, 0.3))
     assert len(verdict(better)) == 2
     assert "Nothing that was measured" in diagnosis(better)
@@ -298,4 +315,4 @@ def test_every_cause_is_checked_by_hand_here():
         for n, f in vars(module).items()
         if getattr(f, "__annotations__", {}).get("return") == (module.Cause | None)
     ]
-    assert len(checks) == 12
+    assert len(checks) == 13

@@ -98,6 +98,23 @@ def test_games_that_all_break_at_once_are_said(tmp_path, monkeypatch, capsys, sp
     assert "OSError: no answer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_collection_that_mostly_broke_says_so(tmp_path, monkeypatch, capsys, breaks):
+    class Breaking(doubles.Corridor):
+        def step(self, action):
+            if self.steps and breaks:
+                raise OSError("no answer")
+            return super().step(action)
+
+    collected(tmp_path, monkeypatch, Breaking)
+    err = capsys.readouterr().err
+    said = re.search(r"(\d+) of (\d+) episodes broke, mostly by OSError", err)
+    assert bool(said) == breaks
+    if said is not None:
+        assert int(said[1]) > 0.1 * int(said[2])
+        assert "dreamgym check --env tests.doubles:Played" in err
+
+
 def collected(tmp_path, monkeypatch, cls, limit=0):
     changes = {"env.max_episode_steps": limit}
     monkeypatch.setattr(doubles, "Played", cls, raising=False)
