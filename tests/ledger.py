@@ -27,3 +27,22 @@ class ForkingLedger(Ledger):
         other.state, other.begin = self.state, self.begin
         other.steps, other.open = self.steps, self.open
         return other
+
+
+class BreakingLedger(Ledger):
+    """The same, where some tasks cannot be begun and some steps raise.
+
+    A reset takes no step, also one that raises; a step that raises is one.
+    """
+
+    def reset(self, *, seed=None, options=None):
+        task = (options or {}).get("task")
+        if task is not None and task.options["at"] == task.options["goal"]:
+            raise OSError("it is open already")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        text, *rest = super().step(action)
+        if self.steps == 3 and self.begin[-1] != self.state[-1]:
+            raise OSError("no answer")
+        return (text, *rest)

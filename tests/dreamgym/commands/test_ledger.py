@@ -96,6 +96,22 @@ SHORT = {
     "evaluate.tasks": 4,
 }
 """Fits that learn nothing: what counts is which steps are taken."""
+ROUNDS = SHORT | {
+    "transfer.method": "expert_iteration",
+    "transfer.rounds": 2,
+    "transfer.refit_share": 0.5,
+    "transfer.real_transitions": 60,
+}
+"""Fine-tuning by rounds of real play, a refit and expert iteration."""
+MENDED = SHORT | {
+    "dream_check.force": False,
+    "dream_check.remedy_tasks": 3,
+    "train.reward.sources": ("rule", "reward_model"),
+    "reward_model.steps": 2,
+}
+"""A dream that is refused, refitted to real episodes and refused again; its rewards
+want a learned model."""
+BREAKING = SHORT | {"env.id": "tests.ledger:BreakingLedger"}
 NARROW = SHORT | {
     "collect.train_tasks": 5,
     "train.monitor.real_eval_tasks": 64,
@@ -103,6 +119,44 @@ NARROW = SHORT | {
 }
 """A made-up run: few tasks, as many dev games as are paid for, and fine-tuning until
 the budget is spent."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "fine_tune", "interrupt_at"),
+    [
+        (SHORT, False, ()),
+        (SHORT, False, ("collect", "branch", "train")),
+        (ROUNDS, True, ()),
+        (ROUNDS, True, ("s2r", "real_only", "real_only_total")),
+        (MENDED, False, ("dream_check",)),
+        (BREAKING, True, ()),
+    ],
+    ids=["no transfer", "resumed", "rounds", "rounds resumed", "mended", "breaking"],
+)
+def test_the_ledger_agrees_without_a_budget_too(
+    tmp_path, settings, fine_tune, interrupt_at
+):
+    """Every stage, with and without fine-tuning, interrupted or not."""
+    Ledger.taken = Ledger.stop_at = 0
+    run, saw = run_all(
+        tmp_path / "run",
+        settings,
+        fine_tune=fine_tune,
+        interrupt_at=interrupt_at,
+        test="evaluate/bc",
+    )
+    results = check(run, saw)
+    real = sum(n for name, n in saw.items() if not STAGES[name].test)
+    assert sum(results["real_transitions"].values()) == real
+    assert ("s2r" in saw) == fine_tune
+    if settings is ROUNDS:
+        assert all(run.path(f"s2r/round-{n}/fidelity.json").is_file() for n in (1, 2))
+    if settings is MENDED:
+        assert run.numbers("dream_check")["remedy"]["helped"] is False
+        assert run.path("remedy/experience").is_dir()
+        assert run.numbers("reward_model")["pairs"] > 0
+    if settings is BREAKING:
+        assert run.numbers("collect")["broken/OSError"] > 0
 
 
 @pytest.mark.parametrize(
