@@ -158,7 +158,15 @@ class _Inspector:
             )
             return []
         actions = self.player.call("valid_actions", where, lister.valid_actions)
-        return self._texts("valid_actions()", actions, where) or []
+        actions = self._texts("valid_actions()", actions, where)
+        if actions == []:
+            self.findings.warn(
+                "valid_actions() lists nothing at the start",
+                where,
+                "list actions that would be taken now: random players have nothing to "
+                "choose from",
+            )
+        return actions or []
 
     def _texts(self, name: str, value: Any, where: str) -> list[str] | None:
         """Return a list of non-empty texts, or None with a fault."""

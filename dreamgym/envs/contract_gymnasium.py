@@ -92,6 +92,7 @@ _CONSEQUENCES = (
     ("within the observation space", ("must return text", "returned a text")),
     (_ONE_STEP, ("truncated must be a bool",)),
     ("to unpack", ("must return (obs",)),
+    ("rewards are not equivalent", ("a reward must be",)),
     *((part, ("two plays of the same",)) for part in _DRAWS[:2]),
 )
 """Parts of Gymnasium's messages, and the faults that they are consequences of."""

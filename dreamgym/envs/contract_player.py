@@ -62,6 +62,11 @@ class Trace:
         return self.steps[-1]
 
     @property
+    def ended(self) -> bool:
+        """Whether the environment ended it."""
+        return self.last.terminated or self.last.truncated
+
+    @property
     def actions(self) -> list[str]:
         """The actions taken."""
         return [step.action for step in self.steps[1:]]
@@ -253,6 +258,15 @@ class Player:
         if not isinstance(info, dict):
             fault("info must be a dict", where, f"it is {info!r:.60}")
             return False
+        for name in ("success", "invalid", "reveals"):
+            flag = info.get(name)
+            # Any text is true, `no` as well.
+            if flag is not None and not isinstance(flag, numbers.Real | np.bool_):
+                fault(
+                    f"info[{name!r}] must be a bool, got {flag!r:.40}",
+                    where,
+                    f"return bool(...), or leave {name!r} out",
+                )
         parts = info.get("rewards")
         named = isinstance(parts, dict) and all(
             isinstance(x, numbers.Real | np.number) for x in parts.values()

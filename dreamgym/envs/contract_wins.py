@@ -26,6 +26,14 @@ def check_wins(
             f"{len(planned)} tasks",
             "imitation needs won episodes: make more tasks winnable",
         )
+    goes_on = [t for t in planned if t.won and not t.ended]
+    if goes_on:
+        findings.warn(
+            "an episode goes on after its success",
+            f"task {goes_on[0].task.id!r}: {goes_on[0].length} actions of the expert",
+            "return terminated=True at the step that solves the task: an episode is "
+            "played on until it ends, and counts as its last step says",
+        )
     if unplanned:
         findings.warn(
             "the expert has no plan for some tasks",

@@ -54,8 +54,9 @@ def guarded(
     """Return what a call into an environment's code returns, or why it failed.
 
     An environment is foreign code: it may raise any exception, and the caller counts or
-    reports the failure. KeyboardInterrupt and SystemExit are not caught, and neither is
-    EnvironmentDown. A Ctrl-C that the environment swallowed is raised again.
+    reports the failure. So does a call of sys.exit(), which would end a run without a
+    word. KeyboardInterrupt and EnvironmentDown are not caught. A Ctrl-C that the
+    environment swallowed is raised again.
 
     Args:
       seconds: the deadline of the call (see Deadline), 0 for none.
@@ -66,9 +67,12 @@ def guarded(
             value = call()
     except EnvironmentDown:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         check_interrupt()
-        cause = limit.error() if limit.expired else error
+        if isinstance(error, SystemExit):
+            cause = RuntimeError(f"it called sys.exit({error.code!r})")
+        else:
+            cause = limit.error() if limit.expired else error
         return EnvironmentFailure(type(env.unwrapped).__name__, cause, _place(error))
     check_interrupt()
     return value
@@ -109,7 +113,7 @@ class Deadline:
             signal.signal(signal.SIGALRM, self._previous)
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """File and line of the last frame that is not in Python's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     frames = traceback.extract_tb(error.__traceback__)

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import re
+import sys
 import time
 import warnings
 
@@ -337,6 +338,17 @@ class PlainText(doubles.Corridor):
         self.observation_space = gymnasium.spaces.Text(1000)
 
 
+class SaysNo(doubles.Corridor):
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, info | {"success": "yes" if info["success"] else "no"})
+
+
+class Quits(doubles.Corridor):
+    def step(self, action):
+        sys.exit(f"cannot {action}")
+
+
 class Infinite(doubles.Corridor):
     def step(self, action):
         obs, _, terminated, truncated, _ = super().step(action)
@@ -418,6 +430,8 @@ class Surrogate(doubles.Corridor):
         (Flood, "^step returned a text that is too long$"),
         (Hangs, r"^step raised EnvironmentTimeout: no answer within 0\.05 s"),
         (NamedBadly, r"^info\['rewards'\] must be a dict of numbers$"),
+        (SaysNo, r"^info\['success'\] must be a bool, got 'no'$"),
+        (Quits, r"^step raised RuntimeError: it called sys.exit\('cannot go right'\)"),
         (PlainText, "is not within the observation space"),
         (Infinite, "a reward must be a finite number, got inf"),
         (OldApi, r"step must return \(obs, reward, terminated, truncated, info\)"),
@@ -683,6 +697,20 @@ class NoWins(doubles.Corridor):
         return ["dance"]
 
 
+class Listless(doubles.Corridor):
+    def valid_actions(self):
+        return []
+
+
+class PlaysOn(doubles.Corridor):
+    """Success is said, and the episode goes on to its limit."""
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        self.open = not truncated
+        return obs, reward, False, truncated, info
+
+
 class SomePlans(doubles.Corridor):
     """Its expert has no plan for some tasks, and says so."""
 
@@ -742,6 +770,8 @@ class Crowded(doubles.Corridor):
         (Limited, "the expert's plan is longer than max_episode_steps = 1"),
         (Crowded, r"valid_actions\(\) returns 501 actions"),
         (NoWins, "no plan of an expert was played to its end, and no random play won"),
+        (Listless, r"valid_actions\(\) lists nothing at the start"),
+        (PlaysOn, "an episode goes on after its success"),
         (SomePlans, "the expert has no plan for some tasks"),
         (Graded, "ends with different rewards all count as won"),
         (Toolbox, "a task has no instruction beside its tools"),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -56,6 +57,12 @@ def test_ctrl_c_that_an_environment_swallows_is_raised_again(swallows):
             check_interrupt()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     check_interrupt()
+
+
+def test_an_environment_that_ends_the_process_is_a_bad_game():
+    failure = guarded(doubles.Corridor(), lambda: sys.exit(3))
+    assert failure.reason == "RuntimeError: it called sys.exit(3)"
+    assert failure.place.startswith("test_failures.py:")
 
 
 def test_an_environment_that_is_down_is_no_bad_game():
