@@ -30,7 +30,8 @@ class EnvConfig:
     """Steps after which an episode is truncated, real or dreamed; 0: what the
     environment declares or the expert's plans need (dreamgym.envs.limits)."""
     num_envs: int = 64
-    """Copies of the real environment that are stepped together."""
+    """Copies of the real environment that are stepped together, at most: an environment
+    may declare fewer (`max_copies`), and copies that start slowly are fewer."""
 
     def __post_init__(self):
         if self.max_episode_steps < 0 or self.num_envs < 1:

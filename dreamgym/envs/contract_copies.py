@@ -16,8 +16,12 @@ COMPARED = 20
 def check_copies(
     player: Player, make: Callable[[], gymnasium.Env], sample: Trace
 ) -> None:
-    """Step two copies in turn: neither may change what the other answers."""
-    if not base.is_deterministic(player.env):
+    """Step two copies in turn: neither may change what the other answers.
+
+    Where lots are drawn, or only one copy may be made (`max_copies`), nothing is said.
+    """
+    alone = getattr(player.env.unwrapped, "max_copies", 2) < 2
+    if alone or not base.is_deterministic(player.env):
         return
     other = guarded(player.env, make)
     if isinstance(other, EnvironmentFailure):

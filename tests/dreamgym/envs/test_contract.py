@@ -827,6 +827,16 @@ def test_copies_that_share_their_state_are_caught():
     assert contract.check(Shared(), limit=30).faults == ()
 
 
+def test_an_environment_that_may_be_made_once_is_made_once():
+    class One(doubles.Corridor):
+        max_copies = 1
+
+    def make():
+        raise AssertionError("a second copy")
+
+    assert contract.check(One(), limit=30, make=make).faults == ()
+
+
 def test_a_copy_that_needs_arguments_is_caught():
     class Named(doubles.Corridor):
         def __init__(self, name):
