@@ -37,12 +37,14 @@ class BreakingLedger(Ledger):
 
     def reset(self, *, seed=None, options=None):
         task = (options or {}).get("task")
-        if task is not None and task.options["at"] == task.options["goal"]:
-            raise OSError("it is open already")
+        kind = -1 if task is None else sum(task.options.values()) % 5
+        if kind == 0:
+            raise OSError("it is locked")
+        self.breaks = kind == 1
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
         text, *rest = super().step(action)
-        if self.steps == 3 and self.begin[-1] != self.state[-1]:
+        if self.breaks and self.steps == 2:
             raise OSError("no answer")
         return (text, *rest)
