@@ -81,7 +81,7 @@ class PretrainConfig:
     fit: FitConfig
     data_share: float = 1.0
     """Share of the training episodes that is fitted to and remembered, in (0, 1]."""
-    rare_event_share: float = 0.0
+    rare_event_share: float = 0.1
     """Rewards and ends that are rarer than this share of the transitions are weighted
     as if they made it up, in [0, 1); 0 weights nothing."""
     permute_outcomes: bool = False

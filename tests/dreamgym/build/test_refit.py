@@ -2,6 +2,7 @@
 
 import pytest
 
+from dreamgym.build.episodes import NAMES
 from dreamgym.build.experience import fit_data
 from dreamgym.build.refit import POLICY_SHARE, _examples
 from dreamgym.config.presets import preset
@@ -20,6 +21,7 @@ def run(tmp_path):
         write_episodes(run.path("episodes.jsonl"), COLLECTED)
         dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
         write_episodes(run.path("dev.jsonl"), dev)
+        run.write_json(NAMES, {})
         run.mark("collect", {})
         yield run
 
