@@ -31,7 +31,7 @@ def played(won):
 @pytest.fixture
 def two(tmp_path):
     a = Run(tmp_path / "a", preset("tiny"))
-    b = Run(tmp_path / "b", preset("tiny", {"pretrain.rare_event_share": 0.1}, seed=1))
+    b = Run(tmp_path / "b", preset("tiny", {"pretrain.rare_event_share": 0.2}, seed=1))
     write_episodes(a.path("test/dream.jsonl"), played([True, True, False, False]))
     write_episodes(a.path("test/bc.jsonl"), played([False] * 4))
     write_episodes(b.path("test/dream.jsonl"), played([True, True, True]))
@@ -44,8 +44,8 @@ def two(tmp_path):
 def test_what_differs_and_what_came_of_it(two):
     result = compared([run.root for run in two])
     one, other = result["runs"]
-    assert one["settings"] == {"seed": 0, "pretrain.rare_event_share": 0.0}
-    assert other["settings"] == {"seed": 1, "pretrain.rare_event_share": 0.1}
+    assert one["settings"] == {"seed": 0, "pretrain.rare_event_share": 0.1}
+    assert other["settings"] == {"seed": 1, "pretrain.rare_event_share": 0.2}
     assert one["policies"]["dream"]["mean"] == 0.5
     assert other["policies"]["dream"]["episodes"] == 3
     assert [r["success"] for r in one["curve"]] == [0.25, 0.5]
