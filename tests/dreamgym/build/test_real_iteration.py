@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from dreamgym.build import imitation, real_iteration
-from dreamgym.build.episodes import recorded_episodes
+from dreamgym.build.episodes import NAMES, recorded_episodes
 from dreamgym.build.real_iteration import iterate
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
@@ -47,6 +47,7 @@ def run(tmp_path, monkeypatch):
         ),
     )
     with Run(tmp_path / "run", config) as run:
+        run.write_json(NAMES, {})
         write_episodes(run.path("episodes.jsonl"), [doubles.expert(t) for t in SHOWN])
         dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
         write_episodes(run.path("dev.jsonl"), dev)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from dreamgym.build import imitation
+from dreamgym.build.episodes import NAMES
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
 from dreamgym.run.directory import Run
@@ -49,6 +50,7 @@ def corridor(
         expert_iteration=dataclasses.replace(c, **changes),
     )
     run = Run(folder, config)
+    run.write_json(NAMES, {})
     write_episodes(run.path("episodes.jsonl"), [doubles.expert(t) for t in SHOWN])
     dev = doubles.tasks("dev")[:2]
     write_episodes(run.path("dev.jsonl"), [doubles.expert(t) for t in dev])

@@ -11,6 +11,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build import environments, models
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build.chat import ServerLost
+from dreamgym.build.episodes import NAMES
 from dreamgym.config.overrides import changed, changed_by
 from dreamgym.config.presets import preset
 from dreamgym.envs import registry
@@ -43,6 +44,7 @@ def made(tmp_path, name="r", experts=4, **settings) -> Run:
     # Tasks of some length, a task each.
     long = [t for t in doubles.tasks("train") if t.options["goal"] > t.options["at"]]
     dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
+    run.write_json(NAMES, {})
     write_episodes(run.path("episodes.jsonl"), map(doubles.expert, long[:experts]))
     write_episodes(run.path("dev.jsonl"), dev)
     save_model(run.path("experience"), doubles.model(), doubles.tokenizer())
