@@ -90,10 +90,10 @@ def tiny() -> RunConfig:
 
 
 def default() -> RunConfig:
-    """9,000 real steps up to the dream's policy; 25 minutes on 2 busy cores.
+    """8,200 real steps up to expert iteration; half an hour where two cores are busy.
 
-    Seeds 0 and 1, 320 games: warmstart 54 and 67 %, dream 71 and 68 %, s2r 79 and 83 %,
-    real play with 15,600 real steps 68 and 88 % (docs/LOG.md, 2026-11-24).
+    Seeds 0 and 1, 320 games: warmstart 60 and 65 %, expert iteration 75 and 83 %, real
+    play with 15,400 real steps 76 and 84 % (docs/LOG.md, 2026-11-24).
     """
     return RunConfig(
         preset="default",
