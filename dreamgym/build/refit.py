@@ -134,6 +134,8 @@ def _examples(
     repeats = math.ceil(ratio * len(data.examples) / max(len(first), 1))
     # Repeats have other references and names, as far as there are any.
     draws = min(repeats, MAX_DRAWS) if tok.draws_references or names else 1
-    drawn = [first, *(policy_examples(draw) for draw in range(1, draws))]
-    own = [example for i in range(repeats) for example in drawn[i % len(drawn)]]
-    return [*data.examples, *own], data.held_out
+    versions = [first, *(policy_examples(draw) for draw in range(1, draws))]
+    repeated = [
+        example for i in range(repeats) for example in versions[i % len(versions)]
+    ]
+    return [*data.examples, *repeated], data.held_out

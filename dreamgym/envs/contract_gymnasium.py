@@ -103,7 +103,7 @@ def _is_known(message: str, reason: str, findings: Findings) -> bool:
     faults = list(findings.faults)
     if any(f"raised {reason}" in what for what in faults):
         return True
-    causes = [c for part, some in _CONSEQUENCES if part in message for c in some]
+    causes = [c for part, names in _CONSEQUENCES if part in message for c in names]
     return any(cause in what for cause in causes for what in faults)
 
 

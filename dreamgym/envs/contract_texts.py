@@ -39,9 +39,9 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
     where, warn = f"task {task.id!r}", findings.warn
     instruction = task.instruction or str(info.get("instruction", ""))
     if not instruction:
-        beside = " beside its tools" if info.get("tools") else ""
+        addition = " beside its tools" if info.get("tools") else ""
         warn(
-            f"a task has no instruction{beside}",
+            f"a task has no instruction{addition}",
             where,
             "give Task.instruction, or info['instruction'] at reset: the policy "
             "reads it before every action",

@@ -49,10 +49,10 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which takes all but the last evaluation.
         budget = run.real_steps.limit - environments.dev_game_steps(run, 2)
-        least, unit = 1, "an episode"
+        minimum, unit = 1, "an episode"
         if not _iterates(run):
-            least, unit = loop.group_size, "a group of rollouts"
-        if budget < least * step_limit(run):
+            minimum, unit = loop.group_size, "a group of rollouts"
+        if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
         if environments.plays_dev_games(run, _player(run, start)):
             environments.play_dev_games(run, _player(run, start), policy)

@@ -280,8 +280,8 @@ class Tab:
 
     def __init__(self, browser: Browser):
         self.browser = browser
-        made = browser.call("Target.createTarget", url="about:blank")
-        self._target = made["targetId"]
+        target = browser.call("Target.createTarget", url="about:blank")
+        self._target = target["targetId"]
         attached = browser.call(
             "Target.attachToTarget", targetId=self._target, flatten=True
         )

@@ -296,8 +296,8 @@ def valid_actions(instruction: str, elements: Sequence[Element]) -> list[str]:
         if element.ref is None or element.disabled:
             continue
         if element.options:
-            shown = [o for o in element.options if o != element.value]
-            out += [f"select {element.ref} {option}" for option in shown]
+            others = [o for o in element.options if o != element.value]
+            out += [f"select {element.ref} {option}" for option in others]
         elif element.takes_text:
             form = iso_date if element.kind == "date" else str
             typed = [form(text) for text in texts if form(text) != element.value]
