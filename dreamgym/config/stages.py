@@ -98,7 +98,7 @@ class PretrainConfig:
     """Whether the copies of the examples, of this model's fit and of policies', also
     exchange the names that stand for each other (rooms, people), consistently in an
     episode. A group of names counts only where the episodes show that nothing depends
-    on which of them stands where (worldmodel/text/names.py)."""
+    on which of them stands where."""
 
     def __post_init__(self):
         if self.reference_draws < 0:

@@ -77,8 +77,8 @@ def test_the_table_leaves_blank_what_is_missing(two):
         if line.startswith("|")
     ]
     assert rows[0] == ["run", "seed", "pretrain.rare_event_share", "bc", "dream"]
-    assert rows[2][1:] == ["0", "0.0", "0.0 % [0, 49]", "50.0 % [15, 85]"]
-    assert rows[3][1:] == ["1", "0.1", "", "100.0 % [44, 100]"]
+    assert rows[2][1:] == ["0", "0.1", "0.0 % [0, 49]", "50.0 % [15, 85]"]
+    assert rows[3][1:] == ["1", "0.2", "", "100.0 % [44, 100]"]
     assert "- dream: +0.333 [" in text
     assert "(3 games)" in text
 

@@ -373,7 +373,9 @@ def test_policies_of_the_columns_play_and_a_budget_leaves_controls_out(tmp_path)
     named = written(
         tmp_path, PLAYED.replace("[set]", 'policies = ["warmstart"]\n[set]')
     )
-    names = study.stage_names(study_file.read_study(named), study_file.cells(grid)[0])
+    names = study.stage_names(
+        study_file.read_study(named), next(study_file.cells(grid))
+    )
     assert "evaluate/warmstart" in names
     assert "evaluate/bc" not in names
 
