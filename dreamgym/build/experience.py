@@ -1,6 +1,7 @@
 """The experience model of a run with its replay memory, local or behind a server."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -128,23 +129,16 @@ def fit_data(
     Held-out are the transitions of `dev`.
     `rare_event_share` is that of the settings unless given.
     """
-    c, memory, names = run.config, replay_memory(run, train), read_names(run)
-    share = training_share(run, train)
-
-    def transitions(draw: int = 0) -> list[Example]:
-        return transition_examples(
-            tok,
-            with_exchanged_names(share, names, draw=draw),
-            memory,
-            c.experience,
-            balance=c.pretrain.rare_event_share
-            if rare_event_share is None
-            else rare_event_share,
-            seed=c.seed,
-            draw=draw,
-        )
-
-    first = transitions()
+    c, memory = run.config, replay_memory(run, train)
+    transitions = functools.partial(
+        drawn_examples,
+        run,
+        tok,
+        training_share(run, train),
+        memory,
+        rare_event_share=rare_event_share,
+    )
+    first = transitions(draw=0)
     tasks = [e.task for e in train]
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
     # Unweighted and with one draw of references, so that its loss can be compared with
@@ -152,19 +146,51 @@ def fit_data(
     held_out = transition_examples(tok, dev, memory, c.experience)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
-    epochs = supervised.epochs_read(c.pretrain.fit, first)
     # More draws than epochs would be made and never read.
-    limit = MAX_DRAWS if names else 1
-    if tok.draws_references:
-        limit = max(limit, c.pretrain.reference_draws)
-    draws = min(limit, epochs)
-    redrawn = [example for draw in range(1, draws) for example in transitions(draw)]
+    draws = min(max_draws(run, tok), supervised.epochs_read(c.pretrain.fit, first))
+    redrawn = [
+        example for draw in range(1, draws) for example in transitions(draw=draw)
+    ]
     counts = {
         "distinct_transitions": len(first),
         "redrawn_examples": len(redrawn),
         "tokens_per_transition": tokens,
     }
     return FitData([*first, *redrawn, *variations], held_out, counts | sizes)
+
+
+def max_draws(run: Run, tok: TextTokenizer) -> int:
+    """Return the copies of an example that can differ, by references or names."""
+    references = run.config.pretrain.reference_draws if tok.draws_references else 1
+    return max(references, MAX_DRAWS if read_names(run) else 1)
+
+
+def drawn_examples(
+    run: Run,
+    tok: TextTokenizer,
+    episodes: Sequence[Episode],
+    memory: ReplayMemory,
+    *,
+    draw: int,
+    rare_event_share: float | None = None,
+) -> list[Example]:
+    """Return the examples of episodes with the references and names of a draw.
+
+    `rare_event_share` is that of the settings unless given. Draw 0 has the names as
+    they were recorded.
+    """
+    c = run.config
+    if rare_event_share is None:
+        rare_event_share = c.pretrain.rare_event_share
+    return transition_examples(
+        tok,
+        with_exchanged_names(episodes, read_names(run), draw=draw),
+        memory,
+        c.experience,
+        balance=rare_event_share,
+        seed=c.seed,
+        draw=draw,
+    )
 
 
 def fidelity_file(folder: str) -> str:

@@ -6,23 +6,22 @@ with model, scorecard and episodes. The dev tasks that decide are not fitted to.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection
 
 from dreamgym.agent.policy import Policy
 from dreamgym.build import experience as run_experience
 from dreamgym.build.environments import play_train_games
-from dreamgym.build.episodes import read, read_names
+from dreamgym.build.episodes import read
 from dreamgym.build.experience import REMEDY, fidelity_file
 from dreamgym.build.fidelity import measure
 from dreamgym.evaluation.dream_check import RARE_EVENTS
 from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import load_model, save_model
 from worldmodel.experience.base import ExperienceModel
-from worldmodel.experience.examples import transition_examples
 from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
-from worldmodel.text.names import MAX_DRAWS, with_exchanged_names
 from worldmodel.text.tokenizer import TextTokenizer
 
 RARE_SHARE = 0.3
@@ -113,28 +112,20 @@ def _examples(
     data = run_experience.fit_data(
         run, tok, train, dev, rare_event_share=rare_event_share
     )
-    c, names = run.config, read_names(run)
-    episodes = run_experience.refit_episodes(run, folder)
-    memory = run_experience.replay_memory(run, train, folder)
-    balance = c.pretrain.rare_event_share
-
-    def policy_examples(draw: int = 0) -> list[Example]:
-        return transition_examples(
-            tok,
-            with_exchanged_names(episodes, names, draw=draw),
-            memory,
-            c.experience,
-            balance=balance if rare_event_share is None else rare_event_share,
-            seed=c.seed,
-            draw=draw,
-        )
-
-    first = policy_examples()
+    examples = functools.partial(
+        run_experience.drawn_examples,
+        run,
+        tok,
+        run_experience.refit_episodes(run, folder),
+        run_experience.replay_memory(run, train, folder),
+        rare_event_share=rare_event_share,
+    )
+    first = examples(draw=0)
     ratio = POLICY_SHARE / (1 - POLICY_SHARE)
     repeats = math.ceil(ratio * len(data.examples) / max(len(first), 1))
     # Repeats have other references and names, as far as there are any.
-    draws = min(repeats, MAX_DRAWS) if tok.draws_references or names else 1
-    versions = [first, *(policy_examples(draw) for draw in range(1, draws))]
+    draws = min(repeats, run_experience.max_draws(run, tok))
+    versions = [first, *(examples(draw=draw) for draw in range(1, draws))]
     repeated = [
         example for i in range(repeats) for example in versions[i % len(versions)]
     ]

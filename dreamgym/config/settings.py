@@ -109,6 +109,8 @@ class RunConfig:
         fitted = {
             "pretrain.permute_outcomes": self.pretrain.permute_outcomes,
             "data.base_run": self.data.base_run,
+            "pretrain.rare_event_share": self.pretrain.rare_event_share
+            not in (0.0, PretrainConfig.rare_event_share),
             "ensemble.members": self.ensemble.members,
         }
         if names := [name for name, value in fitted.items() if value]:

@@ -216,7 +216,7 @@ def low_ends(evidence: Evidence) -> Cause | None:
 
 def ignored_instruction(evidence: Evidence) -> Cause | None:
     """Return a cause if reveals of the dream do not show what the instruction says."""
-    agree, shown, elsewhere = (
+    agree, mentioned, elsewhere = (
         evidence.figure("instruction", name) for name in ("agree", "shown", "elsewhere")
     )
     if agree["mean"] is None or agree["mean"] >= LOW_AGREEMENT:
@@ -226,8 +226,8 @@ def ignored_instruction(evidence: Evidence) -> Cause | None:
     return Cause(
         "ignored instruction",
         "The dream does not show what the instruction says: where that says that "
-        f"something ({words}) is there, it shows it in {percent(shown['mean'])} of "
-        f"{shown['count']} reveals, and in {percent(elsewhere['mean'])} of "
+        f"something ({words}) is there, it shows it in {percent(mentioned['mean'])} of "
+        f"{mentioned['count']} reveals, and in {percent(elsewhere['mean'])} of "
         f"{elsewhere['count']} others.",
         "A policy cannot learn from it to follow the instruction. Fit it longer "
         "(pretrain.fit.steps), to more episodes (collect.episodes), or take a larger "

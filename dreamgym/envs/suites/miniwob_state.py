@@ -206,8 +206,8 @@ class _Reader:
             if node.get("small") or set(classes) & set(DUPLICATES):
                 return
             states = [c for c in classes if c in STATES]
-            own = [c for c in classes if c not in STATES]
-            name = " ".join([*own[:1], *states]) or node.get("id", "")
+            styles = [c for c in classes if c not in STATES]
+            name = " ".join([*styles[:1], *states]) or node.get("id", "")
         self.end_text()
         number = self._refs.setdefault(node["node"], len(self._refs) + 1)
         self.elements.append(

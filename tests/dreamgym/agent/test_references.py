@@ -57,6 +57,22 @@ def test_without_references_and_names_one_draw_is_enough():
     assert early.draws(POLICY, fit, examples * 40, {}) < early.MAX_DRAWS
 
 
+def test_copies_exchange_names_in_state_and_action_alike():
+    task = Task(id="h", instruction="go", family="doors", initial_state=("at hall",))
+    step = helpers.transition(("at hall",), "go to attic", ("at attic",))
+    policy, groups = doubles.policy(), {"doors": (("attic", "hall"),)}
+    tok = policy.tokenizer
+    copies = early.bc_examples(
+        policy, [helpers.episode("d", task, [step])], draws=6, names=groups
+    )
+    texts = [tok.decode(e.ids) for e in copies]
+    swapped = (
+        texts[0].replace("hall", "?").replace("attic", "hall").replace("?", "attic")
+    )
+    assert "hall" in texts[0]
+    assert set(texts) == {texts[0], swapped}
+
+
 def test_a_policy_may_write_references():
     allowed = POLICY.grammar(1.0).allowed
     assert allowed[-1][TOK.references].all()

@@ -376,6 +376,7 @@ def test_agreement_needs_noise(name, changes):
     [
         ("pretrain.permute_outcomes", True),
         ("data.base_run", "runs/a"),
+        ("pretrain.rare_event_share", 0.5),
         ("ensemble.members", 2),
     ],
 )

@@ -213,10 +213,10 @@ def test_what_a_refit_weights_follows_the_faults(fitted, monkeypatch):
         build_refit.mend(view, doubles.policy(), {fault})
     assert shares == [fitted.config.pretrain.rare_event_share, build_refit.RARE_SHARE]
     monkeypatch.undo()
-    plain, weighted = (
-        build_refit._examples(view, tok, "remedy", share)[0] for share in shares
+    unweighted, plain, weighted = (
+        build_refit._examples(view, tok, "remedy", share)[0] for share in (0.0, *shares)
     )
-    assert len(plain) == len(weighted)
+    assert len(unweighted) == len(plain) == len(weighted)
 
     def largest(examples):
         return max(
@@ -224,4 +224,4 @@ def test_what_a_refit_weights_follows_the_faults(fitted, monkeypatch):
             for e in examples
         )
 
-    assert largest(weighted) > largest(plain) == 1.0
+    assert largest(weighted) > largest(plain) >= largest(unweighted) == 1.0

@@ -1,0 +1,68 @@
+"""Copies of examples with exchanged names, and which stage finds the names."""
+
+import pytest
+
+from dreamgym.build.episodes import NAMES, read_names
+from dreamgym.build.experience import fit_data
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
+from dreamgym.stages import pretrain
+from tests import doubles
+from tests.worldmodel.text.test_names import ROOMS, walks
+from worldmodel.data.records import write_episodes
+from worldmodel.fitting import supervised
+
+NONE, GROUPS = {}, {"rooms": [list(ROOMS)]}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that collected walks through rooms, whose fit reads them many times."""
+    settings = {"env.id": "tests.doubles:Corridor", "pretrain.fit.steps": 200}
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        write_episodes(run.path("episodes.jsonl"), walks(reveals=False))
+        write_episodes(run.path("dev.jsonl"), walks()[:1])
+        run.mark("collect", {})
+        yield run
+
+
+def texts(run, names, count=3):
+    """Return the data of a fit to a few walks, and its examples as text."""
+    run.write_json(NAMES, names)
+    tok = doubles.tokenizer()
+    data = fit_data(run, tok, walks(reveals=False)[:count])
+    return data.numbers, [tok.decode(e.ids) for e in data.examples]
+
+
+def test_copies_of_transitions_have_other_names(run):
+    recorded, plain = texts(run, NONE)
+    drawn, copies = texts(run, GROUPS)
+    assert recorded["redrawn_examples"] == 0
+    distinct = recorded["distinct_transitions"]
+    assert drawn["redrawn_examples"] >= distinct
+    # The first copy is what was recorded; some later ones are not.
+    assert copies[:distinct] == plain[:distinct]
+    others = copies[distinct : 2 * distinct]
+    assert others != plain[:distinct]
+    # No walk among these enters the study, and some copy does.
+    assert not any("in study" in text for text in plain[:distinct])
+    assert any("in study" in text for text in copies)
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_pretrain_writes_the_names_that_its_setting_allows(
+    tmp_path, monkeypatch, exchanged
+):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "pretrain.exchange_names": exchanged,
+    }
+    monkeypatch.setattr(
+        supervised, "fit", lambda model, *_, **__: (model, [{"step": 1, "loss": 0.0}])
+    )
+    with Run(tmp_path / "run", preset("tiny", settings)) as run:
+        write_episodes(run.path("episodes.jsonl"), walks(reveals=False))
+        write_episodes(run.path("dev.jsonl"), walks()[:1])
+        run.mark("collect", {})
+        pretrain.body(run)
+        assert read_names(run) == ({"rooms": (ROOMS,)} if exchanged else {})
