@@ -171,10 +171,10 @@ def work(run: str) -> None:
         if not sys.stdin.readline():
             raise _Stop
 
-    def end(self: Any, progress: Any, trajectories: Any) -> None:
+    def end(self: Any, progress: Any, trajectories: Any, *others: Any) -> None:
         nonlocal transitions
         with clock.part("saving"):
-            save(self, progress, trajectories)
+            save(self, progress, trajectories, *others)
         seconds, steps = clock.take(), progress.transitions - transitions
         transitions = progress.transitions
         row = {"steps": steps, "rollouts": len(trajectories), "parts": seconds}
