@@ -339,7 +339,7 @@ class Scripted(Policy):
         self.calls.append(len(situations))
         data = np.asarray(jax.random.key_data(keys))
         self.keys += list(data[: len(situations)])
-        return [self._turn(*s) for s in situations]
+        return [self._turn(*s[:3]) for s in situations]
 
     def _turn(self, task, past, state, valid_actions=()) -> Turn:
         del valid_actions  # rules know what they do

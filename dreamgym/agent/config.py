@@ -11,6 +11,7 @@ WRITERS = ("rule", "teacher", "policy")
 FLOORS = ("random", "expert")
 """Actors that nobody trained, by the names of their rows (floors.py)."""
 
+PLANS = ("none", "best-of-n", "mpc", "puct")
 ACTIONS = ("text", "json")
 """What a policy may write as an action."""
 
@@ -62,6 +63,38 @@ class PolicyConfig:
             raise ValueError(f"max_redraws must be >= 0, got {self.max_redraws}")
         if self.action_tokens < 1:
             raise ValueError(f"action_tokens must be >= 1, got {self.action_tokens}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """Planning in the dream at play: the policy tries actions before it takes one."""
+
+    method: str = "none"
+    """How test games are played: as the policy acts ("none"); its distinct candidate
+    actions are each continued by the policy in the dream, and the one with the highest
+    return is taken ("best-of-n"); the first action of the best of several sampled
+    sequences is taken ("mpc", model predictive control); the most visited action of a
+    tree search with the policy as prior is taken ("puct")."""
+    depth: int = 4
+    """Dreamed steps of a sequence, at most; the step limit of an episode ends it too.
+    Errors of the dream add up over them."""
+    simulations: int = 8
+    """Candidates that are drawn of the policy for each step, and for "puct" also the
+    paths of its tree search."""
+    discount: float = 1.0
+    """What a reward is worth a step later. Below 1 an early reward is worth more, and
+    the policy's own action is overruled more often."""
+
+    def __post_init__(self):
+        if self.method not in PLANS:
+            raise ValueError(f"method must be one of {PLANS}, got {self.method!r}")
+        if self.depth < 1 or self.simulations < 2:
+            raise ValueError(
+                "depth must be >= 1 and simulations >= 2, got "
+                f"{self.depth} and {self.simulations}"
+            )
+        if not 0 < self.discount <= 1:
+            raise ValueError(f"discount must be in (0, 1], got {self.discount}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

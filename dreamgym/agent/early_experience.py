@@ -97,8 +97,8 @@ def demonstration_example(
     A policy that thinks without being given a thought learns an empty one. Where it
     does not think, a thought is an auxiliary target: it is never written at play.
     """
-    context = policy.context(*situation, draw=draw)
-    tok = policy.tokenizer_in(*situation, draw=draw)
+    context = policy.context(*situation[:4], draw=draw)
+    tok = policy.tokenizer_in(*situation[:4], draw=draw)
     thinks = policy.config.thought_tokens > 0
     turn = prompts.turn_ids(tok, action, thought, thinks=thinks)
     ids = [*context, *turn]

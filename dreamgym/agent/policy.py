@@ -68,12 +68,19 @@ class Turn(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a policy acts in; `valid_actions` are those that the environment lists."""
+    """What a policy acts in.
+
+    `valid_actions` are those that the environment lists, `past_states` the states in
+    which the past actions were taken, and `refused` the actions that were invalid in
+    the present state before.
+    """
 
     task: Task
     past: Sequence[str]
     state: State
     valid_actions: Sequence[str] = ()
+    past_states: Sequence[State] = ()
+    refused: frozenset[str] = frozenset()
 
 
 class Policy:

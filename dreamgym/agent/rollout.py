@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.refused_actions import RefusedActions
 from dreamgym.agent.shield import SHIELDED
@@ -71,11 +72,16 @@ class _Slot:
         return (*self.earlier_actions, *(t.action for t in self.transitions))
 
     @property
-    def situation(self) -> Situation | tuple[Task, tuple[str, ...], State]:
-        """What the policy acts in: with a list of actions only where there is one."""
-        if not self.valid_actions:
-            return self.task, self.past, self.state
-        return Situation(self.task, self.past, self.state, self.valid_actions)
+    def situation(self) -> Situation:
+        """What the policy acts in."""
+        return Situation(
+            self.task,
+            self.past,
+            self.state,
+            self.valid_actions,
+            (*self.earlier_states, *(t.state for t in self.transitions)),
+            self.refused.at(self.state),
+        )
 
 
 @jax.jit
@@ -99,7 +105,7 @@ few of the turns are still refused."""
 
 
 def rollout(
-    policy: Policy,
+    policy: Policy | PlanningPolicy,
     envs: VectorEnv,
     tasks: Sequence[Task | Snapshot],
     *,
@@ -213,7 +219,7 @@ def _begin(
 
 
 def _act(
-    policy: Policy,
+    policy: Policy | PlanningPolicy,
     slots: list[_Slot],
     key: jax.Array,
     temperature: float,
@@ -245,7 +251,7 @@ def _act(
 
 
 def _draw(
-    policy: Policy,
+    policy: Policy | PlanningPolicy,
     slots: list[_Slot],
     key: jax.Array,
     temperature: float,
@@ -266,7 +272,11 @@ def _draw(
 
 
 def _shielded(
-    policy: Policy, envs: VectorEnv, index: int, slot: _Slot, action: str
+    policy: Policy | PlanningPolicy,
+    envs: VectorEnv,
+    index: int,
+    slot: _Slot,
+    action: str,
 ) -> str:
     """Return the action that is executed in place of the one that was sampled."""
     if policy.shield is None:

@@ -9,10 +9,11 @@ import gymnasium
 import numpy as np
 
 from dreamgym.agent import floors
+from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import REMEDY, uncertainty_gate
-from dreamgym.build.models import load_policy
+from dreamgym.build.planning import load_player
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config import budget
 from dreamgym.envs import base, restarting, vector
@@ -111,13 +112,15 @@ def play_test_games(
     tasks: Sequence[Task] | None = None,
     folder: str = "test",
     make: Callable[[], gymnasium.Env] | None = None,
+    player: Policy | PlanningPolicy | None = None,
 ) -> list[Trajectory]:
     """Play test tasks with a policy; return the trajectories.
 
     By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
     that holds exactly these tasks is not played again, and neither are the games of a
-    policy with the same weights: both draw the same noise. `make` makes the
-    environment.
+    policy with the same weights: both draw the same noise, unless they plan, perhaps in
+    different dreams. `make` makes the environment, and `player` plays in place of the
+    run's policy of this name.
 
     Raises:
       EnvironmentDown: the environment failed in every episode; no file is written.
@@ -126,14 +129,16 @@ def play_test_games(
     tasks = test_tasks(run) if tasks is None else tasks
     if _has_played(path, tasks):
         return evaluate.trajectories(path)
-    if twin := _twin(run, policy, folder, tasks):
+    plans = run.config.plan.method != "none"
+    if not plans and (twin := _twin(run, policy, folder, tasks)):
         write_episodes(path, read_episodes(twin))
     else:
+        player = load_player(run, policy) if player is None else player
         envs = real_envs(run, make=make)
         try:
             with progress_bar(len(tasks), f"evaluate {policy}", "episode") as show:
                 played = evaluate.play(
-                    load_policy(run, policy),
+                    player,
                     envs,
                     tasks,
                     seed=run.config.seed + TEST_SEED,

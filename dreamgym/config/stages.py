@@ -330,7 +330,7 @@ class TransferConfig(LoopConfig):
     plays train tasks (also its `fresh_tasks`) and imitates what was won, with what is
     won in the dream in other tasks (not for `real_only`). An environment that draws
     lots takes "updates": what was won there may have been lucky."""
-    rounds: int = 2
+    rounds: int = 1
     """With "expert_iteration": how often the policy plays its part of the budget and is
     fitted anew."""
     refit_share: float = 0.3

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory, rollout
 from dreamgym.envs.base import counts_as_invalid
@@ -18,7 +19,7 @@ from worldmodel.data.records import Task, Transition, read_episodes
 
 
 def play(
-    policy: Policy,
+    policy: Policy | PlanningPolicy,
     envs: VectorEnv,
     tasks: Sequence[Task],
     *,

@@ -1,12 +1,15 @@
 """Stages: each policy plays the same real test tasks."""
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.costs import games_cost
 from dreamgym.build.environments import NO_ENV, play_floor, play_test_games
+from dreamgym.build.planning import load_player
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.report import counts_text
@@ -15,10 +18,27 @@ from dreamgym.run.directory import Run
 
 
 def body(run: Run, policy: str) -> dict[str, Any]:
-    """Play the real test tasks with a policy; write test/POLICY.jsonl."""
+    """Play the real test tasks with a policy; write test/POLICY.jsonl.
+
+    A policy that plans (`plan.method`) has the numbers of its planning: dreamed steps
+    and seconds for each real step, and the share of steps whose action it changed.
+    """
     if not run.config.env.id:
         return {"status": NO_ENV}
-    return _numbers(policy, play_test_games(run, policy))
+    if run.config.plan.method == "none":
+        return _numbers(policy, play_test_games(run, policy))
+    player, begin = load_player(run, policy), time.perf_counter()
+    numbers = _numbers(policy, play_test_games(run, policy, player=player))
+    seconds = time.perf_counter() - begin
+    assert isinstance(player, PlanningPolicy)
+    steps = player.counts.steps
+    if steps:  # else the games were played before an interruption
+        numbers |= {
+            "dreamed_per_step": player.counts.dreamed_steps / steps,
+            "overruled": player.counts.overruled / steps,
+            "seconds_per_step": seconds / steps,
+        }
+    return numbers
 
 
 def floor_body(run: Run, name: str) -> dict[str, Any]:

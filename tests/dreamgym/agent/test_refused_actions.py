@@ -70,7 +70,7 @@ class Undecided(doubles.Scripted):
     def act(self, situations, keys, *, temperature):
         self.temperatures.append(temperature)
         turns = []
-        for task, past, state in situations:
+        for task, past, state, *_ in situations:
             count = self.asked[past] = self.asked.get(past, 0) + 1
             flies = not past or (past[-1] == "fly" and count < self.draws)
             action = "fly" if flies else doubles.expert_rule(task, past, state)

@@ -20,7 +20,7 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
         Trajectory(e, (), error) for e, error in zip(episodes, errors, strict=True)
     ]
     monkeypatch.setattr(environments.evaluate, "play", lambda *_, **__: played)
-    monkeypatch.setattr(environments, "load_policy", lambda *_: None)
+    monkeypatch.setattr(environments, "load_player", lambda *_: None)
     monkeypatch.setattr(
         environments,
         "real_envs",
@@ -46,7 +46,7 @@ def test_policies_with_the_same_weights_play_once(tmp_path, monkeypatch):
         "play",
         lambda policy, *_, **__: calls.append(policy) or played,
     )
-    monkeypatch.setattr(environments, "load_policy", lambda _, name: name)
+    monkeypatch.setattr(environments, "load_player", lambda _, name: name)
     monkeypatch.setattr(
         environments,
         "real_envs",

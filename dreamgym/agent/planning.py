@@ -1,0 +1,427 @@
+"""Planning at play: a policy tries actions in the dream before it takes one.
+
+situations -> candidate actions of the policy -> what the dream says they lead to -> the
+turn with the best outlook. The policy is not changed, and no real step is taken: only
+what it would have done anyway is compared in the experience model (compare WebDreamer,
+arXiv:2411.06559, and the search of Agent Q, arXiv:2408.07199).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dreamgym.agent.config import PlanConfig, PolicyConfig
+from dreamgym.agent.policy import Policy, Situation, Turn
+from dreamgym.agent.shield import Shield
+from dreamgym.envs.base import Step
+from dreamgym.envs.vector import Snapshot
+from worldmodel.backbone.streams import bucket
+from worldmodel.data.records import State
+
+EXPLORATION = 1.25
+"""The weight of the prior in PUCT (MuZero, arXiv:1911.08265, appendix B)."""
+
+
+class Dream(Protocol):
+    """A batch of dreamed episodes that can start at any moment."""
+
+    def restore(self, slot: int, snapshot: Snapshot) -> State:
+        """Let a slot continue from a snapshot; return the state there."""
+        ...
+
+    def step(self, actions: Sequence[str | None]) -> list[Step | None]:
+        """Step the slots whose episode runs; None for the others."""
+        ...
+
+
+@dataclasses.dataclass
+class PlanCounts:
+    """What planning has cost and changed so far."""
+
+    steps: int = 0
+    """Real steps that were planned."""
+    dreamed_steps: int = 0
+    """Steps of the dream that this took."""
+    overruled: int = 0
+    """Real steps whose action is another one than the policy's own."""
+
+
+class Outlook(NamedTuple):
+    """What the dream says of one sequence of actions."""
+
+    value: float
+    """The discounted sum of rewards; NaN where the dream's answer was malformed."""
+    changes: bool
+    """Whether its first action changes the state."""
+
+
+class PlanningPolicy:
+    """A policy that compares its candidate actions in a dream; acts like a `Policy`.
+
+    Candidates are the policy's own action and further draws at temperature 1 or more,
+    without those that the present state has refused before. The own action is
+    overruled only where another one has a strictly better outlook.
+    """
+
+    def __init__(
+        self, policy: Policy, make_dream: Callable[[int], Dream], config: PlanConfig
+    ):
+        """Create the planner; `make_dream` returns a dream of so many slots."""
+        self.policy, self._make_dream, self._plan = policy, make_dream, config
+        self.counts = PlanCounts()
+
+    @property
+    def config(self) -> PolicyConfig:
+        """The configuration of the policy's turns."""
+        return self.policy.config
+
+    @property
+    def shield(self) -> Shield | None:
+        """What replaces the policy's actions before they are executed."""
+        return self.policy.shield
+
+    def act(
+        self,
+        situations: Sequence[Situation],
+        keys: jax.Array,
+        *,
+        temperature: float,
+    ) -> list[Turn]:
+        """Return the turn with the best outlook for each situation.
+
+        Args:
+          situations: where the policy stands; `Situation.refused` leaves out actions.
+          keys: one PRNG key for each situation, or more.
+          temperature: of the policy's own action; further ones have at least 1.
+        """
+        noise = _Noise(keys)
+        own = self.policy.act(situations, keys, temperature=temperature)
+        rows = [
+            i for i in range(len(situations)) for _ in range(self._plan.simulations - 1)
+        ]
+        draws = iter(
+            self.policy.act(
+                [situations[i] for i in rows],
+                noise.draw(rows),
+                temperature=max(temperature, 1),
+            )
+            if rows
+            else ()
+        )
+        candidates = []
+        for turn, situation in zip(own, situations, strict=True):
+            turns = [turn, *(next(draws) for _ in range(self._plan.simulations - 1))]
+            usable = [t for t in turns if not t.void]
+            usable = [t for t in usable if t.action not in situation.refused]
+            candidates.append(usable or [turn])
+        search = _Search(self.policy, self._make_dream, self._plan, noise, temperature)
+        chosen = search.choose([_snapshot(s) for s in situations], candidates)
+        self.counts.steps += len(situations)
+        self.counts.dreamed_steps += search.dreamed_steps
+        self.counts.overruled += sum(
+            a.action != b.action for a, b in zip(own, chosen, strict=True)
+        )
+        return chosen
+
+
+def _snapshot(situation: Situation) -> Snapshot:
+    return Snapshot(
+        situation.task,
+        tuple(situation.past),
+        situation.state,
+        tuple(situation.past_states),
+    )
+
+
+def _distinct(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the first turn of each action, in order."""
+    return list({t.action: t for t in reversed(turns)}.values())[::-1]
+
+
+@jax.jit
+def _fold(keys: jax.Array, numbers: jax.Array) -> jax.Array:
+    return jax.vmap(jax.random.fold_in)(keys, numbers)
+
+
+class _Noise:
+    """Fresh PRNG keys for what is drawn besides the policy's own action."""
+
+    def __init__(self, keys: jax.Array):
+        self._keys, self._drawn = keys, dict[int, int]()
+
+    def draw(self, rows: Sequence[int]) -> jax.Array:
+        """Return a key for each entry of `rows`, of the situation of that number.
+
+        A situation's keys depend on how many were drawn for it before, and on no other
+        situation.
+        """
+        width = bucket(len(rows))  # few shapes are compiled
+        index, numbers = np.zeros(width, np.int32), np.zeros(width, np.int32)
+        index[: len(rows)] = rows
+        for i, row in enumerate(rows):
+            self._drawn[row] = numbers[i] = self._drawn.get(row, 0) + 1
+        return _fold(self._keys[jnp.asarray(index)], jnp.asarray(numbers))
+
+
+class _Search:
+    """One search for all situations of a batch, each independent of the others."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        make_dream: Callable[[int], Dream],
+        config: PlanConfig,
+        noise: _Noise,
+        temperature: float,
+    ):
+        self._policy, self._make_dream, self._config = policy, make_dream, config
+        self._noise, self._temperature = noise, temperature
+        self.dreamed_steps = 0
+
+    def choose(
+        self, at: Sequence[Snapshot], candidates: Sequence[Sequence[Turn]]
+    ) -> list[Turn]:
+        """Return the chosen turn of each snapshot's candidates, the own one first."""
+        if self._config.method == "puct":
+            return self._tree_search(at, candidates)
+        tried = [
+            _distinct(turns) if self._config.method == "best-of-n" else list(turns)
+            for turns in candidates
+        ]
+        # A single action needs no comparison.
+        tried = [x if len({t.action for t in x}) > 1 else x[:1] for x in tried]
+        rows = [i for i, x in enumerate(tried) if len(x) > 1 for _ in x]
+        firsts = [t.action for x in tried if len(x) > 1 for t in x]
+        outlooks = iter(self._continue([at[i] for i in rows], firsts, rows))
+        return [
+            _best(x, [next(outlooks) for _ in x]) if len(x) > 1 else x[0] for x in tried
+        ]
+
+    def _continue(
+        self, at: Sequence[Snapshot], firsts: Sequence[str], rows: Sequence[int]
+    ) -> list[Outlook]:
+        """Return what taking an action leads to, and the policy after it.
+
+        Args:
+          at: where each sequence begins.
+          firsts: its first action.
+          rows: the number of the situation that it belongs to, for its noise.
+        """
+        if not at:
+            return []
+        dream = self._make_dream(len(at))
+        states = [dream.restore(i, snapshot) for i, snapshot in enumerate(at)]
+        past = [list(s.past) for s in at]
+        values, changes = [0.0] * len(at), [False] * len(at)
+        actions: dict[int, str] = dict(enumerate(firsts))
+        for depth in range(self._config.depth):
+            steps = dream.step([actions.get(i) for i in range(len(at))])
+            self.dreamed_steps += len(actions)
+            running = []
+            for i, action in actions.items():
+                step = steps[i]
+                assert step is not None
+                past[i].append(action)
+                if not depth:
+                    changes[i] = step.state != states[i]
+                values[i] += self._config.discount**depth * _reward(step)
+                states[i] = step.state
+                if not (step.terminated or step.truncated):
+                    running.append(i)
+            if not running or depth + 1 == self._config.depth:
+                break
+            turns = self._policy.act(
+                [Situation(at[i].task, past[i], states[i]) for i in running],
+                self._noise.draw([rows[i] for i in running]),
+                temperature=self._temperature,
+            )
+            actions = {i: t.action for i, t in zip(running, turns, strict=True)}
+        return [Outlook(*x) for x in zip(values, changes, strict=True)]
+
+    def _tree_search(
+        self, at: Sequence[Snapshot], candidates: Sequence[Sequence[Turn]]
+    ) -> list[Turn]:
+        """Return the most visited candidate of a tree search (PUCT) in each situation.
+
+        A leaf is worth what the policy wins from it in the dream, up to the depth.
+        """
+        trees = [
+            _Tree(s, _distinct(turns), self._config.discount)
+            for s, turns in zip(at, candidates, strict=True)
+        ]
+        searched = [i for i, t in enumerate(trees) if len(t.root.turns) > 1]
+        for _ in range(self._config.simulations):
+            leaves = {i: trees[i].select(self._config.depth) for i in searched}
+            self._expand(trees, leaves)
+        return [t.choice() for t in trees]
+
+    def _expand(
+        self, trees: Sequence["_Tree"], leaves: dict[int, list["_Edge"]]
+    ) -> None:
+        """Take the last edge of each path in the dream, and record what it is worth."""
+        fresh = {i: path[-1] for i, path in leaves.items() if path[-1].node is None}
+        if fresh:
+            dream = self._make_dream(len(fresh))
+            for slot, edge in enumerate(fresh.values()):
+                dream.restore(slot, edge.parent)
+            steps = dream.step([e.turn.action for e in fresh.values()])
+            self.dreamed_steps += len(fresh)
+            inner = {}
+            for (i, edge), step in zip(fresh.items(), steps, strict=True):
+                assert step is not None
+                edge.arrive(step)
+                assert edge.node is not None
+                if not edge.node.ended and len(leaves[i]) < self._config.depth:
+                    inner[i] = edge.node
+            self._value(inner)
+        for i, path in leaves.items():
+            trees[i].record(path)
+
+    def _value(self, nodes: dict[int, "_Node"]) -> None:
+        """Give new nodes their candidates, and the value that the policy gets there."""
+        if not nodes:
+            return
+        rows = [i for i in nodes for _ in range(self._config.simulations)]
+        turns = iter(
+            self._policy.act(
+                [Situation(*nodes[i].at[:3]) for i in rows],
+                self._noise.draw(rows),
+                temperature=max(self._temperature, 1),
+            )
+        )
+        firsts = []
+        for node in nodes.values():
+            drawn = [next(turns) for _ in range(self._config.simulations)]
+            node.extend(_distinct([t for t in drawn if not t.void] or drawn))
+            firsts.append(drawn[0].action)
+        outlooks = self._continue([n.at for n in nodes.values()], firsts, list(nodes))
+        for node, outlook in zip(nodes.values(), outlooks, strict=True):
+            node.value = 0.0 if math.isnan(outlook.value) else outlook.value
+
+
+def _reward(step: Step) -> float:
+    return math.nan if step.error is not None else float(sum(step.rewards.values()))
+
+
+def _best(turns: Sequence[Turn], outlooks: Sequence[Outlook]) -> Turn:
+    """Return the turn with the best outlook; the first of equal ones.
+
+    A greater return counts first, then that the action changes the state. What the
+    dream could not answer is worst.
+    """
+
+    def rank(outlook: Outlook) -> tuple[float, bool]:
+        broken = math.isnan(outlook.value)
+        return (-math.inf if broken else outlook.value, outlook.changes and not broken)
+
+    best = max(range(len(turns)), key=lambda i: (*rank(outlooks[i]), -i))
+    return turns[best]
+
+
+@dataclasses.dataclass
+class _Edge:
+    """An action in a node of the tree, and what it led to."""
+
+    parent: Snapshot
+    turn: Turn
+    prior: float
+    visits: int = 0
+    total: float = 0.0
+    reward: float = 0.0
+    node: "_Node | None" = None
+
+    def arrive(self, step: Step) -> None:
+        """Record the step that the action took in the dream.
+
+        A malformed answer ends the search there, without a reward.
+        """
+        reward = _reward(step)
+        self.reward = 0.0 if math.isnan(reward) else reward
+        past = (*self.parent.past, self.turn.action)
+        states = (*self.parent.past_states, self.parent.state)
+        after = Snapshot(self.parent.task, past, step.state, states)
+        self.node = _Node(after, ended=step.terminated or step.truncated)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the returns of its visits."""
+        return self.total / self.visits if self.visits else 0.0
+
+
+class _Node:
+    """A moment of the search: where it is, what may be done, what it is worth."""
+
+    def __init__(self, at: Snapshot, *, ended: bool = False):
+        self.at, self.ended, self.value = at, ended, 0.0
+        self.edges: list[_Edge] = []
+
+    def extend(self, turns: Sequence[Turn]) -> None:
+        """Add the candidates, with priors by their probability under the policy."""
+        logp = np.array([sum(t.logp) for t in turns])
+        priors = np.exp(logp - logp.max())
+        self.edges = [
+            _Edge(self.at, t, float(p))
+            for t, p in zip(turns, priors / priors.sum(), strict=True)
+        ]
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The candidates."""
+        return [e.turn for e in self.edges]
+
+
+class _Tree:
+    """The tree of one situation: PUCT, values scaled to those seen as in MuZero."""
+
+    def __init__(self, at: Snapshot, turns: Sequence[Turn], discount: float):
+        self.root, self._discount = _Node(at), discount
+        self.root.extend(turns)
+        self._low, self._high = math.inf, -math.inf
+
+    def select(self, depth: int) -> list[_Edge]:
+        """Return the path to a new edge, to an end, or to the depth."""
+        path: list[_Edge] = []
+        for node in self._walk(path):
+            if len(path) == depth or node.ended or not node.edges:
+                break
+            path.append(max(node.edges, key=lambda e, n=node: self._score(n, e)))
+        return path
+
+    def _walk(self, path: list[_Edge]) -> Iterator[_Node]:
+        """Yield the node at the end of the path, as long as there is one."""
+        node: _Node | None = self.root
+        while node is not None:
+            yield node
+            node = path[-1].node
+
+    def _score(self, node: _Node, edge: _Edge) -> float:
+        visits = sum(e.visits for e in node.edges)
+        bonus = EXPLORATION * edge.prior * math.sqrt(visits + 1) / (1 + edge.visits)
+        return self._scaled(edge.mean) * bool(edge.visits) + bonus
+
+    def _scaled(self, value: float) -> float:
+        """Return a value in [0, 1] by those seen so far, whatever rewards are."""
+        spread = self._high - self._low
+        return (value - self._low) / spread if spread > 0 else 0.5
+
+    def record(self, path: Sequence[_Edge]) -> None:
+        """Add the discounted return of a path to each of its edges."""
+        last = path[-1].node
+        value = 0.0 if last is None or last.ended else last.value
+        for edge in reversed(path):
+            value = edge.reward + self._discount * value
+            edge.visits, edge.total = edge.visits + 1, edge.total + value
+            self._low = min(self._low, edge.mean)
+            self._high = max(self._high, edge.mean)
+
+    def choice(self) -> Turn:
+        """Return the most visited candidate, by its mean return where visits agree."""
+        best = max(
+            enumerate(self.root.edges), key=lambda x: (x[1].visits, x[1].mean, -x[0])
+        )
+        return best[1].turn

@@ -1,0 +1,46 @@
+"""The policy that plays test games: as it is, or planning in the run's dream."""
+
+from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.policy import Policy
+from dreamgym.build.experience import (
+    load_experience,
+    remedy_folder,
+    uncertainty_gate,
+)
+from dreamgym.build.models import load_policy
+from dreamgym.build.step_limit import step_limit
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.run.directory import Run
+
+
+def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
+    """Return a policy of the run, which plans where `plan.method` says so."""
+    player = load_policy(run, policy)
+    if run.config.plan.method == "none":
+        return player
+    folder = _folder(run, policy)
+    experience = load_experience(
+        run, stage=f"evaluate/{policy}", scaled=True, folder=folder
+    )
+    gate = uncertainty_gate(run, folder)
+
+    def make_dream(size: int) -> DreamVectorEnv:
+        return DreamVectorEnv(
+            experience, size, max_steps=step_limit(run), uncertainty=gate
+        )
+
+    return PlanningPolicy(player, make_dream, run.config.plan)
+
+
+def _folder(run: Run, policy: str) -> str:
+    """Return the folder of the experience model that a policy has paid for.
+
+    Only `s2r` was fine-tuned with a refit; what was trained before the dream was
+    checked, and what never saw it, plan in the model as it was pretrained.
+    """
+    if policy == "s2r":
+        rounds = run.config.transfer.rounds
+        for number in range(rounds, 0, -1):
+            if run.path(f"s2r/round-{number}/experience").is_dir():
+                return f"s2r/round-{number}"
+    return remedy_folder(run) if policy in ("expert_iteration", "dream", "s2r") else ""

@@ -1,0 +1,190 @@
+"""Planning in a dream: what is chosen by hand, and that only a right dream helps."""
+
+import jax
+import numpy as np
+import pytest
+
+from dreamgym.agent.config import PLANS, PlanConfig
+from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.policy import Situation
+from dreamgym.agent.rollout import rollout
+from dreamgym.envs.dream import DreamVectorEnv
+from dreamgym.envs.vector import RealVectorEnv
+from tests import doubles
+
+METHODS = [m for m in PLANS if m != "none"]
+
+
+class Aimless(doubles.Scripted):
+    """Draws among the corridor's actions, by nothing but its PRNG keys."""
+
+    def __init__(self, words=doubles.ACTIONS):
+        super().__init__(doubles.expert_rule)
+        self.words = words
+
+    def act(self, situations, keys, *, temperature):
+        del temperature
+        data = np.asarray(jax.random.key_data(keys))
+        return [
+            doubles.turn(self, *s[:3], self.words[int(k[-1]) % len(self.words)])
+            for s, k in zip(situations, data, strict=False)
+        ]
+
+
+class InOrder(doubles.Scripted):
+    """Draws actions of a list in turn, whatever the situation is."""
+
+    def __init__(self, *words):
+        super().__init__(doubles.expert_rule)
+        self.words, self.drawn = words, 0
+
+    def act(self, situations, keys, *, temperature):
+        del keys, temperature
+        out = []
+        for s in situations:
+            word = self.words[self.drawn % len(self.words)]
+            out.append(doubles.turn(self, *s[:3], word))
+            self.drawn += 1
+        return out
+
+
+class Scaled(doubles.RuleModel):
+    """The rules of the corridor with rewards of another size."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def predict(self, queries):
+        return [
+            x._replace(reward=self.scale * x.reward) for x in super().predict(queries)
+        ]
+
+
+class Wrong(doubles.RuleModel):
+    """Pays for walking away from the coin: a dream that must not help."""
+
+    def _one(self, query):
+        answer = super()._one(query)
+        away = query.action != doubles.plan(query.state)[0]
+        return answer._replace(reward=float(away), outcome="go")
+
+
+def planner(policy, model=None, **config):
+    model = doubles.RuleModel() if model is None else model
+    config = {"depth": 6, "simulations": 8} | config
+    return PlanningPolicy(
+        policy,
+        lambda size: DreamVectorEnv(model, size, max_steps=doubles.STEPS),
+        PlanConfig(**config),
+    )
+
+
+def situation(at, goal, *, refused=()):
+    task = doubles.task(at, goal, 6)
+    return Situation(task, (), task.initial_state, refused=frozenset(refused))
+
+
+def chosen(some, *situations, seed=0):
+    keys = jax.random.split(jax.random.key(seed), len(situations))
+    return [t.action for t in some.act(situations, keys, temperature=0.5)]
+
+
+def success(policy, seed=0):
+    envs = RealVectorEnv([doubles.Corridor() for _ in range(4)], max_steps=8)
+    games = doubles.tasks("test")[:16]
+    played = rollout(policy, envs, games, key=jax.random.key(seed), temperature=1.0)
+    return np.mean([bool(t.episode.success) for t in played])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_action_that_wins_in_the_dream_is_taken(method):
+    own_loses = InOrder("go left", "take coin")
+    some = planner(own_loses, method=method, depth=1, simulations=4)
+    assert chosen(some, situation(3, 3)) == ["take coin"]
+    assert (some.counts.steps, some.counts.overruled) == (1, 1)
+    assert some.counts.dreamed_steps >= 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_planning_wins_what_aimless_play_loses(method):
+    aimless = success(Aimless())
+    assert success(planner(Aimless(), method=method)) > aimless + 0.3
+    # The control: a dream that pays for the wrong thing must not help.
+    assert success(planner(Aimless(), Wrong(), method=method)) < aimless + 0.1
+
+
+@pytest.mark.parametrize("scale", [1000.0, 0.001])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_size_of_rewards_changes_nothing(method, scale):
+    some = [situation(at, 3) for at in range(6)]
+    assert chosen(planner(Aimless(), method=method), *some) == chosen(
+        planner(Aimless(), Scaled(scale), method=method), *some
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_situation_is_planned_the_same_in_any_batch(method):
+    some = [situation(at, goal) for at, goal in ((0, 3), (5, 2), (2, 6))]
+    keys = jax.random.split(jax.random.key(3), 3)
+
+    def actions(rows):
+        turns = planner(Aimless(), method=method).act(
+            [some[i] for i in rows], keys[np.array(rows)], temperature=1.0
+        )
+        return [t.action for t in turns]
+
+    together = actions([0, 1, 2])
+    assert together == [actions([i])[0] for i in range(3)]
+    assert together[::-1] == actions([2, 1, 0])
+
+
+@pytest.mark.parametrize("method", ["best-of-n", "mpc"])
+def test_equal_outlooks_leave_the_policy_its_own_action(method):
+    # Within one step nothing is won from here, whatever is done.
+    for words in (("go left", "go right"), ("go right", "go left")):
+        some = planner(InOrder(*words), method=method, depth=1, simulations=4)
+        assert chosen(some, situation(3, 6)) == [words[0]]
+        assert some.counts.overruled == 0
+
+
+def test_an_action_without_effect_loses_a_tie():
+    some = planner(InOrder("dance", "go right"), method="best-of-n", depth=1)
+    # The corridor answers "dance" with a message; the second time nothing changes.
+    said = situation(3, 6)
+    state = doubles.walk(said.state, "dance").state
+    assert chosen(some, said._replace(state=state)) == ["go right"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_the_state_has_refused_is_no_candidate(method):
+    some = planner(InOrder("take coin", "go right"), method=method)
+    where = situation(2, 3, refused=["take coin"])
+    assert chosen(some, where) == ["go right"]
+    # All candidates are refused: the policy keeps its own, which is drawn again.
+    where = situation(2, 3, refused=["take coin", "go right"])
+    assert chosen(some, where) == ["take coin"]
+
+
+def test_a_single_action_is_not_dreamed():
+    some = planner(InOrder("go right"), method="best-of-n")
+    assert chosen(some, situation(3, 6)) == ["go right"]
+    assert some.counts.dreamed_steps == 0
+
+
+@pytest.mark.parametrize("method", ["best-of-n", "mpc"])
+def test_a_malformed_answer_is_the_worst_outlook(method):
+    model = doubles.RuleModel(broken=["go left"])
+    some = planner(InOrder("go left", "go right"), model, method=method, depth=1)
+    assert chosen(some, situation(3, 6)) == ["go right"]
+
+
+def test_settings_out_of_range_are_refused():
+    for wrong in (
+        {"method": "luck"},
+        {"depth": 0},
+        {"simulations": 1},
+        {"discount": 0.0},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            PlanConfig(**wrong)
