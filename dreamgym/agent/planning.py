@@ -108,7 +108,7 @@ class PlanningPolicy:
             self.policy.act(
                 [situations[i] for i in rows],
                 noise.draw(rows),
-                temperature=max(temperature, 1),
+                temperature=max(temperature, 1.0),
             )
             if rows
             else ()
@@ -291,7 +291,7 @@ class _Search:
             self._policy.act(
                 [Situation(*nodes[i].at[:3]) for i in rows],
                 self._noise.draw(rows),
-                temperature=max(self._temperature, 1),
+                temperature=max(self._temperature, 1.0),
             )
         )
         firsts = []

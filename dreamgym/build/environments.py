@@ -22,7 +22,6 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
-from worldmodel.data import checksums
 from worldmodel.data.records import Task, read_episodes, write_episodes
 from worldmodel.experience.base import ExperienceModel
 
@@ -117,22 +116,15 @@ def play_test_games(
     """Play test tasks with a policy; return the trajectories.
 
     By default these are the run's test tasks, recorded in test/POLICY.jsonl. A file
-    that holds exactly these tasks is not played again, and neither are the games of a
-    policy with the same weights: both draw the same noise, unless they plan, perhaps in
-    different dreams. `make` makes the environment, and `player` plays in place of the
-    run's policy of this name.
+    that holds exactly these tasks is not played again. `make` makes the environment,
+    and `player` plays in place of the run's policy of this name.
 
     Raises:
       EnvironmentDown: the environment failed in every episode; no file is written.
     """
     path = run.path(f"{folder}/{policy}.jsonl")
     tasks = test_tasks(run) if tasks is None else tasks
-    if _has_played(path, tasks):
-        return evaluate.trajectories(path)
-    plans = run.config.plan.method != "none"
-    if not plans and (twin := _twin(run, policy, folder, tasks)):
-        write_episodes(path, read_episodes(twin))
-    else:
+    if not _has_played(path, tasks):
         player = load_player(run, policy) if player is None else player
         envs = real_envs(run, make=make)
         try:
@@ -354,24 +346,6 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
             env.close()
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
-
-
-def _twin(run: Run, policy: str, folder: str, tasks: Sequence[Task]) -> Path | None:
-    """Return the games of a policy with the same weights, None if there are none.
-
-    A stage that did not help leaves the policy that it began with, under its own name.
-    """
-
-    def files(name: str) -> str | None:
-        path = run.path(f"policies/{name}/{checksums.NAME}")
-        return path.read_text("utf-8") if path.is_file() else None
-
-    if (own := files(policy)) is None:
-        return None
-    for path in sorted(run.path(folder).glob("*.jsonl")):
-        if path.stem != policy and files(path.stem) == own and _has_played(path, tasks):
-            return path
-    return None
 
 
 def _has_played(path: Path, tasks: Sequence[Task]) -> bool:

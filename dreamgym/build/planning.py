@@ -2,11 +2,7 @@
 
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
-from dreamgym.build.experience import (
-    load_experience,
-    remedy_folder,
-    uncertainty_gate,
-)
+from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
 from dreamgym.envs.dream import DreamVectorEnv
@@ -18,16 +14,13 @@ def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
     player = load_policy(run, policy)
     if run.config.plan.method == "none":
         return player
-    folder = _folder(run, policy)
+    # Confidence decides nothing here, so that it need not be calibrated.
     experience = load_experience(
-        run, stage=f"evaluate/{policy}", scaled=True, folder=folder
+        run, stage=f"evaluate/{policy}", folder=_folder(run, policy)
     )
-    gate = uncertainty_gate(run, folder)
 
     def make_dream(size: int) -> DreamVectorEnv:
-        return DreamVectorEnv(
-            experience, size, max_steps=step_limit(run), uncertainty=gate
-        )
+        return DreamVectorEnv(experience, size, max_steps=step_limit(run))
 
     return PlanningPolicy(player, make_dream, run.config.plan)
 
@@ -39,8 +32,8 @@ def _folder(run: Run, policy: str) -> str:
     checked, and what never saw it, plan in the model as it was pretrained.
     """
     if policy == "s2r":
-        rounds = run.config.transfer.rounds
-        for number in range(rounds, 0, -1):
-            if run.path(f"s2r/round-{number}/experience").is_dir():
-                return f"s2r/round-{number}"
+        rounds = [path.parent for path in run.path("s2r").glob("round-*/experience")]
+        if rounds:
+            last = max(rounds, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+            return f"s2r/{last.name}"
     return remedy_folder(run) if policy in ("expert_iteration", "dream", "s2r") else ""

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dreamgym.agent.config import PLANS
 from dreamgym.cli.options import (
     MESH_HELP,
     NO_TUNING,
@@ -47,6 +48,8 @@ def add(commands: Any) -> None:
         command.set_defaults(body=_stages)
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
+        if name == "evaluate":
+            _plan_options(command)
     control = commands.add_parser("control", help="Run a control that must not gain")
     control.add_argument(
         "control",
@@ -60,6 +63,53 @@ def add(commands: Any) -> None:
     _refit_command(commands)
     _compare_command(commands)
     _show_commands(commands)
+
+
+def _plan_options(command: argparse.ArgumentParser) -> None:
+    """Add the options with which the policies of a finished run plan."""
+    group = command.add_argument_group(
+        "planning in the dream",
+        "The policies of RUN play its test games again, and try actions in the dream "
+        "before they take one: no further real step is spent. The games are in "
+        "RUN-METHOD (or RUN-NAME with --name), and the gain over play without a plan "
+        "is printed.",
+    )
+    add = group.add_argument
+    add("run", nargs="?", type=Path, metavar="RUN", help="the run, as --run-dir")
+    add(
+        "--plan",
+        choices=PLANS[1:],
+        help="continue each candidate action in the dream (best-of-n), sample whole "
+        "sequences (mpc), or search a tree (puct)",
+    )
+    add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
+    add("--simulations", type=int, metavar="M", help="candidates or paths a step")
+
+
+def _apply_plan_options(args: argparse.Namespace) -> None:
+    """Turn the options of planning into settings, a name and a run directory.
+
+    Raises:
+      ValueError: an option is given twice, or has no effect.
+    """
+    if args.run is not None:
+        if args.run_dir not in (None, args.run):
+            raise ValueError(
+                f"RUN is {args.run} and --run-dir {args.run_dir}: give one"
+            )
+        args.run_dir = args.run
+    if args.plan is None:
+        for name in ("depth", "simulations"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name} has no effect without --plan")
+        return
+    if args.run_dir is None:
+        raise ValueError("--plan plays the test games of a finished run: give RUN")
+    args.settings.append(f"plan.method={args.plan}")
+    for name in ("depth", "simulations"):
+        if (value := getattr(args, name)) is not None:
+            args.settings.append(f"plan.{name}={value}")
+    args.name = args.name or args.plan
 
 
 def _show_commands(commands: Any) -> None:
@@ -193,6 +243,7 @@ def _refit(args: argparse.Namespace) -> None:
 def _stages(args: argparse.Namespace) -> None:
     from dreamgym.build.chat import check_server
     from dreamgym.cli.estimate import print_estimate
+    from dreamgym.commands import planning
     from dreamgym.commands import report as run_report
     from dreamgym.commands import results as run_results
     from dreamgym.commands.quickstart import quickstart, stage_names
@@ -206,6 +257,8 @@ def _stages(args: argparse.Namespace) -> None:
 
     require(args.track)
     mesh = parse_mesh(args.mesh) if args.mesh else None
+    if args.command == "evaluate":
+        _apply_plan_options(args)
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)
@@ -229,7 +282,13 @@ def _stages(args: argparse.Namespace) -> None:
                 for stage in STAGES.commands()[args.command]
                 if stage.name in stage_names(config, fine_tune=True)
             ]
+            planned = args.command == "evaluate" and args.plan is not None
+            if planned and source is not None:
+                names = planning.stages(source)
             run_stages(run, STAGES, names, others=others)
+            if planned and source is not None:
+                print(planning.table(planning.gains(run, source)))
+                print(f"games: {root / 'test'}   numbers: {root / planning.FILE}")
             if args.command != "transfer":
                 return
             results = run_results.write_results(run)

@@ -9,7 +9,6 @@ from dreamgym.envs import vector
 from dreamgym.envs.failures import EnvironmentDown
 from dreamgym.run.directory import Run
 from tests import doubles
-from worldmodel.data import checksums
 
 
 @pytest.mark.parametrize("scored", [0, 1])
@@ -34,34 +33,6 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
     with pytest.raises(EnvironmentDown, match=r"3 games of the policy 'bc'.*gone"):
         environments.play_test_games(run, "bc", tasks)
     assert not (tmp_path / "test").exists()
-
-
-def test_policies_with_the_same_weights_play_once(tmp_path, monkeypatch):
-    played = [
-        Trajectory(doubles.expert(t), (), None) for t in doubles.tasks("test")[:3]
-    ]
-    calls = []
-    monkeypatch.setattr(
-        environments.evaluate,
-        "play",
-        lambda policy, *_, **__: calls.append(policy) or played,
-    )
-    monkeypatch.setattr(environments, "load_player", lambda _, name: name)
-    monkeypatch.setattr(
-        environments,
-        "real_envs",
-        lambda *_, **__: vector.RealVectorEnv([doubles.Corridor()], max_steps=5),
-    )
-    run, tasks = Run(tmp_path, preset("tiny")), [t.episode.task for t in played]
-    for name, weights in {"bc": "a", "dream": "b", "s2r": "a"}.items():
-        directory = tmp_path / "policies" / name
-        directory.mkdir(parents=True)
-        (directory / "model.safetensors").write_text(weights)
-        checksums.write_checksums(directory, [directory / "model.safetensors"])
-        assert len(environments.play_test_games(run, name, tasks)) == 3
-    assert calls == ["bc", "dream"]  # s2r kept bc
-    environments.play_test_games(run, "s2r", tasks[:2], folder="confirmation")
-    assert calls == ["bc", "dream", "s2r"]  # other games: nobody has played them
 
 
 def test_fresh_tasks_are_train_tasks_that_nothing_was_collected_of(tmp_path):

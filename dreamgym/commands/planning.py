@@ -1,0 +1,97 @@
+"""What planning in the dream brings: the test games of a run, played with a plan.
+
+the policies of a finished run -> their test games again, planned -> success with and
+without, the difference paired by game, and what a real step costs. No real step is
+spent besides those of the test games.
+"""
+
+from typing import Any
+
+from dreamgym.agent.config import FLOORS
+from dreamgym.evaluation import evaluate
+from dreamgym.run.directory import Run, RunError
+from dreamgym.stages.table import POLICIES
+
+FILE = "plan.json"
+NUMBERS = ("dreamed_per_step", "overruled", "seconds_per_step")
+
+
+def stages(source: Run) -> list[str]:
+    """Return the evaluations of the policies that a run has trained and tested.
+
+    Raises:
+      RunError: there are none.
+    """
+    policies = _policies(source)
+    if not policies:
+        raise RunError(
+            f"{source.root}: no policy has played test games: run dreamgym evaluate "
+            "without --plan first"
+        )
+    return [f"evaluate/{name}" for name in policies]
+
+
+def gains(run: Run, source: Run) -> dict[str, Any]:
+    """Compare planned test games with those of the source; write plan.json.
+
+    Returns a row for each policy: success with its interval, the `difference` to the
+    games without a plan, paired by game, and what planning cost.
+    """
+    rows = {}
+    for name in _policies(source):
+        path = f"test/{name}.jsonl"
+        planned, plain = (evaluate.trajectories(r.path(path)) for r in (run, source))
+        numbers = run.numbers(f"evaluate/{name}")
+        rows[name] = {
+            "success": evaluate.summary(planned, real_transitions=0)["success"],
+            "without": evaluate.summary(plain, real_transitions=0)["success"],
+            "difference": evaluate.paired(planned, plain, seed=run.config.seed),
+            **{k: numbers.get(k) for k in NUMBERS},
+        }
+    result = {"plan": run.config.plan.method, "policies": rows}
+    run.write_json(FILE, result)
+    return result
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the gains as a Markdown table."""
+    head = (
+        "policy",
+        "without a plan",
+        result["plan"],
+        "difference",
+        "dreamed steps a step",
+        "overruled",
+        "s a step",
+    )
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines += [_line(name, row) for name, row in result["policies"].items()]
+    return "\n".join(lines)
+
+
+def _line(name: str, row: dict[str, Any]) -> str:
+    def rate(success: dict[str, Any]) -> str:
+        return "-" if success["mean"] is None else f"{100 * success['mean']:.1f} %"
+
+    d = row["difference"]
+    difference = "none"
+    if d["mean"] is not None:
+        difference = f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"
+    dreamed, overruled, seconds = (row[k] for k in NUMBERS)
+    costs = (
+        "-" if dreamed is None else f"{dreamed:.1f}",
+        "-" if overruled is None else f"{100 * overruled:.0f} %",
+        "-" if seconds is None else f"{seconds:.2g}",
+    )
+    cells = (name, rate(row["without"]), rate(row["success"]), difference, *costs)
+    return "| " + " | ".join(cells) + " |"
+
+
+def _policies(source: Run) -> list[str]:
+    return [
+        name
+        for name in POLICIES
+        if name not in (*FLOORS, "untrained")
+        and source.path(f"policies/{name}/config.json").is_file()
+        and source.path(f"test/{name}.jsonl").is_file()
+    ]
