@@ -1,7 +1,7 @@
 """Imitation of won episodes: what a policy wins in the dream, and the fit to it.
 
-tasks -> rollouts in the dream until one is won -> an episode of each task, without its
-detours -> a fit from the initial policy
+tasks -> rollouts in the dream -> the shortest won episode of each task -> a fit from
+the initial policy
 """
 
 import dataclasses
@@ -38,10 +38,9 @@ def dreamed_wins(
     name: str,
     folder: str = "",
 ) -> list[Episode]:
-    """Return an episode, without detours, of each task that is won in the dream.
+    """Return the shortest episode, without detours, of each task won in the dream.
 
-    `expert_iteration.tasks` of the tasks are drawn, and each is played until it is won,
-    at most `expert_iteration.rollouts_per_task` times. What was dreamed under this name
+    `expert_iteration.tasks` of the tasks are drawn. What was dreamed under this name
     before an interruption is not repeated: it is in checkpoints/NAME.jsonl.
 
     Args:
@@ -56,37 +55,27 @@ def dreamed_wins(
     c, seed = run.config.expert_iteration, content_seed(run.config.seed, name)
     order = np.random.default_rng(seed).permutation(len(tasks))
     drawn = [tasks[i] for i in order[: c.tasks].tolist()]
+    starts = [task for task in drawn for _ in range(c.rollouts_per_task)]
     dream = DreamVectorEnv(
         experience,
         SLOTS,
         max_steps=step_limit(run),
         uncertainty=uncertainty_gate(run, folder),
     )
-    won: list[Episode] = []
-    pending, played = drawn, 0
-    total = len(drawn) * c.rollouts_per_task
-    with run.progress_report(f"{name}, dreamed", total, "episode") as report:
-        for attempt in range(c.rollouts_per_task):
-            count = played
-            trajectories = rollout(
-                policy,
-                dream,
-                pending,
-                key=jax.random.fold_in(jax.random.key(seed), attempt),
-                temperature=c.temperature,
-                source=f"{name}-{attempt}",
-                progress=lambda done, _, count=count: report(count + done, {}),
-            )
-            played += len(pending)
-            new = [t.episode for t in trajectories if t.error is None]
-            won += [e for e in new if e.success]
-            solved = {e.task.id for e in won}
-            pending = [t for t in pending if t.id not in solved]
-            if not pending:
-                break
+    with run.progress_report(f"{name}, dreamed", len(starts), "episode") as report:
+        trajectories = rollout(
+            policy,
+            dream,
+            starts,
+            key=jax.random.key(seed),
+            temperature=c.temperature,
+            source=name,
+            progress=lambda done, _: report(done, {}),
+        )
+    won = [t.episode for t in trajectories if t.error is None and t.episode.success]
     print(
-        f"{name}: {len(won)} of {len(drawn)} tasks were won in the dream, with "
-        f"{played} episodes",
+        f"{name}: {len(won)} of {len(trajectories)} dreamed episodes were won, in "
+        f"{len({e.task.id for e in won})} of {len(drawn)} tasks",
         file=sys.stderr,
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -82,6 +82,7 @@ def _plan_options(command: argparse.ArgumentParser) -> None:
         help="continue each candidate action in the dream (best-of-n), sample whole "
         "sequences (mpc), or search a tree (puct)",
     )
+    add("--policy", action="append", default=[], help="a policy (default: all tested)")
     add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
     add("--simulations", type=int, metavar="M", help="candidates or paths a step")
 
@@ -99,8 +100,8 @@ def _apply_plan_options(args: argparse.Namespace) -> None:
             )
         args.run_dir = args.run
     if args.plan is None:
-        for name in ("depth", "simulations"):
-            if getattr(args, name) is not None:
+        for name in ("policy", "depth", "simulations"):
+            if getattr(args, name) not in (None, []):
                 raise ValueError(f"--{name} has no effect without --plan")
         return
     if args.run_dir is None:
@@ -284,7 +285,7 @@ def _stages(args: argparse.Namespace) -> None:
             ]
             planned = args.command == "evaluate" and args.plan is not None
             if planned and source is not None:
-                names = planning.stages(source)
+                names = planning.stages(source, args.policy)
             run_stages(run, STAGES, names, others=others)
             if planned and source is not None:
                 print(planning.table(planning.gains(run, source)))

@@ -5,6 +5,7 @@ without, the difference paired by game, and what a real step costs. No real step
 spent besides those of the test games.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
@@ -16,19 +17,27 @@ FILE = "plan.json"
 NUMBERS = ("dreamed_per_step", "overruled", "seconds_per_step")
 
 
-def stages(source: Run) -> list[str]:
+def stages(source: Run, chosen: Sequence[str] = ()) -> list[str]:
     """Return the evaluations of the policies that a run has trained and tested.
 
+    Args:
+      chosen: those that are meant; by default all of them.
+
     Raises:
-      RunError: there are none.
+      RunError: there are none, or not the chosen ones.
     """
     policies = _policies(source)
+    if unknown := [p for p in chosen if p not in policies]:
+        raise RunError(
+            f"{source.root}: no policy {unknown[0]!r} has played test games; have "
+            f"{policies}"
+        )
     if not policies:
         raise RunError(
             f"{source.root}: no policy has played test games: run dreamgym evaluate "
             "without --plan first"
         )
-    return [f"evaluate/{name}" for name in policies]
+    return [f"evaluate/{name}" for name in policies if name in (chosen or policies)]
 
 
 def gains(run: Run, source: Run) -> dict[str, Any]:
@@ -39,6 +48,8 @@ def gains(run: Run, source: Run) -> dict[str, Any]:
     """
     rows = {}
     for name in _policies(source):
+        if not run.path(f"test/{name}.jsonl").is_file():
+            continue
         path = f"test/{name}.jsonl"
         planned, plain = (evaluate.trajectories(r.path(path)) for r in (run, source))
         numbers = run.numbers(f"evaluate/{name}")

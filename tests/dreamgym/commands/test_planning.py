@@ -34,7 +34,9 @@ def played(root, method, won):
 def test_the_gain_is_paired_by_game(tmp_path):
     source = played(tmp_path / "a", "none", 2)
     planned = played(tmp_path / "b", "mpc", 5)
-    assert planning.stages(source) == ["evaluate/bc"]
+    assert planning.stages(source) == planning.stages(source, ["bc"]) == ["evaluate/bc"]
+    with pytest.raises(RunError, match=r"no policy 'dream' has played.*bc"):
+        planning.stages(source, ["dream"])
     result = planning.gains(planned, source)
     row = result["policies"]["bc"]
     assert (row["without"]["mean"], row["success"]["mean"]) == (2 / 6, 5 / 6)
@@ -54,6 +56,7 @@ def test_a_run_without_test_games_has_nothing_to_plan(tmp_path):
     ("options", "message"),
     [
         (["--depth", "3"], "--depth has no effect without --plan"),
+        (["--policy", "bc"], "--policy has no effect without --plan"),
         (["--plan", "mpc"], "give RUN"),
         (["a", "--run-dir", "b", "--plan", "mpc"], "give one"),
         (["nowhere", "--plan", "mpc"], "nowhere"),

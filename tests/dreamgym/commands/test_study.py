@@ -436,7 +436,7 @@ def confirmed(tmp_path, monkeypatch):
         ]
     )
     monkeypatch.setattr(study, "STAGES", table)
-    monkeypatch.setattr(environments, "load_policy", load)
+    monkeypatch.setattr(environments, "load_player", load)
     path = written(tmp_path, CONFIRMED)
     grid = study_file.read_study(path)
     for cell in list(study_file.cells(grid))[:3]:
