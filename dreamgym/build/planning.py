@@ -10,9 +10,9 @@ from dreamgym.run.directory import Run
 
 
 def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
-    """Return a policy of the run, which plans where `plan.method` says so."""
+    """Return a policy of the run, which plans where `evaluate.plan.method` says so."""
     player = load_policy(run, policy)
-    if run.config.plan.method == "none":
+    if run.config.evaluate.plan.method == "none":
         return player
     # Confidence decides nothing here, so that it need not be calibrated.
     experience = load_experience(
@@ -22,7 +22,7 @@ def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
     def make_dream(size: int) -> DreamVectorEnv:
         return DreamVectorEnv(experience, size, max_steps=step_limit(run))
 
-    return PlanningPolicy(player, make_dream, run.config.plan)
+    return PlanningPolicy(player, make_dream, run.config.evaluate.plan)
 
 
 def _folder(run: Run, policy: str) -> str:

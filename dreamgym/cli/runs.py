@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dreamgym.agent.config import PLANS
 from dreamgym.cli.options import (
     MESH_HELP,
     NO_TUNING,
@@ -18,6 +17,7 @@ from dreamgym.cli.options import (
     server_of,
     settings_help,
 )
+from dreamgym.cli.planning import add_plan_options, apply_plan_options
 from dreamgym.stages.table import STAGES
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
         if name == "quickstart":
             command.add_argument("--no-transfer", action="store_true", help=NO_TUNING)
         if name == "evaluate":
-            _plan_options(command)
+            add_plan_options(command)
     control = commands.add_parser("control", help="Run a control that must not gain")
     control.add_argument(
         "control",
@@ -63,54 +63,6 @@ def add(commands: Any) -> None:
     _refit_command(commands)
     _compare_command(commands)
     _show_commands(commands)
-
-
-def _plan_options(command: argparse.ArgumentParser) -> None:
-    """Add the options with which the policies of a finished run plan."""
-    group = command.add_argument_group(
-        "planning in the dream",
-        "The policies of RUN play its test games again, and try actions in the dream "
-        "before they take one: no further real step is spent. The games are in "
-        "RUN-METHOD (or RUN-NAME with --name), and the gain over play without a plan "
-        "is printed.",
-    )
-    add = group.add_argument
-    add("run", nargs="?", type=Path, metavar="RUN", help="the run, as --run-dir")
-    add(
-        "--plan",
-        choices=PLANS[1:],
-        help="continue each candidate action in the dream (best-of-n), sample whole "
-        "sequences (mpc), or search a tree (puct)",
-    )
-    add("--policy", action="append", default=[], help="a policy (default: all tested)")
-    add("--depth", type=int, metavar="H", help="dreamed steps ahead, at most")
-    add("--simulations", type=int, metavar="M", help="candidates or paths a step")
-
-
-def _apply_plan_options(args: argparse.Namespace) -> None:
-    """Turn the options of planning into settings, a name and a run directory.
-
-    Raises:
-      ValueError: an option is given twice, or has no effect.
-    """
-    if args.run is not None:
-        if args.run_dir not in (None, args.run):
-            raise ValueError(
-                f"RUN is {args.run} and --run-dir {args.run_dir}: give one"
-            )
-        args.run_dir = args.run
-    if args.plan is None:
-        for name in ("policy", "depth", "simulations"):
-            if getattr(args, name) not in (None, []):
-                raise ValueError(f"--{name} has no effect without --plan")
-        return
-    if args.run_dir is None:
-        raise ValueError("--plan plays the test games of a finished run: give RUN")
-    args.settings.append(f"plan.method={args.plan}")
-    for name in ("depth", "simulations"):
-        if (value := getattr(args, name)) is not None:
-            args.settings.append(f"plan.{name}={value}")
-    args.name = args.name or args.plan
 
 
 def _show_commands(commands: Any) -> None:
@@ -259,7 +211,7 @@ def _stages(args: argparse.Namespace) -> None:
     require(args.track)
     mesh = parse_mesh(args.mesh) if args.mesh else None
     if args.command == "evaluate":
-        _apply_plan_options(args)
+        apply_plan_options(args)
     source = _named_attempt(args)
     others = [] if source is None else [source]
     config = _settings(args, source)

@@ -59,7 +59,7 @@ def gains(run: Run, source: Run) -> dict[str, Any]:
             "difference": evaluate.paired(planned, plain, seed=run.config.seed),
             **{k: numbers.get(k) for k in NUMBERS},
         }
-    result = {"plan": run.config.plan.method, "policies": rows}
+    result = {"plan": run.config.evaluate.plan.method, "policies": rows}
     run.write_json(FILE, result)
     return result
 

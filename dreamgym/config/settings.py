@@ -6,7 +6,6 @@ from typing import Any
 from dreamgym.agent.config import (
     BranchConfig,
     CollectConfig,
-    PlanConfig,
     PolicyConfig,
     WarmstartConfig,
 )
@@ -69,7 +68,6 @@ class RunConfig:
     train: TrainConfig
     transfer: TransferConfig
     evaluate: EvaluateConfig = EvaluateConfig()
-    plan: PlanConfig = PlanConfig()
 
     def __post_init__(self):
         if self.train.environment == "real" and not self.env.id:

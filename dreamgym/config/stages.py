@@ -6,6 +6,7 @@ the behaviour policies, `UpdateConfig` with the update); the others stand here.
 
 import dataclasses
 
+from dreamgym.agent.config import PlanConfig
 from dreamgym.training.config import LoopConfig
 from worldmodel.chat.config import ChatConfig
 from worldmodel.experience.config import SIGNALS, PromptedConfig
@@ -241,6 +242,7 @@ class EvaluateConfig:
     """Test tasks, each played once; the same for every policy."""
     temperature: float = 0.5
     """Sampling temperature; 0 takes the most probable token."""
+    plan: PlanConfig = PlanConfig()
 
     def __post_init__(self):
         if self.tasks < 1 or self.temperature < 0:

@@ -20,12 +20,13 @@ from dreamgym.run.directory import Run
 def body(run: Run, policy: str) -> dict[str, Any]:
     """Play the real test tasks with a policy; write test/POLICY.jsonl.
 
-    A policy that plans (`plan.method`) has the numbers of its planning: dreamed steps
-    and seconds for each real step, and the share of steps whose action it changed.
+    A policy that plans (`evaluate.plan.method`) has the numbers of its planning:
+    dreamed steps and seconds for each real step, and the share of steps whose action it
+    changed.
     """
     if not run.config.env.id:
         return {"status": NO_ENV}
-    if run.config.plan.method == "none":
+    if run.config.evaluate.plan.method == "none":
         return _numbers(policy, play_test_games(run, policy))
     player, begin = load_player(run, policy), time.perf_counter()
     numbers = _numbers(policy, play_test_games(run, policy, player=player))

@@ -35,7 +35,7 @@ POLICY = (
     "bc.demonstration_share",
 )
 """The settings of a policy, and of the demonstrations that updates may imitate."""
-PLAY = ("env.num_envs", "evaluate")
+PLAY = ("env.num_envs", "evaluate.temperature")
 DEV_GAMES = ("train.monitor.real_eval_every", "train.monitor.real_eval_tasks", "budget")
 """The real dev games that choose between policies."""
 
@@ -52,7 +52,7 @@ def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
         cost=Late(f"{_ROOM}.evaluate", "cost", {"policy": policy}),
         about=f"Play the real test games with {policy}",
         needs=(maker,),
-        reads=("seed", *ENV, "policy", *PLAY, "plan", *EXPERIENCE),
+        reads=("seed", *ENV, "policy", "env.num_envs", "evaluate", *EXPERIENCE),
         writes=(f"test/{policy}.jsonl",),
         command=command,
         test=True,

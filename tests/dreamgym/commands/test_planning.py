@@ -16,7 +16,9 @@ CORRIDOR = "tests.doubles:Corridor"
 
 def played(root, method, won):
     """A run whose policy bc has won so many of six test games."""
-    run = Run(root, preset("tiny", {"plan.method": method, "env.id": CORRIDOR}))
+    run = Run(
+        root, preset("tiny", {"evaluate.plan.method": method, "env.id": CORRIDOR})
+    )
     directory = run.path("policies/bc")
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
@@ -83,7 +85,7 @@ def test_a_finished_run_plays_its_test_games_with_a_plan(tmp_path, capsys):
     assert main(["evaluate", str(root), *plan]) == 0
     assert "| bc |" in capsys.readouterr().out
     other = Run.open(tmp_path / "r-mpc")
-    assert other.config.plan.depth == 2
+    assert other.config.evaluate.plan.depth == 2
     numbers = other.numbers("evaluate/bc")
     assert 0 < numbers["dreamed_per_step"] <= 6
     assert 0 <= numbers["overruled"] <= 1

@@ -415,7 +415,7 @@ def confirmed(tmp_path, monkeypatch):
         write_episodes(run.path("episodes.jsonl"), [doubles.expert(train)])
         return {}
 
-    reads = ("seed", "env", "evaluate", "plan")
+    reads = ("seed", "env", "evaluate")
     table = StageTable(
         [
             Stage(
