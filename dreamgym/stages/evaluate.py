@@ -7,7 +7,7 @@ from typing import Any
 
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.costs import games_cost
+from dreamgym.build.costs import dream_cost, games_cost
 from dreamgym.build.environments import NO_ENV, play_floor, play_test_games
 from dreamgym.build.planning import load_player
 from dreamgym.config.settings import RunConfig
@@ -71,12 +71,22 @@ def _numbers(name: str, played: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def cost(config: RunConfig, workload: Workload, policy: str) -> Cost:
-    """Return what the test games of a policy take.
+    """Return what the test games of a policy take, and what a plan dreams at most.
 
     The first policy that plays compiles what the others use, too.
     """
-    games = games_cost(workload, config.evaluate.tasks * bool(config.env.id))
-    return games._replace(compile_seconds=5 * (policy == "untrained"))
+    count, plan = config.evaluate.tasks * bool(config.env.id), config.evaluate.plan
+    games = games_cost(workload, count)
+    compile_seconds = 5 * (policy == "untrained")
+    if plan.method == "none":
+        return games._replace(compile_seconds=compile_seconds)
+    steps = count * workload.episode_steps * plan.simulations * plan.depth
+    dreamed = dream_cost(config, workload, steps)
+    return games._replace(
+        seconds=games.seconds + dreamed.seconds,
+        compile_seconds=compile_seconds,
+        answers=dreamed.answers,
+    )
 
 
 def floor_cost(config: RunConfig, workload: Workload) -> Cost:

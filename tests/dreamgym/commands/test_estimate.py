@@ -327,6 +327,20 @@ def test_a_mesh_is_measured_as_it_is():
 
 # --- a server ------------------------------------------------------------------------
 
+
+def test_a_plan_costs_what_it_dreams_in_test_games():
+    plain = estimate_run(tiny(), MICRO, fine_tune=True)
+    plan = {"evaluate.plan.method": "mpc", "evaluate.plan.depth": 2}
+    planned = estimate_run(preset("tiny", plan), MICRO, fine_tune=True)
+    for name in ("evaluate/bc", "evaluate/s2r"):
+        assert planned.seconds[name] > plain.seconds[name]
+    assert planned.seconds["evaluate/random"] == plain.seconds["evaluate/random"]
+    deeper = {**plan, "evaluate.plan.depth": 4}
+    deeper = estimate_run(preset("tiny", deeper), MICRO, fine_tune=True)
+    one, two, four = (r.seconds["evaluate/dream"] for r in (plain, planned, deeper))
+    assert four - one == pytest.approx(2 * (two - one))
+
+
 SAID = {"reasoning": "so", "next_state": ["at 1"], "reward": 0, "outcome": "go"}
 
 
