@@ -227,7 +227,7 @@ def test_the_line_and_the_table_say_ranges():
     result = estimate_run(preset("default"), MICRO, fine_tune=True)
     line, *rows = estimate.table(result).splitlines()
     assert line == estimate.summary(result)
-    assert line.startswith("estimate: 17 min to ")
+    assert line.startswith("estimate: 14 min to ")
     assert {r.split()[0] for r in rows} == {
         name
         for name in STAGES
@@ -329,7 +329,7 @@ def test_a_mesh_is_measured_as_it_is():
 
 
 def test_a_plan_costs_what_it_dreams_in_test_games():
-    plain = estimate_run(tiny(), MICRO, fine_tune=True)
+    plain = estimate_run(preset("tiny"), MICRO, fine_tune=True)
     plan = {"evaluate.plan.method": "mpc", "evaluate.plan.depth": 2}
     planned = estimate_run(preset("tiny", plan), MICRO, fine_tune=True)
     for name in ("evaluate/bc", "evaluate/s2r"):
