@@ -186,6 +186,7 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
     assert out.splitlines()[-2:] == [
         f"report:  {root / 'report.html'}",
         f"next:    dreamgym show {root}   dreamgym doctor {root}",
+        f"plan:    dreamgym evaluate {root} --plan mpc   (no real step but test games)",
     ]
     check_report(root)
     for name in POLICIES:
