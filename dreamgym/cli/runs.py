@@ -261,9 +261,9 @@ def _stages(args: argparse.Namespace) -> None:
     print(f"results: {root / 'results.json'}   plots: {root / 'plots'}")
     print(f"report:  {root / run_report.PAGE}")
     print(f"next:    dreamgym show {root}   dreamgym doctor {root}")
-    print(
-        f"plan:    dreamgym evaluate {root} --plan mpc   (no real step but test games)"
-    )
+    if config.env.id:
+        plan = f"dreamgym evaluate {root} --plan mpc"
+        print(f"plan:    {plan}   (no real step but test games)")
 
 
 def _named_attempt(args: argparse.Namespace) -> "Run | None":

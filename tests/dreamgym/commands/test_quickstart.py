@@ -183,7 +183,7 @@ def test_the_whole_pipeline_on_an_environment_of_ones_own(corridor):
     assert result["families"].keys() == {"long", "short"}
     table = (root / "table.md").read_text()
     assert table.strip() in out
-    assert out.splitlines()[-2:] == [
+    assert out.splitlines()[-3:] == [
         f"report:  {root / 'report.html'}",
         f"next:    dreamgym show {root}   dreamgym doctor {root}",
         f"plan:    dreamgym evaluate {root} --plan mpc   (no real step but test games)",
