@@ -116,8 +116,10 @@ class PlanningPolicy:
         candidates = []
         for turn, situation in zip(own, situations, strict=True):
             turns = [turn, *(next(draws) for _ in range(self._plan.simulations - 1))]
-            usable = [t for t in turns if not t.void]
-            usable = [t for t in usable if t.action not in situation.refused]
+            # Where the policy draws nothing again, an action that was refused may have
+            # an effect the next time.
+            refused = situation.refused if self.config.max_redraws else ()
+            usable = [t for t in turns if not t.void and t.action not in refused]
             candidates.append(usable or [turn])
         search = _Search(self.policy, self._make_dream, self._plan, noise, temperature)
         chosen = search.choose([_snapshot(s) for s in situations], candidates)
@@ -197,13 +199,18 @@ class _Search:
         tried = [x if len({t.action for t in x}) > 1 else x[:1] for x in tried]
         rows = [i for i, x in enumerate(tried) if len(x) > 1 for _ in x]
         firsts = [t.action for x in tried if len(x) > 1 for t in x]
-        outlooks = iter(self._continue([at[i] for i in rows], firsts, rows))
+        depths = [self._config.depth] * len(rows)
+        outlooks = iter(self._continue([at[i] for i in rows], firsts, rows, depths))
         return [
             _best(x, [next(outlooks) for _ in x]) if len(x) > 1 else x[0] for x in tried
         ]
 
     def _continue(
-        self, at: Sequence[Snapshot], firsts: Sequence[str], rows: Sequence[int]
+        self,
+        at: Sequence[Snapshot],
+        firsts: Sequence[str],
+        rows: Sequence[int],
+        depths: Sequence[int],
     ) -> list[Outlook]:
         """Return what taking an action leads to, and the policy after it.
 
@@ -211,6 +218,7 @@ class _Search:
           at: where each sequence begins.
           firsts: its first action.
           rows: the number of the situation that it belongs to, for its noise.
+          depths: how many steps it has, at most.
         """
         if not at:
             return []
@@ -219,7 +227,7 @@ class _Search:
         past = [list(s.past) for s in at]
         values, changes = [0.0] * len(at), [False] * len(at)
         actions: dict[int, str] = dict(enumerate(firsts))
-        for depth in range(self._config.depth):
+        for depth in range(max(depths)):
             steps = dream.step([actions.get(i) for i in range(len(at))])
             self.dreamed_steps += len(actions)
             running = []
@@ -231,9 +239,10 @@ class _Search:
                     changes[i] = step.state != states[i]
                 values[i] += self._config.discount**depth * _reward(step)
                 states[i] = step.state
-                if not (step.terminated or step.truncated):
+                ended = step.terminated or step.truncated
+                if not ended and depth + 1 < depths[i]:
                     running.append(i)
-            if not running or depth + 1 == self._config.depth:
+            if not running:
                 break
             turns = self._policy.act(
                 [Situation(at[i].task, past[i], states[i]) for i in running],
@@ -271,21 +280,26 @@ class _Search:
                 dream.restore(slot, edge.parent)
             steps = dream.step([e.turn.action for e in fresh.values()])
             self.dreamed_steps += len(fresh)
-            inner = {}
+            inner: dict[int, tuple[_Node, int]] = {}
             for (i, edge), step in zip(fresh.items(), steps, strict=True):
                 assert step is not None
                 edge.arrive(step)
                 assert edge.node is not None
-                if not edge.node.ended and len(leaves[i]) < self._config.depth:
-                    inner[i] = edge.node
+                left = self._config.depth - len(leaves[i])
+                if not edge.node.ended and left:
+                    inner[i] = edge.node, left
             self._value(inner)
         for i, path in leaves.items():
             trees[i].record(path)
 
-    def _value(self, nodes: dict[int, "_Node"]) -> None:
-        """Give new nodes their candidates, and the value that the policy gets there."""
-        if not nodes:
+    def _value(self, leaves: dict[int, tuple["_Node", int]]) -> None:
+        """Give new nodes their candidates, and the value that the policy gets there.
+
+        Each comes with the steps that are left in its search.
+        """
+        if not leaves:
             return
+        nodes = {i: node for i, (node, _) in leaves.items()}
         rows = [i for i in nodes for _ in range(self._config.simulations)]
         turns = iter(
             self._policy.act(
@@ -299,7 +313,12 @@ class _Search:
             drawn = [next(turns) for _ in range(self._config.simulations)]
             node.extend(_distinct([t for t in drawn if not t.void] or drawn))
             firsts.append(drawn[0].action)
-        outlooks = self._continue([n.at for n in nodes.values()], firsts, list(nodes))
+        outlooks = self._continue(
+            [n.at for n in nodes.values()],
+            firsts,
+            list(nodes),
+            [left for _, left in leaves.values()],
+        )
         for node, outlook in zip(nodes.values(), outlooks, strict=True):
             node.value = 0.0 if math.isnan(outlook.value) else outlook.value
 

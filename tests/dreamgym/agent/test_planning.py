@@ -1,5 +1,7 @@
 """Planning in a dream: what is chosen by hand, and that only a right dream helps."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -164,6 +166,26 @@ def test_what_the_state_has_refused_is_no_candidate(method):
     # All candidates are refused: the policy keeps its own, which is drawn again.
     where = situation(2, 3, refused=["take coin", "go right"])
     assert chosen(some, where) == ["take coin"]
+
+
+def test_what_was_refused_counts_where_the_environment_draws_lots():
+    policy = InOrder("take coin", "go right")
+    policy.config = dataclasses.replace(policy.config, max_redraws=0)
+    where = situation(3, 3, refused=["take coin"])
+    assert chosen(planner(policy, method="mpc"), where) == ["take coin"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_sequence_is_longer_than_the_depth(method):
+    class Model(doubles.RuleModel):
+        def predict(self, queries):
+            longest.append(max(len(q.past) + 1 for q in queries))
+            return super().predict(queries)
+
+    longest: list[int] = []
+    some = planner(Aimless(), Model(), method=method, depth=3, simulations=8)
+    chosen(some, *(situation(at, 6) for at in range(5)))
+    assert max(longest) == 3
 
 
 def test_a_single_action_is_not_dreamed():
