@@ -8,7 +8,7 @@ arXiv:2411.06559, and the search of Agent Q, arXiv:2408.07199).
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import jax
@@ -18,13 +18,11 @@ import numpy as np
 from dreamgym.agent.config import PlanConfig, PolicyConfig
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.shield import Shield
+from dreamgym.agent.tree_search import Edge, Node, Tree, reward_of
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot
 from worldmodel.backbone.streams import bucket
 from worldmodel.data.records import State
-
-EXPLORATION = 1.25
-"""The weight of the prior in PUCT (MuZero, arXiv:1911.08265, appendix B)."""
 
 
 class Dream(Protocol):
@@ -237,7 +235,7 @@ class _Search:
                 past[i].append(action)
                 if not depth:
                     changes[i] = step.state != states[i]
-                values[i] += self._config.discount**depth * _reward(step)
+                values[i] += self._config.discount**depth * reward_of(step)
                 states[i] = step.state
                 ended = step.terminated or step.truncated
                 if not ended and depth + 1 < depths[i]:
@@ -260,7 +258,7 @@ class _Search:
         A leaf is worth what the policy wins from it in the dream, up to the depth.
         """
         trees = [
-            _Tree(s, _distinct(turns), self._config.discount)
+            Tree(s, _distinct(turns), self._config.discount)
             for s, turns in zip(at, candidates, strict=True)
         ]
         searched = [i for i, t in enumerate(trees) if len(t.root.turns) > 1]
@@ -269,9 +267,7 @@ class _Search:
             self._expand(trees, leaves)
         return [t.choice() for t in trees]
 
-    def _expand(
-        self, trees: Sequence["_Tree"], leaves: dict[int, list["_Edge"]]
-    ) -> None:
+    def _expand(self, trees: Sequence[Tree], leaves: dict[int, list[Edge]]) -> None:
         """Take the last edge of each path in the dream, and record what it is worth."""
         fresh = {i: path[-1] for i, path in leaves.items() if path[-1].node is None}
         if fresh:
@@ -280,7 +276,7 @@ class _Search:
                 dream.restore(slot, edge.parent)
             steps = dream.step([e.turn.action for e in fresh.values()])
             self.dreamed_steps += len(fresh)
-            inner: dict[int, tuple[_Node, int]] = {}
+            inner: dict[int, tuple[Node, int]] = {}
             for (i, edge), step in zip(fresh.items(), steps, strict=True):
                 assert step is not None
                 edge.arrive(step)
@@ -292,7 +288,7 @@ class _Search:
         for i, path in leaves.items():
             trees[i].record(path)
 
-    def _value(self, leaves: dict[int, tuple["_Node", int]]) -> None:
+    def _value(self, leaves: dict[int, tuple[Node, int]]) -> None:
         """Give new nodes their candidates, and the value that the policy gets there.
 
         Each comes with the steps that are left in its search.
@@ -323,10 +319,6 @@ class _Search:
             node.value = 0.0 if math.isnan(outlook.value) else outlook.value
 
 
-def _reward(step: Step) -> float:
-    return math.nan if step.error is not None else float(sum(step.rewards.values()))
-
-
 def _best(turns: Sequence[Turn], outlooks: Sequence[Outlook]) -> Turn:
     """Return the turn with the best outlook; the first of equal ones.
 
@@ -340,107 +332,3 @@ def _best(turns: Sequence[Turn], outlooks: Sequence[Outlook]) -> Turn:
 
     best = max(range(len(turns)), key=lambda i: (*rank(outlooks[i]), -i))
     return turns[best]
-
-
-@dataclasses.dataclass
-class _Edge:
-    """An action in a node of the tree, and what it led to."""
-
-    parent: Snapshot
-    turn: Turn
-    prior: float
-    visits: int = 0
-    total: float = 0.0
-    reward: float = 0.0
-    node: "_Node | None" = None
-
-    def arrive(self, step: Step) -> None:
-        """Record the step that the action took in the dream.
-
-        A malformed answer ends the search there, without a reward.
-        """
-        reward = _reward(step)
-        self.reward = 0.0 if math.isnan(reward) else reward
-        past = (*self.parent.past, self.turn.action)
-        states = (*self.parent.past_states, self.parent.state)
-        after = Snapshot(self.parent.task, past, step.state, states)
-        self.node = _Node(after, ended=step.terminated or step.truncated)
-
-    @property
-    def mean(self) -> float:
-        """The mean of the returns of its visits."""
-        return self.total / self.visits if self.visits else 0.0
-
-
-class _Node:
-    """A moment of the search: where it is, what may be done, what it is worth."""
-
-    def __init__(self, at: Snapshot, *, ended: bool = False):
-        self.at, self.ended, self.value = at, ended, 0.0
-        self.edges: list[_Edge] = []
-
-    def extend(self, turns: Sequence[Turn]) -> None:
-        """Add the candidates, with priors by their probability under the policy."""
-        logp = np.array([sum(t.logp) for t in turns])
-        priors = np.exp(logp - logp.max())
-        self.edges = [
-            _Edge(self.at, t, float(p))
-            for t, p in zip(turns, priors / priors.sum(), strict=True)
-        ]
-
-    @property
-    def turns(self) -> list[Turn]:
-        """The candidates."""
-        return [e.turn for e in self.edges]
-
-
-class _Tree:
-    """The tree of one situation: PUCT, values scaled to those seen as in MuZero."""
-
-    def __init__(self, at: Snapshot, turns: Sequence[Turn], discount: float):
-        self.root, self._discount = _Node(at), discount
-        self.root.extend(turns)
-        self._low, self._high = math.inf, -math.inf
-
-    def select(self, depth: int) -> list[_Edge]:
-        """Return the path to a new edge, to an end, or to the depth."""
-        path: list[_Edge] = []
-        for node in self._walk(path):
-            if len(path) == depth or node.ended or not node.edges:
-                break
-            path.append(max(node.edges, key=lambda e, n=node: self._score(n, e)))
-        return path
-
-    def _walk(self, path: list[_Edge]) -> Iterator[_Node]:
-        """Yield the node at the end of the path, as long as there is one."""
-        node: _Node | None = self.root
-        while node is not None:
-            yield node
-            node = path[-1].node
-
-    def _score(self, node: _Node, edge: _Edge) -> float:
-        visits = sum(e.visits for e in node.edges)
-        bonus = EXPLORATION * edge.prior * math.sqrt(visits + 1) / (1 + edge.visits)
-        return self._scaled(edge.mean) * bool(edge.visits) + bonus
-
-    def _scaled(self, value: float) -> float:
-        """Return a value in [0, 1] by those seen so far, whatever rewards are."""
-        spread = self._high - self._low
-        return (value - self._low) / spread if spread > 0 else 0.5
-
-    def record(self, path: Sequence[_Edge]) -> None:
-        """Add the discounted return of a path to each of its edges."""
-        last = path[-1].node
-        value = 0.0 if last is None or last.ended else last.value
-        for edge in reversed(path):
-            value = edge.reward + self._discount * value
-            edge.visits, edge.total = edge.visits + 1, edge.total + value
-            self._low = min(self._low, edge.mean)
-            self._high = max(self._high, edge.mean)
-
-    def choice(self) -> Turn:
-        """Return the most visited candidate, by its mean return where visits agree."""
-        best = max(
-            enumerate(self.root.edges), key=lambda x: (x[1].visits, x[1].mean, -x[0])
-        )
-        return best[1].turn

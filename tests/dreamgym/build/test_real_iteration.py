@@ -37,6 +37,7 @@ def run(tmp_path, monkeypatch):
         "env.id": "tests.doubles:Corridor",
         "transfer.method": "expert_iteration",
         "transfer.refit_share": 0.0,
+        "transfer.rounds": 2,
     }
     config = preset("tiny", settings)
     config = dataclasses.replace(

@@ -1,0 +1,128 @@
+"""The tree of a search by PUCT (Silver et al., 2017; MuZero, arXiv:1911.08265).
+
+A moment of the dream and the policy's candidates there -> paths to new moments -> the
+most visited candidate. What a moment leads to, and what it is worth, is given from
+outside (planning.py), so that many trees take their dreamed steps as one batch.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dreamgym.agent.policy import Turn
+from dreamgym.envs.base import Step
+from dreamgym.envs.vector import Snapshot
+
+EXPLORATION = 1.25
+"""The weight of the prior (MuZero, appendix B)."""
+
+
+def reward_of(step: Step) -> float:
+    """Return the reward of a dreamed step; NaN where the answer was malformed."""
+    return math.nan if step.error is not None else float(sum(step.rewards.values()))
+
+
+@dataclasses.dataclass
+class Edge:
+    """An action in a node of the tree, and what it led to."""
+
+    parent: Snapshot
+    turn: Turn
+    prior: float
+    visits: int = 0
+    total: float = 0.0
+    reward: float = 0.0
+    node: "Node | None" = None
+
+    def arrive(self, step: Step) -> None:
+        """Record the step that the action took in the dream.
+
+        A malformed answer ends the search there, without a reward.
+        """
+        reward = reward_of(step)
+        self.reward = 0.0 if math.isnan(reward) else reward
+        past = (*self.parent.past, self.turn.action)
+        states = (*self.parent.past_states, self.parent.state)
+        after = Snapshot(self.parent.task, past, step.state, states)
+        self.node = Node(after, ended=step.terminated or step.truncated)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the returns of its visits."""
+        return self.total / self.visits if self.visits else 0.0
+
+
+class Node:
+    """A moment of the search: where it is, what may be done, what it is worth."""
+
+    def __init__(self, at: Snapshot, *, ended: bool = False):
+        self.at, self.ended, self.value = at, ended, 0.0
+        self.edges: list[Edge] = []
+
+    def extend(self, turns: Sequence[Turn]) -> None:
+        """Add the candidates, with priors by their probability under the policy."""
+        logp = np.array([sum(t.logp) for t in turns])
+        priors = np.exp(logp - logp.max())
+        self.edges = [
+            Edge(self.at, t, float(p))
+            for t, p in zip(turns, priors / priors.sum(), strict=True)
+        ]
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The candidates."""
+        return [e.turn for e in self.edges]
+
+
+class Tree:
+    """The tree of one situation: PUCT, values scaled to those seen as in MuZero."""
+
+    def __init__(self, at: Snapshot, turns: Sequence[Turn], discount: float):
+        self.root, self._discount = Node(at), discount
+        self.root.extend(turns)
+        self._low, self._high = math.inf, -math.inf
+
+    def select(self, depth: int) -> list[Edge]:
+        """Return the path to a new edge, to an end, or to the depth."""
+        path: list[Edge] = []
+        for node in self._walk(path):
+            if len(path) == depth or node.ended or not node.edges:
+                break
+            path.append(max(node.edges, key=lambda e, n=node: self._score(n, e)))
+        return path
+
+    def _walk(self, path: list[Edge]) -> Iterator[Node]:
+        """Yield the node at the end of the path, as long as there is one."""
+        node: Node | None = self.root
+        while node is not None:
+            yield node
+            node = path[-1].node
+
+    def _score(self, node: Node, edge: Edge) -> float:
+        visits = sum(e.visits for e in node.edges)
+        bonus = EXPLORATION * edge.prior * math.sqrt(visits + 1) / (1 + edge.visits)
+        return self._scaled(edge.mean) * bool(edge.visits) + bonus
+
+    def _scaled(self, value: float) -> float:
+        """Return a value in [0, 1] by those seen so far, whatever rewards are."""
+        spread = self._high - self._low
+        return (value - self._low) / spread if spread > 0 else 0.5
+
+    def record(self, path: Sequence[Edge]) -> None:
+        """Add the discounted return of a path to each of its edges."""
+        last = path[-1].node
+        value = 0.0 if last is None or last.ended else last.value
+        for edge in reversed(path):
+            value = edge.reward + self._discount * value
+            edge.visits, edge.total = edge.visits + 1, edge.total + value
+            self._low = min(self._low, edge.mean)
+            self._high = max(self._high, edge.mean)
+
+    def choice(self) -> Turn:
+        """Return the most visited candidate, by its mean return where visits agree."""
+        best = max(
+            enumerate(self.root.edges), key=lambda x: (x[1].visits, x[1].mean, -x[0])
+        )
+        return best[1].turn
