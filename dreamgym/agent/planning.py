@@ -70,7 +70,7 @@ class PlanningPolicy:
         self, policy: Policy, make_dream: Callable[[int], Dream], config: PlanConfig
     ):
         """Create the planner; `make_dream` returns a dream of so many slots."""
-        self.policy, self._make_dream, self._plan = policy, make_dream, config
+        self.policy, self.make_dream, self._plan = policy, make_dream, config
         self.counts = PlanCounts()
 
     @property
@@ -119,7 +119,7 @@ class PlanningPolicy:
             refused = situation.refused if self.config.max_redraws else ()
             usable = [t for t in turns if not t.void and t.action not in refused]
             candidates.append(usable or [turn])
-        search = _Search(self.policy, self._make_dream, self._plan, noise, temperature)
+        search = _Search(self.policy, self.make_dream, self._plan, noise, temperature)
         chosen = search.choose([_snapshot(s) for s in situations], candidates)
         self.counts.steps += len(situations)
         self.counts.dreamed_steps += search.dreamed_steps

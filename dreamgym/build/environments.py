@@ -13,7 +13,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.experience import REMEDY, uncertainty_gate
-from dreamgym.build.planning import load_player
+from dreamgym.build.planning import load_player, planning_session
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config import budget
 from dreamgym.envs import base, restarting, vector
@@ -128,7 +128,10 @@ def play_test_games(
         player = load_player(run, policy) if player is None else player
         envs = real_envs(run, make=make)
         try:
-            with progress_bar(len(tasks), f"evaluate {policy}", "episode") as show:
+            with (
+                planning_session(player),
+                progress_bar(len(tasks), f"evaluate {policy}", "episode") as show,
+            ):
                 played = evaluate.play(
                     player,
                     envs,

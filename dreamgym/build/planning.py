@@ -1,12 +1,29 @@
 """The policy that plays test games: as it is, or planning in the run's dream."""
 
+import contextlib
+import dataclasses
+
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
+from dreamgym.build.chat import experience_session
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
+from worldmodel.experience.base import ExperienceModel
+
+
+@dataclasses.dataclass
+class Dreams:
+    """Makes batches of dreamed episodes of an experience model."""
+
+    experience: ExperienceModel
+    max_steps: int
+
+    def __call__(self, size: int) -> DreamVectorEnv:
+        """Return a dream of so many slots."""
+        return DreamVectorEnv(self.experience, size, max_steps=self.max_steps)
 
 
 def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
@@ -18,11 +35,21 @@ def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
     experience = load_experience(
         run, stage=f"evaluate/{policy}", folder=_folder(run, policy)
     )
+    dreams = Dreams(experience, step_limit(run))
+    return PlanningPolicy(player, dreams, run.config.evaluate.plan)
 
-    def make_dream(size: int) -> DreamVectorEnv:
-        return DreamVectorEnv(experience, size, max_steps=step_limit(run))
 
-    return PlanningPolicy(player, make_dream, run.config.evaluate.plan)
+def planning_session(
+    player: Policy | PlanningPolicy,
+) -> contextlib.AbstractContextManager[None]:
+    """Return a `with` block for play; it closes a chat server that is planned in.
+
+    Raises:
+      ServerLost: in the block, when a server gave no answer.
+    """
+    if isinstance(player, PlanningPolicy) and isinstance(player.make_dream, Dreams):
+        return experience_session(player.make_dream.experience)
+    return contextlib.nullcontext()
 
 
 def _folder(run: Run, policy: str) -> str:

@@ -27,7 +27,7 @@ from dreamgym.config.stages import (
 from dreamgym.rl.config import UpdateConfig
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import output_console
-from dreamgym.stages import collect, fidelity, pretrain, train
+from dreamgym.stages import collect, evaluate, fidelity, pretrain, train
 from tests import chat_server, doubles
 from worldmodel.backbone.weights import load_model
 from worldmodel.chat.config import ChatConfig
@@ -129,6 +129,22 @@ def run(prepared, rule, tmp_path):
 
 def dream(run):
     return run.stage("train", lambda: train.body(run))["numbers"]
+
+
+def test_a_policy_plans_in_the_answers_of_a_server(run, rule):
+    plan = {"evaluate.tasks": 2, "evaluate.plan.method": "mpc"}
+    plan |= {"evaluate.plan.depth": 2, "evaluate.plan.simulations": 6}
+    for name, value in plan.items():
+        run.config = changed(run.config, name, value)
+    rule.lives = 0
+    with pytest.raises(ServerLost, match="the same command goes on"):
+        evaluate.body(run, "warmstart")
+    assert not run.path("test/warmstart.jsonl").exists()
+    rule.lives = math.inf
+    numbers = evaluate.body(run, "warmstart")
+    assert numbers["games"] == 2
+    assert rule.answered
+    assert numbers["dreamed_per_step"] > 0
 
 
 def left(run):

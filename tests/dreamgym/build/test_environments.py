@@ -19,7 +19,7 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
         Trajectory(e, (), error) for e, error in zip(episodes, errors, strict=True)
     ]
     monkeypatch.setattr(environments.evaluate, "play", lambda *_, **__: played)
-    monkeypatch.setattr(environments, "load_player", lambda *_: None)
+    monkeypatch.setattr(environments, "load_player", lambda *_: doubles.policy())
     monkeypatch.setattr(
         environments,
         "real_envs",
