@@ -63,7 +63,9 @@ class PlanningPolicy:
 
     Candidates are the policy's own action and further draws at temperature 1 or more,
     without those that the present state has refused before. The own action is
-    overruled only where another one has a strictly better outlook.
+    overruled only where another one has a strictly better outlook, and never by one
+    that was taken in this very state before: whatever the dream promises of it, it has
+    led back here, and would again.
     """
 
     def __init__(
@@ -114,10 +116,7 @@ class PlanningPolicy:
         candidates = []
         for turn, situation in zip(own, situations, strict=True):
             turns = [turn, *(next(draws) for _ in range(self._plan.simulations - 1))]
-            # Where the policy draws nothing again, an action that was refused may have
-            # an effect the next time.
-            refused = situation.refused if self.config.max_redraws else ()
-            usable = [t for t in turns if not t.void and t.action not in refused]
+            usable = self._usable(situation, turns)
             candidates.append(usable or [turn])
         search = _Search(self.policy, self.make_dream, self._plan, noise, temperature)
         chosen = search.choose([_snapshot(s) for s in situations], candidates)
@@ -127,6 +126,24 @@ class PlanningPolicy:
             a.action != b.action for a, b in zip(own, chosen, strict=True)
         )
         return chosen
+
+    def _usable(self, situation: Situation, turns: Sequence[Turn]) -> list[Turn]:
+        """Return the turns that may be taken; the first one is the policy's own.
+
+        Where the policy draws nothing again (`max_redraws` 0), the environment draws
+        lots, and an action may have another effect the next time.
+        """
+        if not self.config.max_redraws:
+            return [t for t in turns if not t.void]
+        before = zip(situation.past_states, situation.past, strict=False)
+        tried = {action for state, action in before if state == situation.state}
+        return [
+            t
+            for i, t in enumerate(turns)
+            if not t.void
+            and t.action not in situation.refused
+            and (not i or t.action == turns[0].action or t.action not in tried)
+        ]
 
 
 def _snapshot(situation: Situation) -> Snapshot:

@@ -176,6 +176,32 @@ def test_what_was_refused_counts_where_the_environment_draws_lots():
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_promise_that_was_not_kept_is_believed_once(method):
+    class Promising(doubles.RuleModel):
+        def _one(self, query):
+            answer = super()._one(query)
+            if query.action != "go right":
+                return answer
+            return answer._replace(reward=1.0, outcome="win")
+
+    policy = InOrder("go left", "go right")
+    task = doubles.task(3, 6, 6)
+    state = task.initial_state
+    first = Situation(task, (), state)
+    assert chosen(planner(policy, Promising(), method=method, depth=1), first) == [
+        "go right"
+    ]
+    # It was walked right and back, and the promise is still there.
+    past = ("go right", "go left")
+    there = doubles.walk(state, "go right").state
+    again = Situation(task, past, state, past_states=(state, there))
+    policy.drawn = 0
+    assert chosen(planner(policy, Promising(), method=method, depth=1), again) == [
+        "go left"
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_no_sequence_is_longer_than_the_depth(method):
     class Model(doubles.RuleModel):
         def predict(self, queries):
