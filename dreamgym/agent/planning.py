@@ -100,7 +100,7 @@ class PlanningPolicy:
           temperature: of the policy's own action; further ones have at least 1.
         """
         noise = _Noise(keys)
-        own = self.policy.act(situations, keys, temperature=temperature)
+        first_turns = self.policy.act(situations, keys, temperature=temperature)
         rows = [
             i for i in range(len(situations)) for _ in range(self._plan.simulations - 1)
         ]
@@ -114,7 +114,7 @@ class PlanningPolicy:
             else ()
         )
         candidates = []
-        for turn, situation in zip(own, situations, strict=True):
+        for turn, situation in zip(first_turns, situations, strict=True):
             turns = [turn, *(next(draws) for _ in range(self._plan.simulations - 1))]
             usable = self._usable(situation, turns)
             candidates.append(usable or [turn])
@@ -123,7 +123,7 @@ class PlanningPolicy:
         self.counts.steps += len(situations)
         self.counts.dreamed_steps += search.dreamed_steps
         self.counts.overruled += sum(
-            a.action != b.action for a, b in zip(own, chosen, strict=True)
+            a.action != b.action for a, b in zip(first_turns, chosen, strict=True)
         )
         return chosen
 
