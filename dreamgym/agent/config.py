@@ -12,6 +12,7 @@ FLOORS = ("random", "expert")
 """Actors that nobody trained, by the names of their rows (floors.py)."""
 
 PLANS = ("none", "best-of-n", "mpc", "puct")
+"""How a policy plans at play (planning.py)."""
 ACTIONS = ("text", "json")
 """What a policy may write as an action."""
 

@@ -1,9 +1,9 @@
 """Planning at play: a policy tries actions in the dream before it takes one.
 
 situations -> candidate actions of the policy -> what the dream says they lead to -> the
-turn with the best outlook. The policy is not changed, and no real step is taken: only
-what it would have done anyway is compared in the experience model (compare WebDreamer,
-arXiv:2411.06559, and the search of Agent Q, arXiv:2408.07199).
+turn with the best simulated return. The policy is not changed, and no real step is
+taken: candidates that it draws itself are compared in the experience model (compare
+WebDreamer, arXiv:2411.06559, and the search of Agent Q, arXiv:2408.07199).
 """
 
 import dataclasses
@@ -42,15 +42,16 @@ class PlanCounts:
     """What planning has cost and changed so far."""
 
     steps: int = 0
-    """Real steps that were planned."""
+    """Turns that were planned. What is drawn again because all candidates were refused
+    counts once more."""
     dreamed_steps: int = 0
     """Steps of the dream that this took."""
     overruled: int = 0
-    """Real steps whose action is another one than the policy's own."""
+    """Turns whose action is another one than the policy's own."""
 
 
-class Outlook(NamedTuple):
-    """What the dream says of one sequence of actions."""
+class Simulation(NamedTuple):
+    """The result of one sequence of actions in the dream."""
 
     value: float
     """The discounted sum of rewards; NaN where the dream's answer was malformed."""
@@ -62,10 +63,10 @@ class PlanningPolicy:
     """A policy that compares its candidate actions in a dream; acts like a `Policy`.
 
     Candidates are the policy's own action and further draws at temperature 1 or more,
-    without those that the present state has refused before. The own action is
-    overruled only where another one has a strictly better outlook, and never by one
-    that was taken in this very state before: whatever the dream promises of it, it has
-    led back here, and would again.
+    without those that the present state has refused before. The own action is never
+    overruled by one that was taken in this very state before: whatever the dream
+    promises of it, it has led back here, and would again. With "best-of-n" and "mpc"
+    only a strictly better result overrules it.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class PlanningPolicy:
         *,
         temperature: float,
     ) -> list[Turn]:
-        """Return the turn with the best outlook for each situation.
+        """Return the turn with the best simulated return for each situation.
 
         Args:
           situations: where the policy stands; `Situation.refused` leaves out actions.
@@ -203,7 +204,10 @@ class _Search:
     def choose(
         self, at: Sequence[Snapshot], candidates: Sequence[Sequence[Turn]]
     ) -> list[Turn]:
-        """Return the chosen turn of each snapshot's candidates, the own one first."""
+        """Return the chosen turn of each snapshot's candidates.
+
+        The policy's own turn is the first of them.
+        """
         if self._config.method == "puct":
             return self._tree_search(at, candidates)
         tried = [
@@ -213,25 +217,27 @@ class _Search:
         # A single action needs no comparison.
         tried = [x if len({t.action for t in x}) > 1 else x[:1] for x in tried]
         rows = [i for i, x in enumerate(tried) if len(x) > 1 for _ in x]
-        firsts = [t.action for x in tried if len(x) > 1 for t in x]
+        first_actions = [t.action for x in tried if len(x) > 1 for t in x]
         depths = [self._config.depth] * len(rows)
-        outlooks = iter(self._continue([at[i] for i in rows], firsts, rows, depths))
+        results = iter(
+            self._continue([at[i] for i in rows], first_actions, rows, depths)
+        )
         return [
-            _best(x, [next(outlooks) for _ in x]) if len(x) > 1 else x[0] for x in tried
+            _best(x, [next(results) for _ in x]) if len(x) > 1 else x[0] for x in tried
         ]
 
     def _continue(
         self,
         at: Sequence[Snapshot],
-        firsts: Sequence[str],
+        first_actions: Sequence[str],
         rows: Sequence[int],
         depths: Sequence[int],
-    ) -> list[Outlook]:
+    ) -> list[Simulation]:
         """Return what taking an action leads to, and the policy after it.
 
         Args:
           at: where each sequence begins.
-          firsts: its first action.
+          first_actions: the first action of each.
           rows: the number of the situation that it belongs to, for its noise.
           depths: how many steps it has, at most.
         """
@@ -241,7 +247,7 @@ class _Search:
         states = [dream.restore(i, snapshot) for i, snapshot in enumerate(at)]
         past = [list(s.past) for s in at]
         values, changes = [0.0] * len(at), [False] * len(at)
-        actions: dict[int, str] = dict(enumerate(firsts))
+        actions: dict[int, str] = dict(enumerate(first_actions))
         for depth in range(max(depths)):
             steps = dream.step([actions.get(i) for i in range(len(at))])
             self.dreamed_steps += len(actions)
@@ -265,7 +271,7 @@ class _Search:
                 temperature=self._temperature,
             )
             actions = {i: t.action for i, t in zip(running, turns, strict=True)}
-        return [Outlook(*x) for x in zip(values, changes, strict=True)]
+        return [Simulation(*x) for x in zip(values, changes, strict=True)]
 
     def _tree_search(
         self, at: Sequence[Snapshot], candidates: Sequence[Sequence[Turn]]
@@ -280,39 +286,39 @@ class _Search:
         ]
         searched = [i for i, t in enumerate(trees) if len(t.root.turns) > 1]
         for _ in range(self._config.simulations):
-            leaves = {i: trees[i].select(self._config.depth) for i in searched}
-            self._expand(trees, leaves)
+            paths = {i: trees[i].select(self._config.depth) for i in searched}
+            self._expand(trees, {i: path for i, path in paths.items() if path})
         return [t.choice() for t in trees]
 
-    def _expand(self, trees: Sequence[Tree], leaves: dict[int, list[Edge]]) -> None:
+    def _expand(self, trees: Sequence[Tree], paths: dict[int, list[Edge]]) -> None:
         """Take the last edge of each path in the dream, and record what it is worth."""
-        fresh = {i: path[-1] for i, path in leaves.items() if path[-1].node is None}
+        fresh = {i: path[-1] for i, path in paths.items() if path[-1].node is None}
         if fresh:
             dream = self._make_dream(len(fresh))
             for slot, edge in enumerate(fresh.values()):
                 dream.restore(slot, edge.parent)
             steps = dream.step([e.turn.action for e in fresh.values()])
             self.dreamed_steps += len(fresh)
-            inner: dict[int, tuple[Node, int]] = {}
+            leaves: dict[int, tuple[Edge, Node, int]] = {}
             for (i, edge), step in zip(fresh.items(), steps, strict=True):
                 assert step is not None
                 edge.arrive(step)
                 assert edge.node is not None
-                left = self._config.depth - len(leaves[i])
+                left = self._config.depth - len(paths[i])
                 if not edge.node.ended and left:
-                    inner[i] = edge.node, left
-            self._value(inner)
-        for i, path in leaves.items():
+                    leaves[i] = edge, edge.node, left
+            self._evaluate_leaves(leaves)
+        for i, path in paths.items():
             trees[i].record(path)
 
-    def _value(self, leaves: dict[int, tuple[Node, int]]) -> None:
-        """Give new nodes their candidates, and the value that the policy gets there.
+    def _evaluate_leaves(self, leaves: dict[int, tuple[Edge, Node, int]]) -> None:
+        """Give new nodes their candidates, and the return that the policy gets there.
 
-        Each comes with the steps that are left in its search.
+        Each comes with the edge that led to it, and the steps that are left.
         """
         if not leaves:
             return
-        nodes = {i: node for i, (node, _) in leaves.items()}
+        nodes = {i: node for i, (_, node, _) in leaves.items()}
         rows = [i for i in nodes for _ in range(self._config.simulations)]
         turns = iter(
             self._policy.act(
@@ -321,31 +327,31 @@ class _Search:
                 temperature=max(self._temperature, 1.0),
             )
         )
-        firsts = []
+        first_actions = []
         for node in nodes.values():
             drawn = [next(turns) for _ in range(self._config.simulations)]
             node.extend(_distinct([t for t in drawn if not t.void] or drawn))
-            firsts.append(drawn[0].action)
-        outlooks = self._continue(
+            first_actions.append(drawn[0].action)
+        results = self._continue(
             [n.at for n in nodes.values()],
-            firsts,
+            first_actions,
             list(nodes),
-            [left for _, left in leaves.values()],
+            [left for _, _, left in leaves.values()],
         )
-        for node, outlook in zip(nodes.values(), outlooks, strict=True):
-            node.value = 0.0 if math.isnan(outlook.value) else outlook.value
+        for (edge, node, _), result in zip(leaves.values(), results, strict=True):
+            node.value, edge.broken = result.value, math.isnan(result.value)
 
 
-def _best(turns: Sequence[Turn], outlooks: Sequence[Outlook]) -> Turn:
-    """Return the turn with the best outlook; the first of equal ones.
+def _best(turns: Sequence[Turn], results: Sequence[Simulation]) -> Turn:
+    """Return the turn with the best simulated return; the first of equal ones.
 
     A greater return counts first, then that the action changes the state. What the
-    dream could not answer is worst.
+    dream could not answer comes last.
     """
 
-    def rank(outlook: Outlook) -> tuple[float, bool]:
-        broken = math.isnan(outlook.value)
-        return (-math.inf if broken else outlook.value, outlook.changes and not broken)
+    def rank(result: Simulation) -> tuple[float, bool]:
+        broken = math.isnan(result.value)
+        return (-math.inf if broken else result.value, result.changes and not broken)
 
-    best = max(range(len(turns)), key=lambda i: (*rank(outlooks[i]), -i))
+    best = max(range(len(turns)), key=lambda i: (*rank(results[i]), -i))
     return turns[best]

@@ -16,7 +16,7 @@ from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot
 
 EXPLORATION = 1.25
-"""The weight of the prior (MuZero, appendix B)."""
+"""The weight of the prior: c_1 of MuZero's equation 2."""
 
 
 def reward_of(step: Step) -> float:
@@ -35,14 +35,13 @@ class Edge:
     total: float = 0.0
     reward: float = 0.0
     node: "Node | None" = None
+    broken: bool = False
+    """Whether the dream could not answer it, or what follows it: it is left out."""
 
     def arrive(self, step: Step) -> None:
-        """Record the step that the action took in the dream.
-
-        A malformed answer ends the search there, without a reward.
-        """
-        reward = reward_of(step)
-        self.reward = 0.0 if math.isnan(reward) else reward
+        """Record the step that the action took in the dream."""
+        self.reward = reward_of(step)
+        self.broken = math.isnan(self.reward)
         past = (*self.parent.past, self.turn.action)
         states = (*self.parent.past_states, self.parent.state)
         after = Snapshot(self.parent.task, past, step.state, states)
@@ -85,12 +84,16 @@ class Tree:
         self._low, self._high = math.inf, -math.inf
 
     def select(self, depth: int) -> list[Edge]:
-        """Return the path to a new edge, to an end, or to the depth."""
+        """Return the path to a new edge, to an end, or to the depth.
+
+        It is empty where the dream could answer no candidate of the root.
+        """
         path: list[Edge] = []
         for node in self._walk(path):
-            if len(path) == depth or node.ended or not node.edges:
+            edges = [e for e in node.edges if not e.broken]
+            if len(path) == depth or node.ended or not edges:
                 break
-            path.append(max(node.edges, key=lambda e, n=node: self._score(n, e)))
+            path.append(max(edges, key=lambda e, n=node: self._score(n, e)))
         return path
 
     def _walk(self, path: list[Edge]) -> Iterator[Node]:
@@ -111,7 +114,12 @@ class Tree:
         return (value - self._low) / spread if spread > 0 else 0.5
 
     def record(self, path: Sequence[Edge]) -> None:
-        """Add the discounted return of a path to each of its edges."""
+        """Add the discounted return of a path to each of its edges.
+
+        A path that the dream could not answer adds nothing.
+        """
+        if path[-1].broken:
+            return
         last = path[-1].node
         value = 0.0 if last is None or last.ended else last.value
         for edge in reversed(path):
@@ -121,8 +129,9 @@ class Tree:
             self._high = max(self._high, edge.mean)
 
     def choice(self) -> Turn:
-        """Return the most visited candidate, by its mean return where visits agree."""
-        best = max(
-            enumerate(self.root.edges), key=lambda x: (x[1].visits, x[1].mean, -x[0])
-        )
-        return best[1].turn
+        """Return the most visited candidate; the higher mean decides between equals.
+
+        If the dream could answer none, it is the first one.
+        """
+        edges = [e for e in self.root.edges if not e.broken] or self.root.edges
+        return max(edges, key=lambda e: (e.visits, e.mean)).turn

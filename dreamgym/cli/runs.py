@@ -235,12 +235,12 @@ def _stages(args: argparse.Namespace) -> None:
                 for stage in STAGES.commands()[args.command]
                 if stage.name in stage_names(config, fine_tune=True)
             ]
-            planned = args.command == "evaluate" and args.plan is not None
-            if planned and source is not None:
-                names = planning.stages(source, args.policy)
+            unplanned = source if getattr(args, "plan", None) else None
+            if unplanned is not None:
+                names = planning.stages(unplanned, args.policy)
             run_stages(run, STAGES, names, others=others)
-            if planned and source is not None:
-                print(planning.table(planning.gains(run, source)))
+            if unplanned is not None:
+                print(planning.table(planning.gains(run, unplanned)))
                 print(f"games: {root / 'test'}   numbers: {root / planning.FILE}")
             if args.command != "transfer":
                 return

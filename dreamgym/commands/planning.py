@@ -71,9 +71,9 @@ def table(result: dict[str, Any]) -> str:
         "without a plan",
         result["plan"],
         "difference",
-        "dreamed steps a step",
+        "dreamed steps per step",
         "overruled",
-        "s a step",
+        "s per step",
     )
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     lines += [_line(name, row) for name, row in result["policies"].items()]

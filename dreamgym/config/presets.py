@@ -92,8 +92,9 @@ def tiny() -> RunConfig:
 def default() -> RunConfig:
     """8,200 real steps up to expert iteration; half an hour where two cores are busy.
 
-    Seeds 0 and 1, 320 games: warmstart 60 and 65 %, expert iteration 75 and 83 %, real
-    play with 15,400 real steps 76 and 84 % (docs/LOG.md, 2026-11-24).
+    Seeds 0 and 1, 320 games: warmstart 60 and 65 %, expert iteration 75 and 83 %, with
+    a plan 80 and 88 %, real play with 15,400 real steps 72 and 82 % (docs/LOG.md,
+    2026-11-24).
     """
     return RunConfig(
         preset="default",

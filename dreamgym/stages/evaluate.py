@@ -29,14 +29,15 @@ def body(run: Run, policy: str) -> dict[str, Any]:
     if run.config.evaluate.plan.method == "none":
         return _numbers(policy, play_test_games(run, policy))
     player, begin = load_player(run, policy), time.perf_counter()
-    numbers = _numbers(policy, play_test_games(run, policy, player=player))
+    played = play_test_games(run, policy, player=player)
     seconds = time.perf_counter() - begin
     assert isinstance(player, PlanningPolicy)
-    steps = player.counts.steps
-    if steps:  # else the games were played before an interruption
+    counts, steps = player.counts, sum(len(t.episode.transitions) for t in played)
+    numbers = _numbers(policy, played)
+    if counts.steps and steps:  # else they were played before an interruption
         numbers |= {
-            "dreamed_per_step": player.counts.dreamed_steps / steps,
-            "overruled": player.counts.overruled / steps,
+            "dreamed_per_step": counts.dreamed_steps / steps,
+            "overruled": counts.overruled / counts.steps,
             "seconds_per_step": seconds / steps,
         }
     return numbers

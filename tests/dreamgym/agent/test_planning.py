@@ -142,7 +142,7 @@ def test_a_situation_is_planned_the_same_in_any_batch(method):
 
 
 @pytest.mark.parametrize("method", ["best-of-n", "mpc"])
-def test_equal_outlooks_leave_the_policy_its_own_action(method):
+def test_equal_returns_leave_the_policy_its_own_action(method):
     # Within one step nothing is won from here, whatever is done.
     for words in (("go left", "go right"), ("go right", "go left")):
         some = planner(InOrder(*words), method=method, depth=1, simulations=4)
@@ -220,11 +220,49 @@ def test_a_single_action_is_not_dreamed():
     assert some.counts.dreamed_steps == 0
 
 
-@pytest.mark.parametrize("method", ["best-of-n", "mpc"])
-def test_a_malformed_answer_is_the_worst_outlook(method):
-    model = doubles.RuleModel(broken=["go left"])
-    some = planner(InOrder("go left", "go right"), model, method=method, depth=1)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_malformed_answer_comes_last_also_where_every_step_costs(method, depth):
+    class Costly(doubles.RuleModel):
+        def _one(self, query):
+            return super()._one(query)._replace(reward=-1.0)
+
+    model = Costly(broken=["go left"])
+    some = planner(InOrder("go left", "go right"), model, method=method, depth=depth)
+    some.policy.words = ("go left", *["go right"] * 200)
     assert chosen(some, situation(3, 6)) == ["go right"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dream_that_answers_nothing_leaves_the_policy_its_action(method):
+    model = doubles.RuleModel(broken=["go left", "go right"])
+    some = planner(InOrder("go left", "go right"), model, method=method)
+    assert chosen(some, situation(3, 6)) == ["go left"]
+
+
+@pytest.mark.parametrize(
+    ("discount", "action"), [(1.0, "go right"), (0.5, "take coin")]
+)
+@pytest.mark.parametrize("method", ["best-of-n", "mpc"])
+def test_a_discount_prefers_the_early_reward(method, discount, action):
+    class Late(doubles.RuleModel):
+        def _one(self, query):
+            answer = super()._one(query)
+            late = query.past[:1] == ("go right",)
+            reward = 1.0 if late else 0.6 * (query.action == "take coin")
+            outcome = "go" if query.action == "go right" and not late else "lose"
+            return answer._replace(reward=reward, outcome=outcome)
+
+    words = ("dance", "go right", "take coin")
+    some = planner(
+        InOrder(*words),
+        Late(),
+        method=method,
+        depth=2,
+        simulations=3,
+        discount=discount,
+    )
+    assert chosen(some, situation(3, 6)) == [action]
 
 
 def test_settings_out_of_range_are_refused():
