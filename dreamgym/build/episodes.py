@@ -14,7 +14,7 @@ from dreamgym.envs import base
 from dreamgym.run.directory import Run, RunError
 from worldmodel import reasoning
 from worldmodel.data.records import Episode, Task, read_episodes
-from worldmodel.text.names import Groups
+from worldmodel.text.names import Groups, load_names
 
 NAMES = "names.json"
 """The file with the names that stand for each other in copies of examples."""
@@ -22,8 +22,7 @@ NAMES = "names.json"
 
 def read_names(run: Run) -> dict[str, Groups]:
     """Return the groups of names that stand for each other, by family."""
-    groups = run.read_json(NAMES)
-    return {family: tuple(map(tuple, words)) for family, words in groups.items()}
+    return load_names(run.path(NAMES))
 
 
 def sides_of(

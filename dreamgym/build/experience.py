@@ -1,14 +1,13 @@
 """The experience model of a run with its replay memory, local or behind a server."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dreamgym.build.chat import run_client
-from dreamgym.build.episodes import read, read_names, recorded_episodes
+from dreamgym.build.episodes import read, recorded_episodes
 from dreamgym.build.models import initial_model
 from dreamgym.config.stages import ServerConfig
 from dreamgym.envs.dream import UncertaintyGate
@@ -20,6 +19,7 @@ from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.calibration import Calibration
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.experience.examples import (
+    TransitionSource,
     mean_tokens,
     permute_outcomes,
     reply_tokens,
@@ -35,7 +35,7 @@ from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.text import state_format
-from worldmodel.text.names import MAX_DRAWS, with_exchanged_names
+from worldmodel.text.names import Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -114,83 +114,73 @@ class FitData(NamedTuple):
     numbers: dict[str, float]
 
 
+def transition_source(
+    run: Run,
+    tok: TextTokenizer,
+    train: list[Episode],
+    names: Mapping[str, Groups],
+    *,
+    folder: str = "",
+    rare_event_share: float | None = None,
+) -> TransitionSource:
+    """Return what the experience model is fitted to, as the settings of a run say.
+
+    These are the training share of the episodes `train` or, with the `folder` of a
+    refit, the episodes of the policy there. `rare_event_share` is that of the settings
+    unless given.
+    """
+    c, share = run.config, rare_event_share
+    return TransitionSource(
+        tok=tok,
+        episodes=(
+            refit_episodes(run, folder) if folder else training_share(run, train)
+        ),
+        memory=replay_memory(run, train, folder),
+        config=c.experience,
+        names=names,
+        rare_event_share=c.pretrain.rare_event_share if share is None else share,
+        reference_draws=c.pretrain.reference_draws,
+        seed=c.seed,
+    )
+
+
 def fit_data(
     run: Run,
     tok: TextTokenizer,
     train: list[Episode],
     dev: Sequence[Episode] = (),
     *,
+    names: Mapping[str, Groups],
     rare_event_share: float | None = None,
 ) -> FitData:
     """Return the examples that the experience model is fitted to, and held-out ones.
 
-    Transitions come first, then the same ones with other references, if the tokenizer
-    has any, and other names, if some stand for each other; then variations of tasks.
-    Held-out are the transitions of `dev`.
+    Transitions come first, then copies of them with other references and names
+    (TransitionSource), then variations of tasks. Held-out are the transitions of `dev`.
+    `names` are those that stand for each other (interchangeable_names), and
     `rare_event_share` is that of the settings unless given.
     """
-    c, memory = run.config, replay_memory(run, train)
-    transitions = functools.partial(
-        drawn_examples,
-        run,
-        tok,
-        training_share(run, train),
-        memory,
-        rare_event_share=rare_event_share,
+    c = run.config
+    source = transition_source(
+        run, tok, train, names, rare_event_share=rare_event_share
     )
-    first = transitions(draw=0)
+    first = source.examples(0)
     tasks = [e.task for e in train]
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
     # Unweighted and with one draw of references, so that its loss can be compared with
     # that of other settings.
-    held_out = transition_examples(tok, dev, memory, c.experience)
+    held_out = transition_examples(tok, dev, source.memory, c.experience)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
     # More draws than epochs would be made and never read.
-    draws = min(max_draws(run, tok), supervised.epochs_read(c.pretrain.fit, first))
-    redrawn = [
-        example for draw in range(1, draws) for example in transitions(draw=draw)
-    ]
+    draws = min(source.max_draws, supervised.epochs_read(c.pretrain.fit, first))
+    redrawn = [e for draw in range(1, draws) for e in source.examples(draw)]
     counts = {
         "distinct_transitions": len(first),
         "redrawn_examples": len(redrawn),
         "tokens_per_transition": tokens,
     }
     return FitData([*first, *redrawn, *variations], held_out, counts | sizes)
-
-
-def max_draws(run: Run, tok: TextTokenizer) -> int:
-    """Return the copies of an example that can differ, by references or names."""
-    references = run.config.pretrain.reference_draws if tok.draws_references else 1
-    return max(references, MAX_DRAWS if read_names(run) else 1)
-
-
-def drawn_examples(
-    run: Run,
-    tok: TextTokenizer,
-    episodes: Sequence[Episode],
-    memory: ReplayMemory,
-    *,
-    draw: int,
-    rare_event_share: float | None = None,
-) -> list[Example]:
-    """Return the examples of episodes with the references and names of a draw.
-
-    `rare_event_share` is that of the settings unless given. Draw 0 has the names as
-    they were recorded.
-    """
-    c = run.config
-    if rare_event_share is None:
-        rare_event_share = c.pretrain.rare_event_share
-    return transition_examples(
-        tok,
-        with_exchanged_names(episodes, read_names(run), draw=draw),
-        memory,
-        c.experience,
-        balance=rare_event_share,
-        seed=c.seed,
-        draw=draw,
-    )
 
 
 def fidelity_file(folder: str) -> str:

@@ -51,9 +51,12 @@ def initial_model(
     if train is not None:
         c = run.config.pretrain
         tokenizer = train_tokenizer(
-            train, size, references=c.reference_draws > 0, markers=c.argument_markers
+            train,
+            size,
+            references=c.reference_draws > 0,
+            markers=c.argument_markers,
+            directory=run.path("tokenizer"),
         )
-        tokenizer.save(run.path("tokenizer"))
     else:
         tokenizer = TextTokenizer.load(run.path("tokenizer"))
     shape = MODELS[name].model(tokenizer.vocab_size)

@@ -6,14 +6,13 @@ with model, scorecard and episodes. The dev tasks that decide are not fitted to.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Collection
 
 from dreamgym.agent.policy import Policy
 from dreamgym.build import experience as run_experience
 from dreamgym.build.environments import play_train_games
-from dreamgym.build.episodes import read
+from dreamgym.build.episodes import read, read_names
 from dreamgym.build.experience import REMEDY, fidelity_file
 from dreamgym.build.fidelity import measure
 from dreamgym.evaluation.dream_check import RARE_EVENTS
@@ -109,23 +108,24 @@ def _examples(
 ) -> tuple[list[Example], list[Example]]:
     """Return the examples of the refit, and held-out ones."""
     train, dev = read(run)
+    names = read_names(run)
     data = run_experience.fit_data(
-        run, tok, train, dev, rare_event_share=rare_event_share
+        run, tok, train, dev, names=names, rare_event_share=rare_event_share
     )
-    examples = functools.partial(
-        run_experience.drawn_examples,
+    source = run_experience.transition_source(
         run,
         tok,
-        run_experience.refit_episodes(run, folder),
-        run_experience.replay_memory(run, train, folder),
+        train,
+        names,
+        folder=folder,
         rare_event_share=rare_event_share,
     )
-    first = examples(draw=0)
+    first = source.examples(0)
     ratio = POLICY_SHARE / (1 - POLICY_SHARE)
     repeats = math.ceil(ratio * len(data.examples) / max(len(first), 1))
     # Repeats have other references and names, as far as there are any.
-    draws = min(repeats, run_experience.max_draws(run, tok))
-    versions = [first, *(examples(draw=draw) for draw in range(1, draws))]
+    draws = min(repeats, source.max_draws)
+    versions = [first, *(source.examples(draw) for draw in range(1, draws))]
     repeated = [
         example for i in range(repeats) for example in versions[i % len(versions)]
     ]

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dreamgym.envs.interrupts import check_interrupt
 from dreamgym.evaluation.metric_names import METRICS
-from dreamgym.run.terminal import escape_controls, raw_stream
+from dreamgym.run.terminal import PrintableStream, escape_controls
 
 INTERVAL = 10.0
 """Seconds between two lines where the display is not live."""
@@ -46,7 +46,9 @@ class _PrintableConsole(Console):
 
 def make_console(file: Any) -> Console:
     """Return a console for a stream: colours on a terminal, plain lines elsewhere."""
-    file, terminal = raw_stream(file), file.isatty()
+    # Our own cursor movements go to the stream behind, which escapes nothing.
+    file = file.raw if isinstance(file, PrintableStream) else file
+    terminal = file.isatty()
     return _PrintableConsole(
         file=file,
         force_terminal=terminal,

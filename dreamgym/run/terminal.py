@@ -54,11 +54,6 @@ class PrintableStream:
         return getattr(self.raw, name)
 
 
-def raw_stream(stream: Any) -> Any:
-    """Return the stream behind, for our own cursor movements."""
-    return stream.raw if isinstance(stream, PrintableStream) else stream
-
-
 class PrintableStreams:
     """A block in which stdout and stderr write printable text."""
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dreamgym.build.episodes import read
+from dreamgym.build.episodes import read, read_names
 from dreamgym.build.experience import fit_data
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
@@ -22,7 +22,7 @@ def body(run: Run) -> dict[str, Any]:
     run.require("pretrain")
     model, tok = load_model(run.path("experience"), mesh=run.mesh)
     train, _ = read(run)
-    examples = fit_data(run, tok, train).examples
+    examples = fit_data(run, tok, train, names=read_names(run)).examples
     work = run.path("checkpoints/ensemble")
     with run.progress_report(
         "ensemble", c.ensemble.members * c.ensemble.steps

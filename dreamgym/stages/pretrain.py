@@ -11,7 +11,7 @@ from dreamgym.run.directory import Run
 from worldmodel.backbone.weights import save_model
 from worldmodel.experience.examples import text_sizes
 from worldmodel.fitting import supervised
-from worldmodel.text.names import interchangeable_names
+from worldmodel.text.names import interchangeable_names, save_names
 
 
 def body(run: Run) -> dict[str, Any]:
@@ -24,14 +24,14 @@ def body(run: Run) -> dict[str, Any]:
     c = run.config
     train, dev = read(run)
     names = interchangeable_names(train) if c.pretrain.exchange_names else {}
-    run.write_json(NAMES, names)
+    save_names(run.path(NAMES), names)
     model, tok = initial_model(run, train)
     if c.server is not None:
         save_model(run.path("experience"), model, tok)
         memory = replay_memory(run, train)
         numbers = {"fitted": "nothing, a server is asked", "remembered": len(memory)}
         return numbers | text_sizes(tok, train, dev)
-    data = fit_data(run, tok, train, dev)
+    data = fit_data(run, tok, train, dev, names=names)
     with run.progress_report("pretrain", c.pretrain.fit.steps) as report:
         model, curve = supervised.fit(
             model,

@@ -6,7 +6,8 @@ replies.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from worldmodel.fitting.batches import Example
 from worldmodel.fitting.supervised import CONTEXT
 from worldmodel.memory import ReplayMemory
 from worldmodel.text import prompts
+from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
 from worldmodel.text.references import reference_rule
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -28,17 +30,21 @@ def train_tokenizer(
     *,
     references: bool = True,
     markers: bool = True,
+    directory: Path | None = None,
 ) -> TextTokenizer:
-    """Return a tokenizer for episodes.
+    """Train a tokenizer for episodes; write it to `directory`, if given.
 
-    It has references if they have identifiers, and markers if their instructions have
-    arguments (text/references.py), unless these are off.
+    It has references if the episodes have identifiers, and markers if their
+    instructions have arguments (text/references.py), unless these are off.
 
     Raises:
       ValueError: `vocab_size` is too small (TextTokenizer.train).
     """
     rule = reference_rule(episodes, references=references, markers=markers)
-    return TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
+    tokenizer = TextTokenizer.train(texts_of(episodes), vocab_size, references=rule)
+    if directory is not None:
+        tokenizer.save(directory)
+    return tokenizer
 
 
 def texts_of(episodes: Sequence[Episode]) -> list[str]:
@@ -51,6 +57,45 @@ def texts_of(episodes: Sequence[Episode]) -> list[str]:
             out += [t.action, t.reasoning or "", prompts.number_text(t.reward)]
             out.extend(t.next_state)
     return out
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransitionSource:
+    """The episodes whose transitions a model is fitted to, in copies of them.
+
+    A copy, or draw, has other references (text/references.py) if the tokenizer has
+    any, and other names (text/names.py) if some stand for each other. Draw 0 has the
+    names as they were recorded.
+    """
+
+    tok: TextTokenizer
+    episodes: Sequence[Episode]
+    memory: ReplayMemory
+    config: ExperienceConfig
+    names: Mapping[str, Groups]
+    rare_event_share: float = 0.0
+    """As `balance` of transition_examples."""
+    reference_draws: int = 1
+    """Copies that differ in their references alone, at most."""
+    seed: int = 0
+
+    @property
+    def max_draws(self) -> int:
+        """The copies of a transition that can differ, at most."""
+        references = self.reference_draws if self.tok.draws_references else 1
+        return max(references, MAX_DRAWS if self.names else 1)
+
+    def examples(self, draw: int) -> list[Example]:
+        """Return an Example of Eq. 5 for each distinct transition of a draw."""
+        return transition_examples(
+            self.tok,
+            with_exchanged_names(self.episodes, self.names, draw=draw),
+            self.memory,
+            self.config,
+            balance=self.rare_event_share,
+            seed=self.seed,
+            draw=draw,
+        )
 
 
 def _reply_example(ids: list[int], reply: list[int], parts: list[int]) -> Example:

@@ -12,14 +12,17 @@ them, as often as transitions that are equal word by word.
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from worldmodel.data.hashing import content_seed
+from worldmodel.data.json_reading import RecordError, read_json_object
 from worldmodel.data.rates import Rate
-from worldmodel.data.records import Episode, State, Task, Transition
+from worldmodel.data.records import Episode, State, Task, Transition, atomic_write
 from worldmodel.text import identifiers
 from worldmodel.text.novelty import novel_words
 from worldmodel.text.prompts import number_text
@@ -76,6 +79,33 @@ def interchangeable_names(episodes: Sequence[Episode]) -> dict[str, Groups]:
         if trusted:
             out[family] = tuple(trusted)
     return out
+
+
+def save_names(path: Path, names: Mapping[str, Groups]) -> None:
+    """Write the groups of names of each family to a JSON file, atomically."""
+    with atomic_write(path) as file:
+        json.dump(names, file, indent=2)
+        file.write("\n")
+
+
+def load_names(path: Path) -> dict[str, Groups]:
+    """Return the groups of names of each family that `save_names` wrote.
+
+    Raises:
+      RecordError: the file is missing or damaged, or holds something else.
+    """
+    families = read_json_object(path)
+    for family, groups in families.items():
+        if not isinstance(groups, list) or not all(map(_is_group, groups)):
+            raise RecordError(
+                f"{path}: field {family!r}: expected a list of lists of names, got "
+                f"{groups!r:.60}"
+            )
+    return {family: tuple(map(tuple, groups)) for family, groups in families.items()}
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _similar_words(episodes: Sequence[Episode], shares: Mapping[str, float]) -> Groups:

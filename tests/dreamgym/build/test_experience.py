@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamgym.build.episodes import NAMES, read_names
+from dreamgym.build.episodes import read_names
 from dreamgym.build.experience import fit_data
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -12,7 +12,7 @@ from tests.worldmodel.text.test_names import ROOMS, walks
 from worldmodel.data.records import write_episodes
 from worldmodel.fitting import supervised
 
-NONE, GROUPS = {}, {"rooms": [list(ROOMS)]}
+NONE, GROUPS = {}, {"rooms": (ROOMS,)}
 
 
 @pytest.fixture
@@ -28,9 +28,8 @@ def run(tmp_path):
 
 def texts(run, names, count=3):
     """Return the data of a fit to a few walks, and its examples as text."""
-    run.write_json(NAMES, names)
     tok = doubles.tokenizer()
-    data = fit_data(run, tok, walks(reveals=False)[:count])
+    data = fit_data(run, tok, walks(reveals=False)[:count], names=names)
     return data.numbers, [tok.decode(e.ids) for e in data.examples]
 
 

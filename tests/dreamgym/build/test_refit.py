@@ -2,13 +2,15 @@
 
 import pytest
 
-from dreamgym.build.episodes import NAMES
+from dreamgym.build.episodes import NAMES, read, read_names
 from dreamgym.build.experience import fit_data
 from dreamgym.build.refit import POLICY_SHARE, _examples
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
 from tests import doubles
+from tests.worldmodel.text.test_names import ROOMS, walks
 from worldmodel.data.records import write_episodes
+from worldmodel.text.names import save_names
 
 COLLECTED = [doubles.expert(t) for t in doubles.tasks("train")[:12]]
 PLAYED = [doubles.episode(t, ["fly"]) for t in doubles.tasks("train")[12:]]
@@ -32,7 +34,7 @@ def examples_of(run, played):
     path.parent.mkdir(exist_ok=True)
     write_episodes(path, played)
     tok = doubles.tokenizer()
-    collected = fit_data(run, tok, COLLECTED).examples
+    collected = fit_data(run, tok, COLLECTED, names={}).examples
     examples, _ = _examples(run, tok, "remedy", None)
     return examples[: len(collected)], examples[len(collected) :]
 
@@ -55,3 +57,19 @@ def test_many_episodes_of_the_policy_are_read_once(run):
 
 def test_without_episodes_of_the_policy_nothing_is_repeated(run):
     assert examples_of(run, [])[1] == []
+
+
+def test_repeats_have_other_names(run):
+    """The first version is what was recorded; some later ones enter other rooms."""
+    save_names(run.path(NAMES), {"rooms": (ROOMS,)})
+    write_episodes(run.path("episodes.jsonl"), walks(reveals=False))
+    path = run.path("remedy/episodes.jsonl")
+    path.parent.mkdir()
+    write_episodes(path, walks(reveals=False)[:1])
+    tok = doubles.tokenizer()
+    source = fit_data(run, tok, read(run)[0], names=read_names(run)).examples
+    examples, _ = _examples(run, tok, "remedy", None)
+    texts = [tok.decode(e.ids) for e in examples[len(source) :]]
+    first = len(walks()[0].transitions)
+    assert not any("study" in text for text in texts[:first])
+    assert any("study" in text for text in texts)

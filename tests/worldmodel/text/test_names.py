@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from worldmodel.data.json_reading import RecordError
 from worldmodel.data.records import Episode, Task, Transition
 from worldmodel.text import names
 
@@ -160,3 +161,19 @@ def test_draws_differ_and_repeat():
         episodes[0], task=dataclasses.replace(episodes[0].task, family="other")
     )
     assert names.with_exchanged_names([elsewhere], groups, draw=1) == [elsewhere]
+
+
+def test_saved_names_are_read_back(tmp_path):
+    groups = {"rooms": (ROOMS, ("coin", "map")), "empty": ()}
+    names.save_names(tmp_path / "names.json", groups)
+    assert names.load_names(tmp_path / "names.json") == groups
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"rooms": "hall"}', '{"rooms": [["hall", 3]]}']
+)
+def test_damaged_names_are_refused_with_their_file(tmp_path, text):
+    path = tmp_path / "names.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=r"names\.json"):
+        names.load_names(path)
