@@ -130,6 +130,12 @@ def report(title: str, visits: Sequence[Visit], *, verbose: bool) -> None:
         print("".join(f"  {i}. {f}\n" for i, f in enumerate(files, 1)))
 
 
+def pretrain_visits(run: Run) -> list[Visit]:
+    """Collect episodes, and return the functions that the stage `pretrain` runs."""
+    run_stages(run, STAGES, ["collect"])
+    return functions_run(lambda: run_stages(run, STAGES, ["pretrain"]))
+
+
 def main() -> None:
     """Run `tiny` up to the training loop, and print both walks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -137,8 +143,7 @@ def main() -> None:
     verbose = parser.parse_args().verbose
     config = preset("tiny")
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder), config) as run:
-        run_stages(run, STAGES, ["collect"])
-        visits = functions_run(lambda: run_stages(run, STAGES, ["pretrain"]))
+        visits = pretrain_visits(run)
         report("pretrain, all functions", visits, verbose=False)
         report("pretrain, composition", composition(visits), verbose=verbose)
         run_stages(run, STAGES, ["warmstart", "fidelity", "reward_model"])

@@ -18,6 +18,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(_CACHE / "dreamgym-tests-jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile without optimizations where the slow tests are left out.
+
+    Most fast tests run a program of a few operations once, and wait for its compiler.
+    The slow tests run what users run.
+    """
+    if config.option.markexpr == "not slow":
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 hypothesis.settings.register_profile(
     "tests", max_examples=20, deadline=None, database=None
 )

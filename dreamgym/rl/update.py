@@ -242,17 +242,16 @@ class Updater:
         """Yield `compute(rows, sampled, index)` of all rows, or `index`, in pieces."""
         rows = np.arange(len(tokens.ids)) if index is None else index
         sampled = sampled_rows(tokens)  # of all, so that pieces have one shape
-
-        def piece(start: int, stop: int, size: int) -> T:
-            piece_rows = rows[start:stop]
-            return compute(
-                rows_of(tokens, piece_rows, size),
-                rows_of(sampled, piece_rows, size),
-                piece_rows,
-            )
-
-        batch_rows, width = self.config.batch_rows, tokens.ids.shape[1]
-        return self.learner.microbatches.run(len(rows), batch_rows, width, piece)
+        return self.learner.microbatches.run(
+            len(rows),
+            self.config.batch_rows,
+            tokens.ids.shape[1],
+            lambda start, stop, size: compute(
+                rows_of(tokens, rows[start:stop], size),
+                rows_of(sampled, rows[start:stop], size),
+                rows[start:stop],
+            ),
+        )
 
     def _map_rows(
         self, tokens: Tokens, fn: Callable[[Tokens, SampledRows], jax.Array]

@@ -148,13 +148,13 @@ def _column_types(examples: Sequence[Example]) -> dict[str, type[np.number]]:
 
 def rows_of(tokens: Rows, index: np.ndarray, rows: int) -> Rows:
     """Return the rows `index` of all arrays, padded with blank ones to `rows`."""
+    return jax.tree.map(lambda values: _padded_rows(values, index, rows), tokens)
 
-    def selected(values: np.ndarray) -> np.ndarray:
-        out = np.zeros((rows, *values.shape[1:]), values.dtype)
-        out[: len(index)] = values[index]
-        return out
 
-    return jax.tree.map(selected, tokens)
+def _padded_rows(values: np.ndarray, index: np.ndarray, rows: int) -> np.ndarray:
+    out = np.zeros((rows, *values.shape[1:]), values.dtype)
+    out[: len(index)] = values[index]
+    return out
 
 
 def epochs(tokens: Tokens, rows: int, *, seed: int, start: int) -> Iterator[Tokens]:

@@ -194,13 +194,14 @@ class Learner:
 
     def _pieces(self, batch: Tokens, compute: Callable[[Tokens], Any]) -> Iterator[Any]:
         rows, width = batch.ids.shape
-
-        def of(start: int, stop: int, size: int) -> Any:
-            if size == rows:
-                return compute(batch)
-            return compute(rows_of(batch, np.arange(start, stop), size))
-
-        return self.microbatches.run(rows, rows, width, of)
+        return self.microbatches.run(
+            rows,
+            rows,
+            width,
+            lambda start, stop, size: compute(
+                batch if size == rows else rows_of(batch, np.arange(start, stop), size)
+            ),
+        )
 
     def gradient(
         self, params: nnx.State, batch: Tokens, **loss_args: Any

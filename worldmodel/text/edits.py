@@ -46,23 +46,28 @@ def diff(before: State, after: State) -> tuple[Edit, ...]:
     changed, tail = _changes(before, after)
     removed = [i for i, new in sorted(changed.items()) if not new]
     script = []
-
-    def stands_for(index: int, line: str) -> bool:
-        return before[index] == line and line_name(before, index) is not None
-
     for index, new in [*sorted(changed.items()), (None, tail)]:
         lines: list[Piece] = []
         for line in new:
-            source = next((i for i in removed if stands_for(i, line)), None)
+            source = next((i for i in removed if _stands_for(before, i, line)), None)
             if source is not None:
                 removed.remove(source)
-            elif index is not None and index not in lines and stands_for(index, line):
+            elif (
+                index is not None
+                and index not in lines
+                and _stands_for(before, index, line)
+            ):
                 source = index
             lines.append(line if source is None else source)
         if lines:
             script.append(Edit(index, tuple(lines)))
     script += [Edit(i, ()) for i in removed]
     return tuple(sorted(script, key=lambda e: len(before) if e[0] is None else e[0]))
+
+
+def _stands_for(before: State, index: int, line: str) -> bool:
+    """Return whether a line can be written as a reference to a line of `before`."""
+    return before[index] == line and line_name(before, index) is not None
 
 
 def with_swaps(before: State, script: tuple[Edit, ...]) -> tuple[Edit, ...]:
@@ -137,10 +142,6 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
     """Return the new lines by the index they replace, and the appended lines."""
     changed: dict[int, State] = {}
     tail: State = ()
-
-    def current(i: int) -> State:
-        return changed.get(i, (before[i],))
-
     # Matched from the end, so that of two swapped lines the upper one moves down.
     matcher = difflib.SequenceMatcher(a=before[::-1], b=after[::-1], autojunk=False)
     for tag, *ends in reversed(matcher.get_opcodes()):
@@ -164,9 +165,9 @@ def _changes(before: State, after: State) -> tuple[dict[int, State], State]:
             if i1 == len(before):
                 tail = new
             elif i1 == 0:
-                changed[0] = new + current(0)
+                changed[0] = new + changed.get(0, (before[0],))
             else:
-                changed[i1 - 1] = current(i1 - 1) + new
+                changed[i1 - 1] = changed.get(i1 - 1, (before[i1 - 1],)) + new
     return changed, tail
 
 
@@ -193,43 +194,44 @@ def apply(
     tail: State = ()
     moved: set[int] = set()
 
-    def checked(index: int) -> int:
-        if not 0 <= index < len(before):
-            raise IndexError(f"edit of line {index} in a state of {len(before)} lines")
-        return index
-
-    def written(index: int | None, piece: Piece) -> str | int:
-        if not isinstance(piece, Swap):
-            return piece
-        return _swapped("" if index is None else before[checked(index)], piece)
-
     lines_by_edit = [
-        (i, tuple(written(i, x) for x in new))
+        (i, tuple(_with_swap(before, i, x) for x in new))
         for i, new in _swaps_at_their_words(before, script)
     ]
     if keyed_by_prefix:
         lines_by_edit = _at_prefixes(before, lines_by_edit)
 
     for index, new in lines_by_edit:
-        moved |= {checked(x) for x in new if isinstance(x, int)}
+        moved |= {_checked(before, x) for x in new if isinstance(x, int)}
         lines = tuple(before[x] if isinstance(x, int) else x for x in new)
         if index is None:
             tail += lines
         else:
-            changed[checked(index)] = lines
+            changed[_checked(before, index)] = lines
     new_keys = {_line_key(x) for lines in (*changed.values(), tail) for x in lines}
-
-    def stays(index: int) -> bool:
-        return index not in moved and not (
-            distinct and _line_key(before[index]) in new_keys
-        )
-
+    replaced = moved | {
+        i for i, old in enumerate(before) if distinct and _line_key(old) in new_keys
+    }
     lines_left = [
         line
         for i, old in enumerate(before)
-        for line in changed.get(i, (old,) if stays(i) else ())
+        for line in changed.get(i, () if i in replaced else (old,))
     ]
     return (*lines_left, *tail)
+
+
+def _checked(before: State, index: int) -> int:
+    """Return the index; raise IndexError if the state has no such line."""
+    if not 0 <= index < len(before):
+        raise IndexError(f"edit of line {index} in a state of {len(before)} lines")
+    return index
+
+
+def _with_swap(before: State, index: int | None, piece: Piece) -> str | int:
+    """Return a piece of an edit's line, a swap as the line that it makes."""
+    if not isinstance(piece, Swap):
+        return piece
+    return _swapped("" if index is None else before[_checked(before, index)], piece)
 
 
 def _swaps_at_their_words(before: State, script: tuple[Edit, ...]) -> list[Edit]:

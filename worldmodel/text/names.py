@@ -191,19 +191,21 @@ def _by_places(
     The third result are the names of the query, in their order.
     """
     places: dict[str, str] = {}
-
-    def by_place(text: str) -> str:
-        return identifiers.replace_words(
-            text,
-            lambda word: (
-                places.setdefault(word, f"<{len(places)}>") if word in group else word
-            ),
-        )
-
-    key = tuple(by_place(x) for x in (task.instruction, *t.state, t.action))
+    query = (task.instruction, *t.state, t.action)
+    key = tuple(_with_places(text, group, places) for text in query)
     names = tuple(places)
-    state = tuple(by_place(x) for x in t.next_state)
+    state = tuple(_with_places(text, group, places) for text in t.next_state)
     return key, (state, number_text(t.reward), t.terminated), names
+
+
+def _with_places(text: str, group: frozenset[str], places: dict[str, str]) -> str:
+    """Return the text with a place for each name of the group; add new ones."""
+    return identifiers.replace_words(
+        text,
+        lambda word: (
+            places.setdefault(word, f"<{len(places)}>") if word in group else word
+        ),
+    )
 
 
 def with_exchanged_names(
@@ -227,31 +229,29 @@ def _exchanged(episode: Episode, groups: Groups, draw: int) -> Episode:
         renames |= dict(zip(group, rng.permutation(group).tolist(), strict=True))
     if not renames:
         return episode
-
-    def exchanged(text: str) -> str:
-        return identifiers.replace_words(text, lambda w: renames.get(w, w))
-
-    def exchanged_or_none(text: str | None) -> str | None:
-        return None if text is None else exchanged(text)
-
-    def exchanged_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(exchanged, lines))
-
     task = dataclasses.replace(
         episode.task,
-        instruction=exchanged(episode.task.instruction),
-        initial_state=exchanged_lines(episode.task.initial_state),
+        instruction=_renamed(episode.task.instruction, renames),
+        initial_state=_renamed_lines(episode.task.initial_state, renames),
     )
     transitions = tuple(
         dataclasses.replace(
             t,
-            state=exchanged_lines(t.state),
-            action=exchanged(t.action),
-            next_state=exchanged_lines(t.next_state),
-            thought=exchanged_or_none(t.thought),
-            reasoning=exchanged_or_none(t.reasoning),
-            valid_actions=exchanged_lines(t.valid_actions),
+            state=_renamed_lines(t.state, renames),
+            action=_renamed(t.action, renames),
+            next_state=_renamed_lines(t.next_state, renames),
+            thought=None if t.thought is None else _renamed(t.thought, renames),
+            reasoning=None if t.reasoning is None else _renamed(t.reasoning, renames),
+            valid_actions=_renamed_lines(t.valid_actions, renames),
         )
         for t in episode.transitions
     )
     return dataclasses.replace(episode, task=task, transitions=transitions)
+
+
+def _renamed(text: str, renames: Mapping[str, str]) -> str:
+    return identifiers.replace_words(text, lambda word: renames.get(word, word))
+
+
+def _renamed_lines(lines: State, renames: Mapping[str, str]) -> State:
+    return tuple(_renamed(line, renames) for line in lines)

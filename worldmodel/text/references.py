@@ -123,18 +123,15 @@ def with_references(
     if rule is None:
         return tokenizer
 
-    def stays_text(word: str) -> bool:
-        return literals is not None and (word in literals or is_number(word))
-
     names = dict.fromkeys(w for text in texts for w in identifiers.words(text))
     names = {w: None for w in names if rule.identifiers and _has_reference(rule, w)}
-    names = {w: None for w in names if not stays_text(w)}
+    names = {w: None for w in names if not _stays_text(w, literals)}
     arguments, first = list[str](), 0
     if rule.template is not None:
         words = dict.fromkeys(identifiers.words(instruction))
-        arguments = [w for w in words if w not in rule.template and not stays_text(w)][
-            :ARGUMENTS
-        ]
+        arguments = [
+            w for w in words if w not in rule.template and not _stays_text(w, literals)
+        ][:ARGUMENTS]
         first = ARGUMENTS
     places = {w: i for i, w in enumerate(arguments)}
     drawn = [w for w in names if w not in places]
@@ -146,6 +143,11 @@ def with_references(
         | dict(zip(drawn, order.tolist(), strict=False)),
         {w: i for w, i in places.items() if w not in names},
     )
+
+
+def _stays_text(word: str, literals: frozenset[str] | None) -> bool:
+    """Return whether a word is written letter by letter, and has no reference."""
+    return literals is not None and (word in literals or is_number(word))
 
 
 def _has_reference(rule: ReferenceRule, word: str) -> bool:
