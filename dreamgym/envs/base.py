@@ -23,6 +23,7 @@ catches it.
 
 import copy
 import dataclasses
+import functools
 import json
 import numbers
 import sys
@@ -45,13 +46,22 @@ class TextTooLong(ValueError):
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """A base class for text environments that sets their two spaces."""
+    """A base class for text environments that sets their two spaces.
+
+    They are made when first asked for: a subclass need not call `super().__init__()`.
+    """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
 
-    def __init__(self) -> None:
-        self.observation_space = AnyText()
-        self.action_space = AnyText(200)
+    @functools.cached_property
+    def observation_space(self) -> AnyText:
+        """Texts of any length that an observation may have."""
+        return AnyText()
+
+    @functools.cached_property
+    def action_space(self) -> AnyText:
+        """Texts of at most 200 characters."""
+        return AnyText(200)
 
 
 # --- optional capabilities ---------------------------------------------------

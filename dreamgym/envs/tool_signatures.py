@@ -1,22 +1,36 @@
 """The signature of a tool, from the type hints of a Python function.
 
 method -> Signature: its name, types and first line of documentation -> the text that an
-agent reads, the JSON schema, the check of a call's arguments, and calls that it allows.
+agent reads, the JSON schema, the check of a call's arguments, and arguments in sight.
 """
 
 import inspect
 import itertools
 import json
-import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from worldmodel.text.tool_calls import write_call
+from dreamgym.envs.tool_values import Sight
 
 MAX_VALUES = 12
-"""Values that `candidates` tries for one argument, at most."""
+"""Values of one argument that `candidates` combines, at most."""
+
+MAX_COMBINATIONS = 2000
+"""Combinations of values, at most: with four arguments and more it takes fewer values
+of each."""
+
+TYPES = "str, int, float, bool, None, Literal, list, dict or a union of these"
+"""The types that an argument may have."""
+
+
+def place_of(method: Callable[..., Any]) -> str:
+    """Return a method's class, name, file and line, for messages."""
+    name = method.__qualname__.rpartition("<locals>.")[2]
+    code = inspect.unwrap(method).__code__
+    return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 class Signature:
@@ -29,19 +43,27 @@ class Signature:
         self.parameters = dict(list(inspect.signature(method).parameters.items())[1:])
         hints = typing.get_type_hints(method)
         for name, parameter in self.parameters.items():
-            if name not in hints:
-                raise TypeError(f"tool {self.name}: argument {name!r} needs a type")
             if parameter.kind not in (
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 inspect.Parameter.KEYWORD_ONLY,
             ):
-                raise TypeError(f"tool {self.name}: *args and **kwargs have no names")
+                raise TypeError(
+                    f"{place_of(method)}: argument {str(parameter)!r} has no name in a "
+                    "call: write every argument of a tool by its name"
+                )
+            if name not in hints:
+                raise TypeError(
+                    f"{place_of(method)}: argument {name!r} needs a type: {TYPES}"
+                )
         self.hints = {name: hints[name] for name in self.parameters}
         for name, hint in self.hints.items():
             try:
                 hint_text(hint)
             except TypeError as error:
-                raise TypeError(f"tool {self.name}: {name}: {error}") from None
+                raise TypeError(
+                    f"{place_of(method)}: argument {name!r} needs a type: {TYPES}, "
+                    f"{error}"
+                ) from None
 
     def __str__(self) -> str:
         parts = [
@@ -78,17 +100,23 @@ class Signature:
                 want = hint_text(self.hints[name])
                 raise ValueError(f"{name} must be {want}, got {value:.80}")
 
-    def candidates(self, text: str) -> list[str]:
-        """Return calls whose required arguments are words and numbers of a text."""
-        required = {
-            name: list(itertools.islice(_values(self.hints[name], text), MAX_VALUES))
-            for name, p in self.parameters.items()
-            if p.default is p.empty
-        }
-        product = itertools.islice(itertools.product(*required.values()), 1000)
+    def candidates(self, sight: Sight) -> list[dict[str, Any]]:
+        """Return arguments of values in sight, the likely ones first.
+
+        Arguments with a default are left out.
+        """
+        names = [n for n, p in self.parameters.items() if p.default is p.empty]
+        most = int(MAX_COMBINATIONS ** (1 / max(len(names), 1)))
+        values = [
+            list(
+                itertools.islice(sight.values(self.hints[name]), min(most, MAX_VALUES))
+            )
+            for name in names
+        ]
+        ranks = sorted(itertools.product(*(range(len(v)) for v in values)), key=sum)
         return [
-            write_call(self.name, dict(zip(required, values, strict=True)))
-            for values in product
+            {name: v[i] for name, v, i in zip(names, values, rank, strict=True)}
+            for rank in ranks
         ]
 
 
@@ -115,8 +143,7 @@ def hint_text(hint: Any) -> str:
     if hint in (list, dict) or origin in (list, dict):
         inner = ", ".join(map(hint_text, parts))
         return f"{(origin or hint).__name__}{f'[{inner}]' if inner else ''}"
-    supported = "str, int, float, bool, None, Literal, list, dict and unions of these"
-    raise TypeError(f"expected a type of {supported}, got {hint}")
+    raise TypeError(f"got {hint}")
 
 
 _TYPES = {
@@ -161,25 +188,3 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is dict:
         return all(fits(item, parts[1]) for item in value.values())
     return True
-
-
-_WORD = re.compile(r"[^\W_][\w.:/@-]*[\w/]|[^\W_]")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
-
-
-def _values(hint: Any, text: str) -> Iterable[Any]:
-    """Return values of a type that stand in a text, each once, the first ones first."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return parts
-    if _is_union(hint):
-        return itertools.chain(*(_values(part, text) for part in parts))
-    if hint is bool:
-        return (False, True)
-    if hint is str:
-        return dict.fromkeys(_WORD.findall(text))
-    if hint in (int, float):
-        numbers = (float(n) for n in _NUMBER.findall(text))
-        valid_numbers = (n for n in numbers if hint is float or n.is_integer())
-        return dict.fromkeys(hint(n) for n in valid_numbers)
-    return (None,) if hint is type(None) else ()

@@ -13,16 +13,18 @@ mistake in the environment. An action that is no call is an answer, which
 """
 
 import copy
+import functools
 import hashlib
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
-from dreamgym.envs.tool_signatures import Signature
+from dreamgym.envs.tool_signatures import Signature, place_of
+from dreamgym.envs.tool_values import Sight, fair_shares
 from worldmodel.data.records import Task
 from worldmodel.text.tool_calls import (
-    ANSWER,
     Call,
     calls_option,
     read_action,
@@ -35,6 +37,18 @@ MAX_ACTION = 4000
 
 MAX_CALLS = 64
 """Calls that `valid_actions` returns, at most."""
+
+HOOKS = (
+    "deterministic",
+    "expert",
+    "max_copies",
+    "render_state",
+    "reset_seconds",
+    "step_seconds",
+    "tasks",
+    "variations",
+)
+"""What others ask an environment for that a ToolEnv does not define itself."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -54,6 +68,8 @@ class ToolEnv(TextEnv):
     """
 
     max_episode_steps: int = 16
+    step_reward: float = 0.0
+    """What every step earns beside the rest, refused ones too: below 0 a cost."""
     tools: ClassVar[Mapping[str, "Signature"]] = {}
     _task: Task | None = None
     _open = False
@@ -62,17 +78,19 @@ class ToolEnv(TextEnv):
         super().__init_subclass__(**options)
         names = [name for base in reversed(cls.__mro__) for name in vars(base)]
         methods: dict[str, Any] = {name: getattr(cls, name, None) for name in names}
-        cls.tools = {
-            name: Signature(method)
-            for name, method in methods.items()
-            if getattr(method, "_is_tool", False)
-        }
-        if ANSWER in cls.tools:
-            raise TypeError(f"tool {ANSWER}: the name stands for the agent's answer")
+        tools = {k: m for k, m in methods.items() if getattr(m, "_is_tool", False)}
+        for name, method in tools.items():
+            if name in HOOKS or hasattr(ToolEnv, name):
+                raise TypeError(
+                    f"{place_of(method)}: a tool cannot be named {name!r}, which means "
+                    "something else in every environment: give the method another name"
+                )
+        cls.tools = {name: Signature(method) for name, method in tools.items()}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = AnyText(MAX_ACTION)
+    @functools.cached_property
+    def action_space(self) -> AnyText:
+        """Texts, longer ones than those of other environments."""
+        return AnyText(MAX_ACTION)
 
     # --- what a subclass defines ---
 
@@ -92,7 +110,10 @@ class ToolEnv(TextEnv):
     # --- what its tools call ---
 
     def finish(self, success: bool, reward: float | None = None) -> None:
-        """End the episode; without a reward it pays 1 for success and 0 otherwise."""
+        """End the episode; without a reward it pays 1 for success and 0 otherwise.
+
+        The reward is added to what the step has earned so far.
+        """
         self._success = bool(success)
         self.add_reward(float(success) if reward is None else reward)
 
@@ -120,14 +141,18 @@ class ToolEnv(TextEnv):
         task = (options or {}).get("task") or self._first_task()
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
-        self._messages = [self.start(task) or "ready"]
+        self._messages, self._said = ["ready"], []
+        if message := self.start(task):
+            self._messages, self._said = [message], [str(message)]
         info: dict[str, Any] = {"instruction": task.instruction}
         if self.tools:
-            signatures = "; ".join(map(str, self.tools.values()))
             schemas = [signature.schema() for signature in self.tools.values()]
-            info |= {"tools": f"tools: {signatures}", "tool_schemas": schemas}
+            info |= {"tools": self._tools_text(), "tool_schemas": schemas}
             info["calls"] = self._expected_calls()
         return self._text(), info
+
+    def _tools_text(self) -> str:
+        return f"tools: {'; '.join(map(str, self.tools.values()))}"
 
     def _expected_calls(self) -> list[Any] | None:
         """Return the calls of the expert's plan, or None where there is none."""
@@ -154,7 +179,7 @@ class ToolEnv(TextEnv):
         """
         if not self._open:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        self._steps, self._reward = self._steps + 1, 0.0
+        self._steps, self._reward = self._steps + 1, float(self.step_reward)
         calls, _ = read_action(action)
         if calls and self.tools:
             results = []
@@ -163,7 +188,8 @@ class ToolEnv(TextEnv):
                     results.append(self._attempt(self._call, call))
         else:
             results = [self._attempt(self._grade, action)]
-        self._messages = [message for message, _ in results]
+        self._messages = [message or "ok" for message, _ in results]
+        self._said = [str(m) for m, failed in results if m and not failed]
         invalid = any(failed for _, failed in results)
         terminated = self._success is not None
         truncated = not terminated and self._steps >= self.max_episode_steps
@@ -178,10 +204,9 @@ class ToolEnv(TextEnv):
     def _attempt(self, run: Callable[[Any], str], what: Any) -> tuple[str, bool]:
         """Return the message of a call or an answer, and whether it was invalid."""
         try:
-            return run(what) or "ok", False
+            return run(what), False
         except (ValueError, LookupError) as error:
-            message = str(error.args[0]) if error.args else type(error).__name__
-            return f"error: {message}", True
+            return f"error: {_explain(error, what)}", True
 
     def _call(self, call: Call) -> str:
         if call.tool not in self.tools:
@@ -212,21 +237,48 @@ class ToolEnv(TextEnv):
         return copy.deepcopy(self)
 
     def valid_actions(self) -> list[str]:
-        """Return calls that the signatures allow, of words and numbers in sight.
+        """Return calls that the signatures allow, of values in sight.
 
-        Values are taken from the instruction and the present state. Whether the tool
-        can use them is not tried: a subclass that knows better overrides this.
+        Values are taken from the instruction and the present state, at most MAX_VALUES
+        for an argument, names and numbers first (tool_values.py). Each tool has an
+        equal share of MAX_CALLS. Whether a tool can use the values is not tried: a
+        subclass that knows better overrides this.
         """
-        instruction = "" if self._task is None else self._task.instruction
-        text = f"{self._text()}\n{instruction}" if self._open else instruction
-        calls = [c for s in self.tools.values() for c in s.candidates(text)]
-        if len(calls) <= MAX_CALLS:
-            return calls
+        sight = self._sight()
+        calls = [
+            [(name, arguments) for arguments in signature.candidates(sight)]
+            for name, signature in self.tools.items()
+        ]
         # Drawn by the text, and not by hash(): processes differ in that.
-        draw = random.Random(hashlib.sha256(text.encode()).hexdigest())
-        return draw.sample(calls, MAX_CALLS)
+        draw = random.Random(hashlib.sha256(sight.text.encode()).hexdigest())
+        return [write_call(*call) for call in fair_shares(calls, MAX_CALLS, draw)]
+
+    def _sight(self) -> Sight:
+        """Return what the agent sees, without errors and without the tools."""
+        instruction = "" if self._task is None else self._task.instruction
+        # `begin` adds the tools to the instruction of a task.
+        instruction = instruction.replace(self._tools_text(), "")
+        if not self._open:
+            return Sight(instruction, unlikely=self.tools)
+        lines = self.observation()
+        visible_lines = [lines] if isinstance(lines, str) else lines
+        return Sight(instruction, [*visible_lines, *self._said], unlikely=self.tools)
 
     def _example(self) -> str:
         for signature in self.tools.values():
             return write_call(signature.name, dict.fromkeys(signature.hints, "..."))
         return "none: this environment has no tools, define answer(text)"
+
+
+def _explain(error: Exception, what: Any) -> str:
+    """Return what is wrong with a call or an answer, as the agent reads it."""
+    if not error.args:
+        return type(error).__name__
+    cause = error.args[0]
+    given = what.arguments.values() if isinstance(what, Call) else [what]
+    # A text with a space that the agent did not give is a message.
+    is_message = isinstance(cause, str) and " " in cause and cause not in given
+    if not isinstance(error, KeyError) or is_message:
+        return str(cause)
+    name = json.dumps(cause, ensure_ascii=False) if isinstance(cause, str) else cause
+    return f"nothing is named {name!s:.80}"

@@ -29,6 +29,17 @@ def test_text_of_any_kind_is_in_the_space():
     assert words == [space.sample() for _ in range(5)]
 
 
+def test_a_text_environment_has_its_spaces_whether_or_not_init_was_called():
+    class Own(base.TextEnv):
+        def __init__(self):
+            self.opened = True
+
+    env, other = Own(), Own()
+    assert env.action_space == base.AnyText(200)
+    assert env.observation_space == base.AnyText()
+    assert env.action_space is env.action_space is not other.action_space
+
+
 def test_tasks_of_an_environment_are_its_own_up_to_a_count():
     env = doubles.Corridor()
     got = base.tasks_of(env, "c", "dev", 4)

@@ -3,12 +3,13 @@
 from typing import Literal
 
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base
-from dreamgym.envs.tool_signatures import fits, hint_schema, hint_text
-from dreamgym.envs.tools import ToolEnv, tool
+from dreamgym.envs.tool_signatures import MAX_VALUES, fits, hint_schema, hint_text
+from dreamgym.envs.tools import MAX_CALLS, ToolEnv, tool
 from worldmodel.data.records import Task
-from worldmodel.text.tool_calls import Call
+from worldmodel.text.tool_calls import Call, read_call
 from worldmodel.text.tool_schemas import call_error, tool_schemas, value_fits
 
 TASK = Task(id="put-a", instruction="store 7 under apple")
@@ -100,7 +101,8 @@ def test_a_call_wins_in_every_form(action):
         ("fail(x=1)", "fail has no argument 'x'; have none"),
         ("drop(key=b)", "no tool 'drop'; have put, get, fail"),
         ('put {"key": "b"', "the arguments of put are no JSON object"),
-        ("get(key=b)", "b"),
+        ("get(key=b)", 'nothing is named "b"'),
+        ("get(key='a b')", 'nothing is named "a b"'),
         ("please", 'expected a call, such as put {"key": "...", "value": "...", '),
     ],
 )
@@ -130,6 +132,48 @@ def test_rewards_add_up_and_the_limit_truncates():
     assert (step.terminated, step.truncated, step.success) == (False, True, False)
 
 
+def test_every_step_earns_the_step_reward_and_rewards_of_a_step_add_up():
+    class Costly(Store):
+        step_reward = -0.25
+
+        @tool
+        def buy(self) -> str:
+            self.add_reward(-2.0)
+            self.finish(True, reward=10.0)
+            return ""
+
+    env, *_ = begun(Costly())
+    refused = base.take(env, "please")
+    assert (refused.rewards, refused.invalid) == ({"task": -0.25}, True)
+    # Once a step, not once a call: -0.25 - 0.5.
+    twice = base.take(env, "put(key=b, value=1)\nget(key=b)")
+    assert twice.rewards == {"task": -0.75}
+    assert base.take(env, "buy()").rewards == {"task": 7.75}
+    assert env.step_reward == -0.25
+    assert begun()[0].step("please")[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("there is no such key"), "there is no such key"),
+        (KeyError("typo"), 'nothing is named "typo"'),
+        (KeyError(5), "nothing is named 5"),
+        (KeyError(), "KeyError"),
+        (IndexError("list index out of range"), "list index out of range"),
+    ],
+)
+def test_an_error_of_a_tool_is_said_in_words(error, message):
+    class Broken(Store):
+        @tool
+        def get(self, key: str) -> str:
+            del key
+            raise error
+
+    env, *_ = begun(Broken())
+    assert base.take(env, "get(key=b)").state == (f"result error: {message}",)
+
+
 def test_a_fork_goes_its_own_way():
     env, *_ = begun()
     other = base.as_forkable(env).fork()
@@ -147,6 +191,69 @@ def test_valid_actions_take_words_and_numbers_in_sight():
     for action in actions[:5]:
         fork = env.fork()
         assert "must be" not in fork.step(action)[0]
+
+
+class Trips(ToolEnv):
+    def start(self, task):
+        del task
+        self.known = ""
+        return "trips go to Oslo and Rome"
+
+    def observation(self):
+        return self.known
+
+    @tool
+    def search(self, destination: str) -> str:
+        """List the trips to a destination."""
+        if destination != "Rome":
+            raise ValueError(f"sorry, there is never any trip to {destination}")
+        self.known = "\n".join(f"trip T{i} to Rome for {i}9 euros" for i in range(10))
+        return ""
+
+    @tool
+    def book(self, trip_id: str, seats: int = 1) -> str:
+        """Book seats."""
+        return f"booked {seats} in {trip_id}"
+
+
+def arguments_listed(env, name):
+    calls = [read_call(action) for action in env.valid_actions()]
+    tools = {c.tool for c in calls}
+    assert tools == set(env.tools)
+    return {str(c.arguments[name]) for c in calls if name in c.arguments}
+
+
+def test_valid_actions_hold_names_and_no_words_of_errors_or_of_the_tools():
+    task = Task(id="t", instruction="book 2 seats to Rome for at most 500 euros")
+    env, task, _ = begun(Trips(), task)
+    # The task is complete now, with the tools in its instruction.
+    for begun_again in (False, True):
+        if begun_again:
+            base.begin(env, task)
+        listed = arguments_listed(env, "destination")
+        assert {"Rome", "Oslo"} <= listed
+        assert not listed & {"to", "at", "result", "tools", "List", "destination"}
+    before = arguments_listed(env, "destination")
+    env.step("search(destination=Paris)")
+    assert arguments_listed(env, "destination") <= before - {"Oslo"}
+    env.step("search(destination=Rome)")
+    assert "ok" not in arguments_listed(env, "destination")
+    assert {f"T{i}" for i in range(10)} <= arguments_listed(env, "trip_id")
+
+
+def test_each_tool_has_a_share_of_the_valid_actions():
+    class Moves(Trips):
+        @tool
+        def move(self, trip_id: str, days: int) -> str:
+            return f"moved {trip_id} by {days}"
+
+    numbers = " ".join(map(str, range(100, 130)))
+    task = Task(id="t", instruction=f"move A1 B2 C3 D4 E5 {numbers}")
+    env, *_ = begun(Moves(), task)
+    calls = [read_call(action).tool for action in env.valid_actions()]
+    assert len(calls) == MAX_CALLS
+    assert calls.count("search") == calls.count("book") == MAX_VALUES
+    assert 'move {"trip_id": "A1", "days": 100}' in env.valid_actions()
 
 
 def test_schemas_and_expected_calls_travel_with_the_task():
@@ -179,7 +286,11 @@ def test_schemas_and_expected_calls_travel_with_the_task():
 def test_calls_at_once_are_all_made_until_the_end():
     env, *_ = begun()
     step = base.take(env, 'put {"key": "b", "value": 1}\nget(key=b)\nget(key=c)')
-    assert step.state == ("result stored b new", "result 1", "result error: c")
+    assert step.state == (
+        "result stored b new",
+        "result 1",
+        'result error: nothing is named "c"',
+    )
     assert step.invalid
     assert step.rewards == {"task": -1.0}
     env, *_ = begun()
@@ -199,13 +310,35 @@ def test_the_content_of_an_answer_reaches_the_environment(action):
     assert base.take(env, action).success
 
 
-def test_no_tool_is_called_answer():
-    with pytest.raises(TypeError, match="tool answer"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("answer", "step", "reset", "fork", "call", "finish", "render", "close"),
+        *("start", "expert", "tasks", "variations", "valid_actions", "step_reward"),
+    ],
+)
+def test_no_tool_replaces_what_the_environment_defines(name):
+    def method(self, text: str) -> str:
+        del self
+        return text
 
-        class _Answer(ToolEnv):
-            @tool
-            def answer(self, text: str) -> str:
-                return text
+    method.__qualname__ = f"Shop.{name}"
+    pattern = rf"Shop\.{name} \(test_tools\.py:\d+\): .* '{name}'.*another name"
+    with pytest.raises(TypeError, match=pattern):
+        type("Shop", (ToolEnv,), {name: tool(method)})
+
+
+def test_a_subclass_need_not_call_the_init_of_its_base():
+    class Shop(Store):
+        def __init__(self):
+            self.opened = True
+
+    env, *_ = begun(Shop())
+    assert "x" * 3000 in env.action_space
+    assert "x" * 3000 in env.observation_space
+    assert env.action_space is env.action_space  # its seed stays
+    assert env.action_space is not Shop().action_space
+    check_env(env, skip_render_check=True)
 
 
 class Quiz(ToolEnv):
@@ -231,17 +364,26 @@ def test_a_single_question_is_the_case_without_tools(text, success):
 
 
 def test_a_tool_without_a_type_is_refused_where_it_is_written():
-    with pytest.raises(TypeError, match="tool f: argument 'x' needs a type"):
+    types = "str, int, float, bool, None, Literal, list, dict or a union of these"
+    place = r"^_NoHint\.f \(test_tools\.py:\d+\)"
+    wanted = f"argument 'x' needs a type: {types}"
+    with pytest.raises(TypeError, match=f"{place}: {wanted}$"):
 
         class _NoHint(ToolEnv):
             @tool
             def f(self, x): ...
 
-    with pytest.raises(TypeError, match="tool f: x: expected a type of str, int"):
+    with pytest.raises(TypeError, match=rf"^_NoJson\.f .*: {wanted}, got .*set"):
 
         class _NoJson(ToolEnv):
             @tool
             def f(self, x: set): ...
+
+    with pytest.raises(TypeError, match=r"^_Star\.f .*'\*x: int' has no name"):
+
+        class _Star(ToolEnv):
+            @tool
+            def f(self, *x: int): ...
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Values in an agent's sight that may be wanted as arguments of a tool.
+
+instruction, lines of the state -> values of a type, the likely ones first:
+  names and quoted texts of the instruction, then of the state,
+  other words of the instruction, numbers, other words of the state,
+  and words without content where there is nothing else
+A name is a word with a digit, a sign such as _ . / @ inside, or a capital letter that
+does not begin a line.
+"""
+
+import itertools
+import json
+import random
+import re
+import types
+import typing
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal
+
+_QUOTED = re.compile(
+    r'"(?P<json>(?:[^"\\\n]|\\.)+)"(?P<key>\s*:)?'
+    r"|(?<!\w)'(?P<plain>[^'\n]+)'(?!\w)"
+)
+"""Texts in quotes. One before a colon is a key of JSON, and no value."""
+_WORD = re.compile(r"[^\W_][\w.:/@-]*[\w/]|[^\W_]")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
+_NAME = re.compile(r".*[\d_.:/@-]|.+[A-Z]")
+_FUNCTION_WORDS = frozenset(
+    "a about above after all an and any are as at be been before below but by can "
+    "could did do does each every exactly for from had has have how i if in into is "
+    "it its least least me more most must my no nor not nothing of off on or other "
+    "our out over she he should so such than that the their them then there these "
+    "they this those to under until up was we were what when where which while who "
+    "whose will with would you your".split()
+)
+
+
+class Sight:
+    """What an agent sees, as values for the arguments of tools."""
+
+    def __init__(
+        self,
+        instruction: str,
+        lines: Sequence[str] = (),
+        *,
+        unlikely: Collection[str] = (),
+    ):
+        """See the class; `unlikely` words, names of tools, count as without content."""
+        self.text = "\n".join((instruction, *lines))
+        self._unlikely = {word.lower() for word in unlikely} | _FUNCTION_WORDS
+        self._names: list[str] = []
+        self._numbers: list[str] = []
+        words, state_words = self._sort(instruction), self._sort("\n".join(lines))
+        ranked = [*self._names, *words, *self._numbers, *state_words]
+        likely = [w for w in ranked if w.lower() not in self._unlikely]
+        self._texts = tuple(dict.fromkeys(likely or ranked))
+
+    def _sort(self, text: str) -> list[str]:
+        """Add the names and the numbers of a text; return its other words."""
+        words = []
+        for match in _QUOTED.finditer(text):
+            if not match["key"]:
+                self._names.append(match["plain"] or _unescaped(match["json"]))
+        for line in text.split("\n"):
+            for match in _WORD.finditer(line):
+                word = match[0]
+                if _NUMBER.fullmatch(word):
+                    self._numbers.append(word)
+                elif _NAME.match(word) or (match.start() and word[0].isupper()):
+                    self._names.append(word)
+                else:
+                    words.append(word)
+        return words
+
+    def values(self, hint: Any) -> Iterable[Any]:
+        """Return the values of a type, each once, the likely ones first.
+
+        There are none of lists and objects.
+        """
+        origin, parts = typing.get_origin(hint), typing.get_args(hint)
+        if origin is Literal:
+            return parts
+        if origin in (typing.Union, types.UnionType):
+            return itertools.chain(*(self.values(part) for part in parts))
+        if hint is bool:
+            return (False, True)
+        if hint is str:
+            return self._texts
+        if hint in (int, float):
+            numbers = (float(n) for n in _NUMBER.findall(self.text))
+            valid_numbers = (n for n in numbers if hint is float or n.is_integer())
+            return dict.fromkeys(hint(n) for n in valid_numbers)
+        return (None,) if hint is type(None) else ()
+
+
+def _unescaped(text: str) -> str:
+    """Return the text that stands so in JSON's quotes, or as it is."""
+    try:
+        return json.loads(f'"{text}"')
+    except ValueError:
+        return text
+
+
+def fair_shares(
+    lists: Sequence[Sequence[Any]], limit: int, draw: random.Random
+) -> list[Any]:
+    """Return at most `limit` items of lists that are ordered, the best items first.
+
+    Each list has an equal share; what a short one leaves is for the longer ones. Half
+    of a share is the beginning of its list, the rest is drawn from what follows.
+    """
+    sizes, left = dict[int, int](), limit
+    by_length = sorted(range(len(lists)), key=lambda i: len(lists[i]))
+    for position, i in enumerate(by_length):
+        sizes[i] = min(len(lists[i]), left // (len(lists) - position))
+        left -= sizes[i]
+    chosen = []
+    for i, items in enumerate(lists):
+        first = sizes[i] if sizes[i] == len(items) else sizes[i] // 2
+        chosen += items[:first]
+        chosen += draw.sample(items[first:], sizes[i] - first)
+    return chosen
