@@ -21,9 +21,11 @@ _START = {"expert_iteration": "warmstart", "train": "expert_iteration"}
 _MAKERS = {
     "expert_iteration_minus_warmstart": ("expert_iteration",),
     "dream_minus_expert_iteration": ("train",),
-    "dream_minus_warmstart": ("expert_iteration", "train"),
+    "dream_minus_warmstart": ("train",),
 }
-"""The stages between two policies that are compared."""
+"""The stages of which one must have changed the policy for a comparison to say more.
+
+Where the stage `train` changed nothing, the comparison of expert iteration says it."""
 
 
 def verdict(evidence: Evidence) -> list[str]:

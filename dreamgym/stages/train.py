@@ -229,17 +229,23 @@ def _not_trained(run: Run, reason: str) -> dict[str, Any]:
 def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any] | None:
     """The metrics on real dev games of the policy that training ended with.
 
-    Empty where every policy that played them had destroyed a family's success; None
-    where no game was played, and a budget has no real steps left for that.
+    Where every policy that played them had destroyed a family's success, those of the
+    one that won most; empty where all were reverted. None where no game was played,
+    and a budget has no real steps left for that.
     """
     best = best_row(progress.curve)
     if progress.best is not None and best is not None:
         return progress.curve[best]
     if progress.best is not None and any("real_success" in r for r in progress.curve):
-        return {}
+        rejected = [r for r in progress.curve if any(map(_is_destruction, r))]
+        return max(rejected, key=lambda row: row["real_success"], default={})
     if not plays_dev_games(run, "dream"):
         return None
     return dev_metrics(play_dev_games(run, "dream", load_policy(run, "dream")))
+
+
+def _is_destruction(key: str) -> bool:
+    return key.startswith("destroyed/")
 
 
 def _choose(

@@ -346,3 +346,18 @@ def test_a_stage_that_updates_may_read_what_it_imitates(tmp_path, stage, kind):
     view = StageView(run, STAGES[stage], STAGES)
     config = run.config.train
     assert run_loop.supervised(view, doubles.policy(), config)
+
+
+def test_the_best_policy_that_destroyed_a_family_is_reported(tmp_path):
+    """They are not kept, and the note says how many games they won."""
+    run, *_ = start(tmp_path / "run", ALL)
+    rows = [
+        {"real_success": 0.4, "destroyed/box": 1.0},
+        {"real_success": 0.7, "destroyed/box": 1.0},
+        {"real_success": 0.9, "reverted": 1.0},
+    ]
+    for curve, metrics in ((rows, rows[1]), (rows[2:], {})):
+        progress = TrainingState(
+            3, None, run_loop.pool_of(TASKS, LOOP.curriculum), 0, curve, best=object()
+        )
+        assert train._dev_metrics_of(run, progress) == metrics
