@@ -1,13 +1,11 @@
 """Mistakes that users made in their environments, and what the checker says of them."""
 
-import dataclasses
 import random
 import re
 
 import numpy as np
 import pytest
 
-from dreamgym import cli
 from dreamgym.envs import base, contract
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.tools import ToolEnv, tool
@@ -75,6 +73,30 @@ def test_a_step_after_a_won_episode_must_raise_what_says_so():
     fault = named(checked(MistypedAfterWin).faults, "must raise one of RuntimeError")
     assert "got NameError" in fault.what
     assert "the expert's plan" in fault.where
+
+
+class Plain(TextEnv):
+    """Without tasks, expert and limit: one door of three, as in the README."""
+
+    def reset(self, *, seed=None, options=None):
+        del options
+        super().reset(seed=seed)
+        self.coin = int(self.np_random.integers(3))
+        return "all doors are closed", {"instruction": "find the coin"}
+
+    def step(self, action):
+        won = action == f"open door {self.coin}"
+        return "a coin" if won else "nothing", float(won), won, False, {"success": won}
+
+    def valid_actions(self):
+        return [f"open door {i}" for i in range(3)]
+
+
+def test_a_small_environment_that_ends_only_when_won_has_no_fault():
+    report = checked(Plain)
+    assert report.faults == ()
+    assert named(report.warnings, "^a step after the end must raise$")
+    assert not [w for w in report.warnings if "options['task']" in w.cure]
 
 
 class Declares(doubles.Corridor):
@@ -383,151 +405,3 @@ def test_lots_of_a_global_generator_are_warned_of(env):
 @pytest.mark.parametrize("env", [SeededLots, HeldLots])
 def test_lots_of_a_generator_of_the_environment_are_not_warned_of(env):
     assert checked(env).warnings == ()
-
-
-# --- what is said ------------------------------------------------------------
-
-
-class AnyArguments(doubles.Corridor):
-    def reset(self, **rest):
-        return super().reset(**rest)
-
-
-class FourValues(doubles.Corridor):
-    def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated or truncated, info
-
-
-class NoOptions(doubles.Corridor):
-    def reset(self, seed=None):
-        return super().reset(seed=seed)
-
-
-class NoAction(doubles.Corridor):
-    def step(self):
-        return super().step("go left")
-
-
-class Numbered(doubles.Corridor):
-    def tasks(self, split):
-        return [
-            dataclasses.replace(t, id=str(n))
-            for n, t in enumerate(super().tasks(split))
-        ]
-
-
-class Falls(doubles.Corridor):
-    def expert(self):
-        return ["go left"] * 9
-
-
-def test_a_reset_with_any_keywords_is_only_warned_of():
-    report = checked(AnyArguments)
-    assert report.faults == ()
-    (warning,) = report.warnings
-    assert warning.what.startswith("reset takes its arguments as **rest")
-    assert "options=None" in warning.cure
-
-
-def test_what_gymnasium_finds_behind_such_a_reset_is_still_told():
-    class Unseeded(AnyArguments):
-        def reset(self, **rest):
-            del rest["seed"]
-            return super().reset(**rest)
-
-    assert named(checked(Unseeded).faults, r"Gymnasium's check: .*super\(\).reset")
-
-
-def test_four_values_of_a_step_are_counted():
-    (fault,) = checked(FourValues).faults
-    assert fault.cure == (
-        "return five values (it returned 4): terminated and truncated apart"
-    )
-
-
-@pytest.mark.parametrize(("env", "name"), [(NoOptions, "reset"), (NoAction, "step")])
-def test_wrong_arguments_are_told_once_and_at_the_place_of_the_method(env, name):
-    (fault,) = [f for f in checked(env).faults if f.what.startswith(f"{name} raised")]
-    line = env.__dict__[name].__code__.co_firstlineno
-    assert fault.what.endswith(f"(test_contract_mistakes.py:{line})")
-    assert fault.cure.startswith(f"write def {name}(self, ")
-    assert not [f for f in checked(env).faults if "Gymnasium's check" in f.what]
-
-
-def test_ids_in_common_are_told_apart_from_tasks_in_common():
-    faults = checked(Numbered).faults
-    assert len(faults) == 3
-    fault = named(faults, "^the splits train and dev have task ids in common$")
-    assert "unique over all splits" in fault.cure
-
-
-def test_a_plan_that_does_not_win_is_told_once():
-    report = checked(Falls)
-    assert [f.what for f in report.faults] == ["the expert's plan does not win"]
-    assert not [w for w in report.warnings if "won" in w.what]
-
-
-class SharedState(doubles.Corridor):
-    where = [0]  # noqa: RUF012 - the mistake that is looked for
-
-    def reset(self, **kwargs):
-        self.where[0] = 0
-        return super().reset(**kwargs)
-
-    def step(self, action):
-        self.where[0] += 1
-        obs, *rest = super().step(action)
-        return (f"{obs}\nstep {self.where[0]}", *rest)
-
-
-def test_copies_that_disturb_each_other_are_told_with_both_texts():
-    fault = named(checked(SharedState).faults, "disturb each other")
-    assert re.search(r"step \d+, action 'go .*': .*step \d+' and then '", fault.where)
-
-
-class Twins(doubles.Corridor):
-    def tasks(self, split):
-        return [
-            dataclasses.replace(t, id=f"{split}-{i}", split=split)
-            for i, t in enumerate(super().tasks("train"))
-        ]
-
-
-def test_twins_are_told_what_they_have_in_common():
-    warning = named(checked(Twins).warnings, "^tasks of test have the same instruction")
-    assert "under other ids" in warning.where
-    assert "put equal ones into one split" in warning.cure
-    assert "leave it if they differ only in something hidden" in warning.cure
-
-
-class Plain(TextEnv):
-    """Without tasks, expert and limit: one door of three, as in the README."""
-
-    def reset(self, *, seed=None, options=None):
-        del options
-        super().reset(seed=seed)
-        self.coin = int(self.np_random.integers(3))
-        return "all doors are closed", {"instruction": "find the coin"}
-
-    def step(self, action):
-        won = action == f"open door {self.coin}"
-        return "a coin" if won else "nothing", float(won), won, False, {"success": won}
-
-    def valid_actions(self):
-        return [f"open door {i}" for i in range(3)]
-
-
-def test_a_small_environment_that_ends_only_when_won_has_no_fault():
-    report = checked(Plain)
-    assert report.faults == ()
-    assert named(report.warnings, "^a step after the end must raise$")
-    assert not [w for w in report.warnings if "options['task']" in w.cure]
-
-
-def test_the_environment_is_also_taken_without_its_option(capsys):
-    assert cli.main(["check", "tests.doubles:Corridor"]) == 0
-    assert "tests.doubles:Corridor keeps the contract" in capsys.readouterr().out
-    words = ["check", "tests.doubles:Corridor", "--env", "textworld"]
-    assert cli.main(words) == 2
-    assert "two environments" in capsys.readouterr().err
