@@ -32,7 +32,8 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = check.add_argument
-    option("--env", default="textworld", help=ENV_HELP)
+    option("environment", nargs="?", metavar="ENV", help="the same as --env ENV")
+    option("--env", help=ENV_HELP)
     option(
         "--tasks",
         type=int,
@@ -57,21 +58,24 @@ def _check(args: argparse.Namespace) -> int:
 
     if args.tasks < 1 or args.max_episode_steps < 0:
         raise ValueError("--tasks must be >= 1 and --max-episode-steps >= 0")
-    env = registry.make(args.env)
+    if args.env and args.environment:
+        raise ValueError(f"two environments: {args.environment} and {args.env}")
+    name = args.env or args.environment or "textworld"
+    env = registry.make(name)
     try:
         # What the environment itself prints must not stand in the report.
         with (
-            progress_bar(0, f"check {args.env}"),
+            progress_bar(0, f"check {name}"),
             contextlib.redirect_stdout(sys.stderr),
         ):
             report = contract.check(
                 env,
-                name=args.env,
+                name=name,
                 tasks=args.tasks,
                 max_steps=args.max_episode_steps,
-                make=lambda: registry.make(args.env),
+                make=lambda: registry.make(name),
             )
     finally:
         env.close()
-    print(json.dumps(report.json()) if args.json else report.text(args.env))
+    print(json.dumps(report.json()) if args.json else report.text(name))
     return 1 if report.faults else 0

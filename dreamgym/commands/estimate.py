@@ -151,11 +151,12 @@ def summary(estimate: Estimate, done: Collection[str] = ()) -> str:
 
 def table(estimate: Estimate) -> str:
     """Return the time of each stage, and the line of ranges, as text."""
+    shown = {name: cost for name, cost in estimate.stages.items() if cost.seconds}
+    width = max(map(len, shown), default=0)
     rows = [
-        f"  {name:15} {time_of(LOWEST * cost.seconds)} to "
+        f"  {name:{width}} {time_of(LOWEST * cost.seconds)} to "
         f"{time_of(_highest_seconds(cost))}"
-        for name, cost in estimate.stages.items()
-        if cost.seconds
+        for name, cost in shown.items()
     ]
     return "\n".join([summary(estimate), *rows])
 

@@ -1,5 +1,6 @@
 """The part of the contract checker that steps two copies of an environment in turn."""
 
+import dataclasses
 from collections.abc import Callable
 
 import gymnasium
@@ -7,7 +8,7 @@ import gymnasium
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
 from dreamgym.envs.contract_findings import Findings
-from dreamgym.envs.contract_player import Player, Trace
+from dreamgym.envs.contract_player import Player, Trace, first_difference
 
 COMPARED = 20
 """Steps of an episode that are compared, at most."""
@@ -20,8 +21,8 @@ def check_copies(
 
     Where lots are drawn, or only one copy may be made (`max_copies`), nothing is said.
     """
-    alone = getattr(player.env.unwrapped, "max_copies", 2) < 2
-    if alone or not base.is_deterministic(player.env):
+    single = getattr(player.env.unwrapped, "max_copies", 2) < 2
+    if single or not base.is_deterministic(player.env):
         return
     other = guarded(player.env, make)
     if isinstance(other, EnvironmentFailure):
@@ -42,10 +43,12 @@ def check_copies(
 
     actions = [*planned[:half], interrupt, *planned[half + 1 :]] if planned else []
     again = player.play(sample.task, actions, COMPARED)
-    if again is not None and again.steps != expected:
+    alone = dataclasses.replace(sample, steps=expected)
+    differs = None if again is None else first_difference(alone, again)
+    if differs is not None:
         player.findings.fault(
             "two copies of the environment disturb each other",
-            f"task {sample.task.id!r}, step {half + 1}",
+            f"task {sample.task.id!r}, alone and then beside another, {differs}",
             "keep the state of an episode in the instance, not in the class or module",
         )
     player.steps, player.resets = (

@@ -1,6 +1,8 @@
 """Gymnasium's own check, its messages translated for text environments."""
 
+import inspect
 import warnings
+from typing import Any
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env
@@ -56,9 +58,17 @@ def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
     and what an environment says of itself: that it draws lots, or that its episodes
     have one step.
     """
+    checked = env
+    if (rest := _other_keywords(env)) is not None:
+        findings.warn(
+            f"reset takes its arguments as **{rest}, which Gymnasium's tools refuse",
+            "reset()",
+            "write def reset(self, *, seed=None, options=None)",
+        )
+        checked = _NamedArguments(env)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = guarded(env, lambda: check_env(env, skip_render_check=True))
+        result = guarded(env, lambda: check_env(checked, skip_render_check=True))
     if not isinstance(result, EnvironmentFailure):
         return
     message = str(result.error)
@@ -88,10 +98,35 @@ def check_gymnasium(env: gymnasium.Env, findings: Findings) -> None:
     findings.fault(f"Gymnasium's check: {message}", "Gymnasium's own check", cure)
 
 
+class _NamedArguments(gymnasium.Wrapper):
+    """Names the arguments of a reset that takes any."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(seed=seed, options=options)
+
+
+def _other_keywords(env: gymnasium.Env) -> str | None:
+    """The name of `**rest` where reset takes its arguments by it; None otherwise.
+
+    Gymnasium knows `**kwargs` alone.
+    """
+    parameters = inspect.signature(env.reset).parameters
+    if {"seed", "options"} <= parameters.keys() or "kwargs" in parameters:
+        return None
+    kinds = {p.kind: name for name, p in parameters.items()}
+    return kinds.get(inspect.Parameter.VAR_KEYWORD)
+
+
 _CONSEQUENCES = (
+    ("does not provide", ("reset raised TypeError",)),
+    ("by `env.reset()` was not a tuple", ("reset must return",)),
+    ("step result to be a tuple", ("step must return",)),
     ("within the observation space", ("must return text", "returned a text")),
     (_ONE_STEP, ("truncated must be a bool",)),
     ("to unpack", ("must return (obs",)),
+    ("is not iterable", ("expert() must return a list",)),  # in a ToolEnv's reset
     ("rewards are not equivalent", ("a reward must be",)),
     *((part, ("two plays of the same",)) for part in _DRAWS[:2]),
 )

@@ -5,11 +5,13 @@ line that raised and what was expected; the episode ends there, and the check go
 """
 
 import dataclasses
+import inspect
 import json
 import math
 import numbers
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -17,11 +19,15 @@ import numpy as np
 
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
-from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract_findings import Findings, difference
 from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.spaces import MAX_CHARACTERS
+from dreamgym.envs.tools import ToolEnv
 from worldmodel.data.records import Task
+
+NONSENSE = "frobnicate the <|dg_end|> moon\u2603"
+"""An action that no environment takes."""
 
 _CURES = {
     "step": "mend the line; report an action that cannot be taken in the next state",
@@ -29,6 +35,34 @@ _CURES = {
     "reset": "mend the line; options['task'] is a dreamgym.Task",
 }
 """What to do where a call raises."""
+
+_SIGNATURES = {
+    "step": "write def step(self, action)",
+    "reset": "write def reset(self, *, seed=None, options=None)",
+    "tasks": "write def tasks(self, split)",
+    "variations": "write def variations(self, task, rng)",
+    "expert": "write def expert(self)",
+    "valid_actions": "write def valid_actions(self)",
+}
+"""What to do where a method does not take the arguments of its call."""
+
+_STEP = "step must return (obs, reward, terminated, truncated, info)"
+_RESET = "reset must return (obs, info)"
+_NOTHING = {
+    "step": (_STEP, "return five values (it returned None)"),
+    "reset": (_RESET, "return a text and a dict (it returned None)"),
+    "tasks": ("tasks() must return a list of Tasks, got None", "return the list"),
+    "variations": ("variations() must return Tasks, got None", "return a list"),
+    "expert": (
+        "expert() must return a list of actions, got None",
+        "return the list; [] for a task that it has no plan for",
+    ),
+    "valid_actions": (
+        "valid_actions() must return a list of actions, got None",
+        "return the list; [] where nothing can be done",
+    ),
+}
+"""What is wrong, and what to do, where a method returns None."""
 
 
 class Played(NamedTuple):
@@ -79,6 +113,21 @@ class Trace:
         return self.last.terminated and sum(s.reward for s in self.steps) > 0
 
 
+def first_difference(first: Trace, second: Trace) -> str | None:
+    """Return where two episodes differ first, with both texts; None if they do not."""
+    pairs = zip(first.steps, second.steps, strict=False)
+    differ = [(i, a, b) for i, (a, b) in enumerate(pairs) if a != b]
+    if not differ and first.length == second.length:
+        return None
+    number, a, b = differ[0] if differ else (first.length, first.last, second.last)
+    texts = difference(a.observation, b.observation)
+    if a.observation == b.observation:
+        names = "reward, terminated, truncated, success, invalid"
+        texts = f"{a[2:]} and then {b[2:]} ({names})"
+    moment = f"step {number}, action {a.action!r:.60}" if number else "reset"
+    return f"{moment}: {texts}"
+
+
 class Player:
     """Plays one environment and adds to the findings of its check."""
 
@@ -93,29 +142,70 @@ class Player:
         }
 
     def call(self, name: str, where: str, method: Callable[[], Any]) -> Any:
-        """Return what a method returns, or None with a fault where it raises."""
+        """Return what a method returns; None, with a fault, where it returns nothing.
+
+        It returns nothing where it raises, and where it forgets to return.
+        """
         start = time.monotonic()
         deadline = self._deadlines.get(name, 0.0)
         result = guarded(self.env, method, seconds=deadline)
         if name == "step":
             self.seconds += time.monotonic() - start
+        if result is None:
+            what, cure = _NOTHING.get(name, (f"{name} returned None", "return a value"))
+            self.findings.fault(what, where, cure)
         if not isinstance(result, EnvironmentFailure):
             return result
+        if name == "reset" and (what := self._broken_plan()):
+            self.findings.fault(what, where, _NOTHING["expert"][1])
+            return None
+        place, cure = result.place, _CURES.get(name, "mend the line")
         if isinstance(result.error, EnvironmentTimeout):
             cure = (
                 f"a run waits {deadline:g} s for it: answer sooner, or declare "
                 f"`{name}_seconds` in the class (0: no deadline)"
             )
-        elif name == "reset" and "unexpected keyword argument" in result.reason:
-            cure = "write def reset(self, *, seed=None, options=None)"
-        else:
-            cure = _CURES.get(name, "mend the line")
-        what = f"{name} raised {result.reason} ({result.place})"
+        elif definition := self._refused_call(name, result.error):
+            place, cure = definition, _SIGNATURES[name]
+        what = f"{name} raised {result.reason} ({place})"
         self.findings.fault(what, where, cure)
         return None
 
-    def reset(self, task: Task) -> tuple[str, dict[str, Any]] | None:
-        """Reset to a task as a run does; None with a fault where that is no start."""
+    def _broken_plan(self) -> str | None:
+        """Return what is wrong with the expert's plan where that broke a reset.
+
+        A ToolEnv asks for the plan when it starts a task.
+        """
+        expert = base.as_expert(self.env)
+        if expert is None or not isinstance(self.env.unwrapped, ToolEnv):
+            return None
+        plan = guarded(self.env, expert.expert)
+        if isinstance(plan, EnvironmentFailure | Iterable):
+            return None
+        return f"expert() must return a list of actions, got {plan!r:.40}"
+
+    def _refused_call(self, name: str, error: Exception) -> str | None:
+        """Return where a method is defined that does not take its arguments, or None.
+
+        Python raises at the caller then, which is the checker.
+        """
+        owner = base.provider(self.env, name) or self.env.unwrapped
+        method = inspect.unwrap(getattr(type(owner), name, lambda: None))
+        code = getattr(method, "__code__", None)
+        mistaken = isinstance(error, TypeError) and name in _SIGNATURES
+        if not mistaken or code is None:
+            return None
+        if not str(error).startswith(f"{method.__qualname__}() "):
+            return None
+        return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+    def reset(
+        self, task: Task, seed: int | None = None
+    ) -> tuple[str, dict[str, Any]] | None:
+        """Reset to a task as a run does; None with a fault where that is no start.
+
+        A seed among the task's options counts more than `seed`.
+        """
         where, fault = f"task {task.id!r}", self.findings.fault
         if not is_json(task.options):
             fault(
@@ -124,10 +214,10 @@ class Player:
                 "use numbers, texts, lists and dicts with text keys",
             )
         self.resets += 1
+        own = base.seed_of(task)
+        seed = seed if own is None else own
         result = self.call(
-            "reset",
-            where,
-            lambda: self.env.reset(seed=base.seed_of(task), options={"task": task}),
+            "reset", where, lambda: self.env.reset(seed=seed, options={"task": task})
         )
         if result is None:
             return None
@@ -135,7 +225,7 @@ class Player:
             result[1], dict
         ):
             fault(
-                "reset must return (obs, info)",
+                _RESET,
                 where,
                 f"return a text and a dict; it returned {result!r:.100}",
             )
@@ -176,12 +266,14 @@ class Player:
             )
         return not isinstance(failure, EnvironmentFailure)
 
-    def play(self, task: Task, actions: Iterable[Any], limit: int) -> Trace | None:
+    def play(
+        self, task: Task, actions: Iterable[Any], limit: int, seed: int | None = None
+    ) -> Trace | None:
         """Play actions from the start of a task, until they or the episode end.
 
         An action may also be a function, which is called when it is its turn.
         """
-        start = self.reset(task)
+        start = self.reset(task, seed)
         if start is None:
             return None
         steps, number = [Played("", start[0])], 0
@@ -206,11 +298,10 @@ class Player:
         if result is None:
             return None
         if not (isinstance(result, tuple) and len(result) == 5):
-            self.findings.fault(
-                "step must return (obs, reward, terminated, truncated, info)",
-                where,
-                f"it returned {result!r:.100}",
-            )
+            count = len(result) if isinstance(result, tuple) else f"{result!r:.60}"
+            apart = ": terminated and truncated apart" if count == 4 else ""
+            cure = f"return five values (it returned {count}){apart}"
+            self.findings.fault(_STEP, where, cure)
             return None
         obs, reward, terminated, truncated, info = result
         if not self._is_text(obs, "step", where):

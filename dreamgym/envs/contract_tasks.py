@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dreamgym.envs import base
-from dreamgym.envs.contract_player import Player
+from dreamgym.envs.contract_player import Player, Trace
 from worldmodel.data.records import Task
 
 COMPARED = 30
@@ -74,12 +74,19 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
                 f"{where} holds an id twice", where, "give every task an id of its own"
             )
     for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
-        shared = {t.id for t in splits[one]} & {t.id for t in splits[other]}
-        if shared:
+        ids = {t.id: _content(t) for t in splits[one]}
+        shared = {t.id: _content(t) for t in splits[other] if t.id in ids}
+        if any(content == ids[name] for name, content in shared.items()):
             fault(
                 f"the splits {one} and {other} share tasks",
                 f"{sorted(shared)[:3]}",
                 "a task belongs to one split: else the test is of what was trained on",
+            )
+        elif shared:
+            fault(
+                f"the splits {one} and {other} have task ids in common",
+                f"{sorted(shared)[:3]}, for different tasks",
+                "ids must be unique over all splits: put the split's name into them",
             )
     check_twins(player, splits)
 
@@ -95,17 +102,45 @@ def check_twins(player: Player, splits: dict[str, Sequence[Task]]) -> None:
         if a == b:
             continue  # the same id: said already
         player.findings.warn(
-            f"tasks of {other} look like tasks of {one} under other ids",
-            f"{a!r} and {b!r} begin with the same text; {len(twins)} of the first "
+            f"tasks of {other} have the same instruction and first state as tasks of "
+            f"{one}",
+            f"{a!r} and {b!r}, under other ids; {len(twins)} of the first "
             f"{len(starts[other])} of {other}",
-            "split by what makes tasks differ (a hash of the start, not the number); "
-            "leave it where they differ in what cannot be seen at the start",
+            "put equal ones into one split (split by a hash of the start, not by the "
+            "number); leave it if they differ only in something hidden",
         )
 
 
-def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple, str]:
+def check_task_read(
+    player: Player, planned: Sequence[Trace], tasks: Sequence[Task]
+) -> None:
+    """Warn where different tasks are all the same game: reset may not read its task.
+
+    The expert's plan and what it leads to must be the same as well, because what tasks
+    differ in may be hidden at their starts.
+    """
+    played = {_content(trace.task) for trace in planned}
+    if len(played) < 2 or len({trace.steps for trace in planned}) > 1:
+        return
+    others = tasks[:COMPARED]
+    if len({(start, plan) for _, start, plan in _starts(player, others)}) > 1:
+        return
+    player.findings.warn(
+        f"{len({_content(task) for task in others})} different tasks gave the same "
+        "first state and the same plan of the expert",
+        f"task {others[0].id!r} to task {others[-1].id!r}",
+        "does reset read options['task']?",
+    )
+
+
+def _content(task: Task) -> str:
+    """What makes a task differ from others of other ids, as text."""
+    return f"{task.instruction} {sorted(map(repr, task.options.items()))}"
+
+
+def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple[str, str, str], str]:
     """How each task begins, with the expert's plan where there is one -> its id."""
-    out: dict[tuple, str] = {}
+    out: dict[tuple[str, str, str], str] = {}
     expert = base.as_expert(player.env)
     for task in tasks:
         start = player.reset(task)
@@ -114,9 +149,14 @@ def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple, str]:
         where = f"task {task.id!r}"
         plan = None if expert is None else player.call("expert", where, expert.expert)
         instruction = task.instruction or str(start[1].get("instruction", ""))
-        key = (instruction, start[0], None if plan is None else tuple(plan))
+        key = (instruction, start[0], str(plan))
         out.setdefault(key, task.id)
     return out
+
+
+def _variations(varied: base.HasVariations, task: Task) -> list[Task] | None:
+    variations = varied.variations(task, np.random.default_rng(0))
+    return None if variations is None else list(variations)
 
 
 def check_variations(player: Player, varied: base.HasVariations, task: Task) -> None:
@@ -126,7 +166,7 @@ def check_variations(player: Player, varied: base.HasVariations, task: Task) -> 
         player.call(
             "variations",
             where,
-            lambda: list(varied.variations(task, np.random.default_rng(0))),
+            lambda: _variations(varied, task),
         )
         for _ in range(2)
     ]

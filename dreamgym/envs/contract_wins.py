@@ -12,6 +12,8 @@ def check_wins(
     random: Sequence[Trace],
     planned: Sequence[Trace],
     unplanned: Sequence[Task],
+    *,
+    broken_expert: bool = False,
 ) -> None:
     """Warn where there may be nothing to imitate, or where success says little.
 
@@ -19,8 +21,9 @@ def check_wins(
       random: episodes of random play.
       planned: episodes of the expert's plans that reached their end.
       unplanned: tasks for which the expert gave no plan.
+      broken_expert: there are faults of the expert, which say already why none won.
     """
-    if planned and not any(trace.won for trace in planned):
+    if not broken_expert and planned and not any(trace.won for trace in planned):
         findings.warn(
             "no plan of the expert won",
             f"{len(planned)} tasks",
@@ -41,7 +44,8 @@ def check_wins(
             "leave it where it cannot plan: other tasks, and random play that won, "
             "are imitated",
         )
-    if not planned and random and not any(trace.won for trace in random):
+    lost = bool(random) and not any(trace.won for trace in random)
+    if not broken_expert and not planned and lost:
         findings.warn(
             "no plan of an expert was played to its end, and no random play won",
             f"{len(random)} tasks",

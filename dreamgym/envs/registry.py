@@ -6,13 +6,13 @@ A module is imported when its environment is made: environments of an optional e
 cost nothing where they are not used.
 """
 
-import importlib
 import inspect
 from typing import Any
 
 import gymnasium
 
 from dreamgym.envs import gymnasium_text
+from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
     "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
@@ -33,7 +33,8 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
     "miniwob:TASK" is the class of one task of the id "miniwob".
 
     Raises:
-      ValueError: the name is neither; the message lists the registered ids.
+      ValueError: the name is neither; the message lists the registered ids. Or its
+        class is no environment.
     """
     if spec.startswith(gymnasium_text.PREFIX):
         return gymnasium_text.adapter(spec)
@@ -43,39 +44,25 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
         return remote_class(spec)
     suite, _, task = spec.partition(":")
     if task and suite in FAMILIES:
-        return _imported(spec, FAMILIES[suite])(task)
+        return imported(spec, FAMILIES[suite])(task)
     target = ENVIRONMENTS.get(spec, spec)
     if not target.partition(":")[2]:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
             'or "module:Class" or "gymnasium:ID" or the URL of an OpenEnv server'
         )
-    return _imported(spec, target)
-
-
-def _imported(spec: str, target: str) -> Any:
-    """Return what "module:name" is.
-
-    Raises:
-      ValueError: it cannot be imported; the message names the environment.
-    """
-    module, _, name = target.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"environment {spec!r} cannot be imported: {error}") from error
-    except (SyntaxError, NameError, TypeError) as error:  # a mistake in the module
-        kind = type(error).__name__
-        raise ValueError(
-            f"environment {spec!r} cannot be imported: {kind}: {error}"
-        ) from error
+    found = imported(spec, target)
+    if isinstance(found, type) and not issubclass(found, gymnasium.Env):
+        raise _no_environment(spec)
+    return found
 
 
 def make(spec: str, **kwargs: Any) -> gymnasium.Env:
     """Return a new environment of a registered id, "module:Class", "gymnasium:ID".
 
     Raises:
-      ValueError: the name is neither, or its class wants other arguments.
+      ValueError: the name is neither, its class wants other arguments or raises, or
+        what it makes is no environment.
     """
     maker = parse_spec(spec)
     try:
@@ -85,4 +72,31 @@ def make(spec: str, **kwargs: Any) -> gymnasium.Env:
             f"environment {spec!r} cannot be made: {error}; it must be a class that is "
             "made without arguments: give them defaults, or derive a class that does"
         ) from None
-    return maker(**kwargs)
+    try:
+        env = maker(**kwargs)
+    except (OSError, MemoryError):  # whoever restarts environments knows these
+        raise
+    except Exception as error:
+        if not _is_users(spec):
+            raise
+        raise ValueError(
+            f"environment {spec!r} cannot be made: {type(error).__name__}: {error} "
+            f"({user_place(error)})"
+        ) from error
+    if not isinstance(env, gymnasium.Env):
+        raise _no_environment(spec)  # a function made it
+    return env
+
+
+def _no_environment(spec: str) -> ValueError:
+    return ValueError(
+        f"{spec} is no gymnasium.Env; derive it from dreamgym.TextEnv or "
+        "dreamgym.ToolEnv"
+    )
+
+
+def _is_users(spec: str) -> bool:
+    """Whether a name is that of a class of the user, "module:Class"."""
+    if spec in ENVIRONMENTS or spec.startswith((gymnasium_text.PREFIX, *SCHEMES)):
+        return False
+    return spec.partition(":")[0] not in FAMILIES

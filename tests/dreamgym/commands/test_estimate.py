@@ -233,6 +233,11 @@ def test_the_line_and_the_table_say_ranges():
         for name in STAGES
         if name not in ("ensemble", "reward_model", "off_policy")
     }
+    # The name `evaluate/random` has 15 letters, another one 20: all times stand below
+    # each other.
+    stages = dict.fromkeys(("train", "evaluate/random_again"), result.stages["train"])
+    _, first, second = estimate.table(result._replace(stages=stages)).splitlines()
+    assert first.index(first.split()[1], 2) == second.index(second.split()[1], 23)
     assert estimate.time_of(30) == "30 s"
     assert estimate.time_of(7200) == "2.0 h"
 

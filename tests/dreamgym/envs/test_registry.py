@@ -36,3 +36,68 @@ def test_a_class_that_wants_arguments_and_a_module_with_a_mistake_are_named(
         (tmp_path / f"{module}.py").write_text(text)
         with pytest.raises(ValueError, match=f"cannot be imported: {kind}: "):
             registry.make(f"{module}:Env")
+
+
+class Plain:
+    """No environment at all."""
+
+
+CRASHES = """import gymnasium
+class Env(gymnasium.Env):
+    def __init__(self): self.x
+"""
+
+
+def message(spec):
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        registry.make(spec)
+    return str(caught.value)
+
+
+def test_a_class_that_is_no_environment_says_what_to_derive_it_from(monkeypatch):
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    assert message(f"{__name__}:Plain") == (
+        f"{__name__}:Plain is no gymnasium.Env; derive it from dreamgym.TextEnv or "
+        "dreamgym.ToolEnv"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = 1\nprint(x / 0)", "ZeroDivisionError: division by zero (module {}, {}2)"),
+        ("import no_such", "ModuleNotFoundError: No module named 'no_such' (module {}"),
+        ("import json\njson.loads('x')", "(char 0) (module {}, {}2)"),
+        ("def f(:", "SyntaxError: invalid syntax (module {}, {}1)"),
+        ("import sys\nsys.exit(3)", "it called sys.exit(3) (module {}, {}2)"),
+        (CRASHES, "has no attribute 'x'"),
+        (CRASHES, "({}3)"),
+    ],
+)
+def test_an_error_of_a_module_is_told_with_its_type_file_and_line(
+    source, expected, tmp_path, monkeypatch, request
+):
+    name = f"erring_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    file = f"{name}.py:"
+    named = (repr(name), file) if "module {}" in expected else (file,)
+    told = message(f"{name}:Env")
+    assert expected.format(*named) in told
+    assert told.startswith(f"environment '{name}:Env' cannot be ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("rooms/lab.py:Lab", "is a file: write rooms.lab:Lab"),
+        ("/rooms/lab.py:Lab", "is a file: go to /rooms, write lab:Lab"),
+        ("numbers:Lab", "Python's own module has the name; rename yours"),
+        ("tests.doubles:Coridor", "has no 'Coridor': did you mean 'Corridor'?"),
+        ("no_such.lab:Lab", "'no_such'; run it in the directory that holds it, or set"),
+    ],
+)
+def test_a_wrong_name_is_told_with_what_may_be_meant(spec, expected):
+    assert expected in message(spec)
+    assert spec in message(spec)

@@ -1,0 +1,104 @@
+"""The part of the contract checker about lists of actions and about refused ones."""
+
+from typing import Any
+
+from dreamgym.envs import base
+from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract_player import Player, Trace
+from dreamgym.envs.tools import ToolEnv
+from worldmodel.data.records import Task
+
+MAX_VALID_ACTIONS = 500
+"""Valid actions above which a warning is given."""
+
+
+def checked_actions(
+    findings: Findings, name: str, value: Any, where: str
+) -> list[str] | None:
+    """Return a list of non-empty texts, or None with a fault.
+
+    None is returned as it is: the player has said that nothing came.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str | bytes):
+        findings.fault(
+            f"{name} must return a list of actions, got a string",
+            where,
+            f"return [{value!r:.60}]: a string would be read letter by letter",
+        )
+        return None
+    try:
+        actions = list(value)
+    except TypeError:
+        actions = [value]
+    wrong = [a for a in actions if not (isinstance(a, str) and a.strip())]
+    if wrong:
+        findings.fault(
+            f"{name} must return texts, none empty, got {wrong[0]!r:.60}",
+            where,
+            "write every action as the text that step() takes",
+        )
+        return None
+    if len(actions) > MAX_VALID_ACTIONS:
+        findings.warn(
+            f"{name} returns {len(actions)} actions",
+            where,
+            "return some tens of different kinds: every one may be tried",
+        )
+    return actions
+
+
+def check_valid_actions(player: Player, task: Task) -> list[str]:
+    """Fault valid actions that are no texts; return them where they are."""
+    lister, where = base.as_valid_actions(player.env), f"task {task.id!r}"
+    if lister is None:
+        player.findings.warn(
+            "there is no valid_actions()",
+            type(player.env.unwrapped).__name__,
+            "list actions that would be taken now, some where there are thousands: "
+            "without it random players and branches mostly try what cannot work",
+        )
+        return []
+    actions = player.call("valid_actions", where, lister.valid_actions)
+    actions = checked_actions(player.findings, "valid_actions()", actions, where)
+    if actions == []:
+        player.findings.warn(
+            "valid_actions() lists nothing at the start",
+            where,
+            "list actions that would be taken now: random players have nothing to "
+            "choose from",
+        )
+    return actions or []
+
+
+def check_refused(findings: Findings, trace: Trace) -> None:
+    """Warn of an action of the expert's plan that `info["invalid"]` refuses."""
+    for number, step in enumerate(trace.steps[1:], start=1):
+        if not step.invalid:
+            continue
+        before = trace.steps[number - 1].observation.splitlines()
+        answer = [x for x in step.observation.splitlines() if x not in before]
+        findings.warn(
+            f"an action of the expert's plan was refused: {step.action!r:.80}",
+            f"task {trace.task.id!r}, step {number}: "
+            f"{'; '.join(answer) or 'the state stays as it is':.160}",
+            "leave it out, or write it as step() reads it: policies imitate the plan",
+        )
+        return
+
+
+def check_tool_results(player: Player, trace: Trace) -> None:
+    """Warn of a tool that forgets to return its message: the state says None."""
+    if not isinstance(player.env.unwrapped, ToolEnv):
+        return
+    for step in trace.steps:
+        if "result None" in step.observation.splitlines():
+            player.findings.warn(
+                "a tool returned None: the state says `result None`",
+                f"task {trace.task.id!r}, action {step.action!r:.80}"
+                if step.action
+                else f"task {trace.task.id!r}, start()",
+                "return what the agent shall read, as a text",
+            )
+            return

@@ -1,0 +1,110 @@
+"""The part of the contract checker that is about ends: limits, rules, steps after."""
+
+from collections.abc import Sequence
+
+from gymnasium import error
+
+from dreamgym.envs import limits
+from dreamgym.envs.base import EnvironmentFailure, guarded
+from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract_player import NONSENSE, Player, Trace
+
+STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
+"""What a step after the end may raise; another error is a mistake in the code."""
+
+_RAISE = "keep a flag that reset sets, and raise RuntimeError where it is not set"
+
+
+def check_step_after_end(player: Player, trace: Trace, what: str) -> str | None:
+    """Fault a step after the end that raises none of STEP_AFTER_END_ERRORS.
+
+    The episode is the one that the environment has just ended. Where nothing is raised,
+    it is returned where that was: how much it matters, all episodes together show.
+    """
+    result = guarded(player.env, lambda: player.env.step("look"))
+    where = f"task {trace.task.id!r}, {what}, after step {trace.length}"
+    if not isinstance(result, EnvironmentFailure):
+        return where
+    if not isinstance(result.error, STEP_AFTER_END_ERRORS):
+        names = ", ".join(kind.__name__ for kind in STEP_AFTER_END_ERRORS)
+        player.findings.fault(
+            f"a step after the end must raise one of {names}, got {result.reason} "
+            f"({result.place})",
+            where,
+            _RAISE,
+        )
+    return None
+
+
+def add_steps_after_end(
+    findings: Findings, nonsense: Sequence[str], sound: Sequence[str]
+) -> None:
+    """Add the steps after an end at which nothing was raised.
+
+    A step limit or a rule that ends episodes is code that should hold a flag: a fault.
+    A small environment may know no other end than to be solved: a warning.
+
+    Args:
+      nonsense: where they were, after episodes of nonsense.
+      sound: where they were, after plans of the expert and valid actions.
+    """
+    add = findings.fault if nonsense else findings.warn
+    for where in (*nonsense, *sound):
+        add("a step after the end must raise", where, _RAISE)
+
+
+def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
+    """Warn of an episode that goes on after the step limit that is declared."""
+    declared = limits.declared_step_limit(player.env)
+    if declared and trace.length > declared:
+        player.findings.warn(
+            f"max_episode_steps = {declared} is declared, and an episode goes on after "
+            "it",
+            f"task {trace.task.id!r}, {what}: {trace.length} steps",
+            f"return truncated=True at step {declared}: a TextEnv does so itself; "
+            "ToolEnv alone counts steps for you",
+        )
+
+
+def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) -> bool:
+    """Fault a limit that terminates, which comes whatever the actions are.
+
+    Rules that end on bad moves come later where one sound action is among them.
+    """
+    for action in others[:5] if trace.length > 1 else ():
+        mixed = [action, *[NONSENSE] * limit]
+        other = player.play(trace.task, mixed, limit)
+        if other is None or other.broken or not other.last.terminated:
+            continue
+        first, start = other.steps[1], other.steps[0]
+        same = first.observation == start.observation
+        if same if first.invalid is None else first.invalid:
+            continue  # no sound action
+        if other.length == trace.length and not other.won:
+            player.findings.fault(
+                "a step limit must be truncated, not terminated",
+                f"task {trace.task.id!r}: {trace.length} nonsense actions",
+                "return terminated=False, truncated=True where only the number of "
+                "steps ends the episode",
+            )
+            return True
+    return False
+
+
+def warn_of_end(player: Player, trace: Trace, *, single_turn: bool) -> None:
+    """Warn of nonsense that ends an episode."""
+    where = f"task {trace.task.id!r}: {trace.length} nonsense actions"
+    if trace.length > 1:
+        player.findings.warn(
+            "actions that cannot be taken end the episode",
+            where,
+            "leave it where the rules of the game say so; where it is a step "
+            "limit, return truncated=True instead",
+        )
+    elif not single_turn:
+        player.findings.warn(
+            "an action that cannot be taken ends the episode",
+            where,
+            "tell the agent in the next state, and set info['invalid']; leave it "
+            "where the rules of the game say so",
+        )

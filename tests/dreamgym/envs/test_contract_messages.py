@@ -1,0 +1,162 @@
+"""What the contract checker says of a mistake, and that it says it once."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from dreamgym import cli
+from dreamgym.envs import contract
+from tests import doubles
+
+
+def checked(env):
+    return contract.check(env(), limit=30, make=env)
+
+
+def named(findings, what):
+    """The one finding whose text has `what`."""
+    hits = [f for f in findings if re.search(what, f.what)]
+    assert len(hits) == 1, findings
+    return hits[0]
+
+
+class AnyArguments(doubles.Corridor):
+    def reset(self, **rest):
+        return super().reset(**rest)
+
+
+class FourValues(doubles.Corridor):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, info
+
+
+class NoOptions(doubles.Corridor):
+    def reset(self, seed=None):
+        return super().reset(seed=seed)
+
+
+class NoAction(doubles.Corridor):
+    def step(self):
+        return super().step("go left")
+
+
+class Numbered(doubles.Corridor):
+    def tasks(self, split):
+        return [
+            dataclasses.replace(t, id=str(n))
+            for n, t in enumerate(super().tasks(split))
+        ]
+
+
+class Falls(doubles.Corridor):
+    def expert(self):
+        return ["go left"] * 9
+
+
+def test_a_reset_with_any_keywords_is_only_warned_of():
+    report = checked(AnyArguments)
+    assert report.faults == ()
+    (warning,) = report.warnings
+    assert warning.what.startswith("reset takes its arguments as **rest")
+    assert "options=None" in warning.cure
+
+
+def test_what_gymnasium_finds_behind_such_a_reset_is_still_told():
+    class Unseeded(AnyArguments):
+        def reset(self, **rest):
+            del rest["seed"]
+            return super().reset(**rest)
+
+    assert named(checked(Unseeded).faults, r"Gymnasium's check: .*super\(\).reset")
+
+
+def test_four_values_of_a_step_are_counted():
+    (fault,) = checked(FourValues).faults
+    assert fault.cure == (
+        "return five values (it returned 4): terminated and truncated apart"
+    )
+
+
+@pytest.mark.parametrize(("env", "name"), [(NoOptions, "reset"), (NoAction, "step")])
+def test_wrong_arguments_are_told_once_and_at_the_place_of_the_method(env, name):
+    (fault,) = [f for f in checked(env).faults if f.what.startswith(f"{name} raised")]
+    line = env.__dict__[name].__code__.co_firstlineno
+    assert fault.what.endswith(f"(test_contract_messages.py:{line})")
+    assert fault.cure.startswith(f"write def {name}(self, ")
+    assert not [f for f in checked(env).faults if "Gymnasium's check" in f.what]
+
+
+def test_ids_in_common_are_told_apart_from_tasks_in_common():
+    faults = checked(Numbered).faults
+    assert len(faults) == 3
+    fault = named(faults, "^the splits train and dev have task ids in common$")
+    assert "unique over all splits" in fault.cure
+
+
+def test_a_plan_that_does_not_win_is_told_once():
+    report = checked(Falls)
+    assert [f.what for f in report.faults] == ["the expert's plan does not win"]
+    assert not [w for w in report.warnings if "won" in w.what]
+
+
+class SharedState(doubles.Corridor):
+    where = [0]  # noqa: RUF012 - the mistake that is looked for
+
+    def reset(self, **kwargs):
+        self.where[0] = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.where[0] += 1
+        obs, *rest = super().step(action)
+        return (f"{obs}\nstep {self.where[0]}", *rest)
+
+
+def test_copies_that_disturb_each_other_are_told_with_both_texts():
+    fault = named(checked(SharedState).faults, "disturb each other")
+    assert re.search(r"step \d+, action 'go .*': .*step \d+' and then '", fault.where)
+
+
+class Twins(doubles.Corridor):
+    def tasks(self, split):
+        return [
+            dataclasses.replace(t, id=f"{split}-{i}", split=split)
+            for i, t in enumerate(super().tasks("train"))
+        ]
+
+
+def test_twins_are_told_what_they_have_in_common():
+    warning = named(checked(Twins).warnings, "^tasks of test have the same instruction")
+    assert "under other ids" in warning.where
+    assert "put equal ones into one split" in warning.cure
+    assert "leave it if they differ only in something hidden" in warning.cure
+
+
+def test_the_environment_is_also_taken_without_its_option(capsys):
+    assert cli.main(["check", "tests.doubles:Corridor"]) == 0
+    assert "tests.doubles:Corridor keeps the contract" in capsys.readouterr().out
+    words = ["check", "tests.doubles:Corridor", "--env", "textworld"]
+    assert cli.main(words) == 2
+    assert "two environments" in capsys.readouterr().err
+
+
+def test_what_an_environment_prints_does_not_stand_in_the_report(
+    tmp_path, monkeypatch, capsys
+):
+    source = """
+from tests import doubles
+
+class Loud(doubles.Corridor):
+    def step(self, action):
+        print("step", action)
+        return super().step(action)
+"""
+    (tmp_path / "loud.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["check", "--env", "loud:Loud", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["faults"] == []
+    assert "step go" in err

@@ -1,0 +1,231 @@
+"""The contract checker over what is allowed and will hurt, and over copies."""
+
+import dataclasses
+import re
+import time
+
+import pytest
+
+from dreamgym.envs import base, contract, contract_texts
+from dreamgym.envs.tools import ToolEnv, tool
+from tests import doubles
+from worldmodel.data.records import Task
+
+
+class Score(doubles.Corridor):
+    """Its reward is the score so far: 1 for the first step to the right, then 2."""
+
+    def reset(self, **kwargs):
+        self.score = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        self.score += action == "go right" or terminated
+        info = {"success": info["success"]}
+        return obs, float(self.score), terminated, truncated, info
+
+    def tasks(self, split):
+        return [t for t in super().tasks(split) if t.options["goal"] > t.options["at"]]
+
+
+class Scored(Score):
+    """The same as it should be: what the step earned."""
+
+    def step(self, action):
+        before = self.score
+        obs, total, *rest = super().step(action)
+        return obs, total - before, *rest
+
+
+class Twins(doubles.Corridor):
+    """Its test tasks are the train tasks under other ids."""
+
+    def tasks(self, split):
+        return [
+            dataclasses.replace(t, id=f"{split}-{i}", split=split)
+            for i, t in enumerate(super().tasks("train"))
+        ]
+
+
+class Mute(doubles.Corridor):
+    def tasks(self, split):
+        return [dataclasses.replace(t, instruction="") for t in super().tasks(split)]
+
+    def reset(self, **kwargs):
+        return super().reset(**kwargs)[0], {}
+
+
+class Wordy(doubles.Corridor):
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return f"{obs}\n{'word ' * 1000}", info
+
+
+class Limited(doubles.Corridor):
+    max_episode_steps = 1
+
+
+class Slow(doubles.Corridor):
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+
+class NoWins(doubles.Corridor):
+    """Nobody wins it by chance, and there is no expert."""
+
+    expert = None
+
+    def valid_actions(self):
+        return ["dance"]
+
+
+class Listless(doubles.Corridor):
+    def valid_actions(self):
+        return []
+
+
+class PlaysOn(doubles.Corridor):
+    """Success is said, and the episode goes on to its limit."""
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        self.open = not truncated
+        return obs, reward, False, truncated, info
+
+
+class SomePlans(doubles.Corridor):
+    """Its expert has no plan for some tasks, and says so."""
+
+    def expert(self):
+        plan = super().expert()
+        return plan if len(plan) % 2 else []
+
+
+class Graded(doubles.Corridor):
+    """A grader with partial credit, which says nothing of success."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        if action == "dance":
+            self.open, reward, terminated = False, 0.2, True
+        return obs, reward, terminated, truncated and not terminated, {}
+
+    def valid_actions(self):
+        return ["dance"]
+
+
+class Toolbox(ToolEnv):
+    """Says with which tools, and not what for."""
+
+    def tasks(self, split):
+        first = 10 * base.SPLITS.index(split)
+        return [
+            Task(id=f"t{n}", instruction="", split=split)
+            for n in range(first, first + 5)
+        ]
+
+    def start(self, task):
+        return f"box {task.id}"
+
+    @tool
+    def open(self) -> str:
+        """Open the box."""
+        self.finish(True)
+        return "open"
+
+    def expert(self):
+        return [self.call("open")]
+
+
+class Crowded(doubles.Corridor):
+    def valid_actions(self):
+        return [f"go {i}" for i in range(501)]
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        (Score, "look like a cumulative score"),
+        (Twins, "of test have the same instruction and first state as tasks of"),
+        (Mute, "a task has no instruction"),
+        (Wordy, "a long state makes every step slow"),
+        (Limited, "the expert's plan is longer than max_episode_steps = 1"),
+        (Crowded, r"valid_actions\(\) returns 501 actions"),
+        (NoWins, "no plan of an expert was played to its end, and no random play won"),
+        (Listless, r"valid_actions\(\) lists nothing at the start"),
+        (PlaysOn, "an episode goes on after its success"),
+        (SomePlans, "the expert has no plan for some tasks"),
+        (Graded, "ends with different rewards all count as won"),
+        (Toolbox, "a task has no instruction beside its tools"),
+        (doubles.Bare, r"there is no valid_actions\(\)"),
+    ],
+)
+def test_the_checker_warns(env, what):
+    report = contract.check(env(), limit=30, make=env)
+    assert report.faults == (), report.text("env")
+    assert [w for w in report.warnings if re.search(what, w.what)], report.text("env")
+
+
+def test_an_expert_that_plans_for_some_tasks_is_no_fault():
+    report = contract.check(SomePlans(), limit=30, tasks=6)
+    (warning,) = report.warnings
+    assert "has no plan for some tasks" in warning.what
+    assert "expert" in report.checks
+
+
+def test_slow_steps_are_warned_of(monkeypatch):
+    monkeypatch.setattr(contract_texts, "SLOW_STEP", 0.001)
+    (warning,) = contract.check(Slow(), limit=30).warnings
+    assert warning.what == "a step takes 0.0 s"
+
+
+def test_rewards_that_are_no_scores_are_not_warned_of():
+    assert contract.check(Scored(), limit=30).warnings == ()
+
+
+def test_a_planned_step_limit_is_compared_with_the_plans():
+    report = contract.check(doubles.Corridor(), limit=30, max_steps=1)
+    assert any("longer than max_episode_steps = 1" in w.what for w in report.warnings)
+    assert contract.check(doubles.Corridor(), limit=30, max_steps=9).warnings == ()
+
+
+def test_copies_that_share_their_state_are_caught():
+    class Shared(doubles.Corridor):
+        where = [0]  # noqa: RUF012 - the mistake that is looked for
+
+        def reset(self, **kwargs):
+            self.where[0] = 0
+            return super().reset(**kwargs)
+
+        def step(self, action):
+            self.where[0] += 1
+            obs, *rest = super().step(action)
+            return (f"{obs}\nstep {self.where[0]}", *rest)
+
+    report = contract.check(Shared(), limit=30, make=Shared)
+    assert [f.what for f in report.faults] == [
+        "two copies of the environment disturb each other"
+    ]
+    assert contract.check(Shared(), limit=30).faults == ()
+
+
+def test_an_environment_that_may_be_made_once_is_made_once():
+    class One(doubles.Corridor):
+        max_copies = 1
+
+    def make():
+        raise AssertionError("a second copy")
+
+    assert contract.check(One(), limit=30, make=make).faults == ()
+
+
+def test_a_copy_that_needs_arguments_is_caught():
+    class Named(doubles.Corridor):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+    (fault,) = contract.check(Named("a"), limit=30, make=Named).faults
+    assert fault.what.startswith("a second copy cannot be made: TypeError")
