@@ -17,7 +17,7 @@ import pytest
 from dreamgym.commands.study_file import read_study
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ServerConfig
-from dreamgym.envs import contract
+from dreamgym.envs.contract import checker
 from worldmodel.chat.config import ChatConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -182,7 +182,7 @@ def block(page: str, language: str) -> str:
 def test_the_environment_of_the_readme_keeps_the_contract():
     names: dict[str, Any] = {}
     exec(block("README.md", "python"), names)
-    report = contract.check(names["Doors"]())
+    report = checker.check(names["Doors"]())
     assert report.faults == ()
     assert "deterministic" in report.checks
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dreamgym import cli
-from dreamgym.envs import base, contract, registry
+from dreamgym.envs import base, registry
+from dreamgym.envs.contract import checker
 
 PAGE = (Path(__file__).parents[1] / "docs/how-to/environments.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
@@ -30,7 +31,7 @@ def spec(request, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("spec", CLASSES, indirect=True)
 def test_an_example_has_no_fault_and_no_warning(spec, capsys):
-    report = contract.check(registry.make(spec), make=lambda: registry.make(spec))
+    report = checker.check(registry.make(spec), make=lambda: registry.make(spec))
     assert (report.faults, report.warnings) == ((), ()), report.text(spec)
     assert cli.main(["check", "--env", spec]) == 0
     assert "no faults, no warnings" in capsys.readouterr().out

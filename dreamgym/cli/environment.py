@@ -53,7 +53,8 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from dreamgym.envs import contract, registry
+    from dreamgym.envs import registry
+    from dreamgym.envs.contract import checker
     from dreamgym.run.display import progress_bar
 
     if args.tasks < 1 or args.max_episode_steps < 0:
@@ -68,7 +69,7 @@ def _check(args: argparse.Namespace) -> int:
             progress_bar(0, f"check {name}"),
             contextlib.redirect_stdout(sys.stderr),
         ):
-            report = contract.check(
+            report = checker.check(
                 env,
                 name=name,
                 tasks=args.tasks,

@@ -150,7 +150,7 @@ def _scorecard_command(commands: Any) -> None:
 
 def _scorecard(args: argparse.Namespace) -> None:
     from dreamgym.commands import scorecard as scorecard_command
-    from dreamgym.evaluation import scorecard_page
+    from dreamgym.evaluation.pages import scorecard_page
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
     from worldmodel.backbone.mesh import make_mesh, parse_mesh
@@ -177,7 +177,7 @@ def _scorecard(args: argparse.Namespace) -> None:
 
 def _refit(args: argparse.Namespace) -> None:
     from dreamgym.commands.refit import refit
-    from dreamgym.evaluation import scorecard_page
+    from dreamgym.evaluation.pages import scorecard_page
     from dreamgym.run.directory import Run
     from dreamgym.run.process import tune_process
     from dreamgym.run.tracking import require

@@ -13,13 +13,13 @@ from dreamgym.commands.show import run_readable_states
 from dreamgym.config import presets
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import ServerConfig
-from dreamgym.evaluation import run_page
-from dreamgym.evaluation.curves import read_curves
 from dreamgym.evaluation.episode_comparison import (
     compare_episode,
     episode_view,
     recall_from,
 )
+from dreamgym.evaluation.pages import run_page
+from dreamgym.evaluation.pages.curves import read_curves
 from dreamgym.run.directory import VERSION, Run, RunError
 from dreamgym.stages.table import STAGES
 from worldmodel.chat.cache import CacheError

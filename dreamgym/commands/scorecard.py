@@ -9,8 +9,8 @@ from dreamgym.build.environments import open_env
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.config.stages import ServerConfig
-from dreamgym.evaluation import scorecard_page
 from dreamgym.evaluation.fidelity import by_family
+from dreamgym.evaluation.pages import scorecard_page
 from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity

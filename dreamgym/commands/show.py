@@ -10,7 +10,6 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.envs import registry
-from dreamgym.evaluation import page
 from dreamgym.evaluation.episode_comparison import (
     LEGEND,
     compare_episode,
@@ -18,7 +17,8 @@ from dreamgym.evaluation.episode_comparison import (
     episode_view,
     recall_from,
 )
-from dreamgym.evaluation.episode_text import print_episode
+from dreamgym.evaluation.pages import page
+from dreamgym.evaluation.pages.episode_text import print_episode
 from dreamgym.evaluation.state_text import ReadableState, readable_states
 from dreamgym.run.directory import Run, RunError
 from worldmodel.data.records import Episode

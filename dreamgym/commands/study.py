@@ -17,8 +17,9 @@ from dreamgym.build import environments
 from dreamgym.build.environments import play_test_games
 from dreamgym.commands.study_file import VARIANT, Cell, Study, cells, config_of
 from dreamgym.config.settings import RunConfig
-from dreamgym.evaluation import evaluate, study_table
-from dreamgym.evaluation.study_table import SuccessColumn
+from dreamgym.evaluation import evaluate
+from dreamgym.evaluation.pages import study_table
+from dreamgym.evaluation.pages.study_table import SuccessColumn
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.runner import run_stages
 from dreamgym.stages.table import CONTROLS, POLICIES, STAGES

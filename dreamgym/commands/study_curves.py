@@ -11,7 +11,7 @@ from typing import Any
 
 from dreamgym.commands.study import CELLS
 from dreamgym.commands.study_file import VARIANT, Study, cells, config_of
-from dreamgym.evaluation import step_curves
+from dreamgym.evaluation.pages import step_curves
 from dreamgym.evaluation.step_factor import Played
 
 SEED, BUDGET = "seed", "budget.real_steps"

@@ -42,7 +42,7 @@ from typing import Any
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.presets import preset, with_algorithm
 from dreamgym.config.settings import RunConfig
-from dreamgym.evaluation import study_table
+from dreamgym.evaluation.pages import study_table
 from dreamgym.run.directory import RunError
 from dreamgym.stages.table import POLICIES, STAGES
 

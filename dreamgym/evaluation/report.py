@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dreamgym.evaluation.bounds import says_something
-from dreamgym.evaluation.curves import plot_curves
+from dreamgym.evaluation.pages.curves import plot_curves
 from dreamgym.evaluation.printable import printable, printable_lines
 from dreamgym.evaluation.statistics import difference_text
 from dreamgym.evaluation.tool_report import tool_tables

@@ -9,7 +9,7 @@ from dreamgym.build.episodes import read
 from dreamgym.build.experience import load_experience
 from dreamgym.build.fidelity import measure
 from dreamgym.config.settings import RunConfig
-from dreamgym.evaluation import scorecard_page
+from dreamgym.evaluation.pages import scorecard_page
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from worldmodel.experience.base import ExperienceModel

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dreamgym.envs import base, contract, limits, registry
+from dreamgym.envs import base, limits, registry
+from dreamgym.envs.contract import checker
 
 HERE = Path(__file__).parent
 STRANGERS = {
@@ -45,7 +46,7 @@ def made(name):
 @pytest.mark.parametrize("name", STRANGERS)
 def test_a_stranger_keeps_the_contract(name):
     env = made(name)
-    report = contract.check(env, name=name, limit=40, make=lambda: made(name))
+    report = checker.check(env, name=name, limit=40, make=lambda: made(name))
     assert report.faults == (), report.text(name)
     ends = ("ends the episode", "end the episode")  # rules of TextArena's games
     others = [w for w in report.warnings if not w.what.endswith(ends)]

@@ -3,7 +3,8 @@
 import gymnasium
 import pytest
 
-from dreamgym.envs import base, contract, limits, registry
+from dreamgym.envs import base, limits, registry
+from dreamgym.envs.contract import checker
 from worldmodel.data.records import Task
 
 SLIPPERY = "gymnasium:FrozenLake-v1"
@@ -127,7 +128,7 @@ def test_nonsense_is_truncated_at_the_declared_limit():
     "spec", [FROZEN, SLIPPERY, "gymnasium:Blackjack-v1", f"gymnasium:{newest('Taxi')}"]
 )
 def test_they_keep_the_contract(spec):
-    report = contract.check(registry.make(spec), make=lambda: registry.make(spec))
+    report = checker.check(registry.make(spec), make=lambda: registry.make(spec))
     assert report.faults == (), report.text(spec)
     alike = [
         w for w in report.warnings if "same instruction and first state as" in w.what

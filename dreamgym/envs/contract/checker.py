@@ -15,26 +15,26 @@ import numpy as np
 
 from dreamgym.envs import base, limits
 from dreamgym.envs.base import SPLITS
-from dreamgym.envs.contract_actions import (
+from dreamgym.envs.contract.actions import (
     check_refused,
     check_tool_results,
     check_valid_actions,
     checked_actions,
 )
-from dreamgym.envs.contract_copies import check_copies
-from dreamgym.envs.contract_ends import (
+from dreamgym.envs.contract.copies import check_copies
+from dreamgym.envs.contract.ends import (
     add_steps_after_end,
     check_declared_limit,
     check_step_after_end,
     is_limit,
     warn_of_end,
 )
-from dreamgym.envs.contract_findings import Findings, Report, difference, report
-from dreamgym.envs.contract_gymnasium import check_gymnasium
-from dreamgym.envs.contract_lots import check_global_random
-from dreamgym.envs.contract_player import NONSENSE, Player, Trace, first_difference
-from dreamgym.envs.contract_rewards import check_cumulative
-from dreamgym.envs.contract_tasks import (
+from dreamgym.envs.contract.findings import Findings, Report, difference, report
+from dreamgym.envs.contract.gymnasium_check import check_gymnasium
+from dreamgym.envs.contract.lots import check_global_random
+from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
+from dreamgym.envs.contract.rewards import check_cumulative
+from dreamgym.envs.contract.tasks import (
     COMPARED,
     check_splits,
     check_task_read,
@@ -42,8 +42,8 @@ from dreamgym.envs.contract_tasks import (
     check_variations,
     sound_tasks,
 )
-from dreamgym.envs.contract_texts import check_options, check_speed, check_texts
-from dreamgym.envs.contract_wins import check_wins
+from dreamgym.envs.contract.texts import check_options, check_speed, check_texts
+from dreamgym.envs.contract.wins import check_wins
 from worldmodel.data.records import Task
 
 NONSENSE_PLAY = "nonsense"

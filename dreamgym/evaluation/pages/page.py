@@ -51,7 +51,7 @@ def _finalize(value: Any) -> Any:
 
 
 _ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("dreamgym.evaluation"),
+    loader=jinja2.PackageLoader("dreamgym.evaluation.pages"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     finalize=_finalize,

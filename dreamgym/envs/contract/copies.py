@@ -7,8 +7,8 @@ import gymnasium
 
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
-from dreamgym.envs.contract_findings import Findings
-from dreamgym.envs.contract_player import Player, Trace, first_difference
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Player, Trace, first_difference
 
 COMPARED = 20
 """Steps of an episode that are compared, at most."""

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from dreamgym.evaluation import page, run_page, scorecard_page
 from dreamgym.evaluation.episode_comparison import LEGEND
+from dreamgym.evaluation.pages import page, run_page, scorecard_page
 from tests.dreamgym.evaluation import hostile, test_run_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")

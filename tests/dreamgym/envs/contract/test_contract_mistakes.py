@@ -6,15 +6,16 @@ import re
 import numpy as np
 import pytest
 
-from dreamgym.envs import base, contract
+from dreamgym.envs import base
 from dreamgym.envs.base import TextEnv
+from dreamgym.envs.contract import checker
 from dreamgym.envs.tools import ToolEnv, tool
 from tests import doubles
 from worldmodel.data.records import Task
 
 
 def checked(env):
-    return contract.check(env(), limit=30, make=env)
+    return checker.check(env(), limit=30, make=env)
 
 
 def named(findings, what):
@@ -397,7 +398,7 @@ class HeldLots(GlobalLots):
 
 @pytest.mark.parametrize("env", [GlobalLots, GlobalNumpyLots])
 def test_lots_of_a_global_generator_are_warned_of(env):
-    warning = named(contract.check(env(), limit=30).warnings, "global generator")
+    warning = named(checker.check(env(), limit=30).warnings, "global generator")
     assert re.search(r"lot \d+' and then '.*lot \d+", warning.where)
     assert "self.np_random" in warning.cure
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from dreamgym.envs import base
-from dreamgym.envs.contract_findings import Findings
-from dreamgym.envs.contract_player import Player, Trace
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Player, Trace
 from dreamgym.envs.tools import ToolEnv
 from worldmodel.data.records import Task
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dreamgym.evaluation import study_table
+from dreamgym.evaluation.pages import study_table
+from dreamgym.evaluation.pages.study_table import Row
 from dreamgym.evaluation.statistics import wilson, wilson_of
-from dreamgym.evaluation.study_table import Row
 
 COLUMNS = {
     "trained": "test/dream",

@@ -6,8 +6,8 @@ from gymnasium import error
 
 from dreamgym.envs import limits
 from dreamgym.envs.base import EnvironmentFailure, guarded
-from dreamgym.envs.contract_findings import Findings
-from dreamgym.envs.contract_player import NONSENSE, Player, Trace
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 
 STEP_AFTER_END_ERRORS = (RuntimeError, ValueError, AssertionError, error.Error)
 """What a step after the end may raise; another error is a mistake in the code."""

@@ -5,8 +5,8 @@ import json
 import matplotlib.image
 import pytest
 
-from dreamgym.evaluation import curves
 from dreamgym.evaluation.metric_names import PANELS, Line, Panel
+from dreamgym.evaluation.pages import curves
 from tests.dreamgym.evaluation.hostile import ATTACK
 
 LOOP = [

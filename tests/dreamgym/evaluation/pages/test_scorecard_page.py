@@ -3,8 +3,8 @@
 import matplotlib.image
 import numpy as np
 
-from dreamgym.evaluation import scorecard_page
 from dreamgym.evaluation.leading_numbers import rate_text, verdict
+from dreamgym.evaluation.pages import scorecard_page
 from tests import helpers
 from worldmodel import fidelity
 from worldmodel.experience.base import Prediction

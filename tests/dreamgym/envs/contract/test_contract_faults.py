@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dreamgym.envs import base, contract
+from dreamgym.envs import base
+from dreamgym.envs.contract import checker
 from tests import doubles
 from worldmodel.data.records import Task
 
@@ -142,7 +143,7 @@ def varied(told, **changes):
 
 
 def test_variations_that_keep_the_contract_pass():
-    report = contract.check(varied(lambda: "more")(), limit=30)
+    report = checker.check(varied(lambda: "more")(), limit=30)
     assert "variations" in report.checks
     assert report.faults == ()
 
@@ -351,7 +352,7 @@ class Surrogate(doubles.Corridor):
     ids=lambda x: x.__name__ if isinstance(x, type) else "",
 )
 def test_the_checker_catches(broken, what):
-    report = contract.check(broken(), limit=30)
+    report = checker.check(broken(), limit=30)
     hits = [f for f in report.faults if re.search(what, f.what)]
     assert len(hits) == 1, report.text("env")
     assert hits[0].where
@@ -359,7 +360,7 @@ def test_the_checker_catches(broken, what):
 
 
 def test_a_difference_names_the_step_the_two_texts_and_the_cure():
-    (fault,) = contract.check(Lots(), limit=30).faults
+    (fault,) = checker.check(Lots(), limit=30).faults
     assert re.search(r"task 'corridor-.*', .* step \d+, action 'go right'", fault.where)
     assert re.search(r"lot \d+' and then '.*lot \d+", fault.where)
     assert "`deterministic = False`" in fault.cure
@@ -414,7 +415,7 @@ class Unmade(doubles.Corridor):
     ids=lambda x: x.__name__ if isinstance(x, type) else "",
 )
 def test_what_follows_from_a_fault_is_not_told_as_another_one(env, whats, cure):
-    faults = contract.check(env(), limit=30, make=env).faults
+    faults = checker.check(env(), limit=30, make=env).faults
     assert len(faults) == len(whats), faults
     for fault, what in zip(faults, whats, strict=True):
         assert fault.what.startswith(what)
@@ -426,7 +427,7 @@ def test_all_faults_are_named_at_once():
         def expert(self):
             return ["go left", 3]
 
-    text = contract.check(Many(), limit=30).text("mine:Many")
+    text = checker.check(Many(), limit=30).text("mine:Many")
     assert text.startswith("mine:Many breaks the contract: 4 faults, no warnings (")
     for part in ("valid_actions()", "expert()", "step must", "tasks('dev')", "    do:"):
         assert part in text

@@ -9,11 +9,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from dreamgym.evaluation import page
 from dreamgym.evaluation.leading_numbers import headlines, leading, rate_text, verdict
-from dreamgym.evaluation.page import GREY, PLOT_STYLE, figure_uri
+from dreamgym.evaluation.pages import page
+from dreamgym.evaluation.pages.page import GREY, PLOT_STYLE, figure_uri
+from dreamgym.evaluation.pages.scorecard_entries import groups
 from dreamgym.evaluation.printable import printable
-from dreamgym.evaluation.scorecard_entries import groups
 
 
 def summary(scorecard: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from dreamgym.evaluation.metric_names import PANELS, Line, Panel
-from dreamgym.evaluation.page import NO_MATH, PLOT_STYLE, figure_uri
+from dreamgym.evaluation.pages.page import NO_MATH, PLOT_STYLE, figure_uri
 from dreamgym.evaluation.printable import printable
 from worldmodel.data.json_reading import read_json_rows
 

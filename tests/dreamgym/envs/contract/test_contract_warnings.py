@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from dreamgym.envs import base, contract, contract_texts
+from dreamgym.envs import base
+from dreamgym.envs.contract import checker, texts
 from dreamgym.envs.tools import ToolEnv, tool
 from tests import doubles
 from worldmodel.data.records import Task
@@ -163,32 +164,32 @@ class Crowded(doubles.Corridor):
     ],
 )
 def test_the_checker_warns(env, what):
-    report = contract.check(env(), limit=30, make=env)
+    report = checker.check(env(), limit=30, make=env)
     assert report.faults == (), report.text("env")
     assert [w for w in report.warnings if re.search(what, w.what)], report.text("env")
 
 
 def test_an_expert_that_plans_for_some_tasks_is_no_fault():
-    report = contract.check(SomePlans(), limit=30, tasks=6)
+    report = checker.check(SomePlans(), limit=30, tasks=6)
     (warning,) = report.warnings
     assert "has no plan for some tasks" in warning.what
     assert "expert" in report.checks
 
 
 def test_slow_steps_are_warned_of(monkeypatch):
-    monkeypatch.setattr(contract_texts, "SLOW_STEP", 0.001)
-    (warning,) = contract.check(Slow(), limit=30).warnings
+    monkeypatch.setattr(texts, "SLOW_STEP", 0.001)
+    (warning,) = checker.check(Slow(), limit=30).warnings
     assert warning.what == "a step takes 0.0 s"
 
 
 def test_rewards_that_are_no_scores_are_not_warned_of():
-    assert contract.check(Scored(), limit=30).warnings == ()
+    assert checker.check(Scored(), limit=30).warnings == ()
 
 
 def test_a_planned_step_limit_is_compared_with_the_plans():
-    report = contract.check(doubles.Corridor(), limit=30, max_steps=1)
+    report = checker.check(doubles.Corridor(), limit=30, max_steps=1)
     assert any("longer than max_episode_steps = 1" in w.what for w in report.warnings)
-    assert contract.check(doubles.Corridor(), limit=30, max_steps=9).warnings == ()
+    assert checker.check(doubles.Corridor(), limit=30, max_steps=9).warnings == ()
 
 
 def test_copies_that_share_their_state_are_caught():
@@ -204,11 +205,11 @@ def test_copies_that_share_their_state_are_caught():
             obs, *rest = super().step(action)
             return (f"{obs}\nstep {self.where[0]}", *rest)
 
-    report = contract.check(Shared(), limit=30, make=Shared)
+    report = checker.check(Shared(), limit=30, make=Shared)
     assert [f.what for f in report.faults] == [
         "two copies of the environment disturb each other"
     ]
-    assert contract.check(Shared(), limit=30).faults == ()
+    assert checker.check(Shared(), limit=30).faults == ()
 
 
 def test_an_environment_that_may_be_made_once_is_made_once():
@@ -218,7 +219,7 @@ def test_an_environment_that_may_be_made_once_is_made_once():
     def make():
         raise AssertionError("a second copy")
 
-    assert contract.check(One(), limit=30, make=make).faults == ()
+    assert checker.check(One(), limit=30, make=make).faults == ()
 
 
 def test_a_copy_that_needs_arguments_is_caught():
@@ -227,5 +228,5 @@ def test_a_copy_that_needs_arguments_is_caught():
             super().__init__()
             self.name = name
 
-    (fault,) = contract.check(Named("a"), limit=30, make=Named).faults
+    (fault,) = checker.check(Named("a"), limit=30, make=Named).faults
     assert fault.what.startswith("a second copy cannot be made: TypeError")

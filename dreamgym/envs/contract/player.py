@@ -19,7 +19,7 @@ import numpy as np
 
 from dreamgym.envs import base
 from dreamgym.envs.base import EnvironmentFailure, guarded
-from dreamgym.envs.contract_findings import Findings, difference
+from dreamgym.envs.contract.findings import Findings, difference
 from dreamgym.envs.failures import EnvironmentTimeout
 from dreamgym.envs.restarting import RESET_SECONDS, STEP_SECONDS
 from dreamgym.envs.spaces import MAX_CHARACTERS

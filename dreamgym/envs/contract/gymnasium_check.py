@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 from dreamgym.envs import base, limits
 from dreamgym.envs.base import EnvironmentFailure, guarded
-from dreamgym.envs.contract_findings import Findings
+from dreamgym.envs.contract.findings import Findings
 
 _CURES = (
     (

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dreamgym.envs.contract_findings import Findings
-from dreamgym.envs.contract_player import Trace
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Trace
 from worldmodel.data.records import Task
 
 

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 
-from dreamgym.envs.contract_findings import Findings
-from dreamgym.envs.contract_player import Player, is_json
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Player, is_json
 from worldmodel.data.records import Task
 
 MAX_CHARACTERS = 4000

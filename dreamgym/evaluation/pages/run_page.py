@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dreamgym.evaluation import page
 from dreamgym.evaluation.bounds import says_something
-from dreamgym.evaluation.curves import Curve, figures
 from dreamgym.evaluation.episode_comparison import LEGEND
 from dreamgym.evaluation.leading_numbers import leading, verdict
+from dreamgym.evaluation.pages import page
+from dreamgym.evaluation.pages.curves import Curve, figures
 from dreamgym.evaluation.report import counts_text, family_groups
 from dreamgym.evaluation.statistics import difference_text
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from dreamgym.envs import base
-from dreamgym.envs.contract_player import Player, Trace, first_difference
+from dreamgym.envs.contract.player import Player, Trace, first_difference
 
 SEED = 7
 """The seed with which an episode is played again."""

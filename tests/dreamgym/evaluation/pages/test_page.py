@@ -8,7 +8,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
-from dreamgym.evaluation import page
+from dreamgym.evaluation.pages import page
 from dreamgym.evaluation.printable import printable, printable_lines
 from tests.dreamgym.evaluation.hostile import ATTACK
 

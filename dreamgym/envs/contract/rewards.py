@@ -8,7 +8,7 @@ start of an episode; a reward of its own pays only the latter.
 import math
 from collections.abc import Iterator
 
-from dreamgym.envs.contract_player import NONSENSE, Player, Trace
+from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 
 REPEATED = 3
 """Actions that do nothing, which show by themselves that their costs add up."""

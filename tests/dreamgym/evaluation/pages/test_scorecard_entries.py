@@ -1,8 +1,8 @@
 """The numbers that decide, the verdict, and a meaning for every entry."""
 
-from dreamgym.evaluation import scorecard_entries
 from dreamgym.evaluation.leading_numbers import leading, verdict
-from tests.dreamgym.evaluation.test_scorecard_page import card
+from dreamgym.evaluation.pages import scorecard_entries
+from tests.dreamgym.evaluation.pages.test_scorecard_page import card
 
 
 def rate(mean, count):

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from dreamgym import cli
-from dreamgym.envs import contract
+from dreamgym.envs.contract import checker
 from tests import doubles
 
 
 def checked(env):
-    return contract.check(env(), limit=30, make=env)
+    return checker.check(env(), limit=30, make=env)
 
 
 def named(findings, what):

@@ -7,8 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dreamgym.envs import base, contract, registry
+from dreamgym.envs import base, registry
 from dreamgym.envs.base import TextEnv
+from dreamgym.envs.contract import checker
 from dreamgym.envs.dream import DreamEnv
 from tests import doubles
 from worldmodel.data.records import Task
@@ -63,7 +64,7 @@ def made(name):
     [pytest.param(n, marks=SLOW.get(n, ())) for n in MADE],
 )
 def test_environment_keeps_the_contract(name):
-    report = contract.check(made(name), limit=30)
+    report = checker.check(made(name), limit=30)
     assert report.faults == ()
     assert set(report.checks) == ALWAYS | HAS[name]
     hints = {"bare": HINTS, "dream": HINTS[:2]}.get(name, ())
@@ -72,7 +73,7 @@ def test_environment_keeps_the_contract(name):
 
 def test_a_wrapped_environment_keeps_the_contract_with_its_capabilities():
     wrapped = gymnasium.Wrapper(gymnasium.Wrapper(doubles.Corridor()))
-    report = contract.check(wrapped, limit=30)
+    report = checker.check(wrapped, limit=30)
     assert (report.faults, report.warnings) == ((), ())
     assert set(report.checks) == ALWAYS | HAS["corridor"]
 
@@ -87,7 +88,7 @@ def test_two_copies_are_stepped_in_turn_and_real_steps_are_counted():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Gymnasium's advice is not passed on
-        report = contract.check(Counted(), limit=30, make=Counted)
+        report = checker.check(Counted(), limit=30, make=Counted)
     assert "copies" in report.checks
     # Gymnasium's own check and the step after the end of each task are not counted.
     assert 0 < report.steps < next(count) < report.steps + 20
@@ -172,7 +173,7 @@ class HonestLots(doubles.Corridor):
 
 @pytest.mark.parametrize("env", [Costs, Question, HonestLots])
 def test_what_is_legitimate_is_neither_fault_nor_warning(env):
-    report = contract.check(env(), limit=30, make=env)
+    report = checker.check(env(), limit=30, make=env)
     assert (report.faults, report.warnings) == ((), ()), report.text("env")
     assert ("deterministic" in report.checks) == (env is not HonestLots)
 
@@ -181,7 +182,7 @@ def test_what_is_legitimate_is_neither_fault_nor_warning(env):
     ("env", "text"), [(TwoChances, "that cannot be taken end"), (Touchy, "ends the")]
 )
 def test_rules_that_end_on_bad_moves_are_only_warned_of(env, text):
-    report = contract.check(env(), limit=30)
+    report = checker.check(env(), limit=30)
     assert report.faults == ()
     (warning,) = report.warnings
     assert text in warning.what

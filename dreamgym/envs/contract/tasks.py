@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dreamgym.envs import base
-from dreamgym.envs.contract_player import Player, Trace
+from dreamgym.envs.contract.player import Player, Trace
 from worldmodel.data.records import Task
 
 COMPARED = 30

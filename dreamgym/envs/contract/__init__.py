@@ -1,0 +1,1 @@
+"""The contract of an environment, and what checks it: `dreamgym check`."""

@@ -1,0 +1,1 @@
+"""What people look at: pages of one file each, tables in the terminal, plots."""
