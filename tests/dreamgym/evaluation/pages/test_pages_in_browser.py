@@ -9,7 +9,8 @@ import pytest
 
 from dreamgym.evaluation.episode_comparison import LEGEND
 from dreamgym.evaluation.pages import page, run_page, scorecard_page
-from tests.dreamgym.evaluation import hostile, test_run_page
+from tests.dreamgym.evaluation import hostile
+from tests.dreamgym.evaluation.pages import test_run_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
