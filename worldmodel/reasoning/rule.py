@@ -17,7 +17,9 @@ from worldmodel.text.tool_calls import read_action
 MAX_ACTION_WORDS = 6
 """Words of an action that a trace quotes, at most."""
 MAX_LINE_WORDS = 12
-"""Words of a line that a trace quotes for its names, at most."""
+"""Words of a line that a trace quotes, at most."""
+MAX_ROWS = 3
+"""Rows of a grid that a trace quotes, at most; of more it quotes none."""
 
 
 def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Episode:
@@ -61,8 +63,8 @@ def explain(transition: Transition, *, status: bool = True) -> str:
     Only what the change needs is quoted, in one place, because to look it up is hard
     for a small model: the last words of the state where that ends with a `status` line,
     the first words of the action, the lines that the action names, the line from which
-    names and numbers are copied, and then the new words of the last changed line, the
-    last one first.
+    names and numbers are copied, the changed rows of a grid, and then the new words of
+    the last changed line, the last one first.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -74,7 +76,9 @@ def explain(transition: Transition, *, status: bool = True) -> str:
         what += " change"
     place = _place(t.state) if status else []
     action = _action_words(t.action)[:MAX_ACTION_WORDS]
-    quoted = dict.fromkeys([*_lines_in_action(t), *_copied_lines(t, script)])
+    quoted = dict.fromkeys(
+        [*_lines_in_action(t), *_copied_lines(t, script), *_changed_rows(t, script)]
+    )
     what = " ".join([*place, *action, *quoted, what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
@@ -143,6 +147,24 @@ def _copied_lines(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
     counts = [len(facts.intersection(words(line))) for line in lines]
     largest = max(counts, default=0)
     return [lines[counts.index(largest)]] if largest else []
+
+
+def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
+    """Return the changed lines that begin with the same word as another one of them.
+
+    They are rows of a grid. What a step from one to the other does depends on what
+    stands there, and neither the place nor the action says it. Of many there are none.
+    """
+    lines = [t.state[e.index] for e in script if e.index is not None]
+    openings = [line.partition(" ")[0] for line in lines]
+    rows = [
+        line
+        for line, opening in zip(lines, openings, strict=True)
+        if openings.count(opening) > 1
+    ]
+    if len(rows) > MAX_ROWS or any(len(row.split()) > MAX_LINE_WORDS for row in rows):
+        return []
+    return rows
 
 
 def _new_words(t: Transition, edit: edits.Edit, max_words: int = 2) -> list[str]:

@@ -43,7 +43,30 @@ def test_what_changes_what_is_new_and_what_it_earns(changes, ending):
 
 def test_a_line_word_is_named_once():
     t = helpers.transition(("lamp a", "lamp b"), "do", ("lamp b x", "lamp a x", "do"))
-    assert reasoning.explain(t) == "lamp b do do as lamp new change"
+    assert reasoning.explain(t) == "lamp b do lamp a lamp b do as lamp new change"
+
+
+def test_rows_of_a_grid_are_quoted_where_several_change():
+    """What stands in the row below decides what a step down does."""
+    rows = ("row 0 S F A", "row 1 H F F", "row 2 F F G", "said ok row 0 col 2")
+    down = ("row 0 S F F", "row 1 H F A", "row 2 F F G", "said ok row 1 col 2")
+    left = ("row 0 S A F", *rows[1:3], "said ok row 0 col 1")
+    traces = [
+        reasoning.explain(helpers.transition(rows, action, after))
+        for action, after in (("down", down), ("left", left))
+    ]
+    assert traces == [
+        "row 0 col 2 down row 0 S F A row 1 H F F 1 as row said change",
+        "row 0 col 2 left row 0 S F A 1 as row said change",
+    ]
+
+
+@pytest.mark.parametrize(("count", "words"), [(rule.MAX_ROWS + 1, 1), (2, 12)])
+def test_many_and_long_rows_are_not_quoted(count, words):
+    before = tuple(f"row {i}{' x' * words}" for i in range(count))
+    after = tuple(line.replace("x", "y", 1) for line in before)
+    trace = reasoning.explain(helpers.transition(before, "do", after))
+    assert "row 1" not in trace
 
 
 @pytest.mark.parametrize(
