@@ -92,9 +92,9 @@ def tiny() -> RunConfig:
 def default() -> RunConfig:
     """8,200 real steps up to expert iteration; half an hour where two cores are busy.
 
-    Seeds 0 and 1, 320 games: warmstart 60 and 65 %, expert iteration 75 and 83 %, with
-    a plan 80 and 88 %, real play with 15,400 real steps 72 and 82 % (docs/LOG.md,
-    2026-11-24).
+    Seeds 0 to 2, 320 games: warmstart 46 to 65 %, expert iteration 71 to 83 %, with a
+    plan 80 to 88 %, real play with 15,500 real steps 57 to 82 % (docs/LOG.md,
+    2026-11-25).
     """
     return RunConfig(
         preset="default",
@@ -106,7 +106,7 @@ def default() -> RunConfig:
             random_weight=0.83,
         ),
         pretrain=PretrainConfig(fit=_fit(1500, every=375, context=0.2)),
-        bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
+        bc=BcConfig(fit=_fit(400, every=50, context=0.1)),
         branch=BranchConfig(episodes=12),
         expert_iteration=ExpertIterationConfig(rounds=3),
         train=TrainConfig(updates=10, tasks_per_update=12, monitor=MONITOR),
@@ -138,7 +138,7 @@ def small() -> RunConfig:
         ),
         pretrain=PretrainConfig(fit=_fit(4000, every=1000, context=0.2)),
         fidelity=FidelityConfig(transitions=1000),
-        bc=BcConfig(fit=_fit(200, every=25, context=0.1)),
+        bc=BcConfig(fit=_fit(400, every=50, context=0.1)),
         branch=BranchConfig(episodes=100),
         expert_iteration=ExpertIterationConfig(rounds=3),
         train=TrainConfig(updates=30, monitor=MONITOR),

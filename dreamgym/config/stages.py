@@ -204,7 +204,8 @@ class ExpertIterationConfig:
     temperature: float = 1.0
     """Sampling temperature of the policy in these rollouts."""
     epochs: int = 4
-    """How often a fit reads each imitated step."""
+    """How often a fit reads each imitated step; more often where that would make fewer
+    updates than behaviour cloning makes (`bc.fit.steps`)."""
 
     def __post_init__(self):
         if min(self.rounds, self.fresh_tasks) < 0:
