@@ -151,12 +151,12 @@ def summary(estimate: Estimate, done: Collection[str] = ()) -> str:
 
 def table(estimate: Estimate) -> str:
     """Return the time of each stage, and the line of ranges, as text."""
-    shown = {name: cost for name, cost in estimate.stages.items() if cost.seconds}
-    width = max(map(len, shown), default=0)
+    stages = {name: cost for name, cost in estimate.stages.items() if cost.seconds}
+    width = max(map(len, stages), default=0)
     rows = [
         f"  {name:{width}} {time_of(LOWEST * cost.seconds)} to "
         f"{time_of(_highest_seconds(cost))}"
-        for name, cost in shown.items()
+        for name, cost in stages.items()
     ]
     return "\n".join([summary(estimate), *rows])
 

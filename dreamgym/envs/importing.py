@@ -47,11 +47,11 @@ def user_place(error: BaseException) -> str:
     last line at all.
     """
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_shown(error.filename)}:{error.lineno}"
+        return f"{_relative_path(error.filename)}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if _is_users(frame.filename)]
-    frame = (theirs or frames)[-1]
-    return f"{_shown(frame.filename)}:{frame.lineno}"
+    user_frames = [frame for frame in frames if _is_users(frame.filename)]
+    frame = (user_frames or frames)[-1]
+    return f"{_relative_path(frame.filename)}:{frame.lineno}"
 
 
 def _is_users(file: str) -> bool:
@@ -64,11 +64,11 @@ def _is_users(file: str) -> bool:
     )
 
 
-def _shown(file: str) -> str:
+def _relative_path(file: str) -> str:
     """A file as it is seen from the present directory, where it lies below it."""
     path = Path(file)
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    directory = Path.cwd()
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
 def _written_as_file(spec: str, name: str, attribute: str) -> str:
@@ -98,7 +98,7 @@ def _reason(name: str, error: BaseException) -> str:
 def _absence(module: ModuleType, attribute: str) -> str:
     """Return that a module lacks a name, with a name or a module that may be meant."""
     file = getattr(module, "__file__", None)
-    where = f" ({_shown(file)})" if file else ""
+    where = f" ({_relative_path(file)})" if file else ""
     text = f"module {module.__name__!r}{where} has no {attribute!r}"
     near = difflib.get_close_matches(attribute, vars(module), 1)
     if module.__name__.partition(".")[0] in sys.stdlib_module_names:

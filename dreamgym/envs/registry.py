@@ -51,10 +51,10 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
             'or "module:Class" or "gymnasium:ID" or the URL of an OpenEnv server'
         )
-    found = imported(spec, target)
-    if isinstance(found, type) and not issubclass(found, gymnasium.Env):
+    factory = imported(spec, target)
+    if isinstance(factory, type) and not issubclass(factory, gymnasium.Env):
         raise _no_environment(spec)
-    return found
+    return factory
 
 
 def make(spec: str, **kwargs: Any) -> gymnasium.Env:

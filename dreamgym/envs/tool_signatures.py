@@ -106,10 +106,10 @@ class Signature:
         Arguments with a default are left out.
         """
         names = [n for n, p in self.parameters.items() if p.default is p.empty]
-        most = int(MAX_COMBINATIONS ** (1 / max(len(names), 1)))
+        limit = int(MAX_COMBINATIONS ** (1 / max(len(names), 1)))
         values = [
             list(
-                itertools.islice(sight.values(self.hints[name]), min(most, MAX_VALUES))
+                itertools.islice(sight.values(self.hints[name]), min(limit, MAX_VALUES))
             )
             for name in names
         ]

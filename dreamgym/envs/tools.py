@@ -141,9 +141,9 @@ class ToolEnv(TextEnv):
         task = (options or {}).get("task") or self._first_task()
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
-        self._messages, self._said = ["ready"], []
+        self._messages, self._visible_messages = ["ready"], []
         if message := self.start(task):
-            self._messages, self._said = [message], [str(message)]
+            self._messages, self._visible_messages = [message], [str(message)]
         info: dict[str, Any] = {"instruction": task.instruction}
         if self.tools:
             schemas = [signature.schema() for signature in self.tools.values()]
@@ -189,7 +189,7 @@ class ToolEnv(TextEnv):
         else:
             results = [self._attempt(self._grade, action)]
         self._messages = [message or "ok" for message, _ in results]
-        self._said = [str(m) for m, failed in results if m and not failed]
+        self._visible_messages = [str(m) for m, failed in results if m and not failed]
         invalid = any(failed for _, failed in results)
         terminated = self._success is not None
         truncated = not terminated and self._steps >= self.max_episode_steps
@@ -262,7 +262,9 @@ class ToolEnv(TextEnv):
             return Sight(instruction, unlikely=self.tools)
         lines = self.observation()
         visible_lines = [lines] if isinstance(lines, str) else lines
-        return Sight(instruction, [*visible_lines, *self._said], unlikely=self.tools)
+        return Sight(
+            instruction, [*visible_lines, *self._visible_messages], unlikely=self.tools
+        )
 
     def _example(self) -> str:
         for signature in self.tools.values():

@@ -214,8 +214,8 @@ class Player:
                 "use numbers, texts, lists and dicts with text keys",
             )
         self.resets += 1
-        own = base.seed_of(task)
-        seed = seed if own is None else own
+        task_seed = base.seed_of(task)
+        seed = seed if task_seed is None else task_seed
         result = self.call(
             "reset", where, lambda: self.env.reset(seed=seed, options={"task": task})
         )

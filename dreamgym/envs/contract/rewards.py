@@ -21,13 +21,13 @@ def check_cumulative(player: Player, nonsense: Trace, trace: Trace, limit: int) 
       nonsense: an episode of actions that do nothing.
       trace: another episode of the same task.
     """
-    paid = [step.reward for step in nonsense.steps[1:]]
-    idle = paid[0] if paid else 0.0
-    if idle and len(paid) >= REPEATED and _adds_up(paid[:REPEATED]):
+    rewards = [step.reward for step in nonsense.steps[1:]]
+    idle = rewards[0] if rewards else 0.0
+    if idle and len(rewards) >= REPEATED and _adds_up(rewards[:REPEATED]):
         _warn(
             player,
             f"task {trace.task.id!r}, actions that do nothing paid "
-            f"{', '.join(f'{x:g}' for x in paid[:REPEATED])}",
+            f"{', '.join(f'{x:g}' for x in rewards[:REPEATED])}",
         )
         return
     costs = set()
