@@ -93,8 +93,8 @@ def default() -> RunConfig:
     """8,200 real steps up to expert iteration; half an hour where two cores are busy.
 
     Seeds 0 to 2, 320 games: warmstart 46 to 65 %, expert iteration 71 to 83 %, with a
-    plan 80 to 88 %, real play with 15,500 real steps 57 to 82 % (docs/LOG.md,
-    2026-11-25).
+    plan 80 to 88 %, real play with 15,500 real steps 57 to 82 %, all with half of
+    today's updates of cloning (docs/LOG.md, 2026-11-25).
     """
     return RunConfig(
         preset="default",

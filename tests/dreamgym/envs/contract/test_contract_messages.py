@@ -7,19 +7,8 @@ import re
 import pytest
 
 from dreamgym import cli
-from dreamgym.envs.contract import checker
 from tests import doubles
-
-
-def checked(env):
-    return checker.check(env(), limit=30, make=env)
-
-
-def named(findings, what):
-    """The one finding whose text has `what`."""
-    hits = [f for f in findings if re.search(what, f.what)]
-    assert len(hits) == 1, findings
-    return hits[0]
+from tests.dreamgym.envs.contract.common import SharedState, checked, named
 
 
 class AnyArguments(doubles.Corridor):
@@ -100,19 +89,6 @@ def test_a_plan_that_does_not_win_is_told_once():
     report = checked(Falls)
     assert [f.what for f in report.faults] == ["the expert's plan does not win"]
     assert not [w for w in report.warnings if "won" in w.what]
-
-
-class SharedState(doubles.Corridor):
-    where = [0]  # noqa: RUF012 - the mistake that is looked for
-
-    def reset(self, **kwargs):
-        self.where[0] = 0
-        return super().reset(**kwargs)
-
-    def step(self, action):
-        self.where[0] += 1
-        obs, *rest = super().step(action)
-        return (f"{obs}\nstep {self.where[0]}", *rest)
 
 
 def test_copies_that_disturb_each_other_are_told_with_both_texts():

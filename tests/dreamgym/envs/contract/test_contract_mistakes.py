@@ -11,19 +11,8 @@ from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
 from dreamgym.envs.tools import ToolEnv, tool
 from tests import doubles
+from tests.dreamgym.envs.contract.common import checked, named
 from worldmodel.data.records import Task
-
-
-def checked(env):
-    return checker.check(env(), limit=30, make=env)
-
-
-def named(findings, what):
-    """The one finding whose text has `what`."""
-    hits = [f for f in findings if re.search(what, f.what)]
-    assert len(hits) == 1, findings
-    return hits[0]
-
 
 # --- ends --------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from dreamgym.envs import base
 from dreamgym.envs.contract import checker, texts
 from dreamgym.envs.tools import ToolEnv, tool
 from tests import doubles
+from tests.dreamgym.envs.contract.common import SharedState
 from worldmodel.data.records import Task
 
 
@@ -193,23 +194,11 @@ def test_a_planned_step_limit_is_compared_with_the_plans():
 
 
 def test_copies_that_share_their_state_are_caught():
-    class Shared(doubles.Corridor):
-        where = [0]  # noqa: RUF012 - the mistake that is looked for
-
-        def reset(self, **kwargs):
-            self.where[0] = 0
-            return super().reset(**kwargs)
-
-        def step(self, action):
-            self.where[0] += 1
-            obs, *rest = super().step(action)
-            return (f"{obs}\nstep {self.where[0]}", *rest)
-
-    report = checker.check(Shared(), limit=30, make=Shared)
+    report = checker.check(SharedState(), limit=30, make=SharedState)
     assert [f.what for f in report.faults] == [
         "two copies of the environment disturb each other"
     ]
-    assert checker.check(Shared(), limit=30).faults == ()
+    assert checker.check(SharedState(), limit=30).faults == ()
 
 
 def test_an_environment_that_may_be_made_once_is_made_once():
