@@ -114,7 +114,7 @@ def rollout(
     redraw_temperature: float | None = None,
     reset_seed: int | None = None,
     source: str = "policy",
-    budget: int | None = None,
+    max_transitions: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """Return one trajectory for each task, in their order.
@@ -135,8 +135,9 @@ def rollout(
       reset_seed: with it, episode i resets a real environment with a seed of this and
         i, so that all policies that play the tasks meet the same chances.
       source: the `source` of the episodes, and the first part of their ids.
-      budget: transitions after which no further episode starts; tasks whose episode
-        did not start are missing from the result.
+      max_transitions: the transitions that are taken at most. An episode starts only
+        if it and those that run may take `envs.max_steps` each; tasks whose episode did
+        not start, the last ones, are missing from the result.
       progress: is called with the episodes done and their number.
 
     Raises:
@@ -145,12 +146,19 @@ def rollout(
     slots: list[_Slot | None] = [None] * envs.size
     out: dict[int, Trajectory] = {}
     next_index, transitions_before = 0, envs.transitions
+
+    def affordable() -> bool:
+        if max_transitions is None:
+            return True
+        taken = envs.transitions - transitions_before
+        running = [s for s in slots if s is not None]
+        reserved = sum(envs.max_steps - len(s.transitions) for s in running)
+        return taken + reserved + envs.max_steps <= max_transitions
+
     while True:
         starts: list[Task | Snapshot | None] = [None] * envs.size
         for i, slot in enumerate(slots):
-            transitions = envs.transitions - transitions_before
-            exhausted = budget is not None and transitions >= budget
-            if slot is None and next_index < len(tasks) and not exhausted:
+            if slot is None and next_index < len(tasks) and affordable():
                 starts[i] = tasks[next_index]
                 slots[i] = _slot(next_index, tasks[next_index])
                 next_index += 1

@@ -47,7 +47,8 @@ def dev_games(config: RunConfig, workload: Workload) -> int:
     games = monitor.real_eval_tasks * bool(config.env.id and monitor.real_eval_every)
     if not c.real_steps:
         return games
-    return budget.dev_games(c, workload.transitions, workload.max_steps, games)
+    steps = budget.dev_game_steps(workload.episode_steps, workload.max_steps)
+    return budget.dev_games(c, workload.transitions, steps, games)
 
 
 def train_steps(config: RunConfig, workload: Workload) -> int:

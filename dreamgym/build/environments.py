@@ -1,6 +1,7 @@
 """Real environments of a run, and the test tasks that policies play there."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -166,25 +167,37 @@ def dev_games(run: Run) -> int:
     if not c.budget.real_steps:
         return games
     collected = int(run.numbers("collect").get("real_transitions", 0))
-    return budget.dev_games(c.budget, collected, step_limit(run), games)
+    return budget.dev_games(c.budget, collected, _dev_game_steps(run), games)
+
+
+def _dev_game_steps(run: Run) -> float | int:
+    """Return the steps that are planned for a dev game, by the collected ones."""
+    numbers, limit = run.numbers("collect"), step_limit(run)
+    episodes = numbers.get("dev_episodes", 0)
+    if not episodes:
+        return limit
+    return budget.dev_game_steps(numbers["dev_transitions"] / episodes, limit)
 
 
 def plays_dev_games(run: Run, *names: str) -> bool:
     """Return whether real dev tasks select between the run's policies.
 
-    With `names`, whether the stage has real steps for those of these players that have
-    not played yet: attempts that were interrupted may have taken them.
+    With `names`, whether the stage has the real steps that are planned for those of
+    these players that have not played yet.
     """
     if not dev_games(run):
         return False
-    new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
     left = run.real_steps.left
-    return left is None or dev_game_steps(run, len(new)) <= left
+    return left is None or dev_game_steps(run, *names) <= left
 
 
-def dev_game_steps(run: Run, evaluations: int = 1) -> int:
-    """Return the real steps that evaluations on dev tasks take at most."""
-    return evaluations * dev_games(run) * step_limit(run)
+def dev_game_steps(run: Run, *names: str) -> int:
+    """Return the real steps that are planned for the dev tasks of these players.
+
+    Players that have played already take none.
+    """
+    new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
+    return len(new) * math.ceil(dev_games(run) * _dev_game_steps(run))
 
 
 def dev_tasks(run: Run) -> list[Task]:
@@ -232,11 +245,16 @@ def dreamable_tasks(tasks: Sequence[Task]) -> list[Task]:
 
 
 def play_dev_tasks(
-    run: Run, policy: Policy, envs: vector.VectorEnv, tasks: Sequence[Task]
+    run: Run,
+    policy: Policy,
+    envs: vector.VectorEnv,
+    tasks: Sequence[Task],
+    max_transitions: int | None = None,
 ) -> list[Trajectory]:
     """Play dev tasks in the dream or the real environment, with common random numbers.
 
-    All policies use the same sampling noise, which makes them easier to compare.
+    All policies use the same sampling noise, which makes them easier to compare. The
+    last tasks are missing where `max_transitions` steps might not be enough for them.
     """
     return evaluate.play(
         policy,
@@ -244,6 +262,7 @@ def play_dev_tasks(
         tasks,
         seed=run.config.seed + 11,
         temperature=run.config.evaluate.temperature,
+        max_transitions=max_transitions,
     )
 
 
@@ -251,9 +270,22 @@ def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
     """Play the run's dev tasks in the real environment; return the trajectories.
 
     They are recorded in dev_games/NAME.jsonl. A file that holds exactly these tasks is
-    not played again.
+    not played again. Where a budget ends, the last tasks are missing, in the file, too.
     """
     return _play_once(run, run.path(f"dev_games/{name}.jsonl"), policy, dev_tasks(run))
+
+
+def paired_dev_games(
+    run: Run, before: tuple[str, Policy], after: tuple[str, Policy]
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Play the run's dev tasks with two players, given by name and policy.
+
+    Returns the trajectories of the tasks that both have played: where a budget ends,
+    one of them may lack the last tasks.
+    """
+    a, b = (play_dev_games(run, name, policy) for name, policy in (before, after))
+    count = min(len(a), len(b))
+    return a[:count], b[:count]
 
 
 def play_train_games(run: Run, policy: Policy, count: int) -> None:
@@ -279,9 +311,10 @@ def play_train_games(run: Run, policy: Policy, count: int) -> None:
 def _play_once(
     run: Run, path: Path, policy: Policy, tasks: Sequence[Task]
 ) -> list[Trajectory]:
-    if not _has_played(path, tasks):
+    left = run.real_steps.left
+    if not _has_played(path, tasks, some=left is not None):
         with contextlib.closing(real_envs(run, len(tasks))) as envs:
-            played = play_dev_tasks(run, policy, envs, tasks)
+            played = play_dev_tasks(run, policy, envs, tasks, left)
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
 
@@ -351,10 +384,14 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
     return evaluate.trajectories(path)
 
 
-def _has_played(path: Path, tasks: Sequence[Task]) -> bool:
-    """Return whether a file has these games, some of them scored."""
+def _has_played(path: Path, tasks: Sequence[Task], *, some: bool = False) -> bool:
+    """Return whether a file has these games, at least one of them scored.
+
+    With `some` the last games may be missing.
+    """
     if not path.is_file():
         return False
     episodes = read_episodes(path)
-    same = [e.task.id for e in episodes] == [t.id for t in tasks]
+    wanted = [t.id for t in tasks[: len(episodes) if some else None]]
+    same = [e.task.id for e in episodes] == wanted
     return same and any(e.success is not None for e in episodes)

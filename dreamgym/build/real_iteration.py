@@ -23,7 +23,6 @@ from dreamgym.build.episodes import imitated_episodes, read, recorded_episodes
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
 from dreamgym.build.refit import can_refit, refit
-from dreamgym.build.step_limit import step_limit
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run
 from worldmodel.data.hashing import content_seed
@@ -116,37 +115,30 @@ def _play(
         return recorded_episodes(path)
     seed = content_seed(run.config.seed, folder)
     order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
-    played, limit = list(before), step_limit(run)
     with (
         contextlib.closing(real_envs(run)) as envs,
         run.progress_report(folder, steps, "step") as report,
     ):
-        while order:
-            left = steps - envs.transitions
-            if run.real_steps.left is not None:
-                left = min(left, run.real_steps.left)
-            count = min(left // limit, envs.size, len(order))
-            if count < 1:
-                break
-            batch, order = order[:count], order[count:]
-            trajectories = evaluate.play(
-                policy,
-                envs,
-                [tasks[i] for i in batch],
-                seed=content_seed(seed, len(order)),
-                temperature=run.config.evaluate.temperature,
-            )
-            played += [
-                dataclasses.replace(
-                    t.episode, id=f"{folder}-{t.episode.task.id}", source="policy"
-                )
-                for t in trajectories
-                if t.error is None
-            ]
-            report(envs.transitions, {})
+        left = run.real_steps.left
+        trajectories = evaluate.play(
+            policy,
+            envs,
+            [tasks[i] for i in order],
+            seed=seed,
+            temperature=run.config.evaluate.temperature,
+            max_transitions=steps if left is None else min(steps, left),
+            progress=lambda *_: report(envs.transitions, {}),
+        )
+    played = [
+        dataclasses.replace(
+            t.episode, id=f"{folder}-{t.episode.task.id}", source="policy"
+        )
+        for t in trajectories
+        if t.error is None
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_episodes(path, played)
-    return played
+    write_episodes(path, [*before, *played])
+    return [*before, *played]
 
 
 def _refit(run: Run, folder: str, start: str) -> dict[str, float]:

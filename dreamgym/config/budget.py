@@ -11,6 +11,9 @@ ESTIMATE_STEPS = 40
 """Real steps that are set aside to time a step before the run."""
 MIN_DEV_GAMES = 4
 """Dev tasks of an evaluation below which policies are not selected by real tasks."""
+DEV_GAME_MARGIN = 1.25
+"""Steps of a dev game of a policy, as a multiple of the mean dev episode's, as they are
+planned: a policy that fails plays on where an expert is done."""
 DEMONSTRATION_LIMIT = 0.2
 """The largest share of the train episodes that `demonstrations` may ask for."""
 
@@ -38,8 +41,8 @@ class BudgetConfig:
     select: float = 0.15
     """Share of the dev tasks by which policies are selected before fine-tuning."""
     evaluations: int = 5
-    """Evaluations on dev tasks that the share of selection pays for, however long their
-    episodes are: the fewer, the more tasks each plays."""
+    """Evaluations on dev tasks that the share of selection pays for, with episodes a
+    quarter longer than the collected ones: the fewer, the more tasks each plays."""
     demonstrations: int = 50
     """Expert episodes that collection aims at, as far as they are a fifth of the train
     episodes: the weight of the expert is raised where it is too low for that."""
@@ -93,14 +96,24 @@ def minimum(budget: BudgetConfig, max_steps: int) -> int:
     return math.ceil((max_steps + 1) / share) + ESTIMATE_STEPS
 
 
-def dev_games(budget: BudgetConfig, collected: int, max_steps: int, limit: int) -> int:
+def dev_game_steps(episode_steps: float, max_steps: int) -> float | int:
+    """Return the steps that are planned for a dev game of a policy.
+
+    `episode_steps` is the mean length of the collected dev episodes.
+    """
+    return min(DEV_GAME_MARGIN * episode_steps, max_steps)
+
+
+def dev_games(
+    budget: BudgetConfig, collected: int, game_steps: float | int, limit: int
+) -> int:
     """Return the dev tasks of one evaluation, at most `limit`.
 
-    Each may take `max_steps` steps. 0 where the share of selection pays for fewer than
-    MIN_DEV_GAMES: so few decide nothing.
+    Each is planned with `game_steps` steps. 0 where the share of selection pays for
+    fewer than MIN_DEV_GAMES: so few decide nothing.
     """
     steps = division(budget, collected)["select"]
-    count = min(steps // (budget.evaluations * max_steps), limit)
+    count = min(int(steps / (budget.evaluations * game_steps)), limit)
     return count if count >= min(MIN_DEV_GAMES, limit) else 0
 
 
@@ -129,6 +142,8 @@ def lines(
     first = parts["collect"] if collected is None else collected
     games = dev_games(budget, first, max_steps, dev_tasks)
     selection = f"{games} dev tasks an evaluation" if games else "no real dev tasks"
+    if games and games < dev_tasks:
+        selection = f"at least {selection}"
     texts = {
         "collect": "given episodes" if collected is not None else "train, dev episodes",
         "score": "replays of the scorecard",

@@ -25,9 +25,13 @@ def play(
     *,
     seed: int,
     temperature: float,
+    max_transitions: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """Play one episode for each task; all policies draw the same noise in task i.
+
+    With `max_transitions` the last tasks are missing where that many steps might not be
+    enough for them (see `rollout`).
 
     So does a real environment that draws lots and is seeded by `reset`: policies that
     act alike get the same results.
@@ -44,6 +48,7 @@ def play(
         redraw_temperature=max(temperature, 1.0),
         reset_seed=seed,
         source="test",
+        max_transitions=max_transitions,
         progress=progress,
     )
 

@@ -140,7 +140,7 @@ def _train_in_environment(run: Run) -> dict[str, Any]:
         run, [e.task for e in train_episodes], run.config.train.fresh_tasks
     )
     # What is left for the evaluation that chooses between start and end.
-    reserve = dev_game_steps(run)
+    reserve = dev_game_steps(run, "dream")
     try:
         with real_evaluation(run, reserve) as probe:
             _, progress = reinforce(

@@ -45,10 +45,11 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         # What the dream was fitted to has cost as much: the fair comparison in real
         # steps.
         budget += run.numbers("collect")["real_transitions"]
-    policy, reserve = load_policy(run, start), environments.dev_game_steps(run)
+    policy, reserve = load_policy(run, start), environments.dev_game_steps(run, name)
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which takes all but the last evaluation.
-        budget = run.real_steps.limit - environments.dev_game_steps(run, 2)
+        games = environments.dev_game_steps(run, _player(run, start), name)
+        budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
         if not _iterates(run):
             minimum, unit = loop.group_size, "a group of rollouts"
@@ -119,10 +120,10 @@ def _better_policy(
     """
     if not environments.plays_dev_games(run, _player(run, start), name):
         return {}
-    start_metrics, tuned_metrics = (
-        dev_metrics(environments.play_dev_games(run, player, policy))
-        for player, policy in ((_player(run, start), before), (name, tuned))
+    games = environments.paired_dev_games(
+        run, (_player(run, start), before), (name, tuned)
     )
+    start_metrics, tuned_metrics = map(dev_metrics, games)
     success_before = start_metrics.get("real_success")
     success_after = tuned_metrics.get("real_success")
     numbers = {

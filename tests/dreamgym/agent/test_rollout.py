@@ -174,16 +174,29 @@ def test_a_crash_ends_one_trajectory_with_its_reason_and_nothing_else(make):
     assert found[1].error == "OSError: no answer"
 
 
-def test_no_game_starts_beyond_the_budget():
-    task = doubles.task(0, 2, 2)  # three steps
-    envs = real(1)
-    found = run(doubles.Scripted(doubles.expert_rule), envs, [task] * 5, budget=4)
-    assert len(found) == 2
-    assert envs.transitions == 6
-    assert all(t.episode.success for t in found)
-    # A second call counts from where the environments stand.
-    found = run(doubles.Scripted(doubles.expert_rule), envs, [task] * 5, budget=4)
-    assert len(found) == 2
+@pytest.mark.parametrize(
+    ("slots", "limit", "games"),
+    [
+        (1, 9, 0),  # a game of ten steps might not be paid for
+        (1, 10, 1),  # it took three, and seven steps are left
+        (1, 13, 2),  # ten were left after the first, not after the second
+        (1, 16, 3),
+        (3, 16, 3),  # one at a time: two might take twenty
+        (3, 20, 4),  # two at a time, then two more
+        (3, 100, 5),
+    ],
+)
+def test_a_game_starts_only_if_its_full_length_is_paid_for(slots, limit, games):
+    tasks = [doubles.task(0, 2, 2)] * 5  # three steps each
+    envs = real(slots, max_steps=10)
+    for _ in range(2):  # a second call counts from where the environments stand
+        before = envs.transitions
+        found = run(
+            doubles.Scripted(doubles.expert_rule), envs, tasks, max_transitions=limit
+        )
+        assert [t.episode.id.split("-")[1] for t in found] == [*map(str, range(games))]
+        assert all(t.episode.success for t in found)
+        assert envs.transitions - before == 3 * games
 
 
 def test_progress_is_told_up_to_the_end():

@@ -58,9 +58,15 @@ def test_the_parts_are_the_budget(steps):
     assert parts["fine_tune"] == 0
 
 
-def test_dev_games_are_what_the_share_of_selection_pays_for_in_the_worst_case():
-    # 200 steps for 4 evaluations: 50 each, five games of at most 10 steps.
+def test_a_dev_game_is_planned_a_quarter_longer_than_the_collected_ones():
+    assert budget.dev_game_steps(6.0, 11) == 7.5
+    assert budget.dev_game_steps(10.0, 11) == 11  # no episode is longer
+
+
+def test_dev_games_are_what_the_share_of_selection_pays_for():
+    # 200 steps for 4 evaluations: 50 each, five games of 10 steps, six of 7.5.
     assert budget.dev_games(SHARES, 500, 10, 64) == 5
+    assert budget.dev_games(SHARES, 500, 7.5, 64) == 6
     assert budget.dev_games(SHARES, 500, 2, 16) == 16  # the settings ask for no more
     # 50 steps pay for three games of 16: that few decide nothing.
     assert budget.dev_games(SHARES, 500, 16, 64) == 0
@@ -92,7 +98,7 @@ def test_the_division_is_text():
     text = "\n".join(budget.lines(SHARES, 10, 64))
     assert "1,040 real steps, test tasks are free" in text
     assert "500 train, dev episodes" in text
-    assert "200 selection of policies (5 dev tasks an evaluation)" in text
+    assert "200 selection of policies (at least 5 dev tasks an evaluation)" in text
     assert "150 fine-tuning" in text
     given = "\n".join(budget.lines(SHARES, 10, 64, collected=200, real_training=True))
     assert "200 given episodes" in given

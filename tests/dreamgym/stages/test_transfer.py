@@ -67,7 +67,9 @@ def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
         "bc": {"real_success": 0.5, "real_success/box": 0.5, "real_games/box": 32},
         "s2r": {"real_success": 0.6, "real_success/box": 0.0, "real_games/box": 32},
     }
-    monkeypatch.setattr(environments, "play_dev_games", lambda _, name, __: name)
+    monkeypatch.setattr(
+        environments, "paired_dev_games", lambda _, *players: [p[0] for p in players]
+    )
     monkeypatch.setattr(transfer, "dev_metrics", metrics.__getitem__)
     first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
     numbers = transfer._better_policy(run, "s2r", "warmstart", first, tuned)
@@ -134,7 +136,7 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
     ("left", "recorded", "plays"),
     [(79, (), False), (80, (), True), (40, ("s2r",), True), (39, ("s2r",), False)],
 )
-def test_dev_games_are_played_where_all_of_them_are_paid_for(
+def test_dev_games_are_played_where_what_is_planned_for_them_is_left(
     tmp_path, left, recorded, plays
 ):
     settings = {
@@ -152,3 +154,32 @@ def test_dev_games_are_played_where_all_of_them_are_paid_for(
         with run.real_steps.recorded(tmp_path / "x.steps", left):
             assert environments.plays_dev_games(run, "dream", "s2r") == plays
             assert environments.plays_dev_games(run)
+
+
+DEV = doubles.tasks("dev")[:4]
+
+
+@pytest.mark.parametrize(("left", "played"), [(None, 4), (40, 4), (39, 3), (12, 1)])
+def test_where_the_budget_ends_policies_are_compared_on_what_both_played(
+    tmp_path, monkeypatch, left, played
+):
+    """Games of 10 steps at most, of which an untrained policy takes all."""
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 10,
+        "train.monitor.real_eval_tasks": 4,
+    }
+    policy = doubles.policy(action_tokens=6)
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        monkeypatch.setattr(environments, "dev_tasks", lambda _: DEV)
+        environments.play_dev_games(run, "bc", policy)
+        for _ in range(2):  # the second time the games that were played are read
+            with run.real_steps.recorded(tmp_path / "x.steps", left) as counter:
+                start, tuned = environments.paired_dev_games(
+                    run, ("bc", policy), ("s2r", policy)
+                )
+            assert counter.count == 10 * played
+            assert [t.episode.task.id for t in start] == [
+                t.episode.task.id for t in tuned
+            ]
+            assert len(start) == played
