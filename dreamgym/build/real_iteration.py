@@ -10,6 +10,7 @@ experience model is fitted to it in any case.
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -107,38 +108,45 @@ def _play(
 ) -> list[Episode]:
     """Return the episodes played `before`, and those of this round, which are recorded.
 
-    The tasks are played in random order, each once. Episodes that the environment broke
-    are left out.
+    The tasks are played in random order. Where `steps` are left after that, those that
+    were not won are played again. Episodes that the environment broke are left out.
     """
     path = run.path(f"{folder}/episodes.jsonl")
     if path.is_file():
         return recorded_episodes(path)
     seed = content_seed(run.config.seed, folder)
     order = np.random.default_rng(seed).permutation(len(tasks)).tolist()
+    played, remaining = list(before), [tasks[i] for i in order]
+    if run.real_steps.left is not None:
+        steps = min(steps, run.real_steps.left)
     with (
         contextlib.closing(real_envs(run)) as envs,
         run.progress_report(folder, steps, "step") as report,
     ):
-        left = run.real_steps.left
-        trajectories = evaluate.play(
-            policy,
-            envs,
-            [tasks[i] for i in order],
-            seed=seed,
-            temperature=run.config.evaluate.temperature,
-            max_transitions=steps if left is None else min(steps, left),
-            progress=lambda *_: report(envs.transitions, {}),
-        )
-    played = [
-        dataclasses.replace(
-            t.episode, id=f"{folder}-{t.episode.task.id}", source="policy"
-        )
-        for t in trajectories
-        if t.error is None
-    ]
+        for attempt in itertools.count():
+            taken = envs.transitions
+            trajectories = evaluate.play(
+                policy,
+                envs,
+                remaining,
+                seed=content_seed(seed, attempt),
+                temperature=run.config.evaluate.temperature,
+                max_transitions=steps - taken,
+                progress=lambda *_: report(envs.transitions, {}),
+            )
+            if envs.transitions == taken:  # no steps are left, or nothing starts
+                break
+            new = [t.episode for t in trajectories if t.error is None]
+            played += [
+                dataclasses.replace(
+                    e, id=f"{folder}-{attempt}-{e.task.id}", source="policy"
+                )
+                for e in new
+            ]
+            remaining = _unsolved(remaining, [e for e in new if e.success])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_episodes(path, [*before, *played])
-    return [*before, *played]
+    write_episodes(path, played)
+    return played
 
 
 def _refit(run: Run, folder: str, start: str) -> dict[str, float]:

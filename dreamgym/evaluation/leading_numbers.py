@@ -113,7 +113,8 @@ def leading(scorecard: dict[str, Any]) -> list[Leading]:
             "Agreement on success",
             "Share of whole episodes, dreamed from their first state by the actions "
             "really taken, that are won in the dream if and only if they were really "
-            "won.",
+            "won. After a step that reveals what nobody could know they go on from the "
+            "real state.",
             (_part("agreement on success", outcomes.get("agree")),),
         ),
     ]

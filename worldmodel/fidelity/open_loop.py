@@ -1,7 +1,8 @@
 """Open-loop rollouts: whole episodes dreamed from their real actions.
 
 episode -> its actions one by one -> the model's predictions from its own states -> how
-long these equal the real ones, and whether the episode ends as it really did.
+long these equal the real ones, and whether the episode ends as it really did. What a
+step reveals nobody could know: there the episode goes on from the real state.
 """
 
 from collections import Counter
@@ -40,39 +41,40 @@ def open_loop(
 ) -> dict[str, Any]:
     """Return agreement of states and outcomes over whole episodes.
 
+    An episode is dreamed by its real actions, each from the state that the model wrote
+    before. After a step that reveals something it goes on from the real state instead:
+    a dream that shows another room or price is not wrong, and there the real actions
+    would mean something else.
+
     exact: share of dreamed states equal to the real one after 1, 2, ... steps, over all
-    episodes of that length; predictable: the same before an episode's first reveal.
+    episodes of that length; predictable: the same without the steps that reveal.
     outcomes: of the scored episodes, how often real and dreamed success agree, both
     success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
     lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
-    loses. A malformed reply ends an episode as lost. outcomes_without_reveal: the same
-    of the episodes that reveal nothing: after a reveal the dream may rightly be in
-    another world, where the real actions lead elsewhere.
+    loses. A malformed reply ends an episode as lost.
     """
     vocabulary = common_words(episodes)
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
-    cells, cells_without_reveal = Counter[str](), Counter[str]()
+    cells = Counter[str]()
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
-        for e, (states, won) in zip(part, _dream_episodes(model, part), strict=True):
-            reveal = _first_reveal(e, vocabulary.get(e.task.family, ""))
+        reveals = [_reveals(e, vocabulary.get(e.task.family, "")) for e in part]
+        dreamed = _dream_episodes(model, part, reveals)
+        for e, revealing, (states, won) in zip(part, reveals, dreamed, strict=True):
             for i, t in enumerate(e.transitions[:STEPS]):
                 hit = i < len(states) and states[i] == t.next_state
                 exact[i].add(hit)
-                if i < reveal:
+                if i not in revealing:
                     predictable[i].add(hit)
             if e.success is not None:
                 cell = f"{'win' if e.success else 'loss'}_{'win' if won else 'loss'}"
                 cells[cell] += 1
-                if reveal == len(e.transitions):
-                    cells_without_reveal[cell] += 1
     return {
         "episodes": len(episodes),
         "exact": [r.json() for r in exact if r.count],
         "predictable": [r.json() for r in predictable if r.count],
         "outcomes": _outcomes(cells),
-        "outcomes_without_reveal": _outcomes(cells_without_reveal),
     }
 
 
@@ -90,20 +92,27 @@ def _outcomes(cells: Counter[str]) -> dict[str, Any]:
     }
 
 
-def _first_reveal(episode: Episode, vocabulary: str) -> int:
-    history = [vocabulary]
+def _reveals(episode: Episode, vocabulary: str) -> frozenset[int]:
+    """Return the numbers of the steps, from 0, that reveal what nobody could know."""
+    history, reveals = [vocabulary], set[int]()
     for i, t in enumerate(episode.transitions):
         if kind_of(t, episode.task.instruction, history) == "reveal":
-            return i
+            reveals.add(i)
         history += t.state
-    return len(episode.transitions)
+    return frozenset(reveals)
 
 
 def _dream_episodes(
-    model: ExperienceModel, episodes: Sequence[Episode]
+    model: ExperienceModel,
+    episodes: Sequence[Episode],
+    reveals: Sequence[frozenset[int]],
 ) -> list[tuple[list[State], bool]]:
-    """Return (dreamed states, dreamed success) of each episode's actions."""
+    """Return (dreamed states, dreamed success) of each episode's actions.
+
+    `reveals` are the steps of each after which it goes on from the real state.
+    """
     states: list[list[State]] = [[] for _ in episodes]
+    continued: list[list[State]] = [[e.transitions[0].state] for e in episodes]
     won, live = [False] * len(episodes), set(range(len(episodes)))
     step = 0
     while live:
@@ -111,18 +120,19 @@ def _dream_episodes(
         order, queries = sorted(live), []
         for i in order:
             e = episodes[i]
-            state = states[i][-1] if states[i] else e.transitions[0].state
             past = tuple(t.action for t in e.transitions[:step])
             # The states of the dream, not the real ones: it reads what it wrote.
-            past_states = (e.transitions[0].state, *states[i])[:step]
+            *past_states, state = continued[i]
             action = e.transitions[step].action
-            queries.append(Query(e.task, past, state, action, past_states))
+            queries.append(Query(e.task, past, state, action, tuple(past_states)))
         answers = model.predict(queries) if order else []
         for i, answer in zip(order, answers, strict=True):
             if answer.error is not None:
                 live.discard(i)
                 continue
             states[i].append(answer.next_state)
+            real = episodes[i].transitions[step].next_state
+            continued[i].append(real if step in reveals[i] else answer.next_state)
             if answer.outcome != "go":
                 won[i] = answer.outcome == "win"
                 live.discard(i)

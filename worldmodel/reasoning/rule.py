@@ -6,11 +6,11 @@ environment whose states are lines.
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
-from worldmodel.text.identifiers import has_digit, words
+from worldmodel.text.identifiers import has_digit, is_number, words
 from worldmodel.text.prompts import number_text, outcome_of
 from worldmodel.text.tool_calls import read_action
 
@@ -19,7 +19,8 @@ MAX_ACTION_WORDS = 6
 MAX_LINE_WORDS = 12
 """Words of a line that a trace quotes, at most."""
 MAX_ROWS = 3
-"""Rows of a grid that a trace quotes, at most; of more it quotes none."""
+"""Rows of a grid that a trace quotes, at most; of more it quotes none. The same for the
+lines that hold a name of the action."""
 
 
 def annotate(episode: Episode, traces: Sequence[str | None] | None = None) -> Episode:
@@ -62,9 +63,9 @@ def explain(transition: Transition, *, status: bool = True) -> str:
 
     Only what the change needs is quoted, in one place, because to look it up is hard
     for a small model: the last words of the state where that ends with a `status` line,
-    the first words of the action, the lines that the action names, the line from which
-    names and numbers are copied, the changed rows of a grid, and then the new words of
-    the last changed line, the last one first.
+    the first words of the action, the lines that the action names, or that hold a name
+    of it, the line from which names and numbers are copied, the changed rows of a grid,
+    and then the new words of the last changed line, the last one first.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -76,9 +77,9 @@ def explain(transition: Transition, *, status: bool = True) -> str:
         what += " change"
     place = _place(t.state) if status else []
     action = _action_words(t.action)[:MAX_ACTION_WORDS]
-    quoted = dict.fromkeys(
-        [*_lines_in_action(t), *_copied_lines(t, script), *_changed_rows(t, script)]
-    )
+    named = [*_lines_in_action(t), *_lines_with_names(t, status=status)]
+    copied = _copied_lines(t, script, known={w for x in named for w in words(x)})
+    quoted = dict.fromkeys([*named, *copied, *_changed_rows(t, script)])
     what = " ".join([*place, *action, *quoted, what])
     if t.reward:
         what += f" earns {number_text(t.reward)}"
@@ -132,17 +133,41 @@ def _lines_in_action(t: Transition) -> list[str]:
     ]
 
 
-def _copied_lines(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
+def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
+    """Return the lines that hold a name of the action, such as `T25`.
+
+    What an action does to a thing depends on what the state says of it. Names are
+    spelled with a letter and a digit; a number names the line that begins with it, as
+    `click 5` does. The `status` line is quoted anyway. Of many or long lines there are
+    none.
+    """
+    named = set(words(" ".join(_action_words(t.action))))
+    named = {w for w in named if has_digit(w)}
+    names = {w for w in named if not is_number(w)}
+    lines = [
+        line
+        for line in t.state[: -1 if status else None]
+        if names.intersection(words(line)) or line.partition(" ")[0] in named
+    ]
+    if len(lines) > MAX_ROWS or any(len(x.split()) > MAX_LINE_WORDS for x in lines):
+        return []
+    return lines
+
+
+def _copied_lines(
+    t: Transition, script: Sequence[edits.Edit], known: Set[str]
+) -> list[str]:
     """Return the line of the state with most names and numbers of the written lines.
 
-    Names and numbers are spelled with a digit or a capital letter; those of the action
-    need no other line. A long line is not quoted: it would not stand near the effect.
+    Names and numbers are spelled with a digit or a capital letter; those of the action,
+    and those that are `known`, need no other line. A long line is not quoted: it would
+    not stand near the effect.
     """
     new_words = {
         w for e in script for x in e.lines if isinstance(x, str) for w in words(x)
     }
     facts = {w for w in new_words if has_digit(w) or w[0].isupper()}
-    facts -= set(words(t.action))
+    facts -= {*known, *words(t.action)}
     lines = [line for line in t.state if len(line.split()) <= MAX_LINE_WORDS]
     counts = [len(facts.intersection(words(line))) for line in lines]
     largest = max(counts, default=0)

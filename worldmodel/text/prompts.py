@@ -176,8 +176,8 @@ def query_tokenizer(
     """
     demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
     past_texts = (*past[::-1], *(x for s in (past_states or ())[::-1] for x in s))
-    texts = (action, task.instruction, *state[::-1], *past_texts, *demo_texts)
-    return with_references(tok, task.instruction, texts, seed=seed)
+    texts = (task.instruction, *state[::-1], *past_texts, *demo_texts)
+    return with_references(tok, task.instruction, texts, seed=seed, action=action)
 
 
 def query_ids(

@@ -9,6 +9,10 @@ can only say which of the things in its context is meant, and a name that no tra
 episode held is as good as any other (the anonymised entities of Hermann et al.,
 arXiv:1506.03340, without a parser).
 
+What the action of a query names has the same references in every query, by its place in
+the action. So whether the state has the thing that an action names, and on which line,
+is a question about one token, and needs no comparison of names.
+
 Arguments are the words in which the instructions of a family differ, such as `studio`
 in `bring the coin from studio`. Wherever an argument stands, its marker says at which
 place the instruction names it, so a model needs not compare words to see that it has
@@ -36,6 +40,9 @@ MAX_TEMPLATE_SHARE = 0.85
 ARGUMENTS = 12
 """Arguments of an instruction that have markers, at most. The markers are the first
 of the tokens for references."""
+ACTION_PLACES = 4
+"""Identifiers of an action whose references are not drawn, at most. Their tokens are
+the first ones behind those of the markers."""
 
 
 class ReferenceTokenizer:
@@ -109,21 +116,26 @@ def with_references(
     texts: Iterable[str],
     *,
     seed: int,
+    action: str | None = None,
     literals: frozenset[str] | None = None,
 ) -> AnyTokenizer:
     """Return the tokenizer with markers and references to words of a context.
 
     The arguments of the `instruction` have markers in their order; an argument that is
-    an identifier is written as its marker alone. The other identifiers of `texts` have
-    references, drawn by `seed`. Where there are more words than tokens, the first ones
-    have one. A tokenizer without a rule is returned as it is. `literals` and, where
-    they are given, numbers stay text: they are written letter by letter.
+    an identifier is written as its marker alone. The other identifiers of the `action`
+    have references by their order, those of `texts` references that are drawn by
+    `seed`. Where there are more words than tokens, the first ones have one. A tokenizer
+    without a rule is returned as it is. `literals` and, where they are given, numbers
+    stay text: they are written letter by letter.
     """
     rule = tokenizer.reference_rule
     if rule is None:
         return tokenizer
 
-    names = dict.fromkeys(w for text in texts for w in identifiers.words(text))
+    action_words = identifiers.words(action or "")
+    names = dict.fromkeys(
+        [*action_words, *(w for text in texts for w in identifiers.words(text))]
+    )
     names = {w: None for w in names if rule.identifiers and _has_reference(rule, w)}
     names = {w: None for w in names if not _stays_text(w, literals)}
     arguments, first = list[str](), 0
@@ -134,12 +146,16 @@ def with_references(
         ][:ARGUMENTS]
         first = ARGUMENTS
     places = {w: i for i, w in enumerate(arguments)}
-    drawn = [w for w in names if w not in places]
+    named = dict.fromkeys(w for w in action_words if w in names and w not in places)
+    in_action = {w: first + i for i, w in enumerate([*named][:ACTION_PLACES])}
+    first += ACTION_PLACES * (action is not None)
+    drawn = [w for w in names if w not in places and w not in in_action]
     count = len(tokenizer.references) - first
     order = first + np.random.default_rng(seed).permutation(count)
     return ReferenceTokenizer(
         tokenizer,
         {w: i for w, i in places.items() if w in names}
+        | in_action
         | dict(zip(drawn, order.tolist(), strict=False)),
         {w: i for w, i in places.items() if w not in names},
     )

@@ -273,14 +273,7 @@ def _open_loop_entries(drift: dict[str, Any]) -> Iterator[Entry]:
         ),
     ):
         yield Entry(f"open loop: {label}", rate_text(outcomes[key]), meaning)
-    without = drift.get("outcomes_without_reveal", {})
-    if without:
-        yield Entry(
-            "open loop: success as in reality where nothing is revealed",
-            rate_text(without["agree"]),
-            "episodes in which everything can be known",
-        )
-    for name, label in (("exact", "all"), ("predictable", "before a reveal")):
+    for name, label in (("exact", "all"), ("predictable", "without reveals")):
         for step in (1, 4, 8, 16):
             if step <= len(drift[name]):
                 yield Entry(

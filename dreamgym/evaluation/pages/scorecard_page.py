@@ -123,7 +123,7 @@ def _reliability(axis: Any, scorecard: dict[str, Any]) -> None:
 
 
 def _drift(axis: Any, scorecard: dict[str, Any]) -> None:
-    for name, label in (("exact", "all"), ("predictable", "before a reveal")):
+    for name, label in (("exact", "all"), ("predictable", "without reveals")):
         rates = scorecard["open_loop"][name]
         axis.plot(
             range(1, len(rates) + 1), [x["mean"] for x in rates], "o-", label=label

@@ -10,6 +10,7 @@ from dreamgym.build.episodes import NAMES, recorded_episodes
 from dreamgym.build.real_iteration import iterate
 from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
+from dreamgym.envs.vector import RealVectorEnv
 from dreamgym.run.directory import Run
 from tests import doubles
 from worldmodel.data.records import write_episodes
@@ -174,6 +175,39 @@ def test_no_more_real_steps_are_taken_than_it_may(run, steps, rounds):
     assert counter.count <= steps
     # What is left would not pay for an episode as long as they may be.
     assert counter.count > steps - 2 * LIMIT or steps < LIMIT
+
+
+FEW = doubles.tasks("train")[20:24]
+
+
+class Unable(doubles.Corridor):
+    """A corridor in which no episode starts."""
+
+    def reset(self, **settings):
+        del settings
+        raise OSError("no answer")
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_lost_tasks_are_played_again_while_steps_are_left(run, monkeypatch):
+    transfer = dataclasses.replace(run.config.transfer, rounds=1)
+    run.config = dataclasses.replace(run.config, transfer=transfer)
+    monkeypatch.setattr(real_iteration, "training_tasks", lambda *_: FEW)
+    policy = doubles.Scripted(doubles.expert_rule)
+    iterate(run, "won", policy, steps=200, dreams=False)
+    assert len(played(run, "won", 1)) == len(FEW)  # all won: nothing is left to play
+    iterate(run, "lost", doubles.policy(action_tokens=6), steps=200, dreams=False)
+    episodes = played(run, "lost", 1)
+    assert not any(e.success for e in episodes)
+    assert 200 - LIMIT < sum(len(e.transitions) for e in episodes) <= 200
+    assert len({e.id for e in episodes}) == len(episodes) > 2 * len(FEW)
+    monkeypatch.setattr(
+        real_iteration,
+        "real_envs",
+        lambda _: RealVectorEnv([Unable(), Unable()], max_steps=LIMIT),
+    )
+    iterate(run, "broken", policy, steps=200, dreams=False)  # and ends
+    assert played(run, "broken", 1) == []
 
 
 @pytest.mark.usefixtures("unfitted")

@@ -40,6 +40,10 @@ LOST = dataclasses.replace(
 )
 
 
+WORDS = dataclasses.replace(LONG.task, instruction="start room wall take coin done")
+KNOWN = dataclasses.replace(LONG, task=WORDS)  # nothing in it is a new word
+
+
 def test_the_truth_does_not_drift():
     result = open_loop(Scripted([LONG]), [LONG, LOST])
     assert [r["mean"] for r in result["exact"]] == [1.0, 1.0, 1.0]
@@ -58,12 +62,31 @@ def test_one_error_is_carried_on():
     def stray(p, q):
         return p._replace(next_state=("fog",)) if q.action == "turn" else p
 
-    model = Scripted([LONG], stray)
-    result = open_loop(model, [LONG])
+    model = Scripted([KNOWN], stray)
+    result = open_loop(model, [KNOWN])
     assert [r["mean"] for r in result["exact"]] == [1.0, 0.0, 0.0]
     assert model.asked[-1].state == ("fog",)  # its own state, not the real one
     assert model.asked[-1].past == ("walk", "turn")
+    assert model.asked[-1].past_states == (("start",), ("room",))
     assert result["outcomes"]["cells"]["win_loss"] == 1
+
+
+def test_after_a_reveal_the_episode_goes_on_from_the_real_state():
+    """Nobody could know what is there: another thing is no error that goes on."""
+
+    def other(p, q):
+        return p._replace(next_state=("fog",)) if q.action == "turn" else p
+
+    model = Scripted([LONG], other)  # each of its steps reveals a new word
+    result = open_loop(model, [LONG])
+    assert [r["mean"] for r in result["exact"]] == [1.0, 0.0, 1.0]
+    assert model.asked[-1].state == ("wall",)
+    assert model.asked[-1].past_states == (("start",), ("room",))
+    assert result["predictable"] == []
+    assert result["outcomes"]["cells"]["win_win"] == 1
+    # What does not follow from any state is an error all the same.
+    lost = open_loop(Scripted([LONG], lambda p, _: p._replace(outcome="go")), [LONG])
+    assert lost["outcomes"]["cells"]["win_loss"] == 1
 
 
 def test_a_dream_that_wins_early_is_over_optimistic():
@@ -85,22 +108,12 @@ def test_nonsense_ends_an_episode_lost():
     assert len(model.asked) == 1
 
 
-WORDS = dataclasses.replace(LONG.task, instruction="start room wall take coin done")
-KNOWN = dataclasses.replace(LONG, task=WORDS)  # nothing in it is a new word
-
-
-def test_predictable_steps_end_at_a_reveal():
-    # "start", "room" and "wall" are new words each time: the first step reveals.
+def test_steps_that_reveal_are_not_predictable():
+    # "start", "room" and "wall" are new words each time: each step reveals.
     assert open_loop(Scripted([LONG]), [LONG])["predictable"] == []
     card = open_loop(Scripted([KNOWN]), [KNOWN])
     assert [r["count"] for r in card["predictable"]] == [1, 1, 1]
-
-
-def test_outcomes_without_reveal_leave_out_episodes_that_reveal():
-    card = open_loop(Scripted([LONG, KNOWN]), [LONG, LOST])
-    assert card["outcomes_without_reveal"]["agree"]["count"] == 0
-    assert card["outcomes_without_reveal"]["agree"]["mean"] is None
-    lose = Scripted([KNOWN], lambda p, _: p._replace(outcome="go"))
-    card = open_loop(lose, [KNOWN])
-    assert card["outcomes_without_reveal"] == card["outcomes"]
-    assert brief(card["outcomes"]["agree"]) == {"mean": 0.0, "count": 1}
+    told = dataclasses.replace(LONG.task, instruction="start wall take coin done")
+    card = open_loop(Scripted([LONG]), [dataclasses.replace(LONG, task=told)])
+    assert card["predictable"][1]["count"] == 1  # after "room", which reveals
+    assert len(card["predictable"]) == 2

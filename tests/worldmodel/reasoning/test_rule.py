@@ -118,11 +118,40 @@ def test_json_is_not_cut_in_the_middle():
     after = ("flight T25 sold", *state[1:])
     got = reasoning.explain(helpers.transition(state, action, after))
     # The call's name and plain values, the line it names, what changes; no half brace.
-    assert got == "book T25 27 sold as flight change"
+    assert got == "book T25 27 flight T25 free sold as flight change"
     got = reasoning.explain(
         helpers.transition(("T25 3", "ok"), action, ("T25 4", "ok"))
     )
     assert got == "ok book T25 27 T25 3 4 as T25 change"
+
+
+@pytest.mark.parametrize(
+    ("action", "quoted"),
+    [
+        ("book T25", "trip T25 to Rome"),
+        ('{"tool": "book", "args": {"id": "T25"}}', "trip T25 to Rome"),
+        ("book T2", ""),  # no trip has this name
+        ("book 9", ""),  # a number is no name, unless a line begins with it
+        ("click 5", "5 button Submit"),
+    ],
+)
+def test_lines_that_hold_a_name_of_the_action_are_quoted(action, quoted):
+    """Whether it is the right trip stands there, and not in the line that changes."""
+    state = ("trip T25 to Rome", "trip T68 for 9 euros", "5 button Submit", "idle")
+    step = helpers.transition(state, action, (*state[:-1], "done"))
+    trace = reasoning.explain(step, status=False)
+    lines = [line for line in state[:-1] if line in trace]
+    assert lines == [quoted] * bool(quoted)
+
+
+def test_many_or_long_lines_are_not_quoted_for_a_name():
+    many = tuple(f"{name} bought T25" for name in ("ann", "bob", "cid", "dan"))
+    for lines, count in ((many, 0), (many[1:], 3), (("T25 " * 13,), 0)):
+        state = (*lines, "T25 is chosen")
+        step = helpers.transition(state, "sell T25", (*lines, "sold"))
+        trace = reasoning.explain(step)
+        assert sum(line in trace for line in lines) == count
+        assert trace.startswith("T25 is chosen sell T25")
 
 
 def test_a_lamp_and_a_door_are_explained():

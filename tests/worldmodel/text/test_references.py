@@ -7,6 +7,7 @@ from tests import helpers
 from worldmodel.data.records import Task
 from worldmodel.text import prompts
 from worldmodel.text.references import (
+    ACTION_PLACES,
     ARGUMENTS,
     ReferenceTokenizer,
     reference_rule,
@@ -236,6 +237,41 @@ def test_an_identifier_that_is_an_argument_is_its_marker_alone():
     tok = TextTokenizer.train(["book T25 costs 42"], 400, references=counted)
     result = with_references(tok, "book 42", ["42"], seed=0)
     assert result.encode("42") == [tok.references[0], *tok.encode("42")]
+
+
+@pytest.mark.parametrize("template", [None, frozenset({"book", "with"})])
+def test_what_the_action_names_has_the_same_references_in_every_query(template):
+    rule = RULE._replace(template=template)
+    tok = TextTokenizer.train(["book T25 costs 42"], 400, references=rule)
+    first = 0 if template is None else ARGUMENTS
+    action_tokens = tok.references[first : first + ACTION_PLACES]
+    others = set()
+    for seed in range(8):
+        for i in (25, 26):  # whatever the name
+            action, state = f"book T{i} 42", (f"T{i} costs 42", "T68 costs 17")
+            result = with_references(tok, "", state, seed=seed, action=action)
+            places = [result.encode(w) for w in (f"T{i}", "42")]
+            assert places == [[x] for x in action_tokens[:2]]
+            other = result.encode("T68")
+            assert len(other) == 1
+            others.update(other)
+    assert len(others) > 1  # drawn
+    assert not others & set(action_tokens)
+
+
+def test_an_action_that_names_many_things_has_drawn_references_for_the_last():
+    names = [f"T{i}" for i in range(ACTION_PLACES + 3)]
+    result = with_references(TOK, "", (), seed=1, action=" ".join(names))
+    ids = result.encode(" ".join(names))
+    assert ids[:ACTION_PLACES] == TOK.references[:ACTION_PLACES]
+    assert len(set(ids)) == len(names)
+    assert result.decode(ids) == " ".join(names)
+    # The argument of an instruction keeps its marker.
+    rule = RULE._replace(template=frozenset({"book"}))
+    tok = TextTokenizer.train(["book T25 costs 42"], 400, references=rule)
+    result = with_references(tok, "book T1", (), seed=1, action="book T0 T1")
+    assert result.encode("T1") == tok.references[:1]
+    assert result.encode("T0") == tok.references[ARGUMENTS : ARGUMENTS + 1]
 
 
 @given(st.text(alphabet="studio vault(),.7\n", max_size=30), st.text(max_size=20))
