@@ -1,8 +1,9 @@
-"""The policy that plays test games: as it is, or planning in the run's dream."""
+"""Policies that play as they are, or planning in the run's dream."""
 
 import contextlib
 import dataclasses
 
+from dreamgym.agent.config import PlanConfig
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.build.chat import experience_session
@@ -28,15 +29,29 @@ class Dreams:
 
 def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
     """Return a policy of the run, which plans where `evaluate.plan.method` says so."""
-    player = load_policy(run, policy)
-    if run.config.evaluate.plan.method == "none":
-        return player
-    # Confidence decides nothing here, so that it need not be calibrated.
-    experience = load_experience(
-        run, stage=f"evaluate/{policy}", folder=_folder(run, policy)
+    return planning_policy(
+        run,
+        load_policy(run, policy),
+        run.config.evaluate.plan,
+        stage=f"evaluate/{policy}",
+        folder=_folder(run, policy),
     )
-    dreams = Dreams(experience, step_limit(run))
-    return PlanningPolicy(player, dreams, run.config.evaluate.plan)
+
+
+def planning_policy(
+    run: Run, policy: Policy, plan: PlanConfig, *, stage: str, folder: str
+) -> Policy | PlanningPolicy:
+    """Return the policy, which plans where the method of the plan is not "none".
+
+    Args:
+      stage: names the calls of a chat server.
+      folder: that of the experience model in the run.
+    """
+    if plan.method == "none":
+        return policy
+    # Confidence decides nothing here, so that it need not be calibrated.
+    experience = load_experience(run, stage=stage, folder=folder)
+    return PlanningPolicy(policy, Dreams(experience, step_limit(run)), plan)
 
 
 def planning_session(

@@ -1,8 +1,8 @@
 """Fine-tuning by expert iteration: real play, a refit of the dream, imitation of both.
 
-policy -> real episodes of unsolved tasks -> the experience model fitted further to them
--> episodes won in its dream -> a fit from the initial policy to everything that was won
--> the next round
+policy, planning or not -> real episodes of unsolved tasks -> the experience model
+fitted further to them -> episodes won in its dream -> a fit from the initial policy to
+everything that was won -> the next round
 
 Each real transition is kept: it is a demonstration if its episode was won, and the
 experience model is fitted to it in any case.
@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from dreamgym.agent.demonstrations import shortened_wins
+from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.build.environments import dreamable_tasks, real_envs, training_tasks
 from dreamgym.build.episodes import imitated_episodes, read, recorded_episodes
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.imitation import dreamed_wins, fit_demonstrations
+from dreamgym.build.planning import planning_policy, planning_session
 from dreamgym.build.refit import can_refit, refit
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run
@@ -33,13 +35,13 @@ from worldmodel.data.records import Episode, Task, write_episodes
 def iterate(
     run: Run, name: str, policy: Policy, *, steps: int, dreams: bool
 ) -> tuple[Policy, dict[str, Any]]:
-    """Return the policy after `transfer.rounds` rounds, and their numbers.
+    """Return the policy after `transfer.iteration.rounds` rounds, and their numbers.
 
     Interrupted, it goes on with the first part of a round that was not finished. What
     was played in round n is in NAME/round-n/episodes.jsonl.
 
     Args:
-      policy: plays the first round.
+      policy: plays the first round. With `dreams` it plans as `transfer.iteration` says.
       steps: real steps of all rounds; no episode starts that might take more.
       dreams: whether the experience model is refitted and dreamed in; without it the
         real episodes alone are imitated, which is the control.
@@ -55,18 +57,23 @@ def iterate(
     played: list[Episode] = []
     rows: list[dict[str, Any]] = []
     model_folder = remedy_folder(run) if dreams else ""
-    for number in range(1, c.transfer.rounds + 1):
+    for number in range(1, c.transfer.iteration.rounds + 1):
         folder = f"{name}/round-{number}"
-        limit = steps * number // c.transfer.rounds - _transitions(played)
+        limit = steps * number // c.transfer.iteration.rounds - _transitions(played)
         won = [*collected, *shortened_wins(played)]
-        played = _play(run, folder, policy, _unsolved(tasks, won), played, limit)
+        player: Policy | PlanningPolicy = policy
+        if dreams:
+            player = planning_policy(
+                run, policy, c.transfer.iteration.plan, stage=name, folder=model_folder
+            )
+        played = _play(run, folder, player, _unsolved(tasks, won), played, limit)
         won = [*collected, *shortened_wins(played)]
         row: dict[str, Any] = {
             "real_transitions": _transitions(played),
             "real_demonstrations": len({e.task.id for e in won}),
         }
         if dreams:
-            if c.transfer.refit_share and can_refit(run):
+            if c.transfer.iteration.refit_share and can_refit(run):
                 row |= _refit(run, folder, model_folder)
                 model_folder = folder
             unsolved = dreamable_tasks(_unsolved(tasks, won))
@@ -101,7 +108,7 @@ def _unsolved(tasks: Sequence[Task], won: Sequence[Episode]) -> list[Task]:
 def _play(
     run: Run,
     folder: str,
-    policy: Policy,
+    policy: Policy | PlanningPolicy,
     tasks: Sequence[Task],
     before: Sequence[Episode],
     steps: int,
@@ -120,6 +127,7 @@ def _play(
     if run.real_steps.left is not None:
         steps = min(steps, run.real_steps.left)
     with (
+        planning_session(policy),
         contextlib.closing(real_envs(run)) as envs,
         run.progress_report(folder, steps, "step") as report,
     ):
@@ -152,7 +160,7 @@ def _play(
 def _refit(run: Run, folder: str, start: str) -> dict[str, float]:
     """Fit the experience model further; return how much of its scorecard is right."""
     if not run.path(f"{folder}/fidelity.json").is_file():
-        name, share = f"{folder}-experience", run.config.transfer.refit_share
+        name, share = f"{folder}-experience", run.config.transfer.iteration.refit_share
         refit(run, folder, name, share, start=start)
     share = run.read_json(f"{folder}/fidelity.json")["exact"]["predictable"]["mean"]
     return {} if share is None else {"exact_predictable": share}

@@ -322,6 +322,29 @@ FINE_TUNING = ("updates", "expert_iteration")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RealIterationConfig:
+    """Expert iteration in the real environment: real play, a refit, imitation."""
+
+    rounds: int = 1
+    """How often the policy plays its part of the budget and is fitted anew."""
+    refit_share: float = 0.3
+    """Updates by which each round fits the experience model further to the real
+    episodes so far, as a share of `pretrain.fit.steps`, before the policy dreams again;
+    0 keeps the model as it is."""
+    plan: PlanConfig = PlanConfig()
+    """Whether the policy of `s2r` plans in the dream while it plays in the real
+    environment, and how. What was won with a plan is imitated, so that the policy
+    learns it; the controls have no dream to plan in."""
+
+    def __post_init__(self):
+        if self.rounds < 1 or not 0 <= self.refit_share <= 1:
+            raise ValueError(
+                "rounds must be >= 1 and refit_share in [0, 1], got "
+                f"{self.rounds} and {self.refit_share}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TransferConfig(LoopConfig):
     """Fine-tuning in the real environment."""
 
@@ -332,24 +355,19 @@ class TransferConfig(LoopConfig):
     plays train tasks (also its `fresh_tasks`) and imitates what was won, with what is
     won in the dream in other tasks (not for `real_only`). An environment that draws
     lots takes "updates": what was won there may have been lucky."""
-    rounds: int = 1
-    """With "expert_iteration": how often the policy plays its part of the budget and is
-    fitted anew."""
-    refit_share: float = 0.3
-    """With "expert_iteration": updates by which each round fits the experience model
-    further to the real episodes so far, as a share of `pretrain.fit.steps`, before the
-    policy dreams again; 0 keeps the model as it is."""
+    iteration: RealIterationConfig = RealIterationConfig()
+    """How method "expert_iteration" plays, refits and imitates."""
 
     def __post_init__(self):
         super().__post_init__()
+        if self.iteration.plan.method != "none" and self.method != "expert_iteration":
+            raise ValueError(
+                "iteration.plan needs method 'expert_iteration': the turns of a plan "
+                f"are not the policy's own, got {self.method!r}"
+            )
         if self.method not in FINE_TUNING:
             raise ValueError(
                 f"method must be one of {FINE_TUNING}, got {self.method!r}"
-            )
-        if self.rounds < 1 or not 0 <= self.refit_share <= 1:
-            raise ValueError(
-                "rounds must be >= 1 and refit_share in [0, 1], got "
-                f"{self.rounds} and {self.refit_share}"
             )
         if self.real_transitions < 0:
             raise ValueError(

@@ -161,7 +161,7 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
         budget = division(config.budget, workload.transitions)["fine_tune"]
     games = dev_games(config, workload) * game_seconds(workload)
     if config.transfer.method == "expert_iteration":
-        part = _iteration_cost(config, workload, dreams=name == "s2r")
+        part = _iteration_cost(config, workload, budget, dreams=name == "s2r")
         seconds = part.seconds + budget * workload.timings.step + games
         return part._replace(seconds=seconds, disk=workload.model_bytes)
     steps = min(budget, loop_steps(config.transfer, workload.max_steps))
@@ -174,15 +174,23 @@ def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
     )
 
 
-def _iteration_cost(config: RunConfig, workload: Workload, *, dreams: bool) -> Cost:
-    """Return what the fits of all rounds take, and what is dreamed in them."""
-    c, rounds = config.expert_iteration, config.transfer.rounds
+def _iteration_cost(
+    config: RunConfig, workload: Workload, budget: int, *, dreams: bool
+) -> Cost:
+    """Return what the fits of all rounds take, and what is dreamed in them.
+
+    A plan dreams up to its simulations times its depth in each of the `budget` steps.
+    """
+    c, rounds = config.expert_iteration, config.transfer.iteration.rounds
     fit = workload.fit(1.1 * rounds * 2 * config.bc.fit.steps)
     if not dreams or not c.rounds:
         return fit
-    refits = config.transfer.refit_share * config.pretrain.fit.steps
+    refits = config.transfer.iteration.refit_share * config.pretrain.fit.steps
     refit = workload.fit(1.1 * rounds * refits)
     steps = rounds * c.tasks * c.rollouts_per_task * workload.max_steps
+    plan = config.transfer.iteration.plan
+    if plan.method != "none":
+        steps += budget * plan.simulations * plan.depth
     dreamed = dream_cost(config, workload, steps)
     return fit._replace(
         seconds=fit.seconds + refit.seconds + dreamed.seconds,

@@ -5,7 +5,8 @@ import functools
 
 import pytest
 
-from dreamgym.build import imitation, real_iteration
+from dreamgym.agent.config import PlanConfig
+from dreamgym.build import imitation, planning, real_iteration
 from dreamgym.build.episodes import NAMES, recorded_episodes
 from dreamgym.build.real_iteration import iterate
 from dreamgym.config.presets import preset
@@ -37,8 +38,8 @@ def run(tmp_path, monkeypatch):
     settings = {
         "env.id": "tests.doubles:Corridor",
         "transfer.method": "expert_iteration",
-        "transfer.refit_share": 0.0,
-        "transfer.rounds": 2,
+        "transfer.iteration.refit_share": 0.0,
+        "transfer.iteration.rounds": 2,
     }
     config = preset("tiny", settings)
     config = dataclasses.replace(
@@ -87,6 +88,13 @@ def unfitted(monkeypatch):
 @functools.cache
 def warm():
     return doubles.cloned(doubles.ACTIONS, SHOWN)
+
+
+def set_iteration(run, **changes):
+    transfer = run.config.transfer
+    iteration = dataclasses.replace(transfer.iteration, **changes)
+    transfer = dataclasses.replace(transfer, iteration=iteration)
+    run.config = dataclasses.replace(run.config, transfer=transfer)
 
 
 def played(run, name, number):
@@ -150,8 +158,7 @@ def test_each_round_refits_the_model_of_the_round_before(run, monkeypatch):
         used.append(folder)
         return doubles.Known(ReplayMemory())
 
-    transfer = dataclasses.replace(run.config.transfer, refit_share=0.5)
-    run.config = dataclasses.replace(run.config, transfer=transfer)
+    set_iteration(run, refit_share=0.5)
     monkeypatch.setattr(real_iteration, "refit", refit)
     monkeypatch.setattr(real_iteration, "fit_demonstrations", fit)
     monkeypatch.setattr(real_iteration, "load_experience", load)
@@ -168,13 +175,38 @@ MEAN = {"mean": 0.75, "n": 4}
 @pytest.mark.usefixtures("unfitted")
 @pytest.mark.parametrize(("steps", "rounds"), [(13, 1), (150, 1), (150, 3)])
 def test_no_more_real_steps_are_taken_than_it_may(run, steps, rounds):
-    transfer = dataclasses.replace(run.config.transfer, rounds=rounds)
-    run.config = dataclasses.replace(run.config, transfer=transfer)
+    set_iteration(run, rounds=rounds)
     with run.real_steps.recorded(run.path("x.steps")) as counter:
         iterate(run, "real_only", warm(), steps=steps, dreams=False)
     assert counter.count <= steps
     # What is left would not pay for an episode as long as they may be.
     assert counter.count > steps - 2 * LIMIT or steps < LIMIT
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_the_policy_plans_in_the_model_of_its_round_and_the_control_does_not(
+    run, monkeypatch
+):
+    plan = PlanConfig(method="mpc", simulations=16, depth=4)
+    set_iteration(run, rounds=1, plan=plan)
+    folders = []
+
+    def load(run, *, folder, **_):
+        del run
+        folders.append(folder)
+        return doubles.RuleModel()
+
+    monkeypatch.setattr(planning, "load_experience", load)
+    monkeypatch.setattr(real_iteration, "remedy_folder", lambda _: "remedy")
+    iterate(run, "real_only", warm(), steps=300, dreams=False)
+    assert not folders
+    iterate(run, "s2r", warm(), steps=300, dreams=True)
+    assert folders == ["remedy"]
+    planned, plain = (
+        sum(bool(e.success) for e in played(run, name, 1))
+        for name in ("s2r", "real_only")
+    )
+    assert planned > plain + 3  # the dream is true here
 
 
 FEW = doubles.tasks("train")[20:24]
@@ -190,8 +222,7 @@ class Unable(doubles.Corridor):
 
 @pytest.mark.usefixtures("unfitted")
 def test_lost_tasks_are_played_again_while_steps_are_left(run, monkeypatch):
-    transfer = dataclasses.replace(run.config.transfer, rounds=1)
-    run.config = dataclasses.replace(run.config, transfer=transfer)
+    set_iteration(run, rounds=1)
     monkeypatch.setattr(real_iteration, "training_tasks", lambda *_: FEW)
     policy = doubles.Scripted(doubles.expert_rule)
     iterate(run, "won", policy, steps=200, dreams=False)

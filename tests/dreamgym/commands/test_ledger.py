@@ -98,8 +98,8 @@ SHORT = {
 """Fits that learn nothing: what counts is which steps are taken."""
 ROUNDS = SHORT | {
     "transfer.method": "expert_iteration",
-    "transfer.rounds": 2,
-    "transfer.refit_share": 0.5,
+    "transfer.iteration.rounds": 2,
+    "transfer.iteration.refit_share": 0.5,
     "transfer.real_transitions": 60,
 }
 """Fine-tuning by rounds of real play, a refit and expert iteration."""

@@ -201,6 +201,10 @@ def test_the_public_names_are_there():
             {"train.reward.invalid_penalty": -1},
             "^train.reward.invalid_penalty = -1: invalid_penalty must be",
         ),
+        (
+            {"transfer.method": "updates", "transfer.iteration.plan.method": "mpc"},
+            "iteration.plan needs method 'expert_iteration'",
+        ),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_at_once(settings, message):
