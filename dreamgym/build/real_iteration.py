@@ -41,7 +41,7 @@ def iterate(
     was played in round n is in NAME/round-n/episodes.jsonl.
 
     Args:
-      policy: plays the first round. With `dreams` it plans as `transfer.iteration` says.
+      policy: plays the first round. With `dreams` it may plan (`transfer.iteration`).
       steps: real steps of all rounds; no episode starts that might take more.
       dreams: whether the experience model is refitted and dreamed in; without it the
         real episodes alone are imitated, which is the control.
