@@ -143,16 +143,26 @@ def play_test_games(
                 )
         finally:
             envs.close()
-        # An environment that is down must not end as a finished stage without a scored
-        # game, which no later call would repeat.
-        if played and all(t.error is not None for t in played):
-            raise restarting.environment_down(
-                run.config.env.id,
-                f"{len(played)} games of the policy {policy!r}",
-                [t.error for t in played if t.error is not None],
-            )
+        _check_some_scored(run, played, f"the policy {policy!r}")
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
+
+
+def _check_some_scored(run: Run, played: Sequence[Trajectory], player: str) -> None:
+    """Refuse games of which none could be scored.
+
+    An environment that is down must not end as a finished stage without a scored game,
+    which no later call would repeat.
+
+    Raises:
+      EnvironmentDown: there are games, and all broke.
+    """
+    if played and all(t.error is not None for t in played):
+        raise restarting.environment_down(
+            run.config.env.id,
+            f"{len(played)} games of {player}",
+            [t.error for t in played if t.error is not None],
+        )
 
 
 def dev_games(run: Run) -> int:
@@ -315,6 +325,7 @@ def _play_once(
     if not _has_played(path, tasks, some=left is not None):
         with contextlib.closing(real_envs(run, len(tasks))) as envs:
             played = play_dev_tasks(run, policy, envs, tasks, left)
+        _check_some_scored(run, played, path.stem)
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
 
@@ -380,6 +391,7 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
                 )
         finally:
             env.close()
+        _check_some_scored(run, played, name)
         write_episodes(path, [t.episode for t in played])
     return evaluate.trajectories(path)
 

@@ -2,10 +2,10 @@
 
 results, numbers of stages, the training curve -> what was too little, what to change.
 All are pure functions; the verdict on a run (verdict.py) names the first cause, and
-`dreamgym doctor` all of them.
+that of each stage that did not help; `dreamgym doctor` names all of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dreamgym.agent.config import FLOORS
@@ -21,6 +21,10 @@ EXPERT_SETTINGS = ("collect.expert_weight", "collect.noisy_weight")
 """Settings without effect where the environment has no expert."""
 LOW_FIDELITY = 0.6
 LOW_ENDS = 0.8
+WEAK_ENDS = 0.95
+"""The same for a cause that is named only where there is no other one."""
+WEAK_IMITATION = 0.5
+"""The share of the expert's success below which imitation has learnt little."""
 LOW_AGREEMENT = 0.8
 """Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 LOW_SIGNAL = 0.2
@@ -81,23 +85,40 @@ def causes(evidence: Evidence) -> list[Cause]:
     """Return the likely causes of a disappointing run, the first one first.
 
     Causes in earlier stages come first: without demonstrations, or with a wrong dream,
-    later stages cannot succeed.
+    later stages cannot succeed. Where none of them holds, a dream that is not very good
+    is named as well. That the test games are few explains a difference that they cannot
+    show, but not that nothing was won.
     """
-    checks = (
+    found = _all(
+        evidence,
         broken_episodes,
         few_demonstrations,
         few_won,
-        garbled_identifiers,
-        low_fidelity,
-        low_ends,
-        ignored_instruction,
-        wrong_about_policy,
+        *_DREAM_CHECKS,
         invalid_actions,
-        little_signal,
-        broken_rollouts,
-        large_kl,
-        few_games,
+        weak_imitation,
+        *_UPDATE_CHECKS,
     )
+    found = found or _all(evidence, mediocre_states, mediocre_ends)
+    if any(evidence.trained().values()):
+        found += _all(evidence, few_games)
+    return found
+
+
+def cause_of_stage(evidence: Evidence, stage: str) -> str:
+    """Return why a stage may not have helped, and the settings to try.
+
+    `stage` is a key of STAGE_ADVICE.
+    """
+    checks = _STAGE_CHECKS[stage]
+    if found := _all(evidence, *checks, mediocre_states, mediocre_ends):
+        return f"Likely cause: {found[0].text()}"
+    return STAGE_ADVICE[stage]
+
+
+def _all(
+    evidence: Evidence, *checks: Callable[[Evidence], Cause | None]
+) -> list[Cause]:
     return [cause for check in checks if (cause := check(evidence)) is not None]
 
 
@@ -187,8 +208,17 @@ def garbled_identifiers(evidence: Evidence) -> Cause | None:
 
 def low_fidelity(evidence: Evidence) -> Cause | None:
     """Return a cause if the dream is often wrong about predictable states."""
+    return _states_below(evidence, LOW_FIDELITY)
+
+
+def mediocre_states(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream is sometimes wrong about predictable states."""
+    return _states_below(evidence, REQUIRED)
+
+
+def _states_below(evidence: Evidence, threshold: float) -> Cause | None:
     figure = evidence.figure("exact", "predictable")
-    if figure["mean"] is None or figure["mean"] >= LOW_FIDELITY:
+    if figure["mean"] is None or figure["mean"] >= threshold:
         return None
     budget = evidence.results.get("budget")
     return Cause(
@@ -203,8 +233,17 @@ def low_fidelity(evidence: Evidence) -> Cause | None:
 
 def low_ends(evidence: Evidence) -> Cause | None:
     """Return a cause if the dream misses ends of episodes."""
+    return _ends_below(evidence, LOW_ENDS)
+
+
+def mediocre_ends(evidence: Evidence) -> Cause | None:
+    """Return a cause if the dream misses some ends of episodes."""
+    return _ends_below(evidence, WEAK_ENDS)
+
+
+def _ends_below(evidence: Evidence, threshold: float) -> Cause | None:
     figure = evidence.figure("done", "recall")
-    if figure["mean"] is None or figure["mean"] >= LOW_ENDS:
+    if figure["mean"] is None or figure["mean"] >= threshold:
         return None
     return Cause(
         "missed ends",
@@ -266,6 +305,24 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
         "actions in the prompt where the environment lists them "
         "(policy.admissible_actions); names and numbers in actions have to be copied, "
         "which a pretrained --model does better.",
+    )
+
+
+def weak_imitation(evidence: Evidence) -> Cause | None:
+    """Return a cause if many demonstrations taught far less than the expert knows."""
+    bc, expert = evidence.success("bc"), evidence.success("expert")
+    count = evidence.number("bc", "imitated_episodes")
+    if bc is None or not expert or count is None or count < FEW_DEMONSTRATIONS:
+        return None
+    if bc >= WEAK_IMITATION * expert:
+        return None
+    return Cause(
+        "weak imitation",
+        f"bc imitates {count} won episodes and wins {percent(bc)}, the expert "
+        f"{percent(expert)}.",
+        "What to do may not follow from what the policy reads (its task, its last "
+        "actions and the state), or may need more demonstrations "
+        "(collect.expert_weight), a longer fit (bc.fit.steps) or a larger --model.",
     )
 
 
@@ -334,3 +391,32 @@ def few_games(evidence: Evidence) -> Cause | None:
         "more.",
         "Play more of them (evaluate.tasks).",
     )
+
+
+_DREAM_CHECKS = (
+    garbled_identifiers,
+    low_fidelity,
+    low_ends,
+    ignored_instruction,
+    wrong_about_policy,
+)
+_UPDATE_CHECKS = (little_signal, broken_rollouts, large_kl)
+_STAGE_CHECKS = {
+    "warmstart": (few_demonstrations,),
+    "expert_iteration": (few_won, *_DREAM_CHECKS),
+    "train": (few_won, *_DREAM_CHECKS, *_UPDATE_CHECKS),
+    "s2r": (),
+}
+STAGE_ADVICE = {
+    "warmstart": "Another method (warmstart.method) or more branches "
+    "(branch.alternatives) may help; without early experience it is bc.",
+    "expert_iteration": "More tasks to dream of (expert_iteration.fresh_tasks, "
+    "expert_iteration.tasks) may help, or more dev games "
+    "(train.monitor.real_eval_tasks), which decide by chance where they are few.",
+    "train": "Smaller steps (train.update.learning_rate, train.update.max_update_kl) "
+    "or fewer updates (train.updates) may help.",
+    "s2r": "More real steps (transfer.real_transitions, or a larger --budget) may "
+    "help, or more dev games (train.monitor.real_eval_tasks), which decide by chance "
+    "where they are few.",
+}
+"""What to try where a stage did not help and no cause was measured."""

@@ -7,11 +7,15 @@ functions; `verdict` is what a run ends with, `diagnosis` what `dreamgym doctor`
 from collections.abc import Mapping
 from typing import Any
 
-from dreamgym.evaluation.causes import Evidence, causes
+from dreamgym.evaluation.causes import Evidence, cause_of_stage, causes
 from dreamgym.evaluation.off_policy import sentences as off_policy_sentences
 from dreamgym.evaluation.statistics import difference_text, percent
 
 LOW_EXPERT = 0.9
+UNEXPLAINED = (
+    "Nothing that was measured explains it: `dreamgym show RUN` shows the dream beside "
+    "reality, and test/POLICY.jsonl what a policy did."
+)
 TRIAL_PRESET = "tiny"
 """The preset that tries every stage and whose models learn next to nothing."""
 
@@ -33,7 +37,9 @@ def verdict(evidence: Evidence) -> list[str]:
     out = [*outcome_sentences(evidence), *training_sentences(evidence)]
     if _is_disappointing(evidence):
         likely_causes = causes(evidence)
-        if likely_causes:
+        if not likely_causes:
+            out.append(UNEXPLAINED)
+        elif not any(likely_causes[0].text() in sentence for sentence in out):
             out.append(f"Likely cause: {likely_causes[0].text()}")
         if len(likely_causes) > 1:
             out.append(
@@ -117,9 +123,12 @@ def training_sentences(evidence: Evidence) -> list[str]:
         ("warmstart", "The warm start"),
         ("expert_iteration", "Expert iteration"),
         ("train", "The dream policy"),
+        ("s2r", "Fine-tuning"),
     ):
         if note := evidence.number(stage, "note"):
-            out.append(f"{name}: {note}.")
+            cause = cause_of_stage(evidence, stage)
+            repeated = any(cause in sentence for sentence in out)
+            out.append(f"{name}: {note}." + ("" if repeated else f" {cause}"))
     return out
 
 

@@ -163,6 +163,24 @@ def reveals(episodes: Sequence[Episode]) -> list[Case]:
     return [case for case in cases if case.kind == "reveal"]
 
 
+def reveal_steps(
+    episodes: Sequence[Episode], recorded: Sequence[Episode]
+) -> list[frozenset[int]]:
+    """Return the numbers of the steps of each episode, from 0, that are reveals.
+
+    `recorded` are all episodes that say what can be known, as in sample_cases.
+    """
+    known = _Known(_outcomes([*recorded, *episodes]), common_words(recorded))
+    return [
+        frozenset(
+            step
+            for step in range(len(e.transitions))
+            if _case(e, step, 1.0, known, None).kind == "reveal"
+        )
+        for e in episodes
+    ]
+
+
 def allocate(sizes: Sequence[int], limit: int) -> list[int]:
     """Return the number of cases of each stratum, at most `limit` in all.
 

@@ -13,7 +13,7 @@ from worldmodel.data.hashing import content_seed
 from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, State
 from worldmodel.experience.base import ExperienceModel, Query
-from worldmodel.fidelity.cases import common_words, kind_of
+from worldmodel.fidelity.cases import reveal_steps
 
 STEPS = 16
 """Steps up to which agreement is reported one by one."""
@@ -37,7 +37,11 @@ def episodes_within(episodes: Sequence[Episode], steps: int | None) -> list[Epis
 
 
 def open_loop(
-    model: ExperienceModel, episodes: Sequence[Episode], *, batch: int = 64
+    model: ExperienceModel,
+    episodes: Sequence[Episode],
+    *,
+    recorded: Sequence[Episode] | None = None,
+    batch: int = 64,
 ) -> dict[str, Any]:
     """Return agreement of states and outcomes over whole episodes.
 
@@ -52,20 +56,23 @@ def open_loop(
     success rates, and the four counts (real_dreamed). `over_optimistic` is the share of
     lost episodes that the dream wins, `over_pessimistic` the share of won ones that it
     loses. A malformed reply ends an episode as lost.
+
+    Args:
+      recorded: all episodes that say what can be known; None: these ones.
     """
-    vocabulary = common_words(episodes)
+    revealing = reveal_steps(episodes, episodes if recorded is None else recorded)
     exact = [Rate() for _ in range(STEPS)]
     predictable = [Rate() for _ in range(STEPS)]
     cells = Counter[str]()
     for start in range(0, len(episodes), batch):
         part = episodes[start : start + batch]
-        reveals = [_reveals(e, vocabulary.get(e.task.family, "")) for e in part]
+        reveals = revealing[start : start + batch]
         dreamed = _dream_episodes(model, part, reveals)
-        for e, revealing, (states, won) in zip(part, reveals, dreamed, strict=True):
+        for e, steps, (states, won) in zip(part, reveals, dreamed, strict=True):
             for i, t in enumerate(e.transitions[:STEPS]):
                 hit = i < len(states) and states[i] == t.next_state
                 exact[i].add(hit)
-                if i not in revealing:
+                if i not in steps:
                     predictable[i].add(hit)
             if e.success is not None:
                 cell = f"{'win' if e.success else 'loss'}_{'win' if won else 'loss'}"
@@ -90,16 +97,6 @@ def _outcomes(cells: Counter[str]) -> dict[str, Any]:
         "over_pessimistic": Rate.of(cells["win_loss"], won).json(),
         "cells": {f"{a}_{b}": cells[f"{a}_{b}"] for a in _ENDS for b in _ENDS},
     }
-
-
-def _reveals(episode: Episode, vocabulary: str) -> frozenset[int]:
-    """Return the numbers of the steps, from 0, that reveal what nobody could know."""
-    history, reveals = [vocabulary], set[int]()
-    for i, t in enumerate(episode.transitions):
-        if kind_of(t, episode.task.instruction, history) == "reveal":
-            reveals.add(i)
-        history += t.state
-    return frozenset(reveals)
 
 
 def _dream_episodes(

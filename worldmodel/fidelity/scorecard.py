@@ -79,8 +79,8 @@ def score(
       reward: accuracy; recall of unusual rewards; false_positives: usual ones (`usual`
         is the most frequent reward) predicted as others; near_misses: winning actions
         one step too early that are rewarded (`known`: how many are known to fail).
-      done: accuracy of the outcome (go, lose, win); recall of ends; false_positives:
-        predicted ends of steps that go on.
+      done: accuracy of the outcome (go, lose, win); recall of ends; predictable: the
+        same without reveals; false_positives: predicted ends of steps that go on.
       confidence: its calibration and how well it separates correct answers from wrong
         ones, without reveals. probabilities: the same for a reward and for an end, as
         given and calibrated on other tasks.
@@ -123,7 +123,7 @@ def score(
     }
     if open_loop_steps != 0:
         scorecard["open_loop"] = open_loop(
-            model, episodes_within(episodes, open_loop_steps)
+            model, episodes_within(episodes, open_loop_steps), recorded=episodes
         )
     if full and isinstance(model, HasConfidenceSignals):
         scorecard |= _signals(model, sampled, answers)
@@ -258,18 +258,21 @@ def _near_misses(
 
 
 def _ends(sampled: Sequence[Case], answers: Sequence[Prediction]) -> dict[str, Any]:
-    accuracy, recall, false_positive = Rate(), Rate(), Rate()
+    accuracy, recall, predictable, false_positive = (Rate() for _ in range(4))
     for c, answer in _pairs(sampled, answers):
         valid = answer.error is None
         hit = valid and answer.outcome == outcome_of(c.transition)
         accuracy.add(hit, c.weight)
         if c.transition.terminated:
             recall.add(hit, c.weight)
+            if c.kind != "reveal":
+                predictable.add(hit, c.weight)
         elif valid:
             false_positive.add(answer.outcome != "go", c.weight)
     return {
         "accuracy": accuracy.json(),
         "recall": recall.json(),
+        "predictable": predictable.json(),
         "false_positives": false_positive.json(),
     }
 

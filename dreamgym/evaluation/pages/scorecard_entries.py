@@ -164,6 +164,11 @@ def _reward_entries(scorecard: dict[str, Any]) -> Iterator[Entry]:
         ("end right", done["accuracy"], "goes on, won or lost, over all steps"),
         ("ends found", done["recall"], "real ends, predicted as won or lost rightly"),
         (
+            "ends found, without reveals",
+            done["predictable"],
+            "the same where the next state follows from what is known",
+        ),
+        (
             "ends made up",
             done["false_positives"],
             "ends predicted where the episode goes on",

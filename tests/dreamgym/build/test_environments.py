@@ -9,6 +9,7 @@ from dreamgym.envs import vector
 from dreamgym.envs.failures import EnvironmentDown
 from dreamgym.run.directory import Run
 from tests import doubles
+from worldmodel.data.records import write_episodes
 
 
 @pytest.mark.parametrize("scored", [0, 1])
@@ -33,6 +34,30 @@ def test_games_of_which_none_was_scored_are_not_written(tmp_path, monkeypatch, s
     with pytest.raises(EnvironmentDown, match=r"3 games of the policy 'bc'.*gone"):
         environments.play_test_games(run, "bc", tasks)
     assert not (tmp_path / "test").exists()
+
+
+class Broken(doubles.Corridor):
+    """A corridor in which no step succeeds."""
+
+    def step(self, action):
+        raise KeyError(f"gone: {action}")
+
+
+def test_broken_floors_and_dev_games_are_not_written(tmp_path, monkeypatch):
+    """They are few, so that no batch sees enough of them break in a row."""
+    tasks = doubles.tasks("test")[:3]
+    monkeypatch.setattr(environments, "test_tasks", lambda _: tasks)
+    monkeypatch.setattr(environments, "dev_tasks", lambda _: doubles.tasks("dev")[:3])
+    monkeypatch.setattr(environments, "make_env", lambda _: Broken())
+    with Run(tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"})) as run:
+        write_episodes(run.path("episodes.jsonl"), [doubles.expert(tasks[0])])
+        for name in ("random", "expert"):
+            with pytest.raises(EnvironmentDown, match=f"3 games of {name}.*gone"):
+                environments.play_floor(run, name)
+        with pytest.raises(EnvironmentDown, match=r"3 games of bc.*gone"):
+            environments.play_dev_games(run, "bc", doubles.policy())
+        assert not list(tmp_path.glob("**/random.jsonl"))
+        assert not list(tmp_path.glob("dev_games/*"))
 
 
 def test_fresh_tasks_are_train_tasks_that_nothing_was_collected_of(tmp_path):

@@ -1,6 +1,7 @@
 import dataclasses
 
 from tests import helpers
+from worldmodel.data.records import Task
 from worldmodel.experience.base import Prediction
 from worldmodel.fidelity.open_loop import open_loop
 from worldmodel.text.prompts import outcome_of
@@ -117,3 +118,23 @@ def test_steps_that_reveal_are_not_predictable():
     card = open_loop(Scripted([LONG]), [dataclasses.replace(LONG, task=told)])
     assert card["predictable"][1]["count"] == 1  # after "room", which reveals
     assert len(card["predictable"]) == 2
+
+
+def test_what_other_tasks_show_is_no_reveal():
+    """As the scorecard judges it: the same answer to the same query in two tasks."""
+    after = ("box wombat",)
+    episodes = [
+        helpers.episode(
+            f"e{i}",
+            Task(id=f"t{i}", instruction="open", initial_state=("box shut",)),
+            [helpers.transition(("box shut",), "open", after)],
+        )
+        for i in range(2)
+    ]
+    model = Scripted(episodes)
+    assert open_loop(model, episodes[:1])["predictable"] == []
+    for card in (
+        open_loop(model, episodes),
+        open_loop(model, episodes[:1], recorded=episodes),
+    ):
+        assert card["predictable"][0]["mean"] == 1.0

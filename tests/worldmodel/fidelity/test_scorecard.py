@@ -97,6 +97,7 @@ def test_the_truth_scores_one():
     assert card["done"] == {
         "accuracy": {"mean": 1.0, "count": 3},
         "recall": {"mean": 1.0, "count": 1},
+        "predictable": none,  # the end is a reveal
         "false_positives": {"mean": 0.0, "count": 2},
     }
     assert card["malformed"] == {"mean": 0.0, "count": 3}
@@ -107,10 +108,12 @@ def test_what_was_seen_before_is_no_reveal():
     # Off, on, off again: the last "off" is in neither state nor action, but was seen.
     off, on = ("the lamp is off",), ("the lamp is on",)
     steps = [helpers.transition(off, "x", on), helpers.transition(on, "x", off)]
-    e = helpers.episode("e", SEED.task, steps)
+    ending = dataclasses.replace(steps[1], terminated=True, success=True)
+    e = helpers.episode("e", SEED.task, [steps[0], ending])
     card = fidelity.score(Truth([e]), [e], limit=9)
     assert card["share"]["reveal"] == card["share"]["changed"] == 1 / 2
     assert card["share"]["one_line"] == 1 / 2
+    assert brief(card["done"]["predictable"]) == {"mean": 1.0, "count": 1}
 
 
 def test_a_model_that_copies_scores_as_the_baseline():
