@@ -19,7 +19,7 @@ from worldmodel.experience.base import ExperienceModel
 from worldmodel.experience.prompted import PromptedExperienceModel
 from worldmodel.text.identifiers import Shares, task_shares
 
-ON_POLICY = ("warmstart", "dream")
+ON_POLICY = ("warmstart", "expert_iteration", "dream")
 """Policies whose own test episodes a full scorecard asks about."""
 
 

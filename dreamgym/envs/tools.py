@@ -68,7 +68,7 @@ class ToolEnv(TextEnv):
     """
 
     max_episode_steps: int = 16
-    step_reward: float = 0.0
+    step_reward: float | int = 0.0
     """What every step earns beside the rest, refused ones too: below 0 a cost."""
     tools: ClassVar[Mapping[str, "Signature"]] = {}
     _task: Task | None = None
@@ -109,7 +109,7 @@ class ToolEnv(TextEnv):
 
     # --- what its tools call ---
 
-    def finish(self, success: bool, reward: float | None = None) -> None:
+    def finish(self, success: bool, reward: float | int | None = None) -> None:
         """End the episode; without a reward it pays 1 for success and 0 otherwise.
 
         The reward is added to what the step has earned so far.
@@ -117,7 +117,7 @@ class ToolEnv(TextEnv):
         self._success = bool(success)
         self.add_reward(float(success) if reward is None else reward)
 
-    def add_reward(self, amount: float) -> None:
+    def add_reward(self, amount: float | int) -> None:
         """Add to the reward of the present step."""
         self._reward += float(amount)
 

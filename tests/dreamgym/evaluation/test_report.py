@@ -68,6 +68,13 @@ def test_the_table_says_what_was_measured():
     assert "skipped" not in text
 
 
+@pytest.mark.parametrize(("total", "shown"), [(-0.5, True), (-1.75e6, False)])
+def test_a_bound_that_says_nothing_is_left_out(total, shown):
+    bound = {"total": total, "span": 10.0, "sentence": "Theorem 1 leaves it."}
+    text = report.table(results() | {"bound": bound})
+    assert ("Theorem 1 leaves it." in text) == shown
+
+
 def test_every_line_of_the_table_has_as_many_cells():
     lines = [x for x in report.table(results()).splitlines() if x.startswith("|")]
     assert len(lines) == 12
