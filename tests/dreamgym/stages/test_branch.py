@@ -9,7 +9,7 @@ from tests import doubles
 from worldmodel.data.records import read_branches, write_episodes
 
 
-@pytest.mark.parametrize("limit", [0, 6])
+@pytest.mark.parametrize("limit", [0, 3])
 def test_the_real_steps_are_said_before_they_are_taken(tmp_path, capsys, limit):
     settings = {
         "env.id": "tests.doubles:Corridor",
