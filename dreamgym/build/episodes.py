@@ -200,7 +200,7 @@ def nothing_to_imitate(episodes: Sequence[Episode]) -> str:
 def demonstrations(run: Run) -> tuple[list[Episode], list[Episode]]:
     """Return the expert episodes of a run, and those of its dev episodes.
 
-    They are what is branched, and what early stopping looks at.
+    They are what is branched, and what the held-out loss of imitation is measured on.
 
     Raises:
       RunError: none of the collected episodes was won.

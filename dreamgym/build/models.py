@@ -100,7 +100,10 @@ def fit_model(
     fit: FitConfig,
     held_out: Sequence[Example],
 ) -> Model:
-    """Fit a model under a name, with checkpoints, progress display and curve."""
+    """Fit a model under a name, with checkpoints, progress display and curve.
+
+    The curve has the loss of the `held_out` examples, which decides nothing.
+    """
     directory = run.path(f"checkpoints/{name}")
     with run.progress_report(name, fit.steps) as report:
         model, curve = supervised.fit(
@@ -110,7 +113,6 @@ def fit_model(
             seed=run.config.seed,
             directory=directory,
             held_out=held_out,
-            keep_best=bool(held_out),
             progress=report,
         )
     run.write_curve(name, curve)

@@ -2,8 +2,7 @@
 
 Both policies start from the weights of the experience model, which has learned the
 vocabulary and the effects of actions; or, if `bc.init` says so, from its initial model.
-`untrained` is this model prompted to act; `bc` is fitted to demonstrations, up to the
-best dev loss.
+`untrained` is this model prompted to act; `bc` is fitted to demonstrations.
 """
 
 import sys

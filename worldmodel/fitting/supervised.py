@@ -21,7 +21,6 @@ from worldmodel.fitting.config import FitConfig
 from worldmodel.fitting.learner import (
     Learner,
     TrainState,
-    copy_params,
     merge,
     require_finite,
 )
@@ -59,13 +58,13 @@ def fit(
     seed: int,
     directory: Path,
     held_out: Sequence[Example] = (),
-    keep_best: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Model, list[dict[str, float | int]]]:
     """Fit a model to examples; return the fitted model and its learning curve.
 
-    With `keep_best` the parameters with the lowest held-out loss are returned (and
-    checkpointed), otherwise the last ones. A directory with a checkpoint resumes there.
+    The parameters of the last update are returned, whatever the held-out loss was: in
+    imitation it is lowest after few updates, and the success of the policy is not
+    (docs/LOG.md, 2026-11-25). A directory with a checkpoint resumes there.
     `progress` receives the loss since the last row of the curve and the tokens since
     its last call, every PROGRESS_INTERVAL updates and with each row.
 
@@ -86,13 +85,11 @@ def fit(
     learner = Learner(
         model, config.optimizer, supervised_loss, config.compute, steps=config.steps
     )
-    state, curve, best = learner.init(), [], float("inf")
-    best_params = copy_params(state.params)  # updates donate the buffers
-    restored = checkpoint.restore(directory, (state, best_params))
+    state, curve = learner.init(), []
+    restored = checkpoint.restore(directory, state)
     if restored is not None:
-        _, (state, best_params), host = restored
-        curve, best = host["curve"], host["best"]
-        state = TrainState(*state)
+        _, state, host = restored
+        state, curve = TrainState(*state), host["curve"]
     start = int(state.step)
     batches = epochs(tokens, config.batch_rows, seed=seed, start=start)
     window, tokens_read = None, 0
@@ -112,19 +109,13 @@ def fit(
         require_finite("loss", row["loss"], step)
         if held_out_tokens is not None:
             row |= evaluate(learner, state.params, held_out_tokens, config.batch_rows)
-            if row["held_out/loss"] < best:
-                best = row["held_out/loss"]
-                best_params = copy_params(state.params)
         window = None
         curve.append({"step": step} | row)
-        checkpoint.save(
-            directory, step, (state, best_params), {"curve": curve, "best": best}
-        )
+        checkpoint.save(directory, step, state, {"curve": curve})
         if progress is not None:
             progress(step, row | {"tokens": tokens_read})
             tokens_read = 0
-    params = best_params if keep_best and held_out_tokens is not None else state.params
-    return lora.merge(model._replace(params=params)), curve
+    return lora.merge(model._replace(params=state.params)), curve
 
 
 def epochs_read(config: FitConfig, examples: Sequence[Example]) -> int:
