@@ -9,14 +9,16 @@ from dreamgym.run.directory import Run
 from dreamgym.run.display import progress_bar
 from worldmodel import fidelity
 from worldmodel.experience.base import ExperienceModel
+from worldmodel.fidelity.hidden_state import hidden_state
 from worldmodel.text.identifiers import task_shares
 
 
 def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
     """Return the scorecard of a model on the run's dev episodes; `name` is displayed.
 
-    `calibration` and `threshold` are what the dream reads: how its probabilities are
-    scaled, and the confidence below which a rollout ends.
+    `hidden_state` says how often recorded steps contradict each other, by what the
+    model reads. `calibration` and `threshold` are what the dream reads: how its
+    probabilities are scaled, and the confidence below which a rollout ends.
     """
     train, dev = read(run)
     limit = run.config.fidelity.transitions
@@ -31,6 +33,8 @@ def measure(run: Run, experience: ExperienceModel, name: str) -> dict[str, Any]:
             open_loop_steps=limit,
             shares=task_shares(train),
         )
+    history = run.config.experience.history
+    scorecard["hidden_state"] = hidden_state(train, history=history).json()
     scale = fidelity.fit_calibration(experience, dev, limit=limit)
     scorecard["calibration"] = scale.json()
     gate = run.config.uncertainty.false_abort_rate

@@ -25,6 +25,11 @@ WEAK_ENDS = 0.95
 """The same for a cause that is named only where there is no other one."""
 WEAK_IMITATION = 0.5
 """The share of the expert's success below which imitation has learnt little."""
+HIDDEN = 0.03
+"""Share of the repeated steps that contradict each other above which something that
+decides is hidden."""
+FEW_REPEATED = 50
+"""Repeated steps below which this share says little."""
 LOW_AGREEMENT = 0.8
 """Balanced accuracy of reveals that follow from the instruction; 0.5 is chance."""
 LOW_SIGNAL = 0.2
@@ -189,6 +194,23 @@ def few_won(evidence: Evidence) -> Cause | None:
         if evidence.has_expert()
         else f"{_collect_more(evidence, 'collect.episodes')}, or weigh rare rewards "
         "and ends (pretrain.rare_event_share).",
+    )
+
+
+def hidden_state(evidence: Evidence) -> Cause | None:
+    """Return a cause if equal steps had different results, and no lots are drawn."""
+    figure = evidence.figure("hidden_state")
+    if figure["count"] < FEW_REPEATED or figure["mean"] <= HIDDEN:
+        return None
+    if not evidence.number("collect", "deterministic"):
+        return None
+    return Cause(
+        "hidden state",
+        f"Of {figure['count']} recorded steps that were taken more than once, with the "
+        f"same task, state and last actions, {percent(figure['mean'])} had another "
+        "result than the others: what decides stands in none of them.",
+        "Write it into the state, or let the models read more of the past "
+        "(experience.history, policy.history).",
     )
 
 
@@ -394,6 +416,7 @@ def few_games(evidence: Evidence) -> Cause | None:
 
 
 _DREAM_CHECKS = (
+    hidden_state,
     garbled_identifiers,
     low_fidelity,
     low_ends,

@@ -167,6 +167,12 @@ def scored(part, name, mean, count):
     )
 
 
+def hidden(mean, count, *, deterministic=True):
+    fidelity = SOUND | {"hidden_state": {"mean": mean, "count": count}}
+    collect = STAGES["collect"] | {"deterministic": deterministic}
+    return evidence(bc=0.4, fidelity=fidelity, stages=STAGES | {"collect": collect})
+
+
 @pytest.mark.parametrize(
     ("some", "name", "message", "advice"),
     [
@@ -260,6 +266,13 @@ def scored(part, name, mean, count):
             "bc imitates 60 won episodes and wins 30 %, the expert 90 %",
             "bc.fit.steps",
         ),
+        (
+            hidden(0.12, 90),
+            "hidden state",
+            "Of 90 recorded steps that were taken more than once, with the same task, "
+            "state and last actions, 12 % had",
+            "experience.history",
+        ),
         # A dream that is not very good is named where there is no other cause.
         (
             scored("exact", "predictable", 0.75, 200),
@@ -287,6 +300,8 @@ def test_a_sound_run_has_no_cause():
     few_broken = STAGES["collect"] | {"broken/KeyError": 30}  # of 300
     assert causes(with_stage(collect=few_broken)) == []
     assert causes(evidence(bc=0.5, expert=0.9)) == []
+    assert causes(hidden(0.12, 49)) == []
+    assert causes(hidden(0.12, 90, deterministic=False)) == []  # it draws lots
     better = evidence(bc=0.4, dream=0.6, paired=gain(0.1, 0.2, 0.3))
     assert len(verdict(better)) == 2
     assert "Nothing that was measured" in diagnosis(better)
@@ -363,4 +378,4 @@ def test_every_cause_is_checked_by_hand_here():
         if getattr(f, "__annotations__", {}).get("return") == (module.Cause | None)
     ]
     # The mediocre_ ones share their names, and a row above, with the low_ ones.
-    assert len(checks) == 18
+    assert len(checks) == 19
