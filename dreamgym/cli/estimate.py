@@ -114,6 +114,7 @@ def print_estimate(
     from dreamgym.commands import estimate
     from dreamgym.commands.quickstart import check_run_budget, stage_names
     from dreamgym.run.directory import Run
+    from dreamgym.run.display import progress_bar
     from dreamgym.run.process import tune_process
     from dreamgym.stages.table import STAGES
     from worldmodel.chat.protocol import ChatError
@@ -126,7 +127,8 @@ def print_estimate(
         return
     tune_process()
     try:
-        result, pays = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
+        with progress_bar(1, "estimate", "measurement"):
+            result, pays = _estimate_of(config, mesh, fine_tune=fine_tune, run=run)
     except ChatError as error:
         print(f"estimate: none, the server did not answer: {error}", file=sys.stderr)
         return
@@ -139,11 +141,15 @@ def print_estimate(
 def print_study_estimate(study: Any, root: Path) -> None:
     """Print what the unfinished cells of a study will take, and the longest of them.
 
+    Real steps of the measurement are counted in the cell that needs it.
+
     Raises:
       RunError: the disk is too small for one run.
     """
     from dreamgym.commands import estimate
-    from dreamgym.commands.study import unfinished
+    from dreamgym.commands.study import cell_root, unfinished
+    from dreamgym.run.directory import Run
+    from dreamgym.run.display import progress_bar
     from dreamgym.stages.table import STAGES
 
     every, total_low, total_high, longest = [], 0.0, 0.0, 0.0
@@ -151,7 +157,9 @@ def print_study_estimate(study: Any, root: Path) -> None:
         if config.server is not None or done >= STAGES.keys():
             continue
         fine_tune = bool(study.curves) or study.last_stage == "transfer"
-        result, _ = _estimate_of(config, fine_tune=fine_tune)
+        run = Run(cell_root(root, config), config)
+        with progress_bar(1, "estimate", "measurement"):
+            result, _ = _estimate_of(config, fine_tune=fine_tune, run=run)
         every.append(result)
         low, high = estimate.ranges(result, done)["seconds"]
         total_low, total_high, longest = (

@@ -15,6 +15,7 @@ from dreamgym.commands.estimate import recorded_transitions
 from dreamgym.config.budget import lines as budget_lines
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.directory import Run, RunError
+from dreamgym.run.display import progress_bar
 from dreamgym.run.process import tune_process
 from dreamgym.run.runner import run_stages
 from dreamgym.run.stage import Stage
@@ -108,5 +109,6 @@ def quickstart(
         names = stage_names(config, fine_tune=fine_tune)
         run_stages(run, STAGES, names, others=others, check=check)
         results = run_results.write_results(run)
-        run_report.write_report(run, results)
+        with progress_bar(1, "report", "page"):
+            run_report.write_report(run, results)
         return results

@@ -22,7 +22,7 @@ from dreamgym.evaluation.pages import study_table
 from dreamgym.evaluation.pages.study_table import SuccessColumn
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.runner import run_stages
-from dreamgym.stages.table import CONTROLS, POLICIES, STAGES
+from dreamgym.stages.table import CONTROLS, PLAYERS, POLICIES, STAGES
 from worldmodel.data.records import atomic_write
 
 CELLS, CONFIRMATION = "cells", "confirmation"
@@ -40,7 +40,7 @@ def compute(
     """
     config = config_of(study, cell)
     digest = config.digest()
-    with Run(root / "runs" / digest, config, track=track) as run:
+    with Run(cell_root(root, config), config, track=track) as run:
         names = stage_names(study, cell)
         if any(run.done(name) is None for name in names):  # of what it was before
             run.drop(CONFIRMATION)
@@ -90,10 +90,10 @@ def stage_names(study: Study, cell: Cell) -> list[str]:
 
 
 def _column_policies(study: Study) -> list[str]:
-    """Return the policies whose success the columns show, in the order of the table."""
+    """Return the players whose success the columns show, in the order of the table."""
     columns = [SuccessColumn.of(path) for path in study.columns.values()]
     named = {policy for c in columns if c is not None for policy in c.policies}
-    return [policy for policy in POLICIES if policy in named]
+    return [player for player in PLAYERS if player in named]
 
 
 def _versions(run: Run) -> list[str]:
@@ -113,22 +113,22 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
     Raises:
       RunError: the run is missing, no column names a policy, or no task is left.
     """
-    digest = config_of(study, cell).digest()
-    path = root / CELLS / f"{digest}.json"
+    config = config_of(study, cell)
+    path = root / CELLS / f"{config.digest()}.json"
     if not path.is_file():
         return False
-    named = _column_policies(study)
+    named = [player for player in _column_policies(study) if player in POLICIES]
     if not named:
         raise RunError("no column names a policy's test games, such as test/dream")
     first = _first(study)
-    with Run.open(root / "runs" / digest) as run:
+    with Run.open(cell_root(root, config)) as run:
         have = [p for p in named if run.path(f"test/{p}.jsonl").is_file()]
         tasks = environments.confirmation_tasks(run, first, count)
         for policy in have:
             play_test_games(run, policy, tasks, CONFIRMATION)
         row = json.loads(path.read_text()) | {"games": _games(run, CONFIRMATION)}
     row[CONFIRMATION] = [first, count]
-    with atomic_write(root / CONFIRMATION / f"{digest}.json") as file:
+    with atomic_write(root / CONFIRMATION / f"{config.digest()}.json") as file:
         json.dump(row, file, indent=2)
     return True
 
@@ -136,6 +136,11 @@ def confirm(study: Study, cell: Cell, root: Path, count: int) -> bool:
 def _first(study: Study) -> int:
     """Return the number of test tasks that any cell has played."""
     return max(config_of(study, c).evaluate.tasks for c in cells(study))
+
+
+def cell_root(root: Path, config: RunConfig) -> Path:
+    """Return the directory of the run of a cell with these settings."""
+    return root / "runs" / config.digest()
 
 
 def unfinished(study: Study, root: Path) -> Iterator[tuple[RunConfig, set[str]]]:
@@ -168,7 +173,7 @@ def _runs(root: Path) -> Iterator[Run]:
 def _games(run: Run, folder: str) -> dict[str, Any]:
     """Of each game played its family and who won it; None where it was not scored."""
     out: dict[str, Any] = {}
-    for name in POLICIES:
+    for name in PLAYERS:
         path = run.path(f"{folder}/{name}.jsonl")
         for t in evaluate.trajectories(path) if path.is_file() else ():
             task = t.episode.task

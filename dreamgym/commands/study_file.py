@@ -44,7 +44,7 @@ from dreamgym.config.presets import preset, with_algorithm
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.pages import study_table
 from dreamgym.run.directory import RunError
-from dreamgym.stages.table import POLICIES, STAGES
+from dreamgym.stages.table import PLAYERS, POLICIES, STAGES
 
 VARIANT, ALGORITHM = "variant", "algorithm"
 
@@ -195,10 +195,10 @@ def _check(path: Path, study: Study) -> None:
             column = study_table.SuccessColumn.of(where)
         except ValueError as error:
             raise RunError(f"{path}: columns.{name}: {error}") from None
-        wrong = [p for p in column.policies if p not in POLICIES] if column else []
+        wrong = [p for p in column.policies if p not in PLAYERS] if column else []
         if wrong:
             raise RunError(
-                f"{path}: columns.{name}: no policy {wrong[0]!r}; have {POLICIES}"
+                f"{path}: columns.{name}: no policy {wrong[0]!r}; have {PLAYERS}"
             )
     if study.policies and any(
         not config_of(study, cell).env.id for cell in cells(study)

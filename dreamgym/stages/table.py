@@ -364,3 +364,6 @@ STAGES = StageTable(
 
 POLICIES = tuple(STAGES.policies())
 """Policies that a run makes, in its order."""
+
+PLAYERS = (*FLOORS, *POLICIES)
+"""All that play the test games of a run."""

@@ -200,7 +200,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("rewards", 6),
         ("curriculum", 24),
         ("real_updates", 80),
-        ("strangers", 48),
+        ("strangers", 63),
         ("copying", 15),
         ("sample_efficiency", 195),
         ("iwm", 36),
