@@ -4,6 +4,7 @@ The multiples of an update were measured on runs of the presets (docs/LOG.md, 20
 and 22: models of 1 to 2 M parameters on 2 CPU cores); elsewhere they are a guess.
 """
 
+from dreamgym.agent.config import PlanConfig
 from dreamgym.config import budget
 from dreamgym.config.settings import RunConfig
 from dreamgym.run.cost import Cost, Workload
@@ -18,6 +19,10 @@ DREAMED_STEP = 1.1 / 16
 
 REAL_STEP = 0.05
 """Updates of the fit that learning from a real transition takes."""
+
+PLANNED = 0.5
+"""Share of the steps that plans may dream which they do: episodes end, and candidates
+are equal (15 to 20 steps of 32 on the default games)."""
 
 UNCACHED = 0.6
 """Share of the steps that a rollout may have whose question was not asked before."""
@@ -88,6 +93,14 @@ def answers_per_query(config: RunConfig) -> int:
     if config.server is None:
         return 0
     return 1 + SAMPLES * (config.uncertainty.signal == "self_consistency")
+
+
+def plan_cost(
+    config: RunConfig, workload: Workload, plan: PlanConfig, steps: float | int
+) -> Cost:
+    """Return the cost of what a plan dreams in so many real steps."""
+    dreamed = PLANNED * plan.simulations * plan.depth
+    return dream_cost(config, workload, steps * dreamed)
 
 
 def dream_cost(config: RunConfig, workload: Workload, steps: float | int) -> Cost:

@@ -4,9 +4,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
 from dreamgym.build.environments import (
     dreamed_dev_games,
+    paired_dev_games,
     play_dev_games,
     plays_dev_games,
 )
@@ -84,3 +86,49 @@ def compare_with_start(
     note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
+
+
+Player = tuple[str, Policy | PlanningPolicy]
+"""Whoever plays dev games: the name of their record, and the policy."""
+
+
+def compare_on_dev_games(
+    run: Run, before: Player, after: Player, *, start: str, what: str
+) -> dict[str, Any]:
+    """Compare two players on real dev games; return what a marker says of the choice.
+
+    `kept` is the name of the second one if it is better, else `start`, with a `note`.
+    Empty where no dev games are played, or a budget has no real steps left for them.
+
+    Args:
+      start: the policy that is kept otherwise.
+      what: names in the note what did not help, such as "fine-tuning".
+    """
+    if not plays_dev_games(run, before[0], after[0]):
+        return {}
+    first, second = map(dev_metrics, paired_dev_games(run, before, after))
+    success_before, success_after = (m.get("real_success") for m in (first, second))
+    numbers = {
+        "dev_success_before": success_before,
+        "dev_success_after": success_after,
+    }
+    if is_better(second, first):
+        return numbers | {"kept": after[0]}
+    destroyed = destroyed_families(second, first)
+    change = success_change(success_after, success_before, destroyed)
+    note = f"{what} did not help, so it is {start}: of the real dev games {change}"
+    print(f"{after[0]}: {note}", file=sys.stderr)
+    return numbers | {"kept": start, "note": note}
+
+
+def player_of(run: Run, policy: str) -> str:
+    """Return the name under which a policy's dev games are played, mostly already.
+
+    A stage that kept no policy of its own names the one that it kept.
+    """
+    stages = {"dream": "train"}
+    while True:
+        kept = run.numbers(stages.get(policy, policy)).get("kept", policy)
+        if kept == policy:
+            return policy
+        policy = kept

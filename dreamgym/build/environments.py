@@ -256,7 +256,7 @@ def dreamable_tasks(tasks: Sequence[Task]) -> list[Task]:
 
 def play_dev_tasks(
     run: Run,
-    policy: Policy,
+    policy: Policy | PlanningPolicy,
     envs: vector.VectorEnv,
     tasks: Sequence[Task],
     max_transitions: int | None = None,
@@ -276,7 +276,9 @@ def play_dev_tasks(
     )
 
 
-def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
+def play_dev_games(
+    run: Run, name: str, policy: Policy | PlanningPolicy
+) -> list[Trajectory]:
     """Play the run's dev tasks in the real environment; return the trajectories.
 
     They are recorded in dev_games/NAME.jsonl. A file that holds exactly these tasks is
@@ -286,7 +288,9 @@ def play_dev_games(run: Run, name: str, policy: Policy) -> list[Trajectory]:
 
 
 def paired_dev_games(
-    run: Run, before: tuple[str, Policy], after: tuple[str, Policy]
+    run: Run,
+    before: tuple[str, Policy | PlanningPolicy],
+    after: tuple[str, Policy | PlanningPolicy],
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """Play the run's dev tasks with two players, given by name and policy.
 
@@ -319,11 +323,14 @@ def play_train_games(run: Run, policy: Policy, count: int) -> None:
 
 
 def _play_once(
-    run: Run, path: Path, policy: Policy, tasks: Sequence[Task]
+    run: Run, path: Path, policy: Policy | PlanningPolicy, tasks: Sequence[Task]
 ) -> list[Trajectory]:
     left = run.real_steps.left
     if not _has_played(path, tasks, some=left is not None):
-        with contextlib.closing(real_envs(run, len(tasks))) as envs:
+        with (
+            planning_session(policy),
+            contextlib.closing(real_envs(run, len(tasks))) as envs,
+        ):
             played = play_dev_tasks(run, policy, envs, tasks, left)
         _check_some_scored(run, played, path.stem)
         write_episodes(path, [t.episode for t in played])

@@ -14,6 +14,9 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
 from worldmodel.experience.base import ExperienceModel
 
+PLANNER = "planner"
+"""The policy that plans wherever it plays."""
+
 
 @dataclasses.dataclass
 class Dreams:
@@ -28,14 +31,25 @@ class Dreams:
 
 
 def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
-    """Return a policy of the run, which plans where `evaluate.plan.method` says so."""
+    """Return a policy of the run, which plans at test games as `plan_of` says."""
     return planning_policy(
         run,
         load_policy(run, policy),
-        run.config.evaluate.plan,
+        plan_of(run, policy),
         stage=f"evaluate/{policy}",
-        folder=_folder(run, policy),
+        folder=paid_folder(run, policy),
     )
+
+
+def plan_of(run: Run, policy: str) -> PlanConfig:
+    """Return how a policy plans at test games: by `evaluate.plan`.
+
+    The policy `planner` plans as its stage has decided.
+    """
+    if policy != PLANNER:
+        return run.config.evaluate.plan
+    kept = run.numbers(PLANNER).get("kept") == PLANNER
+    return run.config.planner if kept else PlanConfig()
 
 
 def planning_policy(
@@ -67,15 +81,17 @@ def planning_session(
     return contextlib.nullcontext()
 
 
-def _folder(run: Run, policy: str) -> str:
+def paid_folder(run: Run, policy: str) -> str:
     """Return the folder of the experience model that a policy has paid for.
 
-    Only `s2r` was fine-tuned with a refit; what was trained before the dream was
-    checked, and what never saw it, plan in the model as it was pretrained.
+    Only `s2r`, which `planner` is as well, was fine-tuned with a refit; what was
+    trained before the dream was checked, and what never saw it, plan in the model as it
+    was pretrained.
     """
-    if policy == "s2r":
+    if policy in ("s2r", PLANNER):
         rounds = [path.parent for path in run.path("s2r").glob("round-*/experience")]
         if rounds:
             last = max(rounds, key=lambda path: int(path.name.rsplit("-", 1)[1]))
             return f"s2r/{last.name}"
-    return remedy_folder(run) if policy in ("expert_iteration", "dream", "s2r") else ""
+    dreamt = policy in ("expert_iteration", "dream", "s2r", PLANNER)
+    return remedy_folder(run) if dreamt else ""

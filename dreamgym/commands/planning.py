@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.agent.config import FLOORS
+from dreamgym.build.planning import PLANNER
 from dreamgym.evaluation import evaluate
 from dreamgym.run.directory import Run, RunError
 from dreamgym.stages.table import POLICIES
@@ -102,7 +103,7 @@ def _policies(source: Run) -> list[str]:
     return [
         name
         for name in POLICIES
-        if name not in (*FLOORS, "untrained")
+        if name not in (*FLOORS, "untrained", PLANNER)
         and source.path(f"policies/{name}/config.json").is_file()
         and source.path(f"test/{name}.jsonl").is_file()
     ]

@@ -155,6 +155,8 @@ def _paired(run: Run, played: dict[str, Any]) -> dict[str, Any]:
         ("s2r", "real_only"),
         ("s2r", "real_only_total"),
         ("s2r", "dream"),
+        ("planner", "s2r"),
+        ("planner", "real_only_total"),
     ]
     return {
         f"{a}_minus_{b}": evaluate.paired(played[a], played[b], seed=run.config.seed)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from curriculum.config import CurriculumConfig
-from dreamgym.agent.config import BranchConfig, CollectConfig
+from dreamgym.agent.config import BranchConfig, CollectConfig, PlanConfig
 from dreamgym.config.overrides import changed_by
 from dreamgym.config.settings import RunConfig
 from dreamgym.config.stages import (
@@ -116,6 +116,7 @@ def default() -> RunConfig:
             real_transitions=1500,
             method="expert_iteration",
         ),
+        planner=PlanConfig(method="mpc"),
     )
 
 
@@ -190,11 +191,13 @@ def for_pretrained(config: RunConfig, *, lora: LoraConfig | None) -> RunConfig:
 def for_server(config: RunConfig, server: ServerConfig) -> RunConfig:
     """Return the run with a chat server as its dream.
 
-    Expert iteration is off: its rounds would ask the server tens of thousands of
-    questions. `expert_iteration.rounds` turns it on.
+    Expert iteration and the planner are off: they would ask the server tens of
+    thousands of questions. `expert_iteration.rounds` and `planner.method` turn them on.
     """
     off = dataclasses.replace(config.expert_iteration, rounds=0)
-    return dataclasses.replace(config, server=server, expert_iteration=off)
+    return dataclasses.replace(
+        config, server=server, expert_iteration=off, planner=PlanConfig()
+    )
 
 
 def _gentle(loop: Loop) -> Loop:

@@ -6,6 +6,7 @@ from typing import Any
 from dreamgym.agent.config import (
     BranchConfig,
     CollectConfig,
+    PlanConfig,
     PolicyConfig,
     WarmstartConfig,
 )
@@ -67,6 +68,7 @@ class RunConfig:
     expert_iteration: ExpertIterationConfig = ExpertIterationConfig()
     train: TrainConfig
     transfer: TransferConfig
+    planner: PlanConfig = PlanConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 
     def __post_init__(self):

@@ -429,6 +429,7 @@ _STAGE_CHECKS = {
     "expert_iteration": (few_won, *_DREAM_CHECKS),
     "train": (few_won, *_DREAM_CHECKS, *_UPDATE_CHECKS),
     "s2r": (),
+    "planner": _DREAM_CHECKS,
 }
 STAGE_ADVICE = {
     "warmstart": "Another method (warmstart.method) or more branches "
@@ -441,5 +442,7 @@ STAGE_ADVICE = {
     "s2r": "More real steps (transfer.real_transitions, or a larger --budget) may "
     "help, or more dev games (train.monitor.real_eval_tasks), which decide by chance "
     "where they are few.",
+    "planner": "Fewer dreamed steps (planner.depth), in which fewer errors add up, or "
+    "more candidates (planner.simulations) may help.",
 }
 """What to try where a stage did not help and no cause was measured."""

@@ -20,12 +20,17 @@ TRIAL_PRESET = "tiny"
 """The preset that tries every stage and whose models learn next to nothing."""
 
 
-_START = {"expert_iteration": "warmstart", "train": "expert_iteration"}
+_START = {
+    "expert_iteration": "warmstart",
+    "train": "expert_iteration",
+    "planner": "s2r",
+}
 """The policy that a stage begins at, and keeps where it did not help."""
 _MAKERS = {
     "expert_iteration_minus_warmstart": ("expert_iteration",),
     "dream_minus_expert_iteration": ("train",),
     "dream_minus_warmstart": ("train",),
+    "planner_minus_s2r": ("planner",),
 }
 """The stages of which one must have changed the policy for a comparison to say more.
 
@@ -106,6 +111,7 @@ def training_sentences(evidence: Evidence) -> list[str]:
         ("dream_minus_expert_iteration", "Trust-region updates in the dream"),
         ("dream_minus_warmstart", "Training in the dream"),
         ("s2r_minus_dream", "Fine-tuning in the real environment"),
+        ("planner_minus_s2r", "Planning in the dream at play"),
     ):
         if key == "dream_minus_expert_iteration" and (
             evidence.number("expert_iteration", "kept") == "warmstart"
@@ -124,6 +130,7 @@ def training_sentences(evidence: Evidence) -> list[str]:
         ("expert_iteration", "Expert iteration"),
         ("train", "The dream policy"),
         ("s2r", "Fine-tuning"),
+        ("planner", "The planner"),
     ):
         if note := evidence.number(stage, "note"):
             cause = cause_of_stage(evidence, stage)

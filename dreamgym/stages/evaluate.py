@@ -7,9 +7,9 @@ from typing import Any
 
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build.costs import dream_cost, games_cost
+from dreamgym.build.costs import games_cost, plan_cost
 from dreamgym.build.environments import NO_ENV, play_floor, play_test_games
-from dreamgym.build.planning import load_player
+from dreamgym.build.planning import PLANNER, load_player, plan_of
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.report import counts_text
@@ -20,13 +20,15 @@ from dreamgym.run.directory import Run
 def body(run: Run, policy: str) -> dict[str, Any]:
     """Play the real test tasks with a policy; write test/POLICY.jsonl.
 
-    A policy that plans (`evaluate.plan.method`) has the numbers of its planning:
-    dreamed steps and seconds for each real step, and the share of steps whose action it
-    changed.
+    A policy that plans (`evaluate.plan.method`, or `planner`) has the numbers of its
+    planning: dreamed steps and seconds for each real step, and the share of steps whose
+    action it changed.
     """
     if not run.config.env.id:
         return {"status": NO_ENV}
-    if run.config.evaluate.plan.method == "none":
+    if policy == PLANNER and not run.path(f"policies/{PLANNER}").is_dir():
+        return {"status": run.numbers(PLANNER)["status"]}
+    if plan_of(run, policy).method == "none":
         return _numbers(policy, play_test_games(run, policy))
     player, begin = load_player(run, policy), time.perf_counter()
     played = play_test_games(run, policy, player=player)
@@ -77,12 +79,14 @@ def cost(config: RunConfig, workload: Workload, policy: str) -> Cost:
     The first policy that plays compiles what the others use, too.
     """
     count, plan = config.evaluate.tasks * bool(config.env.id), config.evaluate.plan
+    if policy == PLANNER:
+        plan = config.planner
+        count *= plan.method != "none"
     games = games_cost(workload, count)
     compile_seconds = 5 * (policy == "untrained")
     if plan.method == "none":
         return games._replace(compile_seconds=compile_seconds)
-    steps = count * workload.episode_steps * plan.simulations * plan.depth
-    dreamed = dream_cost(config, workload, steps)
+    dreamed = plan_cost(config, workload, plan, count * workload.episode_steps)
     return games._replace(
         seconds=games.seconds + dreamed.seconds,
         compile_seconds=compile_seconds,

@@ -52,7 +52,10 @@ def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
         cost=Late(f"{_ROOM}.evaluate", "cost", {"policy": policy}),
         about=f"Play the real test games with {policy}",
         needs=(maker,),
-        reads=("seed", *ENV, "policy", "env.num_envs", "evaluate", *EXPERIENCE),
+        reads=(
+            *("seed", *ENV, "policy", "env.num_envs", "evaluate", *EXPERIENCE),
+            *(("planner",) if policy == "planner" else ()),
+        ),
         writes=(f"test/{policy}.jsonl",),
         command=command,
         test=True,
@@ -98,6 +101,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
             "transfer",
             "memory",
             "uncertainty",
+            "planner.method",  # whose dev games are played after this stage
         ),
         writes=(
             f"policies/{policy}",
@@ -354,6 +358,22 @@ STAGES = StageTable(
         ),
         _fine_tuning("s2r", "dream", "train"),
         _evaluation("s2r", "s2r", "transfer"),
+        Stage(
+            "planner",
+            Late(f"{_ROOM}.planner"),
+            cost=Late(f"{_ROOM}.planner", "cost"),
+            about="Let s2r plan in the dream at play, where dev games say it helps",
+            needs=("s2r",),
+            reads=(
+                *("seed", *ENV, *EXPERIENCE, *POLICY, *PLAY, *DEV_GAMES),
+                *("planner", "train.environment"),
+            ),
+            writes=("policies/planner", "dev_games/planner.jsonl"),
+            policies=("planner",),
+            command="transfer",
+            share="fine_tune",
+        ),
+        _evaluation("planner", "planner", "transfer"),
         _fine_tuning("real_only", "warmstart", "warmstart"),
         _evaluation("real_only", "real_only", "transfer"),
         _fine_tuning("real_only_total", "warmstart", "warmstart"),

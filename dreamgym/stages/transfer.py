@@ -19,18 +19,18 @@ from dreamgym.build.costs import (
     game_seconds,
     loop_memory,
     loop_steps,
+    plan_cost,
 )
+from dreamgym.build.dev_choice import compare_on_dev_games, player_of
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.planning import PLANNER
 from dreamgym.build.real_iteration import iterate
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
-from dreamgym.evaluation.dream_check import dev_metrics
-from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import destroyed_families, is_better
 
 NOT_TUNED = "not fine-tuned, the budget has no real steps left for"
 
@@ -47,16 +47,18 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         budget += run.numbers("collect")["real_transitions"]
     policy, reserve = load_policy(run, start), environments.dev_game_steps(run, name)
     if run.real_steps.limit is not None:  # of the whole run
-        # The start plays before the loop, which takes all but the last evaluation.
-        games = environments.dev_game_steps(run, _player(run, start), name)
-        budget = run.real_steps.limit - games
+        # The start plays before the loop, which leaves the evaluations after it.
+        players = [player_of(run, start), name]
+        if run.config.planner.method != "none":
+            players.append(PLANNER)
+        budget = run.real_steps.limit - environments.dev_game_steps(run, *players)
         minimum, unit = 1, "an episode"
         if not _iterates(run):
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
-        if environments.plays_dev_games(run, _player(run, start)):
-            environments.play_dev_games(run, _player(run, start), policy)
+        if environments.plays_dev_games(run, players[0]):
+            environments.play_dev_games(run, players[0], policy)
     if _iterates(run):
         tuned, numbers = iterate(
             run,
@@ -118,36 +120,16 @@ def _better_policy(
 
     Real dev games tell, by family; without them, what was trained is kept.
     """
-    if not environments.plays_dev_games(run, _player(run, start), name):
-        return {}
-    games = environments.paired_dev_games(
-        run, (_player(run, start), before), (name, tuned)
+    numbers = compare_on_dev_games(
+        run,
+        (player_of(run, start), before),
+        (name, tuned),
+        start=start,
+        what="fine-tuning",
     )
-    start_metrics, tuned_metrics = map(dev_metrics, games)
-    success_before = start_metrics.get("real_success")
-    success_after = tuned_metrics.get("real_success")
-    numbers = {
-        "dev_success_before": success_before,
-        "dev_success_after": success_after,
-    }
-    if is_better(tuned_metrics, start_metrics):
-        return numbers | {"kept": name}
-    save_policy(run, name, before)
-    destroyed = destroyed_families(tuned_metrics, start_metrics)
-    change = success_change(success_after, success_before, destroyed)
-    note = f"fine-tuning did not help, so it is {start}: of the real dev games {change}"
-    print(f"{name}: {note}", file=sys.stderr)
-    return numbers | {"kept": start, "note": note}
-
-
-def _player(run: Run, start: str) -> str:
-    """Return the name under which the start's dev games are played, mostly already."""
-    stages = {"dream": "train"}
-    while True:  # each stage that kept no policy of its own names the one it kept
-        kept = run.numbers(stages.get(start, start)).get("kept", start)
-        if kept == start:
-            return start
-        start = kept
+    if numbers.get("kept") == start:
+        save_policy(run, name, before)
+    return numbers
 
 
 def cost(config: RunConfig, workload: Workload, name: str) -> Cost:
@@ -189,11 +171,11 @@ def _iteration_cost(
     refit = workload.fit(1.1 * rounds * refits)
     steps = rounds * c.tasks * c.rollouts_per_task * workload.max_steps
     plan = config.transfer.iteration.plan
+    parts = [dream_cost(config, workload, steps)]
     if plan.method != "none":
-        steps += budget * plan.simulations * plan.depth
-    dreamed = dream_cost(config, workload, steps)
+        parts.append(plan_cost(config, workload, plan, budget))
     return fit._replace(
-        seconds=fit.seconds + refit.seconds + dreamed.seconds,
+        seconds=fit.seconds + refit.seconds + sum(p.seconds for p in parts),
         compile_seconds=4 * rounds,
-        answers=dreamed.answers,
+        answers=sum(p.answers for p in parts),
     )

@@ -24,6 +24,7 @@ POLICIES = {
     "expert_iteration": "after imitating what it won in the dream",
     "dream": "trained in the dream",
     "s2r": "trained in the dream, then fine-tuned in reality",
+    "planner": "the same, planning in the dream at play",
     "real_only": "trained in reality alone, with the fine-tuning's budget",
     "real_only_total": "trained in reality alone, with all real steps of the dream",
 }

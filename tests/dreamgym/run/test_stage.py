@@ -172,6 +172,7 @@ def test_the_stages_of_a_run_have_help_and_make_each_policy_once():
         "expert_iteration",
         "dream",
         "s2r",
+        "planner",
         "real_only",
         "real_only_total",
     )

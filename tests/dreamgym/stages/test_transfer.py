@@ -3,7 +3,8 @@
 import pytest
 
 from dreamgym.agent.rollout import Trajectory
-from dreamgym.build import environments
+from dreamgym.build import dev_choice, environments
+from dreamgym.build.dev_choice import player_of
 from dreamgym.build.models import save_policy
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
@@ -68,9 +69,9 @@ def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
         "s2r": {"real_success": 0.6, "real_success/box": 0.0, "real_games/box": 32},
     }
     monkeypatch.setattr(
-        environments, "paired_dev_games", lambda _, *players: [p[0] for p in players]
+        dev_choice, "paired_dev_games", lambda _, *players: [p[0] for p in players]
     )
-    monkeypatch.setattr(transfer, "dev_metrics", metrics.__getitem__)
+    monkeypatch.setattr(dev_choice, "dev_metrics", metrics.__getitem__)
     first, tuned = doubles.policy(seed=1), doubles.policy(seed=2)
     numbers = transfer._better_policy(run, "s2r", "warmstart", first, tuned)
     assert numbers["kept"] == "warmstart"
@@ -78,12 +79,12 @@ def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):
 
 
 def test_a_dream_that_was_not_kept_counts_as_the_policy_it_began_at(run):
-    assert transfer._player(run, "dream") == "dream"
+    assert player_of(run, "dream") == "dream"
     run.mark("train", {"kept": "expert_iteration"})
     run.mark("expert_iteration", {"kept": "expert_iteration"})
-    assert transfer._player(run, "dream") == "expert_iteration"
+    assert player_of(run, "dream") == "expert_iteration"
     run.mark("expert_iteration", {"kept": "warmstart"})
-    assert transfer._player(run, "dream") == transfer._player(run, "warmstart") == "bc"
+    assert player_of(run, "dream") == player_of(run, "warmstart") == "bc"
 
 
 def test_without_dev_games_what_was_trained_is_kept(tmp_path):

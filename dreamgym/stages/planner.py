@@ -1,0 +1,56 @@
+"""Stage: the fine-tuned policy plans in the dream at play, where that helps.
+
+s2r -> real dev games with a plan -> the same policy with a plan, or without one. The
+weights stay as they are, and no real step is taken but those of the dev games.
+"""
+
+from typing import Any
+
+from dreamgym.build.costs import dev_games, game_seconds, plan_cost
+from dreamgym.build.dev_choice import compare_on_dev_games, player_of
+from dreamgym.build.environments import NO_ENV
+from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.planning import PLANNER, paid_folder, planning_policy
+from dreamgym.config.settings import RunConfig
+from dreamgym.run.cost import Cost, Workload
+from dreamgym.run.directory import Run
+
+START = "s2r"
+"""The policy whose weights it has."""
+
+
+def body(run: Run) -> dict[str, Any]:
+    """Write policies/planner: s2r, which plans at play as `planner` says.
+
+    Real dev games decide whether it does; without them it does. It does not in a dream
+    that was refused. The marker says what is `kept`: "planner" with the plan, another
+    policy without one.
+    """
+    plan = run.config.planner
+    if not run.config.env.id:
+        return {"status": NO_ENV}
+    if plan.method == "none" or run.config.train.environment == "real":
+        return {"status": "off"}
+    policy, check = load_policy(run, START), run.numbers("dream_check")
+    save_policy(run, PLANNER, policy)
+    if check.get("refused") and not check["forced"]:
+        return {"kept": START, "note": f"it does not plan: {check['refused']}"}
+    player = planning_policy(
+        run, policy, plan, stage=PLANNER, folder=paid_folder(run, START)
+    )
+    before = player_of(run, START)
+    numbers = compare_on_dev_games(
+        run, (before, policy), (PLANNER, player), start=START, what="planning"
+    )
+    return {"kept": PLANNER} | numbers
+
+
+def cost(config: RunConfig, workload: Workload) -> Cost:
+    """Return what the dev games take, and what the plan dreams in them at most."""
+    plan = config.planner
+    games = dev_games(config, workload)
+    if not config.env.id or plan.method == "none" or not games:
+        return Cost()
+    dreamed = plan_cost(config, workload, plan, games * workload.episode_steps)
+    seconds = games * game_seconds(workload) + dreamed.seconds
+    return Cost(seconds, disk=workload.model_bytes, answers=dreamed.answers)

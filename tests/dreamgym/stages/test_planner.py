@@ -1,0 +1,117 @@
+"""The planner: s2r with a plan, where real dev games say that the plan helps."""
+
+import pytest
+
+from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.build import environments, planning
+from dreamgym.build.models import save_policy
+from dreamgym.config.presets import preset
+from dreamgym.run.directory import Run
+from dreamgym.stages import evaluate, planner
+from tests import doubles, helpers
+from worldmodel.backbone.weights import load_model
+from worldmodel.data.records import write_episodes
+
+LIMIT = 8
+SETTINGS = {
+    "env.id": "tests.doubles:Corridor",
+    "env.max_episode_steps": LIMIT,
+    "train.monitor.real_eval_tasks": 16,
+    "evaluate.tasks": 16,
+    "planner.method": "mpc",
+    "planner.simulations": 16,
+}
+
+
+class Wrong(doubles.RuleModel):
+    """Pays for walking away from the coin: a dream that must not help."""
+
+    def _one(self, query):
+        answer = super()._one(query)
+        away = query.action != doubles.plan(query.state)[0]
+        return answer._replace(reward=float(away), outcome="go")
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """A function that returns a run whose s2r knows the actions, and wins at times."""
+    model = doubles.RuleModel()
+
+    def make(settings=None, model=model, **marks):
+        monkeypatch.setattr(planning, "load_experience", lambda *_, **__: model)
+        run = Run(tmp_path / "run", preset("tiny", SETTINGS | (settings or {})))
+        train = [doubles.expert(t) for t in doubles.tasks("train")[:4]]
+        write_episodes(run.path("episodes.jsonl"), train)
+        save_policy(run, "s2r", POLICY)
+        run.mark("collect", {"max_episode_steps": LIMIT, "deterministic": True})
+        run.mark("dream_check", {"refused": "", "forced": False})
+        run.mark("train", {"kept": "dream"})
+        for stage, numbers in marks.items():
+            run.mark(stage, numbers)
+        return run
+
+    return make
+
+
+POLICY = doubles.cloned(doubles.ACTIONS, doubles.tasks("train")[:4])
+
+
+def test_a_plan_that_wins_more_dev_games_is_kept_and_plays_the_test_games(make_run):
+    with make_run() as run:
+        numbers = planner.body(run)
+        assert numbers["kept"] == "planner"
+        assert numbers["dev_success_after"] > numbers["dev_success_before"]
+        model, _ = load_model(run.path("policies/planner"))
+        assert helpers.distance(model.params, POLICY.model.params) == 0.0
+        assert run.path("dev_games/planner.jsonl").is_file()
+        run.mark("planner", numbers)
+        player = planning.load_player(run, "planner")
+        assert isinstance(player, PlanningPolicy)
+        row = evaluate.body(run, "planner")
+        assert row["dreamed_per_step"] > 1
+        assert row["success"] > evaluate.body(run, "s2r")["success"]
+
+
+def test_a_plan_in_a_wrong_dream_is_not_kept(make_run, capsys):
+    """The control: the policy without a plan plays the test games."""
+    with make_run(model=Wrong()) as run:
+        numbers = planner.body(run)
+        assert numbers["kept"] == "s2r"
+        assert "planning did not help, so it is s2r" in numbers["note"]
+        assert "planner: planning did not help" in capsys.readouterr().err
+        run.mark("planner", numbers)
+        assert not isinstance(planning.load_player(run, "planner"), PlanningPolicy)
+        row = evaluate.body(run, "planner")
+        assert row["success"] == evaluate.body(run, "s2r")["success"]
+
+
+def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
+    """Where fine-tuning was not kept, s2r is the dream, which has played already."""
+    with make_run(s2r={"kept": "dream"}) as run:
+        planner.body(run)
+        assert {p.stem for p in run.path("dev_games").iterdir()} == {"dream", "planner"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "marks", "result"),
+    [
+        ({"planner.method": "none"}, {}, {"status": "off"}),
+        ({"train.environment": "real"}, {}, {"status": "off"}),
+        ({"env.id": ""}, {}, {"status": environments.NO_ENV}),
+        (
+            {},
+            {"dream_check": {"refused": "the dream is wrong", "forced": False}},
+            {"kept": "s2r", "note": "it does not plan: the dream is wrong"},
+        ),
+        ({"train.monitor.real_eval_every": 0}, {}, {"kept": "planner"}),
+    ],
+)
+def test_nobody_plans_where_there_is_nothing_to_plan_in(
+    make_run, settings, marks, result
+):
+    with make_run(settings, **marks) as run:
+        assert planner.body(run) == result
+        run.mark("planner", result)
+        if "status" in result:  # there is no such policy
+            assert not run.path("policies/planner").exists()
+            assert evaluate.body(run, "planner") == result
