@@ -16,11 +16,15 @@ from dreamgym.envs.importing import imported, user_place
 
 ENVIRONMENTS = {
     "miniwob": "dreamgym.envs.suites.miniwob:MiniWoB",
+    "scienceworld": "dreamgym.envs.suites.scienceworld:ScienceWorld",
     "textcraft": "dreamgym.envs.suites.textcraft:TextCraft",
     "textworld": "dreamgym.envs.suites.textworld_express:TextWorldExpress",
 }
 
-FAMILIES = {"miniwob": "dreamgym.envs.suites.miniwob:one_page"}
+FAMILIES = {
+    "miniwob": "dreamgym.envs.suites.miniwob:one_page",
+    "scienceworld": "dreamgym.envs.suites.scienceworld:one_task_type",
+}
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 
 SCHEMES = ("http://", "https://", "ws://", "wss://")
@@ -30,7 +34,7 @@ SCHEMES = ("http://", "https://", "ws://", "wss://")
 def parse_spec(spec: str) -> type[gymnasium.Env]:
     """Return the class of an id, "module:Class", "gymnasium:ID" or "http://HOST:PORT".
 
-    "miniwob:TASK" is the class of one task of the id "miniwob".
+    "miniwob:TASK" is the class of one task of the id "miniwob", and so on.
 
     Raises:
       ValueError: the name is neither; the message lists the registered ids. Or its

