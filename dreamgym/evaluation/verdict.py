@@ -129,7 +129,7 @@ def training_sentences(evidence: Evidence) -> list[str]:
         ("warmstart", "The warm start"),
         ("expert_iteration", "Expert iteration"),
         ("train", "The dream policy"),
-        ("s2r", "Fine-tuning"),
+        ("s2r", "The policy s2r"),
         ("planner", "The planner"),
     ):
         if note := evidence.number(stage, "note"):

@@ -22,9 +22,10 @@ START = "s2r"
 def body(run: Run) -> dict[str, Any]:
     """Write policies/planner: s2r, which plans at play as `planner` says.
 
-    Real dev games decide whether it does; without them it does. It does not in a dream
-    that was refused. The marker says what is `kept`: "planner" with the plan, another
-    policy without one.
+    Real dev games decide whether it does. Without them it does, unless the environment
+    draws lots: then the best of several dreamed sequences is the luckiest one. It does
+    not in a dream that was refused. The marker says what is `kept`: "planner" with the
+    plan, another policy without one.
     """
     plan = run.config.planner
     if not run.config.env.id:
@@ -42,6 +43,11 @@ def body(run: Run) -> dict[str, Any]:
     numbers = compare_on_dev_games(
         run, (before, policy), (PLANNER, player), start=START, what="planning"
     )
+    if not numbers and not run.numbers("collect").get("deterministic", True):
+        note = (
+            "it does not plan: the environment draws lots, and no dev games were played"
+        )
+        return {"kept": START, "note": note}
     return {"kept": PLANNER} | numbers
 
 

@@ -23,6 +23,9 @@ SETTINGS = {
 }
 
 
+LOTS = "it does not plan: the environment draws lots, and no dev games were played"
+
+
 class Wrong(doubles.RuleModel):
     """Pays for walking away from the coin: a dream that must not help."""
 
@@ -104,6 +107,11 @@ def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
             {"kept": "s2r", "note": "it does not plan: the dream is wrong"},
         ),
         ({"train.monitor.real_eval_every": 0}, {}, {"kept": "planner"}),
+        (
+            {"train.monitor.real_eval_every": 0},
+            {"collect": {"max_episode_steps": LIMIT, "deterministic": False}},
+            {"kept": "s2r", "note": LOTS},
+        ),
     ],
 )
 def test_nobody_plans_where_there_is_nothing_to_plan_in(
