@@ -42,7 +42,8 @@ ARGUMENTS = 12
 of the tokens for references."""
 ACTION_PLACES = 4
 """Identifiers of an action whose references are not drawn, at most. Their tokens are
-the first ones behind those of the markers."""
+the first ones behind those of the markers; a policy, which begins at the weights of the
+experience model and has no action yet, leaves them out."""
 
 
 class ReferenceTokenizer:
@@ -116,7 +117,7 @@ def with_references(
     texts: Iterable[str],
     *,
     seed: int,
-    action: str | None = None,
+    action: str = "",
     literals: frozenset[str] | None = None,
 ) -> AnyTokenizer:
     """Return the tokenizer with markers and references to words of a context.
@@ -132,7 +133,7 @@ def with_references(
     if rule is None:
         return tokenizer
 
-    action_words = identifiers.words(action or "")
+    action_words = identifiers.words(action)
     names = dict.fromkeys(
         [*action_words, *(w for text in texts for w in identifiers.words(text))]
     )
@@ -148,7 +149,7 @@ def with_references(
     places = {w: i for i, w in enumerate(arguments)}
     named = dict.fromkeys(w for w in action_words if w in names and w not in places)
     in_action = {w: first + i for i, w in enumerate([*named][:ACTION_PLACES])}
-    first += ACTION_PLACES * (action is not None)
+    first += ACTION_PLACES
     drawn = [w for w in names if w not in places and w not in in_action]
     count = len(tokenizer.references) - first
     order = first + np.random.default_rng(seed).permutation(count)
