@@ -52,7 +52,9 @@ def check(run, saw):
         kind = "test_transitions" if STAGES[name].test else "real_transitions"
         assert numbers.get(kind, 0) == count, name
     tested = {n for n in saw if n.startswith("evaluate/")}
-    assert all(saw[n] > 0 for n in tested)
+    played = {n for n in tested if "status" not in run.numbers(n)}
+    assert tested - played <= {"evaluate/planner"}  # which the preset leaves out
+    assert all(saw[n] > 0 for n in played)
     results = write_results(run)
     for policy, maker in STAGES.policies().items():
         if policy not in results["policies"]:
@@ -96,13 +98,19 @@ SHORT = {
     "evaluate.tasks": 4,
 }
 """Fits that learn nothing: what counts is which steps are taken."""
+PLANNER = {
+    "planner.method": "best-of-n",
+    "planner.simulations": 2,
+    "planner.depth": 1,
+}
 ROUNDS = SHORT | {
+    **PLANNER,
     "transfer.method": "expert_iteration",
     "transfer.iteration.rounds": 2,
     "transfer.iteration.refit_share": 0.5,
     "transfer.real_transitions": 60,
 }
-"""Fine-tuning by rounds of real play, a refit and expert iteration."""
+"""Fine-tuning by rounds of real play, a refit and expert iteration, and a planner."""
 MENDED = SHORT | {
     "dream_check.force": False,
     "dream_check.remedy_tasks": 3,
@@ -113,6 +121,7 @@ MENDED = SHORT | {
 want a learned model."""
 BREAKING = SHORT | {"env.id": "tests.ledger:BreakingLedger"}
 NARROW = SHORT | {
+    **PLANNER,
     "collect.train_tasks": 5,
     "train.monitor.real_eval_tasks": 64,
     "transfer.updates": 50,
@@ -125,7 +134,7 @@ the budget is spent."""
     ("settings", "fine_tune", "interrupt_at"),
     [
         (SHORT, False, ("collect", "branch", "train")),
-        (ROUNDS, True, ("s2r", "real_only", "real_only_total")),
+        (ROUNDS, True, ("s2r", "planner", "real_only", "real_only_total")),
         (MENDED, False, ("dream_check",)),
         (BREAKING, True, ()),
     ],
@@ -148,6 +157,7 @@ def test_the_ledger_agrees_without_a_budget_too(
     assert sum(results["real_transitions"].values()) == real
     assert ("s2r" in saw) == fine_tune
     if settings is ROUNDS:
+        assert saw["planner"] > 0
         assert all(run.path(f"s2r/round-{n}/fidelity.json").is_file() for n in (1, 2))
     if settings is MENDED:
         assert run.numbers("dream_check")["remedy"]["helped"] is False
@@ -199,7 +209,7 @@ def test_a_run_takes_no_more_steps_than_its_budget(
         limit = run.numbers("collect")["max_episode_steps"]
         games = dev_games(run)
         assert games == (0 if steps == 260 else games) != 64
-        assert steps - total < ESTIMATE_STEPS + limit * (4 + 2 * games)
+        assert steps - total < ESTIMATE_STEPS + limit * (4 + 3 * games)
 
 
 def test_a_run_of_tiny_takes_no_more_steps_than_its_budget(tmp_path, monkeypatch):
