@@ -146,19 +146,14 @@ def rollout(
     slots: list[_Slot | None] = [None] * envs.size
     out: dict[int, Trajectory] = {}
     next_index, transitions_before = 0, envs.transitions
-
-    def affordable() -> bool:
-        if max_transitions is None:
-            return True
-        taken = envs.transitions - transitions_before
-        running = [s for s in slots if s is not None]
-        reserved = sum(envs.max_steps - len(s.transitions) for s in running)
-        return taken + reserved + envs.max_steps <= max_transitions
-
     while True:
         starts: list[Task | Snapshot | None] = [None] * envs.size
         for i, slot in enumerate(slots):
-            if slot is None and next_index < len(tasks) and affordable():
+            if max_transitions is not None:
+                taken = envs.transitions - transitions_before
+                if not _pays_for_another(max_transitions - taken, slots, envs):
+                    break
+            if slot is None and next_index < len(tasks):
                 starts[i] = tasks[next_index]
                 slots[i] = _slot(next_index, tasks[next_index])
                 next_index += 1
@@ -188,6 +183,18 @@ def rollout(
                 slots[i] = None
         if progress is not None:
             progress(len(out), len(tasks))
+
+
+def _pays_for_another(
+    left: int, slots: Sequence[_Slot | None], envs: VectorEnv
+) -> bool:
+    """Return whether `left` transitions are enough for one more episode.
+
+    It and those that run may each be as long as episodes may be.
+    """
+    running = [slot for slot in slots if slot is not None]
+    reserved = sum(envs.max_steps - len(slot.transitions) for slot in running)
+    return reserved + envs.max_steps <= left
 
 
 def _slot(index: int, start: Task | Snapshot) -> _Slot:

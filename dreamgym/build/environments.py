@@ -326,7 +326,7 @@ def _play_once(
     run: Run, path: Path, policy: Policy | PlanningPolicy, tasks: Sequence[Task]
 ) -> list[Trajectory]:
     left = run.real_steps.left
-    if not _has_played(path, tasks, some=left is not None):
+    if not _has_played(path, tasks, may_lack_last=left is not None):
         with (
             planning_session(policy),
             contextlib.closing(real_envs(run, len(tasks))) as envs,
@@ -403,14 +403,16 @@ def play_floor(run: Run, name: str) -> list[Trajectory]:
     return evaluate.trajectories(path)
 
 
-def _has_played(path: Path, tasks: Sequence[Task], *, some: bool = False) -> bool:
+def _has_played(
+    path: Path, tasks: Sequence[Task], *, may_lack_last: bool = False
+) -> bool:
     """Return whether a file has these games, at least one of them scored.
 
-    With `some` the last games may be missing.
+    With `may_lack_last` the last games may be missing.
     """
     if not path.is_file():
         return False
     episodes = read_episodes(path)
-    wanted = [t.id for t in tasks[: len(episodes) if some else None]]
+    wanted = [t.id for t in tasks[: len(episodes) if may_lack_last else None]]
     same = [e.task.id for e in episodes] == wanted
     return same and any(e.success is not None for e in episodes)

@@ -94,7 +94,7 @@ def causes(evidence: Evidence) -> list[Cause]:
     is named as well. That the test games are few explains a difference that they cannot
     show, but not that nothing was won.
     """
-    found = _all(
+    likely = _all(
         evidence,
         broken_episodes,
         few_demonstrations,
@@ -104,10 +104,10 @@ def causes(evidence: Evidence) -> list[Cause]:
         weak_imitation,
         *_UPDATE_CHECKS,
     )
-    found = found or _all(evidence, mediocre_states, mediocre_ends)
+    likely = likely or _all(evidence, mediocre_states, mediocre_ends)
     if any(evidence.trained().values()):
-        found += _all(evidence, few_games)
-    return found
+        likely += _all(evidence, few_games)
+    return likely
 
 
 def cause_of_stage(evidence: Evidence, stage: str) -> str:
@@ -116,8 +116,8 @@ def cause_of_stage(evidence: Evidence, stage: str) -> str:
     `stage` is a key of STAGE_ADVICE.
     """
     checks = _STAGE_CHECKS[stage]
-    if found := _all(evidence, *checks, mediocre_states, mediocre_ends):
-        return f"Likely cause: {found[0].text()}"
+    if likely := _all(evidence, *checks, mediocre_states, mediocre_ends):
+        return f"Likely cause: {likely[0].text()}"
     return STAGE_ADVICE[stage]
 
 

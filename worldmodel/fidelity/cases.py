@@ -170,12 +170,12 @@ def reveal_steps(
 
     `recorded` are all episodes that say what can be known, as in sample_cases.
     """
-    known = _Known(_outcomes([*recorded, *episodes]), common_words(recorded))
+    evidence = _Known(_outcomes([*recorded, *episodes]), common_words(recorded))
     return [
         frozenset(
             step
             for step in range(len(e.transitions))
-            if _case(e, step, 1.0, known, None).kind == "reveal"
+            if _case(e, step, 1.0, evidence, None).kind == "reveal"
         )
         for e in episodes
     ]
