@@ -93,5 +93,5 @@ def paid_folder(run: Run, policy: str) -> str:
         if rounds:
             last = max(rounds, key=lambda path: int(path.name.rsplit("-", 1)[1]))
             return f"s2r/{last.name}"
-    dreamt = policy in ("expert_iteration", "dream", "s2r", PLANNER)
-    return remedy_folder(run) if dreamt else ""
+    reads_remedy = policy in ("expert_iteration", "dream", "s2r", PLANNER)
+    return remedy_folder(run) if reads_remedy else ""
