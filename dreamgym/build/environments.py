@@ -201,13 +201,14 @@ def plays_dev_games(run: Run, *names: str) -> bool:
     return left is None or dev_game_steps(run, *names) <= left
 
 
-def dev_game_steps(run: Run, *names: str) -> int:
+def dev_game_steps(run: Run, *names: str, later: int = 0) -> int:
     """Return the real steps that are planned for the dev tasks of these players.
 
-    Players that have played already take none.
+    Players that have played already take none. `later` is the number of players of
+    later stages, which have not.
     """
     new = [n for n in names if not run.path(f"dev_games/{n}.jsonl").is_file()]
-    return len(new) * math.ceil(dev_games(run) * _dev_game_steps(run))
+    return (len(new) + later) * math.ceil(dev_games(run) * _dev_game_steps(run))
 
 
 def dev_tasks(run: Run) -> list[Task]:

@@ -24,7 +24,6 @@ from dreamgym.build.costs import (
 from dreamgym.build.dev_choice import compare_on_dev_games, player_of
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
-from dreamgym.build.planning import PLANNER
 from dreamgym.build.real_iteration import iterate
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config.budget import division
@@ -48,17 +47,16 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     policy, reserve = load_policy(run, start), environments.dev_game_steps(run, name)
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which leaves the evaluations after it.
-        players = [player_of(run, start), name]
-        if run.config.planner.method != "none":
-            players.append(PLANNER)
-        budget = run.real_steps.limit - environments.dev_game_steps(run, *players)
+        player, plans = player_of(run, start), run.config.planner.method != "none"
+        games = environments.dev_game_steps(run, player, name, later=int(plans))
+        budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
         if not _iterates(run):
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
-        if environments.plays_dev_games(run, players[0]):
-            environments.play_dev_games(run, players[0], policy)
+        if environments.plays_dev_games(run, player):
+            environments.play_dev_games(run, player, policy)
     if _iterates(run):
         tuned, numbers = iterate(
             run,
