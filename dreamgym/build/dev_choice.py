@@ -1,11 +1,15 @@
 """The choice between a trained policy and the one that its training began at."""
 
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.environments import (
     dreamed_dev_games,
     paired_dev_games,
@@ -93,7 +97,13 @@ Player = tuple[str, Policy | PlanningPolicy]
 
 
 def compare_on_dev_games(
-    run: Run, before: Player, after: Player, *, start: str, what: str
+    run: Run,
+    before: Player,
+    after: Player,
+    *,
+    start: str,
+    what: str,
+    expected_better: bool = False,
 ) -> dict[str, Any]:
     """Compare two players on real dev games; return what a marker says of the choice.
 
@@ -103,22 +113,43 @@ def compare_on_dev_games(
     Args:
       start: the policy that is kept otherwise.
       what: names in the note what did not help, such as "fine-tuning".
+      expected_better: whether something else speaks for the second one: then it is kept
+        unless it is worse by more than a standard error of the paired difference, or
+        destroys a family's success.
     """
     if not plays_dev_games(run, before[0], after[0]):
         return {}
-    first, second = map(dev_metrics, paired_dev_games(run, before, after))
+    games = paired_dev_games(run, before, after)
+    first, second = map(dev_metrics, games)
     success_before, success_after = (m.get("real_success") for m in (first, second))
     numbers = {
         "dev_success_before": success_before,
         "dev_success_after": success_after,
     }
-    if is_better(second, first):
-        return numbers | {"kept": after[0]}
     destroyed = destroyed_families(second, first)
+    accepts = expected_better and not destroyed and not _is_worse(*games)
+    if accepts or is_better(second, first):
+        return numbers | {"kept": after[0]}
     change = success_change(success_after, success_before, destroyed)
     note = f"{what} did not help, so it is {start}: of the real dev games {change}"
     print(f"{after[0]}: {note}", file=sys.stderr)
     return numbers | {"kept": start, "note": note}
+
+
+def _is_worse(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> bool:
+    """Return whether games were lost by more than a standard error of the difference.
+
+    The games are paired. With fewer than two that are scored in both, it is worse.
+    """
+    differences = [
+        float(bool(b.episode.success)) - float(bool(a.episode.success))
+        for a, b in zip(before, after, strict=True)
+        if a.error is None and b.error is None
+    ]
+    if len(differences) < 2:
+        return True
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return float(np.mean(differences)) < -error
 
 
 def player_of(run: Run, policy: str) -> str:

@@ -169,6 +169,17 @@ def verdict(scorecard: dict[str, Any]) -> str:
     )
 
 
+def is_trusted(scorecard: dict[str, Any]) -> bool:
+    """Return whether every leading number that is known reaches what is required.
+
+    Their intervals may reach below it.
+    """
+    rates = [part.rate for number in leading(scorecard) for part in number.parts]
+    means = [rate["mean"] for rate in rates if rate is not None]
+    known = [mean for mean in means if mean is not None]
+    return bool(known) and min(known) >= REQUIRED
+
+
 def _listed(words: list[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

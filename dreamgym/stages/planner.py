@@ -9,9 +9,11 @@ from typing import Any
 from dreamgym.build.costs import dev_games, game_seconds, plan_cost
 from dreamgym.build.dev_choice import compare_on_dev_games, player_of
 from dreamgym.build.environments import NO_ENV
+from dreamgym.build.experience import fidelity_file
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import PLANNER, paid_folder, planning_policy
 from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation.leading_numbers import is_trusted
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
@@ -22,9 +24,11 @@ START = "s2r"
 def body(run: Run) -> dict[str, Any]:
     """Write policies/planner: s2r, which plans at play as `planner` says.
 
-    Real dev games decide whether it does. Without them it does, unless the environment
-    draws lots: then the best of several dreamed sequences is the luckiest one. It does
-    not in a dream that was refused. The marker says what is `kept`: "planner" with the
+    Real dev games decide whether it does. In a dream whose leading numbers reach what
+    is required it does unless it clearly loses games, in any other it has to win more.
+    Without dev games it does, unless the environment draws lots: then the best of
+    several dreamed sequences is the luckiest one. It does not in a dream that was
+    refused. The marker says what is `kept`: "planner" with the
     plan, another policy without one.
     """
     plan = run.config.planner
@@ -36,12 +40,15 @@ def body(run: Run) -> dict[str, Any]:
     save_policy(run, PLANNER, policy)
     if check.get("refused") and not check["forced"]:
         return {"kept": START, "note": f"it does not plan: {check['refused']}"}
-    player = planning_policy(
-        run, policy, plan, stage=PLANNER, folder=paid_folder(run, START)
-    )
-    before = player_of(run, START)
+    folder = paid_folder(run, START)
+    player = planning_policy(run, policy, plan, stage=PLANNER, folder=folder)
     numbers = compare_on_dev_games(
-        run, (before, policy), (PLANNER, player), start=START, what="planning"
+        run,
+        (player_of(run, START), policy),
+        (PLANNER, player),
+        start=START,
+        what="planning",
+        expected_better=is_trusted(run.read_json(fidelity_file(folder))),
     )
     if not numbers and not run.numbers("collect").get("deterministic", True):
         note = (

@@ -3,6 +3,7 @@
 import pytest
 
 from dreamgym.agent.planning import PlanningPolicy
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import environments, planning
 from dreamgym.build.models import save_policy
 from dreamgym.config.presets import preset
@@ -35,6 +36,17 @@ class Wrong(doubles.RuleModel):
         return answer._replace(reward=float(away), outcome="go")
 
 
+def scorecard(mean):
+    """A scorecard whose leading numbers are all this one."""
+    rate = {"mean": mean, "count": 99, "effective": 99.0}
+    return {
+        "exact": {"predictable": rate},
+        "reward": {"recall": rate},
+        "done": {"recall": rate},
+        "open_loop": {"outcomes": {"agree": rate}},
+    }
+
+
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
     """A function that returns a run whose s2r knows the actions, and wins at times."""
@@ -49,6 +61,7 @@ def make_run(tmp_path, monkeypatch):
         run.mark("collect", {"max_episode_steps": LIMIT, "deterministic": True})
         run.mark("dream_check", {"refused": "", "forced": False})
         run.mark("train", {"kept": "dream"})
+        run.write_json("fidelity.json", scorecard(0.5))
         for stage, numbers in marks.items():
             run.mark(stage, numbers)
         return run
@@ -75,9 +88,11 @@ def test_a_plan_that_wins_more_dev_games_is_kept_and_plays_the_test_games(make_r
         assert row["success"] > evaluate.body(run, "s2r")["success"]
 
 
-def test_a_plan_in_a_wrong_dream_is_not_kept(make_run, capsys):
+@pytest.mark.parametrize("trust", [0.5, 0.95])
+def test_a_plan_in_a_wrong_dream_is_not_kept(make_run, capsys, trust):
     """The control: the policy without a plan plays the test games."""
     with make_run(model=Wrong()) as run:
+        run.write_json("fidelity.json", scorecard(trust))
         numbers = planner.body(run)
         assert numbers["kept"] == "s2r"
         assert "planning did not help, so it is s2r" in numbers["note"]
@@ -86,6 +101,44 @@ def test_a_plan_in_a_wrong_dream_is_not_kept(make_run, capsys):
         assert not isinstance(planning.load_player(run, "planner"), PlanningPolicy)
         row = evaluate.body(run, "planner")
         assert row["success"] == evaluate.body(run, "s2r")["success"]
+
+
+GAMES = doubles.tasks("dev")[:16]
+
+
+@pytest.mark.parametrize(
+    ("trust", "lost", "won", "keeps"),
+    [
+        (0.5, 0, 0, False),  # a tie, in a dream that is often wrong
+        (0.5, 0, 1, True),
+        (0.95, 0, 0, True),
+        (0.95, 1, 0, True),  # one of 16: 0.0625 less, and that is its standard error
+        (0.95, 2, 1, True),
+        (0.95, 2, 0, False),  # 0.125 less, standard error 0.085
+        (0.95, 9, 4, False),
+    ],
+)
+def test_a_good_dream_counts_where_dev_games_hardly_differ(
+    make_run, monkeypatch, trust, lost, won, keeps
+):
+    """Of 16 dev games s2r wins the first 10; with a plan some more and some fewer."""
+    before = [number < 10 for number in range(16)]
+    after = [number >= lost for number in range(10)] + [n < won for n in range(6)]
+    results = {"dream": before, "s2r": before, "planner": after}
+
+    def play(run, name, policy):
+        del run, policy
+        return [
+            Trajectory(
+                doubles.expert(t) if wins else doubles.episode(t, ["fly"]), (), None
+            )
+            for t, wins in zip(GAMES, results[name], strict=True)
+        ]
+
+    monkeypatch.setattr(environments, "play_dev_games", play)
+    with make_run() as run:
+        run.write_json("fidelity.json", scorecard(trust))
+        assert (planner.body(run)["kept"] == "planner") == keeps
 
 
 def test_it_is_compared_with_the_games_of_the_policy_that_s2r_is(make_run):
