@@ -92,9 +92,9 @@ def tiny() -> RunConfig:
 def default() -> RunConfig:
     """8,200 real steps up to expert iteration; half an hour where two cores are busy.
 
-    Seeds 0 to 2, 320 games: warmstart 46 to 65 %, expert iteration 71 to 83 %, with a
-    plan 80 to 88 %, real play with 15,500 real steps 57 to 82 %, all with half of
-    today's updates of cloning (docs/LOG.md, 2026-11-25).
+    Seeds 0 to 2, 320 games: warmstart 64 to 66 %, expert iteration 78 to 83 %, with a
+    plan 86 to 88 %, s2r with a plan 90 to 92 %, real play with 15,300 real steps 75 to
+    82 % (docs/RESULTS.md).
     """
     return RunConfig(
         preset="default",
