@@ -76,7 +76,9 @@ def iterate(
             if c.transfer.iteration.refit_share and can_refit(run):
                 row |= _refit(run, folder, model_folder)
                 model_folder = folder
-            unsolved = dreamable_tasks(_unsolved(tasks, won))
+            unsolved = _unsolved(tasks, won)
+            if unsolved:  # else all are won, and nothing is left to dream of
+                unsolved = dreamable_tasks(unsolved)
             experience = load_experience(
                 run, stage=name, scaled=True, folder=model_folder
             )

@@ -227,6 +227,9 @@ def test_lost_tasks_are_played_again_while_steps_are_left(run, monkeypatch):
     policy = doubles.Scripted(doubles.expert_rule)
     iterate(run, "won", policy, steps=200, dreams=False)
     assert len(played(run, "won", 1)) == len(FEW)  # all won: nothing is left to play
+    _, numbers = iterate(run, "s2r", policy, steps=200, dreams=True)  # nor to dream of
+    assert len(played(run, "s2r", 1)) == len(FEW)
+    assert numbers["rounds"][0]["dreamed_demonstrations"] == len(DREAMED)
     iterate(run, "lost", doubles.policy(action_tokens=6), steps=200, dreams=False)
     episodes = played(run, "lost", 1)
     assert not any(e.success for e in episodes)
