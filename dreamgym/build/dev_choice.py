@@ -159,7 +159,7 @@ def player_of(run: Run, policy: str) -> str:
     """
     stages = {"dream": "train"}
     while True:
-        kept = run.numbers(stages.get(policy, policy)).get("kept", policy)
-        if kept == policy:
+        name = run.numbers(stages.get(policy, policy)).get("kept", policy)
+        if name == policy:
             return policy
-        policy = kept
+        policy = name

@@ -175,9 +175,8 @@ def is_trusted(scorecard: dict[str, Any]) -> bool:
     Their intervals may reach below it.
     """
     rates = [part.rate for number in leading(scorecard) for part in number.parts]
-    means = [rate["mean"] for rate in rates if rate is not None]
-    known = [mean for mean in means if mean is not None]
-    return bool(known) and min(known) >= REQUIRED
+    means = [rate["mean"] for rate in rates if rate and rate["mean"] is not None]
+    return bool(means) and min(means) >= REQUIRED
 
 
 def _listed(words: list[str]) -> str:

@@ -28,8 +28,8 @@ def body(run: Run) -> dict[str, Any]:
     is required it does unless it clearly loses games, in any other it has to win more.
     Without dev games it does, unless the environment draws lots: then the best of
     several dreamed sequences is the luckiest one. It does not in a dream that was
-    refused. The marker says what is `kept`: "planner" with the
-    plan, another policy without one.
+    refused. The marker says what is `kept`: "planner" with the plan, another policy
+    without one.
     """
     plan = run.config.planner
     if not run.config.env.id:

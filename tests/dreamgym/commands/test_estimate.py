@@ -352,6 +352,31 @@ def test_a_plan_costs_what_it_dreams_in_test_games():
     assert four - one == pytest.approx(2 * (two - one))
 
 
+@pytest.mark.parametrize(
+    ("group", "costly"),
+    [
+        ("planner", {"planner", "evaluate/planner"}),
+        ("transfer.iteration.plan", {"s2r"}),  # the controls have nothing to plan in
+    ],
+)
+def test_a_plan_costs_what_it_dreams_wherever_it_is_made(group, costly):
+    base = {"transfer.method": "expert_iteration"}
+    plain, two, four = (
+        estimate_run(preset("tiny", base | plan), MICRO, fine_tune=True).seconds
+        for plan in (
+            {f"{group}.method": "none"},
+            {f"{group}.method": "mpc", f"{group}.depth": 2},
+            {f"{group}.method": "mpc", f"{group}.depth": 4},
+        )
+    )
+    assert {n for n in two if two[n] > plain.get(n, 0.0)} == costly
+    for name in costly:
+        # What it dreams grows with the depth; the games themselves do not.
+        games = 2 * two[name] - four[name]
+        assert 0 < four[name] - two[name] < two[name]
+        assert games >= 0
+
+
 SAID = {"reasoning": "so", "next_state": ["at 1"], "reward": 0, "outcome": "go"}
 
 

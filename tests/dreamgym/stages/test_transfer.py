@@ -8,7 +8,9 @@ from dreamgym.build.dev_choice import player_of
 from dreamgym.build.models import save_policy
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
+from dreamgym.run.view import StageView
 from dreamgym.stages import transfer
+from dreamgym.stages.table import STAGES
 from tests import doubles, helpers
 from worldmodel.backbone.weights import load_model
 
@@ -131,6 +133,50 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
     assert "not fine-tuned" in capsys.readouterr().err
     model, _ = load_model(run.path("policies/s2r"))
     assert helpers.distance(model.params, before.model.params) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("method", "recorded", "steps"),
+    [  # 500 steps are left, and four dev games of 10 steps are 40
+        ("none", (), 420),  # the games of the start and of s2r
+        ("none", ("dream",), 460),  # the start has played
+        ("mpc", ("dream",), 420),  # the planner plays after this stage
+        ("mpc", (), 380),
+    ],
+)
+def test_steps_for_the_dev_games_that_follow_are_kept_back(
+    tmp_path, monkeypatch, method, recorded, steps
+):
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "env.max_episode_steps": 10,
+        "budget.real_steps": 2000,
+        "train.monitor.real_eval_tasks": 4,
+        "transfer.method": "expert_iteration",
+        "planner.method": method,
+    }
+    taken = []
+
+    def iterate(run, name, policy, *, steps, dreams):
+        del run, name, dreams
+        taken.append(steps)
+        return policy, {}
+
+    monkeypatch.setattr(transfer, "iterate", iterate)
+    monkeypatch.setattr(transfer, "_better_policy", lambda *_: {})
+    monkeypatch.setattr(environments, "play_dev_games", lambda *_: [])
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"real_transitions": 1000, "deterministic": True})
+        run.mark("train", {"kept": "dream"})
+        run.mark("expert_iteration", {"rounds": 0})
+        save_policy(run, "dream", doubles.policy())
+        for name in recorded:
+            run.path("dev_games").mkdir(exist_ok=True)
+            run.path(f"dev_games/{name}.jsonl").touch()
+        view = StageView(run, STAGES["s2r"], STAGES)  # refuses undeclared files
+        with run.real_steps.recorded(tmp_path / "x.steps", 500):
+            transfer.body(view, "s2r", "dream")
+    assert taken == [steps]
 
 
 @pytest.mark.parametrize(
