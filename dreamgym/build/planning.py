@@ -10,6 +10,7 @@ from dreamgym.build.chat import experience_session
 from dreamgym.build.experience import load_experience, remedy_folder
 from dreamgym.build.models import load_policy
 from dreamgym.build.step_limit import step_limit
+from dreamgym.config.settings import RunConfig
 from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
 from worldmodel.experience.base import ExperienceModel
@@ -41,15 +42,19 @@ def load_player(run: Run, policy: str) -> Policy | PlanningPolicy:
     )
 
 
-def plan_of(run: Run, policy: str) -> PlanConfig:
-    """Return how a policy plans at test games: by `evaluate.plan`.
+def plan_settings(config: RunConfig, policy: str) -> PlanConfig:
+    """Return the settings by which a policy may plan at test games."""
+    return config.planner if policy == PLANNER else config.evaluate.plan
 
-    The policy `planner` plans as its stage has decided.
+
+def plan_of(run: Run, policy: str) -> PlanConfig:
+    """Return how a policy plans at test games: as its settings say.
+
+    The policy `planner` does so only where its stage has decided for the plan.
     """
-    if policy != PLANNER:
-        return run.config.evaluate.plan
-    kept = run.numbers(PLANNER).get("kept") == PLANNER
-    return run.config.planner if kept else PlanConfig()
+    if policy == PLANNER and run.numbers(PLANNER).get("kept") != PLANNER:
+        return PlanConfig()
+    return plan_settings(run.config, policy)
 
 
 def planning_policy(

@@ -9,7 +9,7 @@ from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.costs import games_cost, plan_cost
 from dreamgym.build.environments import NO_ENV, play_floor, play_test_games
-from dreamgym.build.planning import PLANNER, load_player, plan_of
+from dreamgym.build.planning import PLANNER, load_player, plan_of, plan_settings
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.evaluate import summary
 from dreamgym.evaluation.report import counts_text
@@ -78,10 +78,9 @@ def cost(config: RunConfig, workload: Workload, policy: str) -> Cost:
 
     The first policy that plays compiles what the others use, too.
     """
-    count, plan = config.evaluate.tasks * bool(config.env.id), config.evaluate.plan
-    if policy == PLANNER:
-        plan = config.planner
-        count *= plan.method != "none"
+    plan = plan_settings(config, policy)
+    exists = policy != PLANNER or plan.method != "none"
+    count = config.evaluate.tasks * bool(config.env.id and exists)
     games = games_cost(workload, count)
     compile_seconds = 5 * (policy == "untrained")
     if plan.method == "none":
