@@ -2,28 +2,24 @@
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from dreamgym import cli
 from dreamgym.build import chat as run_chat
-from dreamgym.build import environments
-from dreamgym.commands import study, study_curves, study_file
+from dreamgym.commands import study, study_file
 from dreamgym.config.presets import preset
 from dreamgym.run import directory
 from dreamgym.run import stage as stage_module
-from dreamgym.run.cost import Cost
 from dreamgym.run.directory import SCHEMA, RunError
-from dreamgym.run.stage import Late, Stage, StageTable
+from dreamgym.run.stage import Stage, StageTable
 from dreamgym.stages.table import STAGES
-from tests import doubles
+from tests.dreamgym.commands.common import no_cost, write_study
 from worldmodel.data.records import (
     Episode,
     Task,
     Transition,
-    read_episodes,
     write_episodes,
 )
 
@@ -45,17 +41,8 @@ episodes = "stages/collect.numbers.episodes"
 """
 
 
-def no_cost(*_):
-    return Cost()
-
-
-def written(tmp_path, text=TEXT):
-    (tmp_path / "s.toml").write_text(text)
-    return tmp_path / "s.toml"
-
-
 def test_cells_are_every_combination(tmp_path):
-    grid = study_file.read_study(written(tmp_path))
+    grid = study_file.read_study(write_study(tmp_path, TEXT))
     results = list(study_file.cells(grid))
     assert len(results) == 2 * 2 * 2
     assert results[1] == {"variant": "all", "seed": 0, "collect.episodes": 30}
@@ -70,7 +57,7 @@ def test_cells_are_every_combination(tmp_path):
 
 
 def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
-    grid = study_file.read_study(written(tmp_path))
+    grid = study_file.read_study(write_study(tmp_path, TEXT))
     first, second = list(study_file.cells(grid))[:2]
     output = study.compute(grid, first, tmp_path / "r")
     assert output["values"] == {"episodes": 20}
@@ -89,7 +76,7 @@ def test_cells_that_did_not_run_are_blank_and_none_runs_twice(tmp_path, capsys):
 
 
 def test_seeds_are_averaged_with_their_range(tmp_path):
-    grid = study_file.read_study(written(tmp_path))
+    grid = study_file.read_study(write_study(tmp_path, TEXT))
     for cell, value in zip(study_file.cells(grid), (1.0, 5.0, 2.0), strict=False):
         key = study_file.config_of(grid, cell).digest()
         path = tmp_path / f"r/cells/{key}.json"
@@ -145,11 +132,11 @@ def test_seeds_are_averaged_with_their_range(tmp_path):
 )
 def test_a_bad_study_is_refused_before_anything_runs(tmp_path, old, new, message):
     with pytest.raises(RunError, match=message):
-        study_file.read_study(written(tmp_path, TEXT.replace(old, new)))
+        study_file.read_study(write_study(tmp_path, TEXT.replace(old, new)))
 
 
 def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
-    path, compute, tried = written(tmp_path), study.compute, []
+    path, compute, tried = write_study(tmp_path, TEXT), study.compute, []
 
     def failing(grid, cell, *rest):
         tried.append(cell)
@@ -177,7 +164,7 @@ def test_a_cell_that_fails_is_told_and_the_others_run(tmp_path, monkeypatch, cap
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
     text = TEXT.replace("numbers.episodes", "numbers.speed")
-    grid = study_file.read_study(written(tmp_path, text))
+    grid = study_file.read_study(write_study(tmp_path, text))
     result = study.compute(grid, next(study_file.cells(grid)), tmp_path / "r")
     assert result["values"] == {"episodes": None}
     *rows, output = study.table(grid, tmp_path / "r").splitlines()
@@ -223,7 +210,7 @@ def test_policies_are_played_without_a_dream(tmp_path, monkeypatch):
         'last_stage = "collect"', 'last_stage = "warmstart"\npolicies = ["bc"]'
     )
     text = text.replace("[columns]", '[columns]\nbc = "test/bc"\nlong = "test/bc/long"')
-    of = study_file.read_study(written(tmp_path, text))
+    of = study_file.read_study(write_study(tmp_path, text))
     played = []
 
     def play(run):
@@ -294,7 +281,7 @@ last_stage = "train"
 
 def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     """Stages that only leave a mark: what is asked is which of them run."""
-    grid = study_file.read_study(written(tmp_path, LATER))
+    grid = study_file.read_study(write_study(tmp_path, LATER))
     ran = []
 
     def marked(stage):
@@ -362,7 +349,7 @@ gain = "test/dream - test/bc"
 
 
 def test_policies_of_the_columns_play_and_a_budget_leaves_controls_out(tmp_path):
-    grid = study_file.read_study(written(tmp_path, PLAYED))
+    grid = study_file.read_study(write_study(tmp_path, PLAYED))
     free, budgeted = (study.stage_names(grid, c) for c in study_file.cells(grid))
     assert {"evaluate/bc", "evaluate/dream", "s2r", "evaluate/s2r"} <= set(budgeted)
     assert set(free) - set(budgeted) == {
@@ -370,7 +357,7 @@ def test_policies_of_the_columns_play_and_a_budget_leaves_controls_out(tmp_path)
         *("real_only_total", "evaluate/real_only_total"),
     }
     assert "evaluate/warmstart" not in free
-    named = written(
+    named = write_study(
         tmp_path, PLAYED.replace("[set]", 'policies = ["warmstart"]\n[set]')
     )
     names = study.stage_names(
@@ -378,180 +365,6 @@ def test_policies_of_the_columns_play_and_a_budget_leaves_controls_out(tmp_path)
     )
     assert "evaluate/warmstart" in names
     assert "evaluate/bc" not in names
-
-
-CONFIRMED = """
-preset = "tiny"
-last_stage = "collect"
-policies = ["bc"]
-[set]
-"env.id" = "tests.doubles:Corridor"
-[grid]
-seed = [0, 1]
-[variants.short]
-"evaluate.tasks" = 5
-[variants.long]
-[columns]
-bc = "test/bc"
-seconds = "stages/collect.seconds"
-"""
-
-
-@pytest.fixture
-def confirmed(tmp_path, monkeypatch):
-    """A study of three finished cells of four, whose bc wins just its test games."""
-    known, train = {t.id for t in doubles.tasks("test")[:8]}, doubles.tasks("train")[0]
-    played = []
-
-    def load(run, name):
-        def rule(task, past, state):
-            right = (task.id in known) != (run.config.seed == 1)
-            return doubles.expert_rule(task, past, state) if right else "look"
-
-        played.append((run.config.seed, name))
-        return doubles.Scripted(rule)
-
-    def collect(run):
-        write_episodes(run.path("episodes.jsonl"), [doubles.expert(train)])
-        return {}
-
-    reads = ("seed", "env", "evaluate")
-    table = StageTable(
-        [
-            Stage(
-                "collect",
-                collect,
-                cost=no_cost,
-                reads=("seed",),
-                writes=("episodes.jsonl",),
-            ),
-            Stage(
-                "evaluate/bc",
-                Late("dreamgym.stages.evaluate", arguments={"policy": "bc"}),
-                cost=no_cost,
-                needs=("collect",),
-                reads=reads,
-                writes=("test/bc.jsonl",),
-            ),
-        ]
-    )
-    monkeypatch.setattr(study, "STAGES", table)
-    monkeypatch.setattr(environments, "load_player", load)
-    path = written(tmp_path, CONFIRMED)
-    grid = study_file.read_study(path)
-    for cell in list(study_file.cells(grid))[:3]:
-        study.compute(grid, cell, tmp_path / "r")
-    assert played == [(0, "bc"), (1, "bc"), (0, "bc")]
-    played.clear()
-    return path, tmp_path / "r", played
-
-
-@pytest.mark.slow
-def test_fresh_games_tell_what_the_games_one_chose_by_cannot(confirmed, capsys):
-    """Perfect where it was looked at, lost elsewhere: the other table says so."""
-    path, root, played = confirmed
-    command = ["study", str(path), "--root", str(root)]
-    assert cli.main([*command, "--table"]) == 0
-    assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out
-    assert cli.main([*command, "--confirm", "6"]) == 0
-    output = capsys.readouterr()
-    assert "| long | 1 of 2 | 0.000 [" in output.out
-    assert "| short | 2 of 2 | 0.500 [" in output.out
-    assert output.err.count("not finished") == 1
-    assert played == [(0, "bc"), (1, "bc"), (0, "bc")]  # the fourth had not finished
-    every = [t.id for t in doubles.tasks("test")]
-    for run in (root / "runs").iterdir():
-        games = [e.task.id for e in read_episodes(run / "confirmation/bc.jsonl")]
-        assert games == every[8:14]  # beyond the cell that plays most
-        assert len(read_episodes(run / "test/bc.jsonl")) in (5, 8)
-    assert (root / "study-confirmation.png").is_file()
-    played.clear()
-    assert cli.main([*command, "--confirm", "6"]) == 0
-    assert played == []  # what was played stands
-    assert cli.main([*command, "--confirm", "60"]) == 0
-    assert len(played) == 3  # as many as there are
-    assert len(read_episodes(run / "confirmation/bc.jsonl")) == 11
-    capsys.readouterr()
-    assert cli.main([*command, "--confirm", "60", "--table"]) == 0
-    assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
-    assert cli.main([*command, "--confirm", "6", "--table"]) == 0
-    assert "| long | 0 of 2 |  |" in capsys.readouterr().out  # other games are others
-    assert cli.main([*command, "--table"]) == 0
-    assert "| long | 1 of 2 | 1.000 [" in capsys.readouterr().out  # apart
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "given", "message"),
-    [
-        ("[columns]", "[columns]", "0", "--confirm: expected at least 1 task, got 0"),
-        ('bc = "test/bc"\n', "", "3", "no column names a policy's test games"),
-        (
-            "[columns]",
-            '[variants.all]\n"evaluate.tasks" = 40\n[columns]',
-            "3",
-            "has 19 test games, and none to play after the first 40",
-        ),
-    ],
-)
-def test_fresh_games_that_cannot_be_are_refused(
-    confirmed, capsys, old, new, given, message
-):
-    path, root, played = confirmed
-    path.write_text(CONFIRMED.replace(old, new))
-    assert cli.main(["study", str(path), "--root", str(root), "--confirm", given]) == 2
-    assert message in capsys.readouterr().err
-    assert played == []
-
-
-@pytest.mark.slow
-def test_a_cell_computed_again_has_not_played_fresh_games(confirmed, capsys):
-    path, root, played = confirmed
-    grid = study_file.read_study(path)
-    first = next(study_file.cells(grid))
-    command = ["study", str(path), "--root", str(root), "--confirm", "3"]
-    assert cli.main(command) == 0
-    run = root / "runs" / study_file.config_of(grid, first).digest()
-    (run / "stages/collect.json").unlink()
-    study.compute(grid, first, root)
-    assert not (run / "confirmation").exists()
-    capsys.readouterr()
-    assert cli.main([*command, "--table"]) == 0
-    assert "| short | 1 of 2 |" in capsys.readouterr().out
-    played.clear()
-    assert cli.main(command) == 0
-    assert played == [(0, "bc")]
-
-
-def test_games_of_an_environment_that_was_down_are_played_again(
-    confirmed, capsys, monkeypatch
-):
-    path, root, played = confirmed
-    command = ["study", str(path), "--root", str(root), "--confirm", "3"]
-    with monkeypatch.context() as down:
-        down.setattr(doubles.Corridor, "reset", lambda *_, **__: 1 / 0)
-        with pytest.raises(ConnectionError, match="began none of 3 tasks: ZeroDiv"):
-            study.confirm(
-                grid := study_file.read_study(path),
-                next(study_file.cells(grid)),
-                root,
-                3,
-            )
-    with monkeypatch.context() as broken:
-        broken.setattr(doubles.Corridor, "step", lambda *_: 1 / 0)
-        assert cli.main(command) == 2
-    assert "broke all of its 3 games" in capsys.readouterr().err
-    played.clear()
-    assert cli.main(command) == 0
-    assert len(played) == 3
-    assert "| long | 1 of 2 | 0.000 [" in capsys.readouterr().out
-
-
-def test_a_run_that_was_deleted_cannot_confirm_games(confirmed, capsys):
-    path, root, _ = confirmed
-    gone = next((root / "runs").iterdir())
-    shutil.rmtree(gone)
-    assert cli.main(["study", str(path), "--root", str(root), "--confirm", "3"]) == 2
-    assert f"{gone}" in capsys.readouterr().err
 
 
 ONE_STAGE = """
@@ -568,7 +381,7 @@ last_stage = "collect"
 def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
     tmp_path, monkeypatch, capsys
 ):
-    grid = study_file.read_study(written(tmp_path, ONE_STAGE))
+    grid = study_file.read_study(write_study(tmp_path, ONE_STAGE))
     table = StageTable([dataclasses.replace(STAGES["collect"], body=lambda _: {})])
     monkeypatch.setattr(study, "STAGES", table)
     first, *others = study_file.cells(grid)
@@ -586,106 +399,3 @@ def test_stages_of_another_version_are_computed_anew_and_tables_say_so(
 
 
 # --- success against real steps ----------------------------------------------
-
-CURVES = """
-preset = "tiny"
-[set]
-"train.updates" = 2
-[[grid]]
-seed = [0, 1]
-"env.id" = ["tests.doubles:Corridor"]
-"budget.real_steps" = [1000, 2000]
-[[grid]]
-seed = [0, 1]
-"env.id" = ["tests.doubles:Bare"]
-"budget.real_steps" = [3000]
-[variants.dream]
-[variants.real]
-"train.environment" = "real"
-[curves.cloned]
-variant = "dream"
-policy = "bc"
-[curves.dream]
-variant = "dream"
-policy = "dream"
-[curves.real]
-variant = "real"
-policy = "dream"
-[real_step_factor]
-dream = ["real"]
-"""
-
-
-def test_grids_have_their_own_values_and_cells_play_what_curves_name(tmp_path):
-    grid = study_file.read_study(written(tmp_path, CURVES))
-    results = list(study_file.cells(grid))
-    assert len(results) == 2 * (2 * 2 + 2)
-    assert results[0]["budget.real_steps"] == 1000
-    assert results[-1]["env.id"] == "tests.doubles:Bare"
-    assert study_file.config_of(grid, results[-1]).budget.real_steps == 3000
-    assert study.stage_names(grid, results[0]) == ["evaluate/bc", "evaluate/dream"]
-    assert study.stage_names(grid, results[-1]) == ["evaluate/dream"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('policy = "bc"', 'policy = "tea"', "curves.cloned: expected a policy of"),
-        ('variant = "real"', 'variant = "tea"', "curves.real: expected a variant of"),
-        ('dream = ["real"]', 'dream = ["tea"]', "real_step_factor.dream: no curve"),
-        ('"budget.real_steps" = [3000]', "", "expected the axes"),
-        ('"budget.real_steps" = [3000]', '"budget.real_steps" = 3', "expected a list"),
-    ],
-)
-def test_curves_that_cannot_be_are_refused(tmp_path, old, new, message):
-    with pytest.raises(RunError, match=message):
-        study_file.read_study(written(tmp_path, CURVES.replace(old, new)))
-
-
-def test_curves_are_success_against_what_policies_cost(tmp_path):
-    grid = study_file.read_study(written(tmp_path, CURVES))
-    root = tmp_path / "r"
-    won = {("dream", 1000): 4, ("dream", 2000): 6, ("real", 1000): 2, ("real", 2000): 6}
-    for cell in study_file.cells(grid):
-        key = (cell["variant"], cell["budget.real_steps"])
-        if key not in won or (key == ("real", 2000) and cell["seed"] == 1):
-            continue
-        path = root / f"cells/{study_file.config_of(grid, cell).digest()}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        games = {
-            f"g{i}": {
-                "family": "f",
-                "success": {"dream": i < won[key], "bc": None if i else False},
-            }
-            for i in range(8)
-        }
-        steps = {"dream": key[1] - cell["seed"] * 200, "bc": 500}
-        path.write_text(json.dumps({"games": games, "real_steps": steps}))
-    (curves,) = study_curves.panels(grid, root).values()
-    assert list(curves) == ["cloned", "dream", "real"]
-    assert [p.steps for p in curves["dream"]] == [
-        {0: 1000, 1: 800},
-        {0: 2000, 1: 1800},
-    ]
-    lines = study_curves.table(grid, root).splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:8]]
-    assert [row[:3] for row in rows] == [
-        ["Corridor", "cloned", "500"],
-        ["Corridor", "cloned", "500"],
-        ["Corridor", "dream", "900"],
-        ["Corridor", "dream", "1,900"],
-        ["Corridor", "real", "900"],
-        ["Corridor", "real", "2,000"],
-    ]
-    assert rows[2][3].startswith("0.500 [")
-    assert [row[4:6] for row in rows] == [["2", "2"]] * 2 + [["16", "2"]] * 3 + [
-        ["8", "1"]
-    ]
-    # Seed 0, which all have: real RL has 0.25 at 1,000 and 0.75 at 2,000 steps, so 0.5
-    # at 1,414; the dream has it at 1,000, and its 0.75 at the same 2,000.
-    assert rows[2][6].startswith("1.4 [")
-    assert rows[3][6].startswith("1 [")
-    assert rows[4][6] == ""
-    assert "Above 1 it needs fewer" in lines[-1]
-    assert study_curves.plot(grid, root).is_file()
-    assert study_curves.plot(grid, tmp_path / "none") is None

@@ -1,0 +1,112 @@
+"""Curves of a study: success against what policies cost."""
+
+import json
+
+import pytest
+
+from dreamgym.commands import study, study_curves, study_file
+from dreamgym.run.directory import RunError
+from tests.dreamgym.commands.common import write_study
+
+CURVES = """
+preset = "tiny"
+[set]
+"train.updates" = 2
+[[grid]]
+seed = [0, 1]
+"env.id" = ["tests.doubles:Corridor"]
+"budget.real_steps" = [1000, 2000]
+[[grid]]
+seed = [0, 1]
+"env.id" = ["tests.doubles:Bare"]
+"budget.real_steps" = [3000]
+[variants.dream]
+[variants.real]
+"train.environment" = "real"
+[curves.cloned]
+variant = "dream"
+policy = "bc"
+[curves.dream]
+variant = "dream"
+policy = "dream"
+[curves.real]
+variant = "real"
+policy = "dream"
+[real_step_factor]
+dream = ["real"]
+"""
+
+
+def test_grids_have_their_own_values_and_cells_play_what_curves_name(tmp_path):
+    grid = study_file.read_study(write_study(tmp_path, CURVES))
+    results = list(study_file.cells(grid))
+    assert len(results) == 2 * (2 * 2 + 2)
+    assert results[0]["budget.real_steps"] == 1000
+    assert results[-1]["env.id"] == "tests.doubles:Bare"
+    assert study_file.config_of(grid, results[-1]).budget.real_steps == 3000
+    assert study.stage_names(grid, results[0]) == ["evaluate/bc", "evaluate/dream"]
+    assert study.stage_names(grid, results[-1]) == ["evaluate/dream"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('policy = "bc"', 'policy = "tea"', "curves.cloned: expected a policy of"),
+        ('variant = "real"', 'variant = "tea"', "curves.real: expected a variant of"),
+        ('dream = ["real"]', 'dream = ["tea"]', "real_step_factor.dream: no curve"),
+        ('"budget.real_steps" = [3000]', "", "expected the axes"),
+        ('"budget.real_steps" = [3000]', '"budget.real_steps" = 3', "expected a list"),
+    ],
+)
+def test_curves_that_cannot_be_are_refused(tmp_path, old, new, message):
+    with pytest.raises(RunError, match=message):
+        study_file.read_study(write_study(tmp_path, CURVES.replace(old, new)))
+
+
+def test_curves_are_success_against_what_policies_cost(tmp_path):
+    grid = study_file.read_study(write_study(tmp_path, CURVES))
+    root = tmp_path / "r"
+    won = {("dream", 1000): 4, ("dream", 2000): 6, ("real", 1000): 2, ("real", 2000): 6}
+    for cell in study_file.cells(grid):
+        key = (cell["variant"], cell["budget.real_steps"])
+        if key not in won or (key == ("real", 2000) and cell["seed"] == 1):
+            continue
+        path = root / f"cells/{study_file.config_of(grid, cell).digest()}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        games = {
+            f"g{i}": {
+                "family": "f",
+                "success": {"dream": i < won[key], "bc": None if i else False},
+            }
+            for i in range(8)
+        }
+        steps = {"dream": key[1] - cell["seed"] * 200, "bc": 500}
+        path.write_text(json.dumps({"games": games, "real_steps": steps}))
+    (curves,) = study_curves.panels(grid, root).values()
+    assert list(curves) == ["cloned", "dream", "real"]
+    assert [p.steps for p in curves["dream"]] == [
+        {0: 1000, 1: 800},
+        {0: 2000, 1: 1800},
+    ]
+    lines = study_curves.table(grid, root).splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:8]]
+    assert [row[:3] for row in rows] == [
+        ["Corridor", "cloned", "500"],
+        ["Corridor", "cloned", "500"],
+        ["Corridor", "dream", "900"],
+        ["Corridor", "dream", "1,900"],
+        ["Corridor", "real", "900"],
+        ["Corridor", "real", "2,000"],
+    ]
+    assert rows[2][3].startswith("0.500 [")
+    assert [row[4:6] for row in rows] == [["2", "2"]] * 2 + [["16", "2"]] * 3 + [
+        ["8", "1"]
+    ]
+    # Seed 0, which all have: real RL has 0.25 at 1,000 and 0.75 at 2,000 steps, so 0.5
+    # at 1,414; the dream has it at 1,000, and its 0.75 at the same 2,000.
+    assert rows[2][6].startswith("1.4 [")
+    assert rows[3][6].startswith("1 [")
+    assert rows[4][6] == ""
+    assert "Above 1 it needs fewer" in lines[-1]
+    assert study_curves.plot(grid, root).is_file()
+    assert study_curves.plot(grid, tmp_path / "none") is None
