@@ -318,6 +318,7 @@ def test_the_expert_wins_every_default_task_type(suite, env, split):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("suite")
 @pytest.mark.parametrize("task_type", ["boil", "chemistry-mix", "grow-fruit"])
 def test_the_expert_wins_other_task_types_by_name(task_type):
     env = registry.make(f"scienceworld:{task_type}")
