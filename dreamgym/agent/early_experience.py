@@ -24,19 +24,14 @@ from worldmodel.text.names import MAX_DRAWS, Groups, with_exchanged_names
 
 
 def draws(
-    policy: Policy,
-    fit: FitConfig,
-    examples: Sequence[Example],
-    names: Mapping[str, Groups],
+    fit: FitConfig, examples: Sequence[Example], names: Mapping[str, Groups]
 ) -> int:
-    """Return how many draws of references and names the examples of a fit should have.
+    """Return how many draws of names the examples of a fit should have.
 
-    One where the policy's tokenizer has no references and no names stand for each
-    other, else as many as the fit reads once, at most MAX_DRAWS.
+    One where no names stand for each other, else as many as the fit reads once, at most
+    MAX_DRAWS.
     """
-    if not policy.tokenizer.draws_references and not names:
-        return 1
-    return min(supervised.epochs_read(fit, examples), MAX_DRAWS)
+    return min(supervised.epochs_read(fit, examples), MAX_DRAWS) if names else 1
 
 
 def bc_examples(
@@ -50,8 +45,8 @@ def bc_examples(
 
     Equal examples of a task are one example: otherwise the first steps of a task that
     is demonstrated more than once would count more than its later ones. Of each
-    there are as many `draws`: of the references and of the names that stand for each
-    other (text/names.py), where there are any. A policy that thinks (`thought_tokens`)
+    there are as many `draws`: of the names that stand for each other (text/names.py),
+    where there are any. A policy that thinks (`thought_tokens`)
     learns a step with the thought that was recorded, or with an empty one. For a policy
     that reads valid actions, a step that has some is an example with them, and one
     without: the dream lists none.
@@ -77,7 +72,6 @@ def bc_examples(
                         Situation(e.task, past, t.state, valid_actions),
                         t.action,
                         thought,
-                        draw=draw,
                     ),
                 )
             past = (*past, t.action)
@@ -89,16 +83,14 @@ def demonstration_example(
     situation: Situation,
     action: str,
     thought: str | None = None,
-    *,
-    draw: int = 0,
 ) -> Example:
     """Return a given action (and thought) as a target, in the context of the policy.
 
     A policy that thinks without being given a thought learns an empty one. Where it
     does not think, a thought is an auxiliary target: it is never written at play.
     """
-    context = policy.context(*situation[:4], draw=draw)
-    tok = policy.tokenizer_in(*situation[:4], draw=draw)
+    context = policy.context(*situation[:4])
+    tok = policy.tokenizer_in(*situation[:4])
     thinks = policy.config.thought_tokens > 0
     turn = prompts.turn_ids(tok, action, thought, thinks=thinks)
     ids = [*context, *turn]
@@ -218,10 +210,11 @@ def sr_examples(
     cases: Sequence[ReflectionCase],
     thoughts: Sequence[str | None],
     *,
-    draws: int = 1,
+    copies: int = 1,
 ) -> list[Example]:
     """Return the examples of -log p(thought, expert action | state), Eq. 4.
 
+    Of each there are as many `copies`: as many as there are draws of a demonstration.
     Cases without a thought are left out. For a policy that acts without thoughts
     (`thought_tokens` 0) this is an auxiliary loss on the same weights. A policy that
     acts with thoughts learns here how to think; its action then depends on its thought.
@@ -232,9 +225,8 @@ def sr_examples(
             Situation(c.task, c.past, c.expert.state, c.expert.valid_actions),
             c.expert.action,
             thought,
-            draw=draw,
         )
-        for draw in range(draws)
+        for _ in range(copies)
         for c, thought in zip(cases, thoughts, strict=True)
         if thought is not None
     ]

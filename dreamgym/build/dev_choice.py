@@ -20,7 +20,7 @@ from dreamgym.build.experience import remedy_folder
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.statistics import success_change
 from dreamgym.run.directory import Run
-from dreamgym.training.selection import destroyed_families, is_better
+from dreamgym.training.selection import destroyed_families, is_better, wins_all
 from worldmodel.experience.base import CachingExperienceModel
 
 Metrics = Mapping[str, Any]
@@ -46,6 +46,8 @@ def compare_with_start(
     start_name: str,
     experience: CachingExperienceModel | None,
     real_metrics: Callable[[], Metrics | None] | None = None,
+    *,
+    standard_errors: float = 0.0,
 ) -> Choice:
     """Compare the policy `name` with the policy `start_name`, where it began.
 
@@ -57,6 +59,7 @@ def compare_with_start(
       start: the metrics of the policy it began at, `real` and `dreamed`.
       real_metrics: returns the metrics of real dev games, None where there are none;
         without it they are played here.
+      standard_errors: by how many it must win more of real dev games (`is_better`).
     """
     real: Metrics | None = None
     if real_metrics is not None:
@@ -66,7 +69,7 @@ def compare_with_start(
     if real is not None:
         side, where, after = "real", "real dev games", real
         before = start.get("real", {})
-        better = is_better(after, before)
+        better = is_better(after, before, standard_errors=standard_errors)
     elif experience is not None:
         side, where = "dreamed", "dev tasks in the dream"
         before = start.get("dreamed", {})
@@ -90,6 +93,25 @@ def compare_with_start(
     note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
+
+
+def nothing_to_gain(
+    run: Run, metrics: Metrics, policy: str, what: str
+) -> dict[str, Any] | None:
+    """Return what a marker says where a policy wins all its real dev games, else None.
+
+    Whatever is trained from it could not be seen to be better. `dream_check.force` goes
+    on all the same.
+
+    Args:
+      metrics: those of the real dev games of the policy, by `dev_metrics`.
+      policy: the name of the policy, which is kept.
+      what: names in the note what is left out, such as "no fine-tuning".
+    """
+    if run.config.dream_check.force or not wins_all(metrics):
+        return None
+    note = f"{what}: there is nothing to gain, {policy} wins all real dev games"
+    return {"nothing_to_gain": True, "kept": policy, "note": note}
 
 
 Player = tuple[str, Policy | PlanningPolicy]

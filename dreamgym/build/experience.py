@@ -139,8 +139,6 @@ def transition_source(
         config=c.experience,
         names=names,
         rare_event_share=c.pretrain.rare_event_share if share is None else share,
-        reference_draws=c.pretrain.reference_draws,
-        seed=c.seed,
     )
 
 
@@ -155,10 +153,10 @@ def fit_data(
 ) -> FitData:
     """Return the examples that the experience model is fitted to, and held-out ones.
 
-    Transitions come first, then copies of them with other references and names
-    (TransitionSource), then variations of tasks. Held-out are the transitions of `dev`.
-    `names` are those that stand for each other (interchangeable_names), and
-    `rare_event_share` is that of the settings unless given.
+    Transitions come first, then copies of them with other names (TransitionSource),
+    then variations of tasks. Held-out are the transitions of `dev`. `names` are those
+    that stand for each other (interchangeable_names), and `rare_event_share` is that of
+    the settings unless given.
     """
     c = run.config
     source = transition_source(
@@ -167,8 +165,7 @@ def fit_data(
     first = source.examples(0)
     tasks = [e.task for e in train]
     variations = variation_examples(tok, tasks, repeats=2, seed=c.seed)
-    # Unweighted and with one draw of references, so that its loss can be compared with
-    # that of other settings.
+    # Unweighted, so that its loss can be compared with that of other settings.
     held_out = transition_examples(tok, dev, source.memory, c.experience)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)

@@ -98,7 +98,7 @@ def fit_demonstrations(
     steps = max(math.ceil(tokens / (fit.batch_rows * fit.row_tokens)), fit.steps)
     fit = dataclasses.replace(fit, steps=steps, eval_every=steps)
     names = read_names(run)
-    draws = early.draws(policy, fit, examples, names)
+    draws = early.draws(fit, examples, names)
     if draws > 1:
         examples = early.bc_examples(policy, demonstrations, draws=draws, names=names)
     return policy.replace(fit_model(run, name, policy.model, examples, fit, ()))

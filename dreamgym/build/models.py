@@ -53,7 +53,7 @@ def initial_model(
         tokenizer = train_tokenizer(
             train,
             size,
-            references=c.reference_draws > 0,
+            references=c.references,
             markers=c.argument_markers,
             directory=run.path("tokenizer"),
         )

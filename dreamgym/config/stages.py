@@ -90,11 +90,10 @@ class PretrainConfig:
     argument_markers: bool = True
     """Whether words of a state that the instruction names as its arguments are
     marked."""
-    reference_draws: int = 16
-    """Copies of the examples, at most, in which other tokens stand for the identifiers
-    of a context (names, codes, numbers), so that a model learns to copy them rather
-    than to remember them; no more than the fit reads once. A tokenizer that is
-    trained here has such tokens where most tasks hold identifiers. 0: it has none."""
+    references: bool = True
+    """Whether tokens stand for the identifiers of a context (names, codes, numbers) by
+    their places in it, so that models copy them rather than remember them. A tokenizer
+    that is trained here has such tokens where most tasks hold identifiers."""
     exchange_names: bool = True
     """Whether the copies of the examples, of this model's fit and of policies', also
     exchange the names that stand for each other (rooms, people), consistently in an
@@ -102,10 +101,6 @@ class PretrainConfig:
     on which of them stands where."""
 
     def __post_init__(self):
-        if self.reference_draws < 0:
-            raise ValueError(
-                f"reference_draws must be >= 0, got {self.reference_draws}"
-            )
         if not 0 < self.data_share <= 1:
             raise ValueError(f"data_share must be in (0, 1], got {self.data_share}")
         if not 0 <= self.rare_event_share < 1:

@@ -13,6 +13,7 @@ mistake in the environment. An action that is no call is an answer, which
 """
 
 import copy
+import dataclasses
 import functools
 import hashlib
 import json
@@ -138,7 +139,7 @@ class ToolEnv(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Start `options["task"]`, or the first train task."""
         super().reset(seed=seed)
-        task = (options or {}).get("task") or self._first_task()
+        task = self._as_listed((options or {}).get("task") or self._first_task())
         self._task, self._steps, self._open = task, 0, True
         self._success, self._reward = None, 0.0
         self._messages, self._visible_messages = ["ready"], []
@@ -150,6 +151,16 @@ class ToolEnv(TextEnv):
             info |= {"tools": self._tools_text(), "tool_schemas": schemas}
             info["calls"] = self._expected_calls()
         return self._text(), info
+
+    def _as_listed(self, task: Task) -> Task:
+        """Return the task without the tools, which a recorded instruction ends with.
+
+        So `start` reads the same instruction whenever a task is played.
+        """
+        if not self.tools:
+            return task
+        instruction = task.instruction.removesuffix(self._tools_text()).rstrip()
+        return dataclasses.replace(task, instruction=instruction)
 
     def _tools_text(self) -> str:
         return f"tools: {'; '.join(map(str, self.tools.values()))}"
@@ -256,8 +267,6 @@ class ToolEnv(TextEnv):
     def _sight(self) -> Sight:
         """Return what the agent sees, without errors and without the tools."""
         instruction = "" if self._task is None else self._task.instruction
-        # `begin` adds the tools to the instruction of a task.
-        instruction = instruction.replace(self._tools_text(), "")
         if not self._open:
             return Sight(instruction, unlikely=self.tools)
         lines = self.observation()

@@ -223,8 +223,7 @@ def garbled_identifiers(evidence: Evidence) -> Cause | None:
         "garbled identifiers",
         f"The dream reproduces {percent(figure['mean'])} of {figure['count']} "
         "identifiers and numbers that it can only copy from its context.",
-        "Fit it longer (pretrain.fit.steps), with more draws of references "
-        "(pretrain.reference_draws), or take a larger --model.",
+        "Fit it longer (pretrain.fit.steps), or take a larger --model.",
     )
 
 

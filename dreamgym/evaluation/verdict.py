@@ -23,13 +23,23 @@ TRIAL_PRESET = "tiny"
 _START = {
     "expert_iteration": "warmstart",
     "train": "expert_iteration",
+    "s2r": "dream",
     "planner": "s2r",
 }
 """The policy that a stage begins at, and keeps where it did not help."""
+_STAGE_NAMES = {
+    "warmstart": "The warm start",
+    "expert_iteration": "Expert iteration",
+    "train": "The dream policy",
+    "s2r": "The policy s2r",
+    "planner": "The planner",
+}
+"""The stages of which the verdict quotes the note, and how it calls their policies."""
 _MAKERS = {
     "expert_iteration_minus_warmstart": ("expert_iteration",),
     "dream_minus_expert_iteration": ("train",),
     "dream_minus_warmstart": ("train",),
+    "s2r_minus_dream": ("s2r",),
     "planner_minus_s2r": ("planner",),
 }
 """The stages of which one must have changed the policy for a comparison to say more.
@@ -125,18 +135,27 @@ def training_sentences(evidence: Evidence) -> list[str]:
     remedy = evidence.number("dream_check", "remedy")
     if remedy and remedy["helped"]:
         out.append(f"The dream was refitted before training, because {_cause(remedy)}.")
-    for stage, name in (
-        ("warmstart", "The warm start"),
-        ("expert_iteration", "Expert iteration"),
-        ("train", "The dream policy"),
-        ("s2r", "The policy s2r"),
-        ("planner", "The planner"),
-    ):
+    out += _nothing_to_gain(evidence)
+    for stage, name in _STAGE_NAMES.items():
+        if evidence.number(stage, "nothing_to_gain"):
+            continue
         if note := evidence.number(stage, "note"):
             cause = cause_of_stage(evidence, stage)
             repeated = any(cause in sentence for sentence in out)
             out.append(f"{name}: {note}." + ("" if repeated else f" {cause}"))
     return out
+
+
+def _nothing_to_gain(evidence: Evidence) -> list[str]:
+    """Return one sentence on the stages that began with a policy that won all games."""
+    stages = [s for s in _STAGE_NAMES if evidence.number(s, "nothing_to_gain")]
+    if not stages:
+        return []
+    return [
+        f"The policy {evidence.number(stages[0], 'kept')} wins all real dev games, so "
+        f"there was nothing to gain from {', '.join(stages)} (dream_check.force goes "
+        "on all the same)."
+    ]
 
 
 def _cause(remedy: Mapping[str, Any]) -> str:
@@ -160,6 +179,8 @@ def _is_disappointing(evidence: Evidence) -> bool:
     chance = evidence.success("random") or 0.0
     if not trained or max(trained.values()) <= chance:
         return True
+    if evidence.number("expert_iteration", "nothing_to_gain"):
+        return False
     gain = evidence.results.get("paired", {}).get("dream_minus_warmstart")
     return gain is None or gain["mean"] is None or gain["low"] <= 0
 

@@ -35,7 +35,7 @@ def body(run: Run) -> dict[str, Any]:
     # Copies of the examples with other references and names, as for the experience
     # model.
     names = read_names(run)
-    draws = early.draws(policy, fit, examples, names)
+    draws = early.draws(fit, examples, names)
     if draws > 1:
         examples = early.bc_examples(policy, imitated, draws=draws, names=names)
     save_policy(

@@ -13,7 +13,7 @@ from typing import Any
 from dreamgym.agent.policy import Policy
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dev_games, dream_cost, game_seconds
-from dreamgym.build.dev_choice import Choice, compare_with_start
+from dreamgym.build.dev_choice import Choice, compare_with_start, nothing_to_gain
 from dreamgym.build.environments import dreamable_tasks, training_tasks
 from dreamgym.build.episodes import imitated_episodes, read
 from dreamgym.build.experience import load_experience, remedy_folder
@@ -55,13 +55,16 @@ def body(run: Run) -> dict[str, Any]:
     return numbers | choice.numbers | choice.metrics
 
 
-def _reason_to_skip(run: Run, check: dict[str, Any]) -> dict[str, str] | None:
+def _reason_to_skip(run: Run, check: dict[str, Any]) -> dict[str, Any] | None:
     """Return why nothing is imitated, with a note where a user would want one."""
     c = run.config
     if not c.expert_iteration.rounds or c.train.environment == "real":
         return {"status": "off"}
     if check.get("refused") and not check["forced"]:
         return {"note": f"nothing was imitated: {check['refused']}"}
+    done = nothing_to_gain(run, check.get("real", {}), "warmstart", "not iterated")
+    if done is not None:
+        return done
     if not run.numbers("collect").get("deterministic", True):
         return {
             "note": "nothing was imitated: the environment draws lots, so that what "

@@ -7,12 +7,17 @@ weights stay as they are, and no real step is taken but those of the dev games.
 from typing import Any
 
 from dreamgym.build.costs import dev_games, game_seconds, plan_cost
-from dreamgym.build.dev_choice import compare_on_dev_games, player_of
-from dreamgym.build.environments import NO_ENV
+from dreamgym.build.dev_choice import (
+    compare_on_dev_games,
+    nothing_to_gain,
+    player_of,
+)
+from dreamgym.build.environments import NO_ENV, play_dev_games, plays_dev_games
 from dreamgym.build.experience import fidelity_file
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.planning import PLANNER, paid_folder, planning_policy
 from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
@@ -28,8 +33,8 @@ def body(run: Run) -> dict[str, Any]:
     is required it does unless it clearly loses games, in any other it has to win more.
     Without dev games it does, unless the environment draws lots: then the best of
     several dreamed sequences is the luckiest one. It does not in a dream that was
-    refused. The marker says what is `kept`: "planner" with the plan, another policy
-    without one.
+    refused, or where every dev game is won without a plan. The marker says what is
+    `kept`: "planner" with the plan, another policy without one.
     """
     plan = run.config.planner
     if not run.config.env.id:
@@ -40,11 +45,16 @@ def body(run: Run) -> dict[str, Any]:
     save_policy(run, PLANNER, policy)
     if check.get("refused") and not check["forced"]:
         return {"kept": START, "note": f"it does not plan: {check['refused']}"}
+    start = player_of(run, START)
+    if plays_dev_games(run, start):
+        metrics = dev_metrics(play_dev_games(run, start, policy))
+        if numbers := nothing_to_gain(run, metrics, START, "it does not plan"):
+            return numbers
     folder = paid_folder(run, START)
     player = planning_policy(run, policy, plan, stage=PLANNER, folder=folder)
     numbers = compare_on_dev_games(
         run,
-        (player_of(run, START), policy),
+        (start, policy),
         (PLANNER, player),
         start=START,
         what="planning",

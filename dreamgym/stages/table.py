@@ -101,6 +101,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
             "transfer",
             "memory",
             "uncertainty",
+            "dream_check.force",
             "planner.method",  # whose dev games are played after this stage
         ),
         writes=(
@@ -294,6 +295,7 @@ STAGES = StageTable(
                 "uncertainty",
                 "train.environment",
                 "dream_check.margin",
+                "dream_check.force",
                 "expert_iteration",
             ),
             writes=(
@@ -366,7 +368,7 @@ STAGES = StageTable(
             needs=("s2r",),
             reads=(
                 *("seed", *ENV, *EXPERIENCE, *POLICY, *PLAY, *DEV_GAMES),
-                *("planner", "train.environment"),
+                *("planner", "train.environment", "dream_check.force"),
             ),
             writes=("policies/planner", "dev_games/planner.jsonl"),
             policies=("planner",),

@@ -18,7 +18,7 @@ from dreamgym.build.costs import (
     loop_memory,
     train_steps,
 )
-from dreamgym.build.dev_choice import compare_with_start
+from dreamgym.build.dev_choice import compare_with_start, nothing_to_gain
 from dreamgym.build.environments import (
     dev_game_steps,
     dreamable_tasks,
@@ -122,9 +122,13 @@ def body(run: Run) -> dict[str, Any]:
     check = run.numbers("dream_check")
     # A dream that is wrong about this policy teaches it what does not work.
     if check.get("refused") and not check["forced"]:
-        return _not_trained(run, check["refused"])
+        note = f"not trained, so it is where it began: {check['refused']}"
+        return _not_trained(run, {"kept": START, "note": note})
     if run.config.train.environment == "real":
         return _train_in_environment(run)
+    metrics = _start_metrics(run).get("real", {})
+    if numbers := nothing_to_gain(run, metrics, START, "not trained"):
+        return _not_trained(run, numbers)
     experience = load_experience(
         run, stage="train", scaled=True, folder=remedy_folder(run)
     )
@@ -217,13 +221,15 @@ def _with_note(numbers: dict[str, Any]) -> dict[str, Any]:
     return numbers | ({"note": "; ".join(notes)} if notes else {})
 
 
-def _not_trained(run: Run, reason: str) -> dict[str, Any]:
-    """Leave the policy where it began, and say why."""
+def _not_trained(run: Run, numbers: dict[str, Any]) -> dict[str, Any]:
+    """Leave the policy where it began, and say the note of the numbers."""
     save_policy(run, "dream", load_policy(run, START))
     run.write_json("bound.json", None)
-    note = f"not trained, so it is where it began: {reason}"
-    print(f"train: {note} (dream_check.force trains all the same)", file=sys.stderr)
-    return {"updates": 0, "kept": START, "note": note}
+    print(
+        f"train: {numbers['note']} (dream_check.force trains all the same)",
+        file=sys.stderr,
+    )
+    return {"updates": 0, **numbers}
 
 
 def _dev_metrics_of(run: Run, progress: TrainingState) -> dict[str, Any] | None:
@@ -256,7 +262,8 @@ def _choose(
 ) -> dict[str, Any]:
     """Keep what was trained where it is better than where it began; say what is kept.
 
-    By real dev games, else by success in the dream with a margin.
+    By real dev games, of which it must win more by a standard error, else by success in
+    the dream with a margin.
     """
     choice = compare_with_start(
         run,
@@ -266,6 +273,7 @@ def _choose(
         START,
         experience,
         real_metrics=lambda: _dev_metrics_of(run, progress),
+        standard_errors=1.0,  # it is the best of several checkpoints on these games
     )
     if not choice.better:
         save_policy(run, "dream", start)

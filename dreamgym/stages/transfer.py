@@ -21,13 +21,18 @@ from dreamgym.build.costs import (
     loop_steps,
     plan_cost,
 )
-from dreamgym.build.dev_choice import compare_on_dev_games, player_of
+from dreamgym.build.dev_choice import (
+    compare_on_dev_games,
+    nothing_to_gain,
+    player_of,
+)
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
 from dreamgym.build.real_iteration import iterate
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config.budget import division
 from dreamgym.config.settings import RunConfig
+from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 
@@ -45,9 +50,10 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
         # steps.
         budget += run.numbers("collect")["real_transitions"]
     policy, reserve = load_policy(run, start), environments.dev_game_steps(run, name)
+    player = player_of(run, start)
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which leaves the evaluations after it.
-        player, plans = player_of(run, start), run.config.planner.method != "none"
+        plans = run.config.planner.method != "none"
         games = environments.dev_game_steps(run, player, name, later=int(plans))
         budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
@@ -55,8 +61,11 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
             minimum, unit = loop.group_size, "a group of rollouts"
         if budget < minimum * step_limit(run):
             return _not_tuned(run, name, start, policy, unit)
-        if environments.plays_dev_games(run, player):
-            environments.play_dev_games(run, player, policy)
+    if environments.plays_dev_games(run, player):
+        metrics = dev_metrics(environments.play_dev_games(run, player, policy))
+        if numbers := nothing_to_gain(run, metrics, start, "not fine-tuned"):
+            save_policy(run, name, policy)
+            return {"updates": 0, **numbers}
     if _iterates(run):
         tuned, numbers = iterate(
             run,

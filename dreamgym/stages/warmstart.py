@@ -61,7 +61,7 @@ def body(run: Run) -> dict[str, Any]:
     # dev games, and the policy that writes reflections.
     control = load_policy(run, "bc").model
     names = run_episodes.read_names(run)
-    draws = early.draws(policy, fit, bc, names)
+    draws = early.draws(fit, bc, names)
     if draws > 1:
         bc = early.bc_examples(policy, imitated, draws=draws, names=names)
     sr, numbers = _sr(run, policy, control, experts, branches, draws)
@@ -167,7 +167,7 @@ def _sr(
     else:
         thoughts, numbers = reflections(RuleWriter(), cases)
     _check_thought_tokens(policy, thoughts)
-    return early.sr_examples(policy, cases, thoughts, draws=draws), numbers
+    return early.sr_examples(policy, cases, thoughts, copies=draws), numbers
 
 
 def _check_thought_tokens(policy: Policy, thoughts: Sequence[str | None]) -> None:

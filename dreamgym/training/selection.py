@@ -13,6 +13,8 @@ FAMILY_DROP = 0.15
 """The fall in a family's success that is not accepted, where it is no accident."""
 STANDARD_ERRORS = 2.0
 """Standard errors by which it must have fallen."""
+ENOUGH_WON = 16
+"""Dev games that must all be won for a policy to count as one that wins them all."""
 
 
 def destroyed_families(
@@ -34,19 +36,54 @@ def _is_destroyed(
         return False
     before, after = baseline[f"real_success/{name}"], row[f"real_success/{name}"]
     n, m = baseline[f"real_games/{name}"], row[f"real_games/{name}"]
-    pooled = (before * n + after * m) / (n + m)
-    error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+    error = _difference_error((before, n), (after, m))
     return before - after > max(FAMILY_DROP, STANDARD_ERRORS * error)
 
 
-def is_better(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
+def wins_all(row: Mapping[str, Any]) -> bool:
+    """Return whether a policy won every dev game, of ENOUGH_WON games or more.
+
+    No training of it can then be seen to help.
+    """
+    return row.get("real_success") == 1.0 and _games(row) >= ENOUGH_WON
+
+
+def _standard_error(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
+    """Return the standard error of the difference in success, families pooled."""
+    rates = [(r["real_success"], _games(r)) for r in (row, baseline)]
+    return _difference_error(*rates)
+
+
+def _games(row: Mapping[str, Any]) -> float | int:
+    return sum(n for key, n in row.items() if key.startswith("real_games/"))
+
+
+def _difference_error(
+    a: tuple[float, float | int], b: tuple[float, float | int]
+) -> float:
+    """Return the standard error of a difference of two rates, each with its games.
+
+    Both are taken for equal in truth (two-proportion z-test).
+    """
+    (p, n), (q, m) = a, b
+    pooled = (p * n + q * m) / (n + m)
+    return math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+
+
+def is_better(
+    row: Mapping[str, Any], baseline: Mapping[str, Any], *, standard_errors: float = 0.0
+) -> bool:
     """Return whether a policy may take the place of the one that it began at.
 
     It wins more often or, where both win as often, it earns more, and it destroys no
-    family's success. Equal policies leave the first in place: the trained one is
-    often the best of several on these games, so that a tie flatters it. A policy that
-    nobody scored may not take the place, and any that was scored takes that of one
-    that was not.
+    family's success. Equal policies leave the first in place. A policy that nobody
+    scored may not take the place, and any that was scored takes that of one that was
+    not.
+
+    Args:
+      standard_errors: how many standard errors of the difference it must win more
+        often, where that is above 0: the best of several checkpoints on some games
+        wins more of these games than of others.
     """
     if "real_success" not in row:
         return False
@@ -54,6 +91,9 @@ def is_better(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> bool:
         return True
     if destroyed_families(row, baseline):
         return False
+    if standard_errors:
+        gain = row["real_success"] - baseline["real_success"]
+        return gain > standard_errors * _standard_error(row, baseline)
     if row["real_success"] != baseline["real_success"]:
         return row["real_success"] > baseline["real_success"]
     return row.get("real_return", 0.0) > baseline.get("real_return", 0.0)

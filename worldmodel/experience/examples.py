@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Episode, State, Task, Transition
 from worldmodel.experience.config import ExperienceConfig
 from worldmodel.fitting.batches import Example
@@ -63,9 +62,8 @@ def texts_of(episodes: Sequence[Episode]) -> list[str]:
 class TransitionSource:
     """The episodes whose transitions a model is fitted to, in copies of them.
 
-    A copy, or draw, has other references (text/references.py) if the tokenizer has
-    any, and other names (text/names.py) if some stand for each other. Draw 0 has the
-    names as they were recorded.
+    A copy, or draw, has other names (text/names.py), if some stand for each other. Draw
+    0 has the names as they were recorded.
     """
 
     tok: TextTokenizer
@@ -75,15 +73,11 @@ class TransitionSource:
     names: Mapping[str, Groups]
     rare_event_share: float = 0.0
     """As `balance` of transition_examples."""
-    reference_draws: int = 1
-    """Copies that differ in their references alone, at most."""
-    seed: int = 0
 
     @property
     def max_draws(self) -> int:
         """The copies of a transition that can differ, at most."""
-        references = self.reference_draws if self.tok.draws_references else 1
-        return max(references, MAX_DRAWS if self.names else 1)
+        return MAX_DRAWS if self.names else 1
 
     def examples(self, draw: int) -> list[Example]:
         """Return an Example of Eq. 5 for each distinct transition of a draw."""
@@ -93,8 +87,6 @@ class TransitionSource:
             self.memory,
             self.config,
             balance=self.rare_event_share,
-            seed=self.seed,
-            draw=draw,
         )
 
 
@@ -124,8 +116,6 @@ def transition_examples(
     config: ExperienceConfig,
     *,
     balance: float = 0.0,
-    seed: int = 0,
-    draw: int = 0,
 ) -> list[Example]:
     """Return an Example of Eq. 5 for every transition, repeats within a task left out.
 
@@ -135,9 +125,6 @@ def transition_examples(
     `balance`: where transitions with a reward, or with an end, make up a smaller share
     than this, the loss of their reward or outcome tokens is weighted as if they made up
     this share.
-
-    `seed` draws the references of a tokenizer that has any (text/references.py), and
-    another `draw` other ones.
     """
     rows = _distinct_rows(episodes, config)
     demos = memory.search(
@@ -157,7 +144,6 @@ def transition_examples(
             demonstrations,
             t.state,
             t.action,
-            seed=content_seed(seed, draw, task.id, past, t.state, t.action),
             past_states=past_states,
         )
         context = prompts.query_ids(

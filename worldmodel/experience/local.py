@@ -196,7 +196,6 @@ class LocalExperienceModel(CachingExperienceModel):
                 d,
                 q.state,
                 q.action,
-                seed=content_seed(self._seed, q.task.id, q.state, q.action),
                 past_states=self._past_states(q),
             )
             ids = prompts.query_ids(

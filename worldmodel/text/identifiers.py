@@ -53,6 +53,16 @@ def is_number(word: str) -> bool:
     return _NUMBER.fullmatch(word) is not None
 
 
+def value(number: str) -> tuple[float, str]:
+    """Return what numbers are sorted by: `7:30` is 7.5, and `3.25` is less than 3.5.
+
+    Other spellings of one value, such as `7` and `07`, are sorted by their text.
+    """
+    whole, *rest = number.split(":")
+    parts = [float(".".join(p.split(".")[:2])) for p in (whole, *rest)]
+    return sum(part / 60**i for i, part in enumerate(parts)), number
+
+
 def has_digit(word: str) -> bool:
     """Return whether the word is a number or holds one, as `T25` does."""
     return any(c.isdigit() for c in word)

@@ -166,18 +166,17 @@ def query_tokenizer(
     state: State,
     action: str,
     *,
-    seed: int,
     past_states: Sequence[State] | None = None,
 ) -> AnyTokenizer:
     """Return the tokenizer with the markers and references of a query's context.
 
-    What is nearest to the action comes first, where references do not suffice.
-    `past_states` are those of `past` where the context holds their effects.
+    What stands in the state comes first, where references do not suffice. `past_states`
+    are those of `past` where the context holds their effects.
     """
     demo_texts = (x for d in demos[::-1] for x in (d.action, *d.next_state))
     past_texts = (*past[::-1], *(x for s in (past_states or ())[::-1] for x in s))
-    texts = (task.instruction, *state[::-1], *past_texts, *demo_texts)
-    return with_references(tok, task.instruction, texts, seed=seed, action=action)
+    texts = (task.instruction, *state, *past_texts, *demo_texts)
+    return with_references(tok, task.instruction, texts, action=action)
 
 
 def query_ids(
@@ -200,6 +199,7 @@ def query_ids(
     not fit are left out whole: first the demonstrations least similar to the query (the
     best stand last), then the oldest actions. Task, state and action are never cut.
     """
+    tok = tok.context_view
     tokens_remaining = math.inf if context_budget is None else context_budget
     past_ids = _newest_fitting(
         _history_ids(tok, past, past_states, state, history), tokens_remaining
@@ -244,6 +244,7 @@ def policy_context_ids(
     valid_actions: Sequence[str] = (),
 ) -> list[int]:
     """Return the policy's context: task, last actions, current state, valid actions."""
+    tok = tok.context_view
     return [
         *_part(tok, "task", task.instruction),
         *_past(tok, past, history),
@@ -266,6 +267,7 @@ def turn_ids(
 
 def variation_ids(tok: AnyTokenizer, task: Task) -> list[int]:
     """Return the context of Eq. 6: a seed task with its initial state."""
+    tok = tok.context_view
     return [
         tok.control("vary"),
         *tok.encode(task.instruction),

@@ -1,17 +1,25 @@
-"""References and markers: which thing of its context a word means, as one token.
+"""References, markers and ranks: what a word of its context means, as one token.
 
-context -> a reference for each identifier, which is written in place of the word, and
-a marker for each argument of the instruction, which is written before the word ->
-ReferenceTokenizer, which writes words with these tokens and reads them back.
+context -> a reference for each identifier, which is written in place of the word, a
+marker for each argument of the instruction, which is written before the word, and a
+rank for each number -> ReferenceTokenizer, which writes words with these tokens and
+reads them back.
 
-References of identifiers are drawn at random. They mean nothing by themselves: a model
-can only say which of the things in its context is meant, and a name that no training
-episode held is as good as any other (the anonymised entities of Hermann et al.,
-arXiv:1506.03340, without a parser).
+A reference says which of the things in its context is meant, by its place: the first
+one of the state, the second one, ... So a name that no training episode held is as good
+as any other (the anonymised entities of Hermann et al., arXiv:1506.03340, without a
+parser), and a model need not learn to compare or copy names: with references that are
+drawn at random it has to, and a small one fitted to some hundred demonstrations does
+not.
 
-What the action of a query names has the same references in every query, by its place in
-the action. So whether the state has the thing that an action names, and on which line,
-is a question about one token, and needs no comparison of names.
+What the action of a query names has references of its own, by its place in the action.
+So whether the state has the thing that an action names, and on which line, is a
+question about one token.
+
+Numbers are compared as well as copied. A context holds each of them behind its rank
+among the numbers of the context, so that which of two is larger is seen from two
+tokens. In a reply a number of the context is written as its rank where the data copy
+numbers, and digit by digit where they compute with them.
 
 Arguments are the words in which the instructions of a family differ, such as `studio`
 in `bring the coin from studio`. Wherever an argument stands, its marker says at which
@@ -44,6 +52,8 @@ ACTION_PLACES = 4
 """Identifiers of an action whose references are not drawn, at most. Their tokens are
 the first ones behind those of the markers; a policy, which begins at the weights of the
 experience model and has no action yet, leaves them out."""
+NUMBERS = 16
+"""Numbers of a context that have ranks, at most. Their tokens are the last ones."""
 
 
 class ReferenceTokenizer:
@@ -58,12 +68,29 @@ class ReferenceTokenizer:
         tokenizer: TextTokenizer,
         references: Mapping[str, int],
         markers: Mapping[str, int],
+        ranks: Mapping[str, int] | None = None,
+        *,
+        in_context: bool = False,
     ):
-        """Create the view from the number of the token of each word."""
+        """Create the view from the number of the token of each word.
+
+        `ranks` are markers of numbers, which only contexts have: with `in_context`, the
+        numbers stand there behind their ranks and have no references.
+        """
         self.base = tokenizer
-        self._ids = {w: tokenizer.references[i] for w, i in references.items()}
-        self._markers = {w: tokenizer.references[i] for w, i in markers.items()}
+        self._arguments = references, markers, ranks
+        tokens = tokenizer.references
+        self._ranks = {w: tokens[i] for w, i in (ranks or {}).items() if in_context}
+        self._markers = {w: tokens[i] for w, i in markers.items()}
+        self._ids = {
+            w: tokens[i] for w, i in references.items() if w not in self._ranks
+        }
         self._words = {i: word for word, i in self._ids.items()}
+
+    @property
+    def context_view(self) -> "ReferenceTokenizer":
+        """The tokenizer of contexts, where numbers stand behind their ranks."""
+        return ReferenceTokenizer(self.base, *self._arguments, in_context=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
@@ -74,16 +101,15 @@ class ReferenceTokenizer:
         for match in identifiers.matches(text):
             joined = text[match.start() - 1] != " "
             start = match.start() - 1 + joined
-            if match[0] in self._markers:
-                out += [
-                    *self.base.encode_piece(text[at:start]),
-                    self._markers[match[0]],
-                ]
+            word = match[0]
+            before = [x[word] for x in (self._markers, self._ranks) if word in x]
+            if before:
+                out += [*self.base.encode_piece(text[at:start]), *before]
                 at = start
-            if match[0] not in self._ids:
+            if word not in self._ids:
                 continue
             out += self.base.encode_piece(text[at:start])
-            out += [self.base.join] * joined + [self._ids[match[0]]]
+            out += [self.base.join] * joined + [self._ids[word]]
             at = match.end()
         return out + self.base.encode_piece(text[at:])
 
@@ -116,49 +142,62 @@ def with_references(
     instruction: str,
     texts: Iterable[str],
     *,
-    seed: int,
     action: str = "",
     literals: frozenset[str] | None = None,
 ) -> AnyTokenizer:
     """Return the tokenizer with markers and references to words of a context.
 
     The arguments of the `instruction` have markers in their order; an argument that is
-    an identifier is written as its marker alone. The other identifiers of the `action`
-    have references by their order, those of `texts` references that are drawn by
-    `seed`. Where there are more words than tokens, the first ones have one. A tokenizer
-    without a rule is returned as it is. `literals` and, where they are given, numbers
-    stay text: they are written letter by letter.
+    a name is written as its marker alone. The other names of the `action` have
+    references by their order in it, all further ones by their order in the `texts`.
+    Numbers have ranks, which are markers in a context and references in a reply; a
+    number that is an argument, or stands in the action, has a marker besides. Where
+    there are more words than tokens, the first ones have one. A tokenizer without a
+    rule is returned as it is. `literals` and, where they are given, numbers have no
+    references: in a reply they are written letter by letter.
     """
     rule = tokenizer.reference_rule
     if rule is None:
         return tokenizer
 
     action_words = identifiers.words(action)
-    names = dict.fromkeys(
-        [*action_words, *(w for text in texts for w in identifiers.words(text))]
-    )
-    names = {w: None for w in names if rule.identifiers and _has_reference(rule, w)}
-    names = {w: None for w in names if not _stays_text(w, literals)}
+    text_words = (w for text in texts for w in identifiers.words(text))
+    words = [*dict.fromkeys([*text_words, *action_words])] if rule.identifiers else []
+    referable = {
+        w for w in words if _has_reference(rule, w) and not _stays_text(w, literals)
+    }
     arguments, first = list[str](), 0
     if rule.template is not None:
-        words = dict.fromkeys(identifiers.words(instruction))
         arguments = [
-            w for w in words if w not in rule.template and not _stays_text(w, literals)
+            w
+            for w in dict.fromkeys(identifiers.words(instruction))
+            if w not in rule.template and not _stays_text(w, literals)
         ][:ARGUMENTS]
         first = ARGUMENTS
     places = {w: i for i, w in enumerate(arguments)}
-    named = dict.fromkeys(w for w in action_words if w in names and w not in places)
-    in_action = {w: first + i for i, w in enumerate([*named][:ACTION_PLACES])}
+    in_action = [
+        w for w in dict.fromkeys(action_words) if w in referable and w not in places
+    ]
+    places |= {w: first + i for i, w in enumerate(in_action[:ACTION_PLACES])}
     first += ACTION_PLACES
-    drawn = [w for w in names if w not in places and w not in in_action]
-    count = len(tokenizer.references) - first
-    order = first + np.random.default_rng(seed).permutation(count)
+
+    last = len(tokenizer.references) - NUMBERS
+    names = [w for w in words if w in referable and not is_number(w)][: last - first]
+    numbers = sorted(
+        [w for w in words if is_number(w)][:NUMBERS], key=identifiers.value
+    )
+    ranks = {w: last + i for i, w in enumerate(numbers)}
+    # A place is the reference of a name, but only the marker of a number.
+    named = {w: i for w, i in places.items() if w in referable and not is_number(w)}
     return ReferenceTokenizer(
         tokenizer,
-        {w: i for w, i in places.items() if w in names}
-        | in_action
-        | dict(zip(drawn, order.tolist(), strict=False)),
-        {w: i for w, i in places.items() if w not in names},
+        {
+            **{w: first + i for i, w in enumerate(names)},
+            **named,
+            **{w: i for w, i in ranks.items() if w in referable},
+        },
+        {w: i for w, i in places.items() if w not in named},
+        ranks,
     )
 
 
@@ -187,7 +226,11 @@ def reference_rule(
     shares = identifiers.task_shares(episodes)
     form = {w for e in episodes for t in e.transitions for w in t.action.split()[:1]}
     for words in shares.values():
-        form |= {w for w, x in words.items() if len(w) == 1 or not is_identifier(w, x)}
+        form |= {
+            w
+            for w, x in words.items()
+            if (len(w) == 1 and not is_number(w)) or not is_identifier(w, x)
+        }
     named = references and _most_tasks(
         families.values(),
         lambda e: (

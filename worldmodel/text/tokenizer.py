@@ -348,9 +348,9 @@ class TextTokenizer:
         return self
 
     @property
-    def draws_references(self) -> bool:
-        """Whether identifiers have references, which examples draw at random."""
-        return self.reference_rule is not None and self.reference_rule.identifiers
+    def context_view(self) -> "TextTokenizer":
+        """This tokenizer: without references contexts are written as replies are."""
+        return self
 
     @property
     def ends(self) -> dict[str, list[int]]:

@@ -45,6 +45,22 @@ class Store(ToolEnv):
         return str(self.nothing)  # a mistake, and no answer
 
 
+class Echo(ToolEnv):
+    """Its task is what its instruction says, as a user may well write it."""
+
+    def start(self, task):
+        self.wanted = task.instruction.split()[-1]
+        return "ready"
+
+    @tool
+    def say(self, word: str) -> str:
+        self.finish(word == self.wanted)
+        return word
+
+    def expert(self):
+        return [self.call("say", word=self.wanted)]
+
+
 def begun(env=None, task=TASK):
     env = env or Store()
     return env, *base.begin(env, task)
@@ -59,6 +75,16 @@ def test_the_instruction_names_the_tools_once():
     )
     assert (task.instruction, state) == (want, ("result ready",))
     assert base.begin(env, task)[0].instruction == want
+
+
+def test_a_recorded_task_starts_with_the_instruction_that_was_listed():
+    """A task is recorded with its tools, and is played again from the record."""
+    listed = Task(id="e", instruction="say cheese")
+    env, recorded, _ = begun(Echo(), listed)
+    assert recorded.instruction.endswith(")")
+    again, same, _ = begun(Echo(), recorded)
+    assert (again.wanted, same) == (env.wanted, recorded) == ("cheese", recorded)
+    assert base.take(again, again.expert()[0]).success
 
 
 @pytest.mark.parametrize("shown", ["keys a\nheld b", ["keys a", "held b"]])

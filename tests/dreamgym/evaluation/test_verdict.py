@@ -114,6 +114,26 @@ def test_a_stage_that_kept_another_policy_says_so():
     ]
 
 
+def test_stages_with_nothing_to_gain_are_one_sentence_and_no_disappointment():
+    note = "there is nothing to gain, warmstart wins all real dev games"
+    done = {"nothing_to_gain": True, "kept": "warmstart", "note": note}
+    stages = STAGES | {
+        "expert_iteration": done,
+        "train": done | {"kept": "expert_iteration"},
+        "s2r": done | {"kept": "dream"},
+    }
+    equal = {"mean": 0.0, "low": 0.0, "high": 0.0, "episodes": 60}
+    pairs = ("dream_minus_warmstart", "s2r_minus_dream")
+    some = evidence(
+        stages=stages, paired=dict.fromkeys(pairs, equal), bc=0.9, warmstart=0.98
+    )
+    assert verdict(some) == [
+        "The best policy is warmstart: it wins 98 % of games.",
+        "The policy warmstart wins all real dev games, so there was nothing to gain "
+        "from expert_iteration, train, s2r (dream_check.force goes on all the same).",
+    ]
+
+
 @pytest.mark.parametrize("stage", STAGE_ADVICE)
 def test_a_stage_that_did_not_help_names_its_cause_and_a_setting(stage):
     stages = STAGES | {stage: {"note": "it did not help"}}
@@ -213,7 +233,7 @@ def hidden(mean, count, *, deterministic=True):
             scored("copying", "state_unseen", 0.77, 30),
             "garbled identifiers",
             "77 % of 30 identifiers",
-            "pretrain.reference_draws",
+            "pretrain.fit.steps",
         ),
         (scored("done", "recall", 0.08, 26), "missed ends", "8 % of 26", "rare_event"),
         (

@@ -10,6 +10,7 @@ from dreamgym.config.presets import preset
 from dreamgym.config.stages import ExpertIterationConfig
 from dreamgym.run.directory import Run
 from dreamgym.stages import expert_iteration
+from dreamgym.training.selection import ENOUGH_WON
 from tests import doubles
 from worldmodel.data.records import read_episodes, write_episodes
 from worldmodel.fitting.config import FitConfig, OptimizerConfig
@@ -33,7 +34,8 @@ def corridor(
     folder, monkeypatch, *, world=doubles.Known, deterministic=True, **changes
 ):
     """A run up to the check of its dream, whose warm start says any word at first."""
-    config = preset("tiny", {"env.id": "tests.doubles:Corridor", "evaluate.tasks": 30})
+    settings = {"env.id": "tests.doubles:Corridor", "evaluate.tasks": 30}
+    config = preset("tiny", settings | {"dream_check.force": False})
     c = ExpertIterationConfig(
         rounds=2, tasks=60, rollouts_per_task=3, fresh_tasks=60, epochs=30
     )
@@ -137,6 +139,24 @@ def test_a_refused_dream_is_not_imitated(tmp_path, monkeypatch):
     monkeypatch.setattr(expert_iteration, "_iterate", None)
     run.mark("dream_check", {"refused": "ends are missing", "forced": False})
     assert "ends are missing" in expert_iteration.body(run)["note"]
+
+
+def test_nothing_is_dreamed_for_a_warm_start_that_wins_all_dev_games(
+    tmp_path, monkeypatch
+):
+    run = corridor(tmp_path, monkeypatch)
+    iterations = []
+    monkeypatch.setattr(
+        expert_iteration, "_iterate", lambda *_: (iterations.append(1), (None, {}))[1]
+    )
+    monkeypatch.setattr(expert_iteration, "save_policy", lambda *_: None)
+    for games, count in ((ENOUGH_WON, 0), (ENOUGH_WON - 1, 1)):
+        real = {"real_success": 1.0, "real_games/": float(games)}
+        run.mark("dream_check", {"refused": "", "forced": False, "real": real})
+        numbers = expert_iteration.body(run)
+        assert len(iterations) == count
+        assert numbers.get("nothing_to_gain", False) == (not count)
+        assert numbers["kept"] == "warmstart"
 
 
 @pytest.mark.slow

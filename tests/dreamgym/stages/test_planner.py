@@ -8,7 +8,9 @@ from dreamgym.build import environments, planning
 from dreamgym.build.models import save_policy
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
+from dreamgym.run.view import StageView
 from dreamgym.stages import evaluate, planner
+from dreamgym.stages.table import STAGES
 from tests import doubles, helpers
 from worldmodel.backbone.weights import load_model
 from worldmodel.data.records import write_episodes
@@ -20,6 +22,7 @@ SETTINGS = {
     "train.monitor.real_eval_tasks": 16,
     "evaluate.tasks": 16,
     "planner.method": "mpc",
+    "dream_check.force": False,
     "planner.simulations": 16,
 }
 
@@ -86,6 +89,15 @@ def test_a_plan_that_wins_more_dev_games_is_kept_and_plays_the_test_games(make_r
         row = evaluate.body(run, "planner")
         assert row["dreamed_per_step"] > 1
         assert row["success"] > evaluate.body(run, "s2r")["success"]
+
+
+def test_a_policy_that_wins_all_dev_games_does_not_plan(make_run, monkeypatch):
+    won = [Trajectory(doubles.expert(t), (), None) for t in GAMES]
+    monkeypatch.setattr(planner, "play_dev_games", lambda *_: won)
+    with make_run() as run:
+        numbers = planner.body(StageView(run, STAGES["planner"], STAGES))
+    assert numbers["kept"] == "s2r"
+    assert numbers["note"].startswith("it does not plan: there is nothing to gain")
 
 
 @pytest.mark.parametrize("trust", [0.5, 0.95])

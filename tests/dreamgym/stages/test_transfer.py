@@ -11,11 +11,14 @@ from dreamgym.run.directory import Run
 from dreamgym.run.view import StageView
 from dreamgym.stages import transfer
 from dreamgym.stages.table import STAGES
+from dreamgym.training.selection import ENOUGH_WON
 from tests import doubles, helpers
 from worldmodel.backbone.weights import load_model
+from worldmodel.data.records import write_episodes
 
 TASKS = doubles.tasks("dev")[:4]
 WON = [Trajectory(doubles.expert(t), (), None) for t in TASKS]
+POLICY = doubles.policy()
 LOST = [Trajectory(doubles.episode(t, ["fly"]), (), None) for t in TASKS]
 
 
@@ -63,6 +66,36 @@ def test_what_wins_no_more_dev_games_than_its_start_is_not_kept(
         assert helpers.distance(model.params, first.model.params) == 0.0
         assert f"{won * 25} % won after it" in numbers["note"]
         assert "s2r: fine-tuning did not help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
+    tmp_path, monkeypatch, force
+):
+    settings = {"env.id": "tests.doubles:Corridor", "dream_check.force": force}
+    tuned = []
+    monkeypatch.setattr(
+        environments, "play_dev_games", lambda *_: WON * (ENOUGH_WON // len(WON))
+    )
+    monkeypatch.setattr(
+        transfer, "iterate", lambda *_, **__: tuned.append(1) or (POLICY, {})
+    )
+    monkeypatch.setattr(transfer, "_better_policy", lambda *_: {"kept": "s2r"})
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        run.mark("collect", {"max_episode_steps": 8, "deterministic": True})
+        run.mark("train", {"kept": "dream"})
+        run.mark("expert_iteration", {"rounds": 1})
+        for name in ("episodes.jsonl", "dev.jsonl"):
+            write_episodes(run.path(name), [doubles.expert(TASKS[0])])
+        save_policy(run, "dream", POLICY)
+        view = StageView(run, STAGES["s2r"], STAGES)
+        numbers = transfer.body(view, "s2r", "dream")
+    assert len(tuned) == force
+    assert numbers["kept"] == ("s2r" if force else "dream")
+    if not force:
+        assert numbers["note"] == (
+            "not fine-tuned: there is nothing to gain, dream wins all real dev games"
+        )
 
 
 def test_a_policy_that_destroyed_a_family_is_not_kept(run, monkeypatch):

@@ -42,3 +42,18 @@ def test_a_policy_that_destroyed_a_family_does_not_leave_though_it_wins_more():
     # A fall of 0.1 is none of FAMILY_DROP, however many games show it.
     many = row(0.5, box=(0.4, 10_000))
     assert destroyed_families(many, row(0.5, box=(0.5, 10_000))) == []
+
+
+def test_the_best_of_several_checkpoints_must_win_more_by_a_standard_error():
+    before = row(0.5, -2.0, coin=(0.4, 32), box=(0.6, 32))
+    # 64 games each, pooled 0.53: a standard error of sqrt(0.249 / 32) = 0.0882.
+    better, much_better = (row(x, -1.0, coin=(x, 64)) for x in (0.56, 0.62))
+    assert is_better(better, before)
+    assert not is_better(better, before, standard_errors=1.0)
+    assert is_better(much_better, before, standard_errors=1.0)
+    assert not is_better(much_better, before, standard_errors=2.0)
+    as_often = row(0.5, -1.0, coin=(0.5, 64))  # and faster, which may be chance, too
+    assert not is_better(as_often, before, standard_errors=1.0)
+    assert not is_better(
+        row(1.0, coin=(1.0, 4)), row(1.0, coin=(1.0, 4)), standard_errors=1.0
+    )
