@@ -15,6 +15,8 @@ from dreamgym.envs.dream import DreamVectorEnv
 from dreamgym.run.directory import Run
 from worldmodel.experience.base import ExperienceModel
 
+OFF = "off"
+"""The status of a stage that the settings leave out."""
 PLANNER = "planner"
 """The policy that plans wherever it plays."""
 
@@ -55,6 +57,17 @@ def plan_of(run: Run, policy: str) -> PlanConfig:
     if policy == PLANNER and run.numbers(PLANNER).get("kept") != PLANNER:
         return PlanConfig()
     return plan_settings(run.config, policy)
+
+
+def why_without_plan(run: Run) -> str:
+    """Return why the stage `planner` plays no dev games with a plan, "" if it does.
+
+    OFF where the settings say so; else the dream was refused.
+    """
+    c, check = run.config, run.numbers("dream_check")
+    if c.planner.method == "none" or c.train.environment == "real":
+        return OFF
+    return check["refused"] if check.get("refused") and not check["forced"] else ""
 
 
 def planning_policy(

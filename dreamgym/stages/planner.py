@@ -15,7 +15,13 @@ from dreamgym.build.dev_choice import (
 from dreamgym.build.environments import NO_ENV, play_dev_games, plays_dev_games
 from dreamgym.build.experience import fidelity_file
 from dreamgym.build.models import load_policy, save_policy
-from dreamgym.build.planning import PLANNER, paid_folder, planning_policy
+from dreamgym.build.planning import (
+    OFF,
+    PLANNER,
+    paid_folder,
+    planning_policy,
+    why_without_plan,
+)
 from dreamgym.config.settings import RunConfig
 from dreamgym.evaluation.dream_check import dev_metrics
 from dreamgym.evaluation.leading_numbers import is_trusted
@@ -39,12 +45,13 @@ def body(run: Run) -> dict[str, Any]:
     plan = run.config.planner
     if not run.config.env.id:
         return {"status": NO_ENV}
-    if plan.method == "none" or run.config.train.environment == "real":
-        return {"status": "off"}
-    policy, check = load_policy(run, START), run.numbers("dream_check")
+    reason = why_without_plan(run)
+    if reason == OFF:
+        return {"status": OFF}
+    policy = load_policy(run, START)
     save_policy(run, PLANNER, policy)
-    if check.get("refused") and not check["forced"]:
-        return {"kept": START, "note": f"it does not plan: {check['refused']}"}
+    if reason:
+        return {"kept": START, "note": f"it does not plan: {reason}"}
     start = player_of(run, START)
     if plays_dev_games(run, start):
         metrics = dev_metrics(play_dev_games(run, start, policy))

@@ -103,6 +103,7 @@ def _fine_tuning(policy: str, start: str, maker: str) -> Stage:
             "uncertainty",
             "dream_check.force",
             "planner.method",  # whose dev games are played after this stage
+            "train.environment",
         ),
         writes=(
             f"policies/{policy}",
@@ -242,6 +243,7 @@ STAGES = StageTable(
                 "warmstart",
                 *PLAY,
                 *DEV_GAMES,
+                "dream_check.force",
             ),
             writes=(
                 "policies/warmstart",

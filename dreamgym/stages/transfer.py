@@ -28,6 +28,7 @@ from dreamgym.build.dev_choice import (
 )
 from dreamgym.build.loop import reinforce
 from dreamgym.build.models import load_policy, save_policy
+from dreamgym.build.planning import why_without_plan
 from dreamgym.build.real_iteration import iterate
 from dreamgym.build.step_limit import step_limit
 from dreamgym.config.budget import division
@@ -53,8 +54,8 @@ def body(run: Run, name: str, start: str) -> dict[str, Any]:
     player = player_of(run, start)
     if run.real_steps.limit is not None:  # of the whole run
         # The start plays before the loop, which leaves the evaluations after it.
-        plans = run.config.planner.method != "none"
-        games = environments.dev_game_steps(run, player, name, later=int(plans))
+        later = int(not why_without_plan(run))
+        games = environments.dev_game_steps(run, player, name, later=later)
         budget = run.real_steps.limit - games
         minimum, unit = 1, "an episode"
         if not _iterates(run):

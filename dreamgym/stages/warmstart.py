@@ -29,6 +29,7 @@ from dreamgym.build import chat as run_chat
 from dreamgym.build import episodes as run_episodes
 from dreamgym.build import models
 from dreamgym.build.costs import dev_games, game_seconds
+from dreamgym.build.dev_choice import nothing_to_gain
 from dreamgym.build.environments import play_dev_games, plays_dev_games
 from dreamgym.build.models import fit_model, load_policy, save_policy
 from dreamgym.config.settings import RunConfig
@@ -117,7 +118,8 @@ def _better_policy(
     )
     note = f"early experience did not help: of the dev games {change}; it is bc"
     print(f"warmstart: {note}", file=sys.stderr)
-    return control, numbers | {"kept": "bc", "note": note}
+    done = nothing_to_gain(run, rows["bc"], "bc", "early experience changed nothing")
+    return control, numbers | {"kept": "bc", "note": note} | (done or {})
 
 
 def _models(c: WarmstartConfig) -> bool:

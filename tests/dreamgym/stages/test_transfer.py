@@ -72,7 +72,11 @@ def test_what_wins_no_more_dev_games_than_its_start_is_not_kept(
 def test_a_policy_that_wins_all_dev_games_is_left_as_it_is(
     tmp_path, monkeypatch, force
 ):
-    settings = {"env.id": "tests.doubles:Corridor", "dream_check.force": force}
+    settings = {
+        "env.id": "tests.doubles:Corridor",
+        "dream_check.force": force,
+        "transfer.method": "expert_iteration",
+    }
     tuned = []
     monkeypatch.setattr(
         environments, "play_dev_games", lambda *_: WON * (ENOUGH_WON // len(WON))
@@ -175,6 +179,7 @@ def test_a_policy_is_fine_tuned_where_the_budget_pays_for_what_the_method_plays(
         ("none", ("dream",), 460),  # the start has played
         ("mpc", ("dream",), 420),  # the planner plays after this stage
         ("mpc", (), 380),
+        ("refused", ("dream",), 460),  # nobody plans in a dream that was refused
     ],
 )
 def test_steps_for_the_dev_games_that_follow_are_kept_back(
@@ -186,7 +191,7 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
         "budget.real_steps": 2000,
         "train.monitor.real_eval_tasks": 4,
         "transfer.method": "expert_iteration",
-        "planner.method": method,
+        "planner.method": "mpc" if method == "refused" else method,
     }
     taken = []
 
@@ -202,6 +207,8 @@ def test_steps_for_the_dev_games_that_follow_are_kept_back(
         run.mark("collect", {"real_transitions": 1000, "deterministic": True})
         run.mark("train", {"kept": "dream"})
         run.mark("expert_iteration", {"rounds": 0})
+        refused = "ends are missing" if method == "refused" else ""
+        run.mark("dream_check", {"refused": refused, "forced": False})
         save_policy(run, "dream", doubles.policy())
         for name in recorded:
             run.path("dev_games").mkdir(exist_ok=True)
