@@ -35,7 +35,7 @@ from worldmodel.fitting import supervised
 from worldmodel.fitting.batches import Example
 from worldmodel.memory import Hidden, ReplayMemory
 from worldmodel.text import state_format
-from worldmodel.text.names import Groups
+from worldmodel.text.names import MAX_DRAWS, Groups
 from worldmodel.text.state_format import StateFormat
 from worldmodel.text.tokenizer import TextTokenizer
 
@@ -153,10 +153,11 @@ def fit_data(
 ) -> FitData:
     """Return the examples that the experience model is fitted to, and held-out ones.
 
-    Transitions come first, then copies of them with other names (TransitionSource),
-    then variations of tasks. Held-out are the transitions of `dev`. `names` are those
-    that stand for each other (interchangeable_names), and `rare_event_share` is that of
-    the settings unless given.
+    Transitions come first, then copies of them, with other names where some stand for
+    each other (TransitionSource), then variations of tasks. Held-out are the
+    transitions of `dev`. `names` are those that stand for each other
+    (interchangeable_names), and `rare_event_share` is that of the settings unless
+    given.
     """
     c = run.config
     source = transition_source(
@@ -169,15 +170,20 @@ def fit_data(
     held_out = transition_examples(tok, dev, source.memory, c.experience)
     sizes = text_sizes(tok, train, dev) | reply_tokens(first)
     tokens = round(mean_tokens(first), 1)
-    # More draws than epochs would be made and never read.
-    draws = min(source.max_draws, supervised.epochs_read(c.pretrain.fit, first))
-    redrawn = [e for draw in range(1, draws) for e in source.examples(draw)]
+    # As many copies as the fit reads, whether names are exchanged in them or not:
+    # variations of tasks, which are read once, then take no share of its updates.
+    draws = min(supervised.epochs_read(c.pretrain.fit, first), MAX_DRAWS)
+    copies = [
+        e
+        for draw in range(1, draws)
+        for e in (source.examples(draw) if names else first)
+    ]
     counts = {
         "distinct_transitions": len(first),
-        "redrawn_examples": len(redrawn),
+        "redrawn_examples": len(copies) if names else 0,
         "tokens_per_transition": tokens,
     }
-    return FitData([*first, *redrawn, *variations], held_out, counts | sizes)
+    return FitData([*first, *copies, *variations], held_out, counts | sizes)
 
 
 def fidelity_file(folder: str) -> str:

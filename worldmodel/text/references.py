@@ -182,7 +182,7 @@ def with_references(
     first += ACTION_PLACES
 
     last = len(tokenizer.references) - NUMBERS
-    names = [w for w in words if w in referable and not is_number(w)][: last - first]
+    names = [w for w in words if w in referable - places.keys() and not is_number(w)]
     numbers = sorted(
         [w for w in words if is_number(w)][:NUMBERS], key=identifiers.value
     )
@@ -192,7 +192,7 @@ def with_references(
     return ReferenceTokenizer(
         tokenizer,
         {
-            **{w: first + i for i, w in enumerate(names)},
+            **{w: first + i for i, w in enumerate(names[: last - first])},
             **named,
             **{w: i for w, i in ranks.items() if w in referable},
         },

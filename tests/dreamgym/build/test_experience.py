@@ -39,6 +39,9 @@ def test_copies_of_transitions_have_other_names(run):
     assert recorded["redrawn_examples"] == 0
     distinct = recorded["distinct_transitions"]
     assert drawn["redrawn_examples"] >= distinct
+    # Variations of tasks are as small a part of the examples in both.
+    assert len(plain) == len(copies)
+    assert plain[distinct : 2 * distinct] == plain[:distinct]
     # The first copy is what was recorded; some later ones are not.
     assert copies[:distinct] == plain[:distinct]
     others = copies[distinct : 2 * distinct]

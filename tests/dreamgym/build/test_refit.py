@@ -18,7 +18,8 @@ PLAYED = [doubles.episode(t, ["fly"]) for t in doubles.tasks("train")[12:]]
 
 @pytest.fixture
 def run(tmp_path):
-    settings = {"env.id": "tests.doubles:Corridor"}
+    # So short that the fit reads its examples once: there are no copies of them.
+    settings = {"env.id": "tests.doubles:Corridor", "pretrain.fit.steps": 4}
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         write_episodes(run.path("episodes.jsonl"), COLLECTED)
         dev = [doubles.expert(t) for t in doubles.tasks("dev")[:2]]
