@@ -18,7 +18,7 @@ PLAYED = [doubles.episode(t, ["fly"]) for t in doubles.tasks("train")[12:]]
 
 @pytest.fixture
 def run(tmp_path):
-    # So short that the fit reads its examples once: there are no copies of them.
+    # So short that a fit reads few copies of its examples.
     settings = {"env.id": "tests.doubles:Corridor", "pretrain.fit.steps": 4}
     with Run(tmp_path / "run", preset("tiny", settings)) as run:
         write_episodes(run.path("episodes.jsonl"), COLLECTED)
@@ -35,7 +35,7 @@ def examples_of(run, played):
     path.parent.mkdir(exist_ok=True)
     write_episodes(path, played)
     tok = doubles.tokenizer()
-    collected = fit_data(run, tok, COLLECTED, names={}).examples
+    collected = fit_data(run, tok, read(run)[0], names={}).examples
     examples, _ = _examples(run, tok, "remedy", None)
     return examples[: len(collected)], examples[len(collected) :]
 
