@@ -93,7 +93,7 @@ def default() -> RunConfig:
     """8,100 real steps up to expert iteration; half an hour where two cores are busy.
 
     Seeds 0 to 2, 320 games: warmstart 64 to 66 %, expert iteration 78 to 83 %, with a
-    plan 86 to 88 %, s2r with a plan 90 to 92 %, real play with 15,300 real steps 75 to
+    plan 86 to 88 %, s2r with a plan 90 to 93 %, real play with 15,300 real steps 75 to
     82 % (docs/RESULTS.md).
     """
     return RunConfig(
