@@ -123,7 +123,7 @@ def _examples(
     first = source.examples(0)
     ratio = POLICY_SHARE / (1 - POLICY_SHARE)
     repeats = math.ceil(ratio * len(data.examples) / max(len(first), 1))
-    # Repeats have other references and names, as far as there are any.
+    # Repeats have other names, as far as there are any.
     draws = min(repeats, source.max_draws)
     versions = [first, *(source.examples(draw) for draw in range(1, draws))]
     repeated = [

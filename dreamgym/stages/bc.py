@@ -32,8 +32,7 @@ def body(run: Run) -> dict[str, Any]:
     examples = early.bc_examples(policy, imitated)
     dev = early.bc_examples(policy, dev_experts)
     fit = run.config.bc.fit
-    # Copies of the examples with other references and names, as for the experience
-    # model.
+    # Copies of the examples with other names, as for the experience model.
     names = read_names(run)
     draws = early.draws(fit, examples, names)
     if draws > 1:
