@@ -188,7 +188,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("curriculum", 24),
         ("real_updates", 80),
         ("strangers", 63),
-        ("copying", 15),
+        ("copying", 12),
         ("sample_efficiency", 195),
         ("iwm", 36),
         ("grpo", 24),
