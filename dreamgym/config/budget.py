@@ -14,8 +14,9 @@ MIN_DEV_GAMES = 4
 DEV_GAME_MARGIN = 1.25
 """Steps of a dev game of a policy, as a multiple of the mean dev episode's, as they are
 planned: a policy that fails plays on where an expert is done."""
-DEMONSTRATION_LIMIT = 0.2
-"""The largest share of the train episodes that `demonstrations` may ask for."""
+DEMONSTRATION_LIMIT = 0.4
+"""The largest share of the train episodes that `demonstrations` may ask for. They are
+shorter than those of random players, so that they take a smaller share of the steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class BudgetConfig:
     """Evaluations on dev tasks that the share of selection pays for, with episodes a
     quarter longer than the collected ones: the fewer, the more tasks each plays."""
     demonstrations: int = 50
-    """Expert episodes that collection aims at, as far as they are a fifth of the train
+    """Expert episodes that collection aims at, as far as they are 40 % of the train
     episodes: the weight of the expert is raised where it is too low for that."""
 
     def __post_init__(self):

@@ -92,6 +92,12 @@ def _reason(name: str, error: BaseException) -> str:
         what = f"{type(error).__name__}: {error.msg}"
     else:
         what = f"{type(error).__name__}: {error}"
+    if "'function' object is not subscriptable" in what:
+        what += (
+            "; a method that is called as a built-in type, such as `list`, hides it "
+            "from the type hints below: write `from __future__ import annotations` "
+            "first, or give it another name"
+        )
     return f"{what} (module {name!r}, {user_place(error)})"
 
 

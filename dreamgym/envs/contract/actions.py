@@ -1,5 +1,7 @@
 """The part of the contract checker about lists of actions and about refused ones."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from dreamgym.envs import base
@@ -10,6 +12,10 @@ from worldmodel.data.records import Task
 
 MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
+MANY_REFUSED = 0.7
+"""The share of refused valid actions above which a warning is given, and ..."""
+FEW_TRIED = 20
+"""... the actions that must have been tried for that."""
 
 
 def checked_actions(
@@ -70,6 +76,21 @@ def check_valid_actions(player: Player, task: Task) -> list[str]:
             "choose from",
         )
     return actions or []
+
+
+def check_random_refused(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn where most of the valid actions that were tried are refused as invalid."""
+    steps = [step for trace in traces for step in trace.steps[1:]]
+    refused = [step.action for step in steps if step.invalid]
+    if len(steps) < FEW_TRIED or len(refused) <= MANY_REFUSED * len(steps):
+        return
+    action, count = Counter(refused).most_common(1)[0]
+    findings.warn(
+        f"{len(refused)} of {len(steps)} actions of valid_actions() were refused",
+        f"random play; most often, {count} times, {action!r:.80}",
+        "list only what step() would take now: random players and branches learn "
+        "little from refusals (a ToolEnv may define valid_actions() itself)",
+    )
 
 
 def check_refused(findings: Findings, trace: Trace) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from dreamgym.envs import base, limits
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.contract.actions import (
+    check_random_refused,
     check_refused,
     check_tool_results,
     check_valid_actions,
@@ -288,6 +289,8 @@ class _Inspector:
             self.findings, self.late_steps[True], self.late_steps[False]
         )
         self._check_lengths(tasks)
+        if base.as_valid_actions(self.env) is not None:
+            check_random_refused(self.findings, self.random)
         player, limit = self.player, self.limit
         single = self.max_steps == 1 or bool(self.sample and self.sample.length == 1)
         if not any(is_limit(player, *end, limit) for end in self.nonsense_ends):

@@ -88,8 +88,8 @@ def test_the_weight_of_the_expert_is_raised_where_demonstrations_would_be_few():
     # 500 episodes: a tenth are to be an expert's. w / (w + 0.9) = 0.1.
     assert budget.expert_weight(c, 0.05, 0.9, 500) == pytest.approx(0.1)
     assert budget.expert_weight(c, 0.3, 0.9, 500) == 0.3  # it is high enough
-    # 100 episodes: half of them would be an expert's, and a fifth is the most.
-    assert budget.expert_weight(c, 0.05, 0.8, 100) == pytest.approx(0.2)
+    # 100 episodes: half of them would be an expert's, and 40 % are the most.
+    assert budget.expert_weight(c, 0.05, 0.6, 100) == pytest.approx(0.4)
     none = BudgetConfig(demonstrations=0)
     assert budget.expert_weight(none, 0.05, 0.9, 100) == 0.05
 

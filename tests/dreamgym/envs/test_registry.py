@@ -48,6 +48,14 @@ class Env(gymnasium.Env):
 """
 
 
+HIDES = """from dreamgym import ToolEnv, tool
+class Env(ToolEnv):
+    @tool
+    def list(self) -> str: ...
+    def expert(self) -> list[str]: ...
+"""
+
+
 def message(spec):
     with pytest.raises(ValueError, match=r"\S") as caught:
         registry.make(spec)
@@ -70,6 +78,7 @@ def test_a_class_that_is_no_environment_says_what_to_derive_it_from(monkeypatch)
         ("import json\njson.loads('x')", "(char 0) (module {}, {}2)"),
         ("def f(:", "SyntaxError: invalid syntax (module {}, {}1)"),
         ("import sys\nsys.exit(3)", "it called sys.exit(3) (module {}, {}2)"),
+        (HIDES, "such as `list`, hides it from the type hints below: write `from __f"),
         (CRASHES, "has no attribute 'x'"),
         (CRASHES, "({}3)"),
     ],

@@ -88,6 +88,18 @@ class Listless(doubles.Corridor):
         return []
 
 
+class Hopeful(doubles.Corridor):
+    """Lists as valid what it then refuses."""
+
+    def valid_actions(self):
+        return ["fly", "sing", "dance"]
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        invalid = action not in doubles.ACTIONS
+        return obs, reward, terminated, truncated, {**info, "invalid": invalid}
+
+
 class PlaysOn(doubles.Corridor):
     """Success is said, and the episode goes on to its limit."""
 
@@ -157,6 +169,7 @@ class Crowded(doubles.Corridor):
         (Crowded, r"valid_actions\(\) returns 501 actions"),
         (NoWins, "no plan of an expert was played to its end, and no random play won"),
         (Listless, r"valid_actions\(\) lists nothing at the start"),
+        (Hopeful, r"of valid_actions\(\) were refused"),
         (PlaysOn, "an episode goes on after its success"),
         (SomePlans, "the expert has no plan for some tasks"),
         (Graded, "ends with different rewards all count as won"),
