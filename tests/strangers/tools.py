@@ -108,6 +108,12 @@ class Calendar(ToolEnv):
         old = next(d for d, name in self.busy.items() if name == who)
         return [self.call("cancel", day=old), self.call("book", day=day, who=who)]
 
+    def valid_actions(self):
+        free = [day for day in DAYS if day not in self.busy]
+        people = self.goal["busy"].values()
+        bookings = [self.call("book", day=d, who=w) for d in free for w in people]
+        return [*(self.call("cancel", day=day) for day in self.busy), *bookings]
+
 
 class Invoices(ToolEnv):
     """Invoices are opened and paid: every number and supplier is of its task alone.
