@@ -90,6 +90,8 @@ def compare_with_start(
         rates["dev_success_before"],
         destroyed_families(after, before),
     )
+    if standard_errors and side == "real" and is_better(after, before):
+        change += ", which is not more by a standard error"
     note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
