@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dreamgym.agent.config import WarmstartConfig
+from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import chat as run_chat
 from dreamgym.build import environments, models
 from dreamgym.build import episodes as run_episodes
@@ -17,6 +18,7 @@ from dreamgym.config.presets import preset
 from dreamgym.envs import registry
 from dreamgym.run.directory import Run
 from dreamgym.stages import bc, branch, warmstart
+from dreamgym.training.selection import ENOUGH_WON
 from tests import doubles
 from tests.chat_server import ok, serving, status
 from worldmodel.backbone.weights import load_model, save_model
@@ -216,6 +218,22 @@ def test_a_share_of_the_experts_is_learned_from_control_and_all(tmp_path):
     assert (few["experts"], all_["experts"]) == (2, 4)
     assert few["bc_examples"] < all_["bc_examples"]
     assert weights(half, "bc") != weights(whole, "bc")
+
+
+@pytest.mark.parametrize(("games", "said"), [(ENOUGH_WON, True), (4, None)])
+def test_bc_that_wins_all_dev_games_leaves_nothing_to_gain(
+    tmp_path, monkeypatch, games, said
+):
+    won = [Trajectory(doubles.expert(doubles.tasks("dev")[0]), (), None)] * games
+    monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: True)
+    monkeypatch.setattr(warmstart, "play_dev_games", lambda *_: won)
+    policy = doubles.policy()
+    settings = {"env.id": "tests.doubles:Corridor", "dream_check.force": False}
+    with Run(tmp_path, preset("tiny", settings)) as run:
+        other = doubles.policy(seed=1).model
+        kept, numbers = warmstart._better_policy(run, policy, policy.model, other)
+    assert (kept, numbers["kept"]) == (policy.model, "bc")
+    assert numbers.get("nothing_to_gain") is said
 
 
 def test_smaller_shares_are_part_of_larger_ones():
