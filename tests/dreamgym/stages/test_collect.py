@@ -229,8 +229,9 @@ def test_collection_takes_its_part_of_a_budget(tmp_path):
     assert len({e.task.id for e in read_episodes(run.path("dev.jsonl"))}) <= 4
     train = read_episodes(run.path("episodes.jsonl"))
     experts = [e for e in train if e.source == "expert"]
-    # `tiny` has one expert in ten; here it is to be a fifth of the episodes.
-    assert 0.1 < len(experts) / len(train) < 0.35
+    # `tiny` has one expert in ten; 50 of so few episodes would be most of them, and
+    # 40 % of them are the most.
+    assert 0.3 < len(experts) / len(train) < 0.5
     assert numbers["episodes"] > 30  # its setting is 60, which is not used
 
 
