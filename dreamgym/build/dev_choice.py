@@ -91,7 +91,7 @@ def compare_with_start(
         destroyed_families(after, before),
     )
     if standard_errors and side == "real" and is_better(after, before):
-        change += ", which is not more by a standard error"
+        change += ", less than one standard error more"
     note = f"it did not help, so the policy is {start_name}: of the {where} {change}"
     print(f"{name}: {note}", file=sys.stderr)
     return Choice(False, rates | {"kept": start_name, "choice": note}, dict(start))
@@ -108,7 +108,7 @@ def nothing_to_gain(
     Args:
       metrics: those of the real dev games of the policy, by `dev_metrics`.
       policy: the name of the policy, which is kept.
-      what: names in the note what is left out, such as "no fine-tuning".
+      what: says in the note what is left out, such as "not fine-tuned".
     """
     if run.config.dream_check.force or not wins_all(metrics):
         return None

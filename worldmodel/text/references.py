@@ -49,9 +49,9 @@ ARGUMENTS = 12
 """Arguments of an instruction that have markers, at most. The markers are the first
 of the tokens for references."""
 ACTION_PLACES = 4
-"""Identifiers of an action whose references are not drawn, at most. Their tokens are
-the first ones behind those of the markers; a policy, which begins at the weights of the
-experience model and has no action yet, leaves them out."""
+"""Names of an action that have references by their place in it, at most. Their tokens
+are the first ones behind those of the markers; a policy, which begins at the weights of
+the experience model and has no action yet, leaves them out."""
 NUMBERS = 16
 """Numbers of a context that have ranks, at most. Their tokens are the last ones."""
 

@@ -13,9 +13,9 @@ from worldmodel.data.records import Task
 MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
 MANY_REFUSED = 0.7
-"""The share of refused valid actions above which a warning is given, and ..."""
+"""The share of refused valid actions above which a warning is given."""
 FEW_TRIED = 20
-"""... the actions that must have been tried for that."""
+"""Actions of random play below which this share says little."""
 
 
 def checked_actions(

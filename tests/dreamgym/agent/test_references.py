@@ -6,6 +6,7 @@ from tests import doubles, helpers
 from worldmodel.data.records import Task
 from worldmodel.fitting.supervised import FitConfig
 from worldmodel.text import prompts
+from worldmodel.text.references import NUMBERS
 from worldmodel.text.tokenizer import ReferenceRule, TextTokenizer
 
 STATE = ("T25 costs 42", "T68 costs 17")
@@ -43,6 +44,19 @@ def test_a_thing_has_the_same_reference_in_every_task():
         tok = POLICY.tokenizer_in(task, (), state)
         turns.add(tuple(prompts.turn_ids(tok, f"book {second}")))
     assert len(turns) == 1
+
+
+def test_a_policy_reads_ranks_of_numbers_and_writes_references():
+    """So that it sees which trip is cheaper: 17 is the smallest number, 42 the next."""
+    smallest, next_one = TOK.references[-NUMBERS:][:2]
+    context = POLICY.context(TASK, (), STATE)
+    for rank, number in ((smallest, "17"), (next_one, "42")):
+        digits = TOK.encode(number)
+        at = context.index(rank) + 1
+        assert context[at : at + len(digits)] == digits
+    turn = prompts.turn_ids(POLICY.tokenizer_in(TASK, (), STATE), "book 17")
+    assert smallest in turn
+    assert not set(TOK.encode("17")) & set(turn)
 
 
 def test_without_names_one_draw_is_enough():

@@ -19,7 +19,11 @@ def metrics(success):
     [
         (0.56, 0.0, None),
         # 64 games each, pooled 0.53: a standard error is sqrt(0.249 / 32) = 0.0882.
-        (0.56, 1.0, "56 % won after it, 50 % before, which is not more by a standard"),
+        (
+            0.56,
+            1.0,
+            "56 % won after it, 50 % before, less than one standard error more",
+        ),
         (0.62, 1.0, None),
         (0.44, 1.0, "44 % won after it, 50 % before"),
     ],

@@ -220,9 +220,9 @@ def test_a_share_of_the_experts_is_learned_from_control_and_all(tmp_path):
     assert weights(half, "bc") != weights(whole, "bc")
 
 
-@pytest.mark.parametrize(("games", "said"), [(ENOUGH_WON, True), (4, None)])
+@pytest.mark.parametrize(("games", "expected"), [(ENOUGH_WON, True), (4, None)])
 def test_bc_that_wins_all_dev_games_leaves_nothing_to_gain(
-    tmp_path, monkeypatch, games, said
+    tmp_path, monkeypatch, games, expected
 ):
     won = [Trajectory(doubles.expert(doubles.tasks("dev")[0]), (), None)] * games
     monkeypatch.setattr(warmstart, "plays_dev_games", lambda *_: True)
@@ -233,7 +233,7 @@ def test_bc_that_wins_all_dev_games_leaves_nothing_to_gain(
         other = doubles.policy(seed=1).model
         kept, numbers = warmstart._better_policy(run, policy, policy.model, other)
     assert (kept, numbers["kept"]) == (policy.model, "bc")
-    assert numbers.get("nothing_to_gain") is said
+    assert numbers.get("nothing_to_gain") is expected
 
 
 def test_smaller_shares_are_part_of_larger_ones():

@@ -164,6 +164,21 @@ def test_a_reply_is_read_back_with_its_names():
     )
 
 
+def test_contexts_have_ranks_and_digits_and_replies_have_references():
+    state = ("T25 costs 42",)
+    task = Task(id="t", instruction="book", initial_state=state)
+    tok = prompts.query_tokenizer(TOK, task, (), (), state, "book T25")
+    query = prompts.query_ids(tok, task, (), (), state, "book T25", history=0)
+    (rank,) = tok.encode("42")
+    after = helpers.transition(state, "book T25", ("held 42",))
+    reply = prompts.reply_ids(tok, after)
+    for ids in (query, prompts.variation_ids(tok, task)):
+        at = ids.index(rank) + 1
+        assert ids[at : at + 2] == TOK.encode("42")
+    at = reply.index(rank) + 1
+    assert reply[at : at + 2] != TOK.encode("42")
+
+
 def test_the_rule_knows_the_form_and_not_the_names():
     rule = reference_rule([trip(i) for i in range(40)])
     assert rule is not None
