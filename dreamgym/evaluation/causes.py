@@ -23,7 +23,7 @@ LOW_FIDELITY = 0.6
 LOW_ENDS = 0.8
 WEAK_ENDS = 0.95
 """The same for a cause that is named only where there is no other one."""
-WEAK_IMITATION = 0.5
+WEAK_IMITATION = 0.8
 """The share of the expert's success below which imitation has learnt little."""
 HIDDEN = 0.03
 """Share of the repeated steps that contradict each other above which something that

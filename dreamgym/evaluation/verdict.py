@@ -21,6 +21,7 @@ TRIAL_PRESET = "tiny"
 
 
 _START = {
+    "warmstart": "bc",
     "expert_iteration": "warmstart",
     "train": "expert_iteration",
     "s2r": "dream",
@@ -36,6 +37,7 @@ _STAGE_NAMES = {
 }
 """The stages of which the verdict quotes the note, and how it calls their policies."""
 _MAKERS = {
+    "warmstart_minus_bc": ("warmstart",),
     "expert_iteration_minus_warmstart": ("expert_iteration",),
     "dream_minus_expert_iteration": ("train",),
     "dream_minus_warmstart": ("train",),

@@ -177,6 +177,14 @@ def test_one_policy_under_two_names_is_not_compared(imitation, updates, openings
         assert sentence.startswith(opening)
 
 
+def test_a_warm_start_that_is_bc_is_not_compared_with_bc():
+    pairs = {"warmstart_minus_bc": gain(0.0, 0.1, 0.2)["dream_minus_warmstart"]}
+    stages = STAGES | {"warmstart": {"kept": "bc"}}
+    assert training_sentences(evidence(bc=0.4, paired=pairs, stages=stages)) == []
+    (sentence,) = training_sentences(evidence(bc=0.4, paired=pairs, stages=STAGES))
+    assert sentence.startswith("Early experience")
+
+
 def with_stage(**changes):
     return evidence(bc=0.4, stages=STAGES | changes)
 
@@ -319,7 +327,7 @@ def test_a_sound_run_has_no_cause():
     assert causes(scored("copying", "state_unseen", 0.0, 19)) == []  # too few
     few_broken = STAGES["collect"] | {"broken/KeyError": 30}  # of 300
     assert causes(with_stage(collect=few_broken)) == []
-    assert causes(evidence(bc=0.5, expert=0.9)) == []
+    assert causes(evidence(bc=0.75, expert=0.9)) == []
     assert causes(hidden(0.12, 49)) == []
     assert causes(hidden(0.12, 90, deterministic=False)) == []  # it draws lots
     better = evidence(bc=0.4, dream=0.6, paired=gain(0.1, 0.2, 0.3))
