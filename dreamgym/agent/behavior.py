@@ -17,6 +17,7 @@ import numpy as np
 from dreamgym.agent.config import CollectConfig
 from dreamgym.envs import base
 from dreamgym.envs.vector import MAX_BROKEN_IN_A_ROW
+from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, Task, Transition
 
 SOURCES = ("expert", "noisy", "random")
@@ -41,11 +42,14 @@ def collect(
     show: Callable[[int], Any] = lambda _: None,
     failures: Counter[str] | None = None,
     valid_actions: bool = False,
+    listed: Rate | None = None,
 ) -> list[Episode]:
     """Return real episodes: the tasks in turn, the behavior policy drawn by weight.
 
     An environment without an expert is played at random only, and so are tasks for
-    which it has no plan. Episodes in which no step succeeded are left out.
+    which it has no plan. Where no expert plays at all, some random episodes choose
+    among valid actions only (`CollectConfig.valid_only`). Episodes in which no step
+    succeeded are left out.
 
     Args:
       episodes: how many are played; None: as many as `steps_left` pays for.
@@ -56,6 +60,8 @@ def collect(
       failures: to count the episodes that the environment broke, by type of error.
       valid_actions: whether the valid actions of each state are recorded, where the
         environment lists them.
+      listed: to count how many of the accepted actions that were not taken from the
+        environment's list stand in it.
     """
     rng = np.random.default_rng(seed)
     failures = Counter() if failures is None else failures
@@ -64,6 +70,7 @@ def collect(
     )
     if base.as_expert(env) is None:
         weights = np.array([0.0, 0.0, 1.0])
+    no_expert = weights[2] == weights.sum()
     actions, rewarded_actions = list[str](), list[str]()
     out, broken_in_a_row = [], 0
     for number in itertools.count() if episodes is None else range(episodes):
@@ -73,7 +80,9 @@ def collect(
         task = tasks[number % len(tasks)]
         source = SOURCES[int(rng.choice(3, p=weights / weights.sum()))]
         name = f"{source}-{number}-{task.id}"
-        actor = BehaviorPolicy(env, source, config, rng, actions, rewarded_actions)
+        valid_only = no_expert and rng.random() < config.valid_only
+        player = _valid_only(config) if valid_only else config
+        actor = BehaviorPolicy(env, source, player, rng, actions, rewarded_actions)
         episode = play(
             env,
             task,
@@ -87,6 +96,8 @@ def collect(
         show(number + 1)
         if not episode.transitions:
             continue
+        if listed is not None:
+            actor.count_listed(episode.transitions, listed)
         source = "random" if actor.has_no_plan else source
         out.append(dataclasses.replace(episode, source=source))
         for t in episode.transitions:
@@ -96,6 +107,16 @@ def collect(
                 if joins and t.action not in pool and len(pool) < MAX_POOL:
                     pool.append(t.action)
     return out
+
+
+def _valid_only(config: CollectConfig) -> CollectConfig:
+    """Return the configuration of a random player that tries no other actions."""
+    return dataclasses.replace(
+        config,
+        other_task_action_prob=0.0,
+        rewarded_action_prob=0.0,
+        scrambled_action_prob=0.0,
+    )
 
 
 class BehaviorPolicy:
@@ -123,34 +144,53 @@ class BehaviorPolicy:
         self._plan: list[str] | None = None
         self.has_no_plan = False
         """Whether it asked the expert, which had no plan for the task."""
+        self._listed: list[bool | None] = []
+        """Whether each action stood in the list; None if it was taken from there, or
+        there is none."""
 
     def __call__(self) -> str:
         """Return the next action: of the expert's plan, or a random one."""
+        valid = [] if self._lister is None else list(self._lister.valid_actions())
+        action, from_list = self._next(valid)
+        self._listed.append(None if from_list or not valid else action in valid)
+        return action
+
+    def count_listed(self, transitions: Sequence[Transition], listed: Rate) -> None:
+        """Add to a rate which of the episode's accepted actions stood in the list.
+
+        Those that were taken from the list are left out.
+        """
+        for in_list, t in zip(self._listed, transitions, strict=False):
+            if in_list is not None and not base.counts_as_invalid(t):
+                listed.add(in_list)
+
+    def _next(self, valid: list[str]) -> tuple[str, bool]:
+        """Return the next action, and whether it was taken from the valid ones."""
         if self._plan is None:
             expert = self._expert if self._noise < 1.0 else None
             self._plan = [] if expert is None else list(expert.expert())
             self.has_no_plan = expert is not None and not self._plan
         if self._rng.random() >= self._noise and self._plan:
-            return self._plan.pop(0)
-        return self._random()
+            return self._plan.pop(0), False
+        return self._random(valid)
 
-    def _random(self) -> str:
-        draw = self._rng.random()
-        c, lister = self._config, self._lister
-        valid = [] if lister is None else list(lister.valid_actions())
+    def _random(self, valid: list[str]) -> tuple[str, bool]:
+        draw, c = self._rng.random(), self._config
         other_task = c.scrambled_action_prob + c.other_task_action_prob
         if (
             self._rewarded_actions
             and other_task <= draw < other_task + c.rewarded_action_prob
         ):
-            return self._choose(self._rewarded_actions)
+            return self._choose(self._rewarded_actions), False
         if valid and draw >= other_task:
-            return self._choose(valid)
+            return self._choose(valid), True
         if self._actions and draw >= c.scrambled_action_prob:
-            return self._choose(self._actions)
-        if not self._actions:
-            return self._choose(valid) if valid else self._env.action_space.sample()
-        return self._scramble()
+            return self._choose(self._actions), False
+        if self._actions:
+            return self._scramble(), False
+        if valid:
+            return self._choose(valid), True
+        return self._env.action_space.sample(), False
 
     def _choose(self, actions: Sequence[str]) -> str:
         # Not `choice`: an array of texts is as wide as its longest one.

@@ -36,17 +36,21 @@ class PolicyConfig:
     """Tokens of thought before the action, at most; 0 writes no thought. Where it is
     above 0 a thought may still be empty: the policy thinks as its demonstrations do,
     which hold reflections (`warmstart.method` "sr") or recorded thoughts, or none."""
-    shield: str = ""
-    """What replaces an action before it is executed: "" nothing; "valid" the most
-    similar of the actions that the environment lists as valid, where the action is none
-    of them; "module:function" what a function of (task, state, action, valid actions or
-    None) returns. A replaced action has the cost "shielded". A dream lists no valid
-    actions, so that "valid" works in real environments alone."""
+    shield: str = "auto"
+    """What replaces an action before it is executed: "" nothing; "valid" keeps to the
+    actions that the environment lists as valid: another one is drawn again, up to
+    `max_redraws` times, and then replaced by the most similar of the list;
+    "module:function" what a function of (task, state, action, valid actions or None)
+    returns. A replaced action has the cost "shielded". A dream lists no valid actions,
+    so that "valid" works in real environments alone. "auto" is "valid" where it is
+    needed and harmless: 30 % of the actions of `bc` in real dev games are invalid, and
+    the list holds what the collected episodes needed (`dreamgym.stages.bc`)."""
     max_redraws: int = 6
     """Draws, at most, that replace an action which the present state has refused before
-    in the episode; the last one is taken whatever it is. 0 takes the first draw. Always
-    0 in an environment that declares `deterministic = False`, where an action without
-    effect may have one the next time."""
+    in the episode, or which the shield "valid" would replace; the last one is taken
+    whatever it is. 0 takes the first draw. Always 0 in an environment that declares
+    `deterministic = False`, where an action without effect may have one the next
+    time."""
 
     def __post_init__(self):
         if self.history < 0 or self.thought_tokens < 0:
@@ -114,7 +118,8 @@ class CollectConfig:
     dev_tasks: int = 100
     """Dev tasks, at most; each is played twice."""
     expert_weight: float = 0.035
-    """Weight of the expert in the draw of the behavior policy of an episode."""
+    """Weight of the expert in the draw of the behavior policy of an episode. With 0 it
+    plays no dev task either, as if the environment had none."""
     noisy_weight: float = 0.1
     """Weight of the expert with noise."""
     random_weight: float = 0.865
@@ -129,6 +134,10 @@ class CollectConfig:
     model learns last."""
     scrambled_action_prob: float = 0.05
     """Probability that a random action is made of scrambled words of two actions."""
+    valid_only: float = 0.5
+    """Share of the random episodes that choose among valid actions only, where neither
+    an expert nor a noisy one plays: what random players win is then all there is to
+    imitate, and actions of other tasks win less. In [0, 1]."""
 
     def __post_init__(self):
         if min(self.train_tasks, self.episodes, self.dev_tasks) < 1:
@@ -137,6 +146,8 @@ class CollectConfig:
             raise ValueError(
                 "expert_weight, noisy_weight and random_weight must not all be 0"
             )
+        if not 0 <= self.valid_only <= 1:
+            raise ValueError(f"valid_only must be in [0, 1], got {self.valid_only}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

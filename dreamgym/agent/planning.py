@@ -142,7 +142,7 @@ class PlanningPolicy:
             t
             for i, t in enumerate(turns)
             if not t.void
-            and t.action not in situation.refused
+            and situation.may_take(t.action)
             and (not i or t.action == turns[0].action or t.action not in tried)
         ]
 

@@ -69,9 +69,10 @@ class Turn(NamedTuple):
 class Situation(NamedTuple):
     """What a policy acts in.
 
-    `valid_actions` are those that the environment lists, `past_states` the states in
-    which the past actions were taken, and `refused` the actions that were invalid in
-    the present state before.
+    `valid_actions` are those that the environment lists and the policy reads,
+    `past_states` the states in which the past actions were taken, `refused` the actions
+    that were invalid in the present state before, and `allowed` those that the policy
+    keeps to, if there are any.
     """
 
     task: Task
@@ -80,6 +81,13 @@ class Situation(NamedTuple):
     valid_actions: Sequence[str] = ()
     past_states: Sequence[State] = ()
     refused: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()
+
+    def may_take(self, action: str) -> bool:
+        """Whether the present state has not refused an action, and it is allowed."""
+        if self.allowed and action not in self.allowed:
+            return False
+        return action not in self.refused
 
 
 class Policy:

@@ -16,7 +16,7 @@ import numpy as np
 from dreamgym.agent.planning import PlanningPolicy
 from dreamgym.agent.policy import Policy, Situation, Turn
 from dreamgym.agent.refused_actions import RefusedActions
-from dreamgym.agent.shield import SHIELDED
+from dreamgym.agent.shield import SHIELDED, valid_shield
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import (
     Snapshot,
@@ -65,6 +65,9 @@ class _Slot:
     transitions: list[Transition]
     turns: list[Turn]
     valid_actions: tuple[str, ...] = ()
+    """Those that the policy reads; they are recorded."""
+    allowed: frozenset[str] = frozenset()
+    """Those that the policy keeps to; if empty, it keeps to none."""
     refused: RefusedActions = dataclasses.field(default_factory=RefusedActions)
 
     @property
@@ -81,6 +84,7 @@ class _Slot:
             self.valid_actions,
             (*self.earlier_states, *(t.state for t in self.transitions)),
             self.refused.at(self.state),
+            self.allowed,
         )
 
 
@@ -121,9 +125,10 @@ def rollout(
 
     An episode starts at its task, or continues from a snapshot. An action that the
     present state has refused before in the episode is drawn again, up to
-    `policy.config.max_redraws` times. Several redraws are sampled at once, and the
-    first that is not refused counts. So the policy acts by its own distribution on the
-    condition that it does not repeat such an action. The turns keep the
+    `policy.config.max_redraws` times, and so is one that the environment does not list,
+    where the shield of the policy is "valid". Several redraws are sampled at once, and
+    the first that may be taken counts. So the policy acts by its own distribution on
+    the condition that it takes no such action. The turns keep the
     log-probabilities of the unconditioned one: a draw that is replaced costs no step
     and leads to the same state, so that its advantage is zero.
 
@@ -161,9 +166,12 @@ def rollout(
         running = [(i, s) for i, s in enumerate(slots) if s is not None]
         if not running:
             return [out[i] for i in sorted(out)]
-        if policy.config.admissible_actions:
+        reads, keeps = _uses_of_valid_actions(policy)
+        if reads or keeps:
             for i, slot in running:
-                slot.valid_actions = tuple(envs.valid_actions(i) or ())
+                listed = tuple(envs.valid_actions(i) or ())
+                slot.valid_actions = listed if reads else ()
+                slot.allowed = frozenset(listed) if keeps else frozenset()
         turns = _act(
             policy,
             [s for _, s in running],
@@ -195,6 +203,18 @@ def _pays_for_another(
     running = [slot for slot in slots if slot is not None]
     reserved = sum(envs.max_steps - len(slot.transitions) for slot in running)
     return reserved + envs.max_steps <= left
+
+
+def _uses_of_valid_actions(policy: Policy | PlanningPolicy) -> tuple[bool, bool]:
+    """Return whether the policy reads the valid actions, and whether it keeps to them.
+
+    It keeps to them by redraws, and by its shield where these do not help.
+    """
+    redraws = policy.config.max_redraws > 0
+    return (
+        policy.config.admissible_actions > 0,
+        redraws and policy.shield is valid_shield,
+    )
 
 
 def _slot(index: int, start: Task | Snapshot) -> _Slot:
@@ -240,12 +260,12 @@ def _act(
     temperature: float,
     redraw_temperature: float,
 ) -> list[Turn]:
-    """Return a turn for each slot; what the slot's state has refused is drawn again."""
+    """Return a turn for each slot; what the slot may not take is drawn again."""
     turns = _draw(policy, slots, key, temperature)
     limit = policy.config.max_redraws
-    refused = [s.refused.at(s.state) if limit else frozenset() for s in slots]
+    may_take = [s.situation.may_take for s in slots]
     for first in range(1, limit + 1, REDRAWS_PER_PASS):
-        again = [i for i, t in enumerate(turns) if t.action in refused[i]]
+        again = [i for i, t in enumerate(turns) if not may_take[i](t.action)]
         if not again:
             break
         numbers = range(first, min(first + REDRAWS_PER_PASS, limit + 1))
@@ -260,7 +280,7 @@ def _act(
         )
         for i in again:
             draws = [next(redrawn) for _ in numbers]
-            accepted = (t for t in draws if t.action not in refused[i])
+            accepted = (t for t in draws if may_take[i](t.action))
             turns[i] = next(accepted, draws[-1])
     return turns
 

@@ -14,18 +14,20 @@ from worldmodel.data.records import State, Task
 
 SHIELDED = "shielded"
 """The cost of an action that was replaced: 1."""
+AUTO = "auto"
+"""The setting that leaves the choice to a run; without one nothing is replaced."""
 
 Shield = Callable[[Task, State, str, Sequence[str] | None], str]
 """The valid actions are None where nobody lists them, as in a dream."""
 
 
 def shield_for(name: str) -> Shield | None:
-    """Return the shield of a name: "", "valid", or "module:function".
+    """Return the shield of a name: "", AUTO, "valid", or "module:function".
 
     Raises:
       ValueError: there is no such function.
     """
-    if not name:
+    if name in ("", AUTO):
         return None
     if name == "valid":
         return valid_shield

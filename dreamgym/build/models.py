@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dreamgym.agent.config import PolicyConfig
 from dreamgym.agent.policy import Policy
+from dreamgym.agent.shield import AUTO
 from dreamgym.agent.strict_actions import StrictActions, strict_actions
 from dreamgym.config.shapes import MODELS
 from dreamgym.run.directory import Run, RunError
@@ -139,11 +140,14 @@ def policy_config(run: Run) -> PolicyConfig:
 
     Runs of older versions did not count them: theirs have the room of the settings.
     Where the environment draws lots, no action is drawn again because it was refused.
+    Whether policies keep to the valid actions is decided in the stage `bc`.
     """
     config, longest = run.config.policy, run.numbers("pretrain").get("action_tokens", 0)
     deterministic = run.numbers("collect").get("deterministic", True)
+    shield = run.numbers("bc").get("shield", "") if config.shield == AUTO else ""
     return dataclasses.replace(
         config,
+        shield=shield or config.shield,
         action_tokens=action_token_budget(config, longest),
         max_redraws=config.max_redraws if deterministic else 0,
     )

@@ -46,7 +46,8 @@ class BudgetConfig:
     quarter longer than the collected ones: the fewer, the more tasks each plays."""
     demonstrations: int = 50
     """Expert episodes that collection aims at, as far as they are 40 % of the train
-    episodes: the weight of the expert is raised where it is too low for that."""
+    episodes: the weight of the expert is raised where it is too low for that, and not
+    0."""
 
     def __post_init__(self):
         if self.real_steps < 0 or self.demonstrations < 0 or self.evaluations < 1:
@@ -125,7 +126,10 @@ def expert_weight(
 
     It is raised so that `demonstrations` of so many episodes are expected to be an
     expert's, or a share of DEMONSTRATION_LIMIT. `others` is the weight of the others.
+    A weight of 0 stays 0: it leaves the expert out.
     """
+    if not weight:
+        return 0.0
     share = min(budget.demonstrations / max(episodes, 1), DEMONSTRATION_LIMIT)
     return max(weight, share * others / (1 - share))
 

@@ -38,6 +38,7 @@ from dreamgym.envs.limits import StepLimit
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run, RunError
 from dreamgym.run.display import progress_bar
+from worldmodel.data.rates import Rate
 from worldmodel.data.records import Episode, read_episodes, write_episodes
 
 MAX_BROKEN_SHARE = 0.1
@@ -98,7 +99,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
         return None if left is None else lambda: (real_steps.left or 0) - reserve
 
     with _progress(run, c.episodes + len(dev) * 2) as show:
-        failures = Counter[str]()
+        failures, listed = Counter[str](), Rate()
         train_episodes = collect(
             env,
             train,
@@ -110,11 +111,15 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
             show=show,
             failures=failures,
             valid_actions=lists,
+            listed=listed,
         )
         # Each actor as often as another: with few demonstrations to learn from there
         # must still be enough to tell where imitation is at its best.
         even = dataclasses.replace(
-            c, expert_weight=1.0, noisy_weight=1.0, random_weight=1.0
+            c,
+            expert_weight=float(c.expert_weight > 0),
+            noisy_weight=float(c.noisy_weight > 0),
+            random_weight=1.0,
         )
         dev_episodes = collect(
             env,
@@ -139,6 +144,9 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     numbers = {
         "deterministic": is_deterministic(env),
         "real_transitions": 0,  # they are counted as they are taken
+        # Of the accepted actions that were not taken from the list of valid ones.
+        "listed_actions": listed.json()["mean"],
+        "listed_actions_of": listed.count,
     }
     return _write(run, train_episodes, dev_episodes, limit) | numbers | counts
 

@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 
+import numpy as np
+
 from dreamgym.agent import behavior
 from dreamgym.agent.config import CollectConfig
 from tests import doubles
@@ -120,6 +122,29 @@ def test_random_actors_take_valid_foreign_and_mangled_actions():
             rewarded_action_prob=0.0,
         )
         > 0.1
+    )
+
+
+def test_without_an_expert_some_random_players_take_valid_actions_only():
+    def collected_with(**weights):
+        results = collected(
+            episodes=200,
+            other_task_action_prob=0.0,
+            scrambled_action_prob=1.0,
+            rewarded_action_prob=0.0,
+            **weights,
+        )
+        random = [e for e in results if e.source == "random" and e.id[-1] != "0"]
+        return [all(not t.invalid for t in e.transitions) for e in random]
+
+    alone = {"expert_weight": 0.0, "noisy_weight": 0.0, "random_weight": 1.0}
+    assert all(collected_with(**alone, valid_only=1.0))
+    half = collected_with(**alone, valid_only=0.5)
+    assert 0.4 < np.mean(half) - np.mean(collected_with(**alone, valid_only=0.0)) < 0.6
+    # Beside an expert there are demonstrations without them.
+    beside = {"expert_weight": 0.2, "noisy_weight": 0.0, "random_weight": 0.8}
+    assert collected_with(**beside, valid_only=1.0) == collected_with(
+        **beside, valid_only=0.0
     )
 
 

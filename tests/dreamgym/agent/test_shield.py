@@ -48,6 +48,38 @@ def test_the_shield_acts_before_the_environment_and_is_counted():
     assert row["invalid_action_rate"] == 0.0
 
 
+class Hesitant(doubles.Scripted):
+    """Draws an action that is not listed, and then one that is."""
+
+    def __init__(self, draws):
+        super().__init__(doubles.expert_rule)
+        self.draws, self.number = draws, 0
+
+    def act(self, situations, keys, *, temperature):
+        turns = super().act(situations, keys, temperature=temperature)
+        out = []
+        for turn in turns:
+            flies = self.number % (self.draws + 1) < self.draws
+            out.append(turn._replace(action="fly") if flies else turn)
+            self.number += 1
+        return out
+
+
+def test_what_is_not_listed_is_drawn_again_before_it_is_replaced():
+    policy = Hesitant(draws=2)
+    policy.shield = shield_for("valid")
+    envs = RealVectorEnv([doubles.Corridor()], max_steps=4)
+    (t,) = rollout(policy, envs, [TASK], key=jax.random.key(0), temperature=1.0)
+    assert t.episode.success
+    executed = [x.action for x in t.episode.transitions]
+    assert executed == [turn.action for turn in t.turns]  # nothing was replaced
+    assert all(not x.costs for x in t.episode.transitions)
+    # Without the shield it flies.
+    free = Hesitant(draws=2)
+    (t,) = rollout(free, envs, [TASK], key=jax.random.key(0), temperature=1.0)
+    assert t.episode.transitions[0].action == "fly"
+
+
 def test_without_a_shield_nothing_is_replaced():
     t = play(lambda *_: "go rigth", "")
     assert [x.invalid for x in t.episode.transitions] == [True] * 4
@@ -67,4 +99,5 @@ def test_a_shield_that_there_is_not_is_said(name):
         shield_for(name)
     with pytest.raises(ValueError, match="shield must be"):
         doubles.policy(shield=name)
-    assert PolicyConfig().shield == ""
+    assert PolicyConfig().shield == "auto"
+    assert shield_for("auto") is None  # a run decides

@@ -92,6 +92,7 @@ def test_the_weight_of_the_expert_is_raised_where_demonstrations_would_be_few():
     assert budget.expert_weight(c, 0.05, 0.6, 100) == pytest.approx(0.4)
     none = BudgetConfig(demonstrations=0)
     assert budget.expert_weight(none, 0.05, 0.9, 100) == 0.05
+    assert budget.expert_weight(c, 0.0, 0.9, 500) == 0.0  # it leaves the expert out
 
 
 def test_the_division_is_text():

@@ -29,8 +29,8 @@ def test_dev_games_are_played_by_each_actor_as_often_as_by_another(tmp_path):
         train_tasks=9,
         episodes=40,
         dev_tasks=20,
-        expert_weight=0.0,
-        noisy_weight=0.0,
+        expert_weight=0.01,
+        noisy_weight=0.01,
         random_weight=1.0,
     )
     run = Run(
@@ -38,11 +38,48 @@ def test_dev_games_are_played_by_each_actor_as_often_as_by_another(tmp_path):
     )
     collect.body(run)
     train, dev = (read_episodes(run.path(n)) for n in ("episodes.jsonl", "dev.jsonl"))
-    assert {e.source for e in train} == {"random"}
+    sources = collections.Counter(e.source for e in train)
+    assert sources["random"] > 35
     counts = collections.Counter(e.source for e in dev)
     assert set(counts) == set(SOURCES)
     assert min(counts.values()) >= 5
     assert not {e.task.id for e in train} & {e.task.id for e in dev}
+
+
+def test_an_expert_without_weight_plays_no_dev_game_either(tmp_path):
+    alone = CollectConfig(
+        train_tasks=9,
+        episodes=20,
+        dev_tasks=10,
+        expert_weight=0.0,
+        noisy_weight=0.0,
+        random_weight=1.0,
+    )
+    run = Run(
+        tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"}, collect=alone)
+    )
+    numbers = collect.body(run)
+    for name in ("episodes.jsonl", "dev.jsonl"):
+        assert {e.source for e in read_episodes(run.path(name))} == {"random"}
+    assert 0 <= numbers["listed_actions"] <= 1
+
+
+class Proposes(doubles.Corridor):
+    """A corridor that lists only one of its actions."""
+
+    def valid_actions(self):
+        return ["go left"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "share"), [(doubles.Corridor, 1.0), (Proposes, 0.0)]
+)
+def test_it_is_counted_whether_the_list_holds_what_the_expert_needs(
+    tmp_path, monkeypatch, environment, share
+):
+    _, numbers = collected(tmp_path, monkeypatch, environment)
+    assert numbers["listed_actions_of"] >= 10
+    assert numbers["listed_actions"] == pytest.approx(share, abs=0.2)
 
 
 @pytest.mark.parametrize("count", [0, 3])
