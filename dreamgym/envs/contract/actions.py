@@ -6,7 +6,7 @@ from typing import Any
 
 from dreamgym.envs import base
 from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import Player, Trace
+from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 from dreamgym.envs.tools import ToolEnv
 from worldmodel.data.records import Task
 
@@ -78,9 +78,19 @@ def check_valid_actions(player: Player, task: Task) -> list[str]:
     return actions or []
 
 
+def check_choice(findings: Findings, where: str) -> None:
+    """Warn of a state in the middle of an episode in which nothing is listed."""
+    findings.warn(
+        "valid_actions() lists nothing in the middle of an episode",
+        where,
+        "list actions that would be taken now, or end the episode where there are none",
+    )
+
+
 def check_random_refused(findings: Findings, traces: Sequence[Trace]) -> None:
     """Warn where most of the valid actions that were tried are refused as invalid."""
     steps = [step for trace in traces for step in trace.steps[1:]]
+    steps = [step for step in steps if step.action != NONSENSE]  # nothing was listed
     refused = [step.action for step in steps if step.invalid]
     if len(steps) < FEW_TRIED or len(refused) <= MANY_REFUSED * len(steps):
         return

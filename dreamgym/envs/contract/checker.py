@@ -16,6 +16,7 @@ import numpy as np
 from dreamgym.envs import base, limits
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.contract.actions import (
+    check_choice,
     check_random_refused,
     check_refused,
     check_tool_results,
@@ -131,6 +132,7 @@ class _Inspector:
         self.broken_expert = False  # there is a fault of the expert
         self.unplanned: list[Task] = []  # tasks for which the expert has no plan
         self.random: list[Trace] = []
+        self.nonsense: list[Trace] = []
 
     def inspect(self, task: Task) -> None:
         """Play one task in every way."""
@@ -147,6 +149,7 @@ class _Inspector:
         nonsense = self._play_twice(task, [NONSENSE] * self.limit, NONSENSE_PLAY)
         if nonsense is None:
             return
+        self.nonsense.append(nonsense)
         if nonsense.last.truncated:
             self.checks.add("truncated")
         if nonsense.last.terminated and not nonsense.last.truncated:
@@ -270,7 +273,10 @@ class _Inspector:
             valid = checked_actions(self.findings, "valid_actions()", valid, where)
             if valid is None:
                 return None
-            return valid[int(rng.integers(len(valid)))] if valid else NONSENSE
+            if not valid:
+                check_choice(self.findings, where)
+                return NONSENSE
+            return valid[int(rng.integers(len(valid)))]
 
         return self._play_twice(task, [choose] * self.limit, "random actions")
 
@@ -283,6 +289,7 @@ class _Inspector:
             self.random,
             self.expert_traces,
             self.unplanned,
+            nonsense=self.nonsense,
             broken_expert=self.broken_expert,
         )
         add_steps_after_end(

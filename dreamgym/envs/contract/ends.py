@@ -61,15 +61,16 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
             f"max_episode_steps = {declared} is declared, and an episode goes on after "
             "it",
             f"task {trace.task.id!r}, {what}: {trace.length} steps",
-            f"return truncated=True at step {declared}: a TextEnv does so itself; "
-            "ToolEnv alone counts steps for you",
+            f"count the steps in step(), and return truncated=True at step {declared} "
+            "(a ToolEnv counts them for you)",
         )
 
 
 def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) -> bool:
-    """Fault a limit that terminates, which comes whatever the actions are.
+    """Warn of a limit that terminates, which comes whatever the actions are.
 
-    Rules that end on bad moves come later where one sound action is among them.
+    Rules that end on bad moves come later where one sound action is among them. A
+    deadline is a rule as well, which cannot be told from a limit.
     """
     for action in others[:5] if trace.length > 1 else ():
         mixed = [action, *[NONSENSE] * limit]
@@ -81,11 +82,12 @@ def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) ->
         if same if first.invalid is None else first.invalid:
             continue  # no sound action
         if other.length == trace.length and not other.won:
-            player.findings.fault(
-                "a step limit must be truncated, not terminated",
-                f"task {trace.task.id!r}: {trace.length} nonsense actions",
-                "return terminated=False, truncated=True where only the number of "
-                "steps ends the episode",
+            player.findings.warn(
+                "the number of steps alone ends an episode, as lost",
+                f"task {trace.task.id!r}: terminated after {trace.length} nonsense "
+                "actions, and after as many others",
+                "return terminated=False, truncated=True where it is a step limit; "
+                "leave it where a deadline is part of the task and the state shows it",
             )
             return True
     return False

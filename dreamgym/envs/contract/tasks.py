@@ -88,14 +88,40 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
                 f"{sorted(shared)[:3]}, for different tasks",
                 "ids must be unique over all splits: put the split's name into them",
             )
-    check_twins(player, splits)
+    copied = check_copies_of_tasks(player, splits)
+    check_twins(player, {s: tasks for s, tasks in splits.items() if s not in copied})
+
+
+def check_copies_of_tasks(
+    player: Player, splits: dict[str, Sequence[Task]]
+) -> list[str]:
+    """Warn of dev and test tasks with the instruction and options of train tasks.
+
+    Returns the splits that have some. All tasks are compared, without a step. Tasks without options may differ by their
+    ids, and an option may be left out of what `reset` reads: so it is no fault.
+    """
+    out = []
+    train = {_content(t): t.id for t in reversed(splits["train"]) if t.options}
+    for split in ("dev", "test"):
+        copies = [t for t in splits[split] if t.options and _content(t) in train]
+        copies = [t for t in copies if train[_content(t)] != t.id]  # said already
+        if copies:
+            out.append(split)
+            player.findings.warn(
+                f"tasks of {split} have the same instruction and options as tasks of "
+                "train",
+                f"{train[_content(copies[0])]!r} and {copies[0].id!r}, under other "
+                f"ids; {len(copies)} of {len(splits[split])} of {split}",
+                "put equal ones into one split; leave it if reset reads the id",
+            )
+    return out
 
 
 def check_twins(player: Player, splits: dict[str, Sequence[Task]]) -> None:
     """Warn of dev and test tasks that begin as train tasks do, under other ids."""
     starts = {s: _starts(player, tasks[:COMPARED]) for s, tasks in splits.items()}
     for one, other in (("train", "dev"), ("train", "test")):
-        twins = [k for k in starts[other] if k in starts[one]]
+        twins = [k for k in starts.get(other, ()) if k in starts[one]]
         if not twins:
             continue
         a, b = starts[one][twins[0]], starts[other][twins[0]]

@@ -13,6 +13,7 @@ def check_wins(
     planned: Sequence[Trace],
     unplanned: Sequence[Task],
     *,
+    nonsense: Sequence[Trace] = (),
     broken_expert: bool = False,
 ) -> None:
     """Warn where there may be nothing to imitate, or where success says little.
@@ -21,13 +22,15 @@ def check_wins(
       random: episodes of random play.
       planned: episodes of the expert's plans that reached their end.
       unplanned: tasks for which the expert gave no plan.
+      nonsense: episodes of actions that cannot be taken.
       broken_expert: there are faults of the expert, which say already why none won.
     """
     if not broken_expert and planned and not any(trace.won for trace in planned):
         findings.warn(
             "no plan of the expert won",
             f"{len(planned)} tasks",
-            "imitation needs won episodes: make more tasks winnable",
+            "imitation needs won episodes: mend the expert, or make more tasks "
+            "winnable",
         )
     goes_on = [t for t in planned if t.won and not t.ended]
     if goes_on:
@@ -51,6 +54,13 @@ def check_wins(
             f"{len(random)} tasks",
             "give expert(), for some tasks at least: imitation needs won episodes, and "
             "they may not come by chance",
+        )
+    if won := [trace for trace in nonsense if trace.won]:
+        findings.warn(
+            "an episode of nonsense counts as won",
+            f"task {won[0].task.id!r}: {won[0].length} actions, {len(won)} of the "
+            f"{len(nonsense)} tasks played",
+            "report info['success'] as True only at the step that solves the task",
         )
     _check_partial_credit(findings, [*random, *planned])
 

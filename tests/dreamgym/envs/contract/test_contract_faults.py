@@ -56,12 +56,6 @@ class Falling(doubles.Corridor):
         return ["go left"] * 9
 
 
-class LateEnd(doubles.Corridor):
-    def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated or truncated, False, info
-
-
 class Merged(doubles.Corridor):
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
@@ -319,7 +313,6 @@ class Surrogate(doubles.Corridor):
         (Mistyped, r"end must raise one of RuntimeError, .*got NameError: .*py:\d+"),
         (BadPlan, "expert's plan does not win"),
         (Falling, "expert's plan does not win"),
-        (LateEnd, "a step limit must be truncated, not terminated"),
         (Merged, "terminated and truncated must not merge"),
         (Lost, "must sum to the reward"),
         (Numbers, "step must return text, got int"),

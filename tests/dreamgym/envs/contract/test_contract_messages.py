@@ -99,7 +99,12 @@ def test_copies_that_disturb_each_other_are_told_with_both_texts():
 class Twins(doubles.Corridor):
     def tasks(self, split):
         return [
-            dataclasses.replace(t, id=f"{split}-{i}", split=split)
+            dataclasses.replace(
+                t,
+                id=f"{split}-{i}",
+                split=split,
+                options={**t.options, "number": f"{split}-{i}"},  # nobody reads it
+            )
             for i, t in enumerate(super().tasks("train"))
         ]
 

@@ -109,7 +109,7 @@ class Keeps(Declares):
 def test_a_declared_limit_that_does_not_truncate_is_warned_of(env):
     warning = named(checked(env).warnings, "max_episode_steps = 9 is declared")
     assert "goes on after it" in warning.what
-    assert "truncated=True at step 9: a TextEnv does so itself" in warning.cure
+    assert "truncated=True at step 9 (a ToolEnv counts them" in warning.cure
     assert checked(Keeps).warnings == ()
 
 

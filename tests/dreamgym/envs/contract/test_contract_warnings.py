@@ -40,12 +40,55 @@ class Scored(Score):
         return obs, total - before, *rest
 
 
+class LateEnd(doubles.Corridor):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, False, info
+
+
+class Copies(doubles.Corridor):
+    """Its last test task is the 35th train task, under another id."""
+
+    def tasks(self, split):
+        tasks = super().tasks(split)
+        if split != "test":
+            return tasks
+        copied = super().tasks("train")[34]
+        return (*tasks, dataclasses.replace(copied, id="another", split="test"))
+
+
+class AlwaysWon(doubles.Corridor):
+    def step(self, action):
+        obs, *rest, info = super().step(action)
+        return (obs, *rest, info | {"success": True})
+
+
+class RunsOut(doubles.Corridor):
+    """Lists no action after the first."""
+
+    def reset(self, *, seed=None, options=None):
+        self.taken = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.taken += 1
+        return super().step(action)
+
+    def valid_actions(self):
+        return [] if self.taken else super().valid_actions()
+
+
 class Twins(doubles.Corridor):
     """Its test tasks are the train tasks under other ids."""
 
     def tasks(self, split):
         return [
-            dataclasses.replace(t, id=f"{split}-{i}", split=split)
+            dataclasses.replace(
+                t,
+                id=f"{split}-{i}",
+                split=split,
+                options={**t.options, "number": f"{split}-{i}"},  # nobody reads it
+            )
             for i, t in enumerate(super().tasks("train"))
         ]
 
@@ -174,6 +217,10 @@ class Crowded(doubles.Corridor):
         (SomePlans, "the expert has no plan for some tasks"),
         (Graded, "ends with different rewards all count as won"),
         (Toolbox, "a task has no instruction beside its tools"),
+        (LateEnd, "the number of steps alone ends an episode, as lost"),
+        (Copies, "of test have the same instruction and options as tasks of train"),
+        (AlwaysWon, "an episode of nonsense counts as won"),
+        (RunsOut, r"valid_actions\(\) lists nothing in the middle of an episode"),
         (doubles.Bare, r"there is no valid_actions\(\)"),
     ],
 )
