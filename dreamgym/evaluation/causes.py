@@ -322,10 +322,10 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
     return Cause(
         "invalid actions",
         f"{percent(share)} of the warm start's actions are invalid.",
-        "It needs more demonstrations, a longer fit (bc.fit.steps), or its valid "
-        "actions in the prompt where the environment lists them "
-        "(policy.admissible_actions); names and numbers in actions have to be copied, "
-        "which a pretrained --model does better.",
+        "It needs more demonstrations, a longer fit (bc.fit.steps), or, where the "
+        "environment lists all valid actions, to be kept to them "
+        "(policy.shield=valid) or to read them (policy.admissible_actions); names "
+        "and numbers in actions have to be copied, which a pretrained --model does better.",
     )
 
 

@@ -134,6 +134,12 @@ def training_sentences(evidence: Evidence) -> list[str]:
             continue  # one policy under two names
         if key in paired and paired[key]["mean"] is not None:
             out.append(_change(what, paired[key]))
+    if evidence.number("bc", "shield"):
+        share = percent(evidence.number("bc", "dev_invalid_actions"))
+        out.append(
+            "The policies keep to the actions that the environment lists as valid, "
+            f"because {share} of the actions of bc were invalid (policy.shield)."
+        )
     remedy = evidence.number("dream_check", "remedy")
     if remedy and remedy["helped"]:
         out.append(f"The dream was refitted before training, because {_cause(remedy)}.")

@@ -97,8 +97,9 @@ def check_copies_of_tasks(
 ) -> list[str]:
     """Warn of dev and test tasks with the instruction and options of train tasks.
 
-    Returns the splits that have some. All tasks are compared, without a step. Tasks without options may differ by their
-    ids, and an option may be left out of what `reset` reads: so it is no fault.
+    Returns the splits that have some. All tasks are compared, without a step. Tasks
+    without options may differ by their ids, and `reset` may read the id besides the
+    options: so it is no fault.
     """
     out = []
     train = {_content(t): t.id for t in reversed(splits["train"]) if t.options}

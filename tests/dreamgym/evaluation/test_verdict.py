@@ -177,6 +177,14 @@ def test_one_policy_under_two_names_is_not_compared(imitation, updates, openings
         assert sentence.startswith(opening)
 
 
+def test_a_shield_that_the_run_chose_is_named():
+    chosen = {"shield": "valid", "dev_invalid_actions": 0.62}
+    (sentence,) = training_sentences(
+        evidence(bc=0.4, stages=STAGES | {"bc": STAGES.get("bc", {}) | chosen})
+    )
+    assert "because 62 % of the actions of bc were invalid" in sentence
+
+
 def test_a_warm_start_that_is_bc_is_not_compared_with_bc():
     pairs = {"warmstart_minus_bc": gain(0.0, 0.1, 0.2)["dream_minus_warmstart"]}
     stages = STAGES | {"warmstart": {"kept": "bc"}}
