@@ -325,7 +325,8 @@ def invalid_actions(evidence: Evidence) -> Cause | None:
         "It needs more demonstrations, a longer fit (bc.fit.steps), or, where the "
         "environment lists all valid actions, to be kept to them "
         "(policy.shield=valid) or to read them (policy.admissible_actions); names "
-        "and numbers in actions have to be copied, which a pretrained --model does better.",
+        "and numbers in actions have to be copied, which a pretrained --model does "
+        "better.",
     )
 
 

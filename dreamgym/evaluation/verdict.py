@@ -134,8 +134,8 @@ def training_sentences(evidence: Evidence) -> list[str]:
             continue  # one policy under two names
         if key in paired and paired[key]["mean"] is not None:
             out.append(_change(what, paired[key]))
-    if evidence.number("bc", "shield"):
-        share = percent(evidence.number("bc", "dev_invalid_actions"))
+    if evidence.number("shield", "shield"):
+        share = percent(evidence.number("shield", "dev_invalid_actions"))
         out.append(
             "The policies keep to the actions that the environment lists as valid, "
             f"because {share} of the actions of bc were invalid (policy.shield)."

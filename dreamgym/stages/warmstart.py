@@ -225,7 +225,10 @@ def _iwm_fit(c: WarmstartConfig, fit: FitConfig, steps: int) -> FitConfig:
 
 
 def cost(config: RunConfig, workload: Workload) -> Cost:
-    """Return what the fit takes, and the dev games that compare it with bc."""
+    """Return what the fit takes, and the dev games that compare it with bc.
+
+    Those of bc are counted with a shield, which has to play them anew.
+    """
     if config.warmstart.method == "bc":
         return Cost(disk=workload.model_bytes)
     fit = workload.fit(1.1 * config.bc.fit.steps)

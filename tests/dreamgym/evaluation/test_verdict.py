@@ -180,7 +180,7 @@ def test_one_policy_under_two_names_is_not_compared(imitation, updates, openings
 def test_a_shield_that_the_run_chose_is_named():
     chosen = {"shield": "valid", "dev_invalid_actions": 0.62}
     (sentence,) = training_sentences(
-        evidence(bc=0.4, stages=STAGES | {"bc": STAGES.get("bc", {}) | chosen})
+        evidence(bc=0.4, stages=STAGES | {"shield": chosen})
     )
     assert "because 62 % of the actions of bc were invalid" in sentence
 

@@ -1,4 +1,4 @@
-"""The stage bc: when the policies of a run keep to the valid actions."""
+"""The stage shield: when the policies of a run keep to the valid actions."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dreamgym.agent.rollout import Trajectory
 from dreamgym.build.models import policy_config
 from dreamgym.config.presets import preset
 from dreamgym.run.directory import Run
-from dreamgym.stages import bc
+from dreamgym.stages import shield as stage
 from tests import doubles
 from worldmodel.data.records import Episode, Transition
 
@@ -45,9 +45,9 @@ def decide(tmp_path, monkeypatch, *, invalid=5, listed=1.0, of=100, shield="auto
         path.write_text("")
         return games(invalid)
 
-    monkeypatch.setattr(bc, "play_dev_games", play)
-    numbers = bc._shield(run, doubles.policy())
-    run.stage("bc", lambda: numbers)
+    monkeypatch.setattr(stage, "play_dev_games", play)
+    monkeypatch.setattr(stage, "load_policy", lambda *_: doubles.policy())
+    run.stage("shield", lambda: stage.body(run))
     return run, policy_config(run).shield
 
 
