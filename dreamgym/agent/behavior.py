@@ -60,8 +60,8 @@ def collect(
       failures: to count the episodes that the environment broke, by type of error.
       valid_actions: whether the valid actions of each state are recorded, where the
         environment lists them.
-      listed: to count how many of the accepted actions that were not taken from the
-        environment's list stand in it.
+      listed: to count how many of the expert's accepted actions stand in the
+        environment's list; without an expert, of those that were not taken from it.
     """
     rng = np.random.default_rng(seed)
     failures = Counter() if failures is None else failures
@@ -145,52 +145,60 @@ class BehaviorPolicy:
         self.has_no_plan = False
         """Whether it asked the expert, which had no plan for the task."""
         self._listed: list[bool | None] = []
-        """Whether each action stood in the list; None if it was taken from there, or
-        there is none."""
+        """Whether each action stood in the list; None if that says nothing about what
+        a task needs, or there is no list."""
+        self._no_expert = self._expert is None or not (
+            config.expert_weight or config.noisy_weight
+        )
 
     def __call__(self) -> str:
         """Return the next action: of the expert's plan, or a random one."""
         valid = [] if self._lister is None else list(self._lister.valid_actions())
-        action, from_list = self._next(valid)
-        self._listed.append(None if from_list or not valid else action in valid)
+        action, source = self._next(valid)
+        telling = "action" if self._no_expert else "plan"
+        self._listed.append(action in valid if valid and source == telling else None)
         return action
 
     def count_listed(self, transitions: Sequence[Transition], listed: Rate) -> None:
         """Add to a rate which of the episode's accepted actions stood in the list.
 
-        Those that were taken from the list are left out.
+        Counted are those of the expert's plan: what is accepted may still be of no use.
+        Without an expert, those that were not taken from the list.
         """
         for in_list, t in zip(self._listed, transitions, strict=False):
             if in_list is not None and not base.counts_as_invalid(t):
                 listed.add(in_list)
 
-    def _next(self, valid: list[str]) -> tuple[str, bool]:
-        """Return the next action, and whether it was taken from the valid ones."""
+    def _next(self, valid: list[str]) -> tuple[str, str]:
+        """Return the next action, and where it is from: a "plan", "list" or "action".
+
+        The last is an action of another task, or was made of such.
+        """
         if self._plan is None:
             expert = self._expert if self._noise < 1.0 else None
             self._plan = [] if expert is None else list(expert.expert())
             self.has_no_plan = expert is not None and not self._plan
         if self._rng.random() >= self._noise and self._plan:
-            return self._plan.pop(0), False
+            return self._plan.pop(0), "plan"
         return self._random(valid)
 
-    def _random(self, valid: list[str]) -> tuple[str, bool]:
+    def _random(self, valid: list[str]) -> tuple[str, str]:
         draw, c = self._rng.random(), self._config
         other_task = c.scrambled_action_prob + c.other_task_action_prob
         if (
             self._rewarded_actions
             and other_task <= draw < other_task + c.rewarded_action_prob
         ):
-            return self._choose(self._rewarded_actions), False
+            return self._choose(self._rewarded_actions), "action"
         if valid and draw >= other_task:
-            return self._choose(valid), True
+            return self._choose(valid), "list"
         if self._actions and draw >= c.scrambled_action_prob:
-            return self._choose(self._actions), False
+            return self._choose(self._actions), "action"
         if self._actions:
-            return self._scramble(), False
+            return self._scramble(), "action"
         if valid:
-            return self._choose(valid), True
-        return self._env.action_space.sample(), False
+            return self._choose(valid), "list"
+        return self._env.action_space.sample(), "action"
 
     def _choose(self, actions: Sequence[str]) -> str:
         # Not `choice`: an array of texts is as wide as its longest one.

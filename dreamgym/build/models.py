@@ -140,11 +140,13 @@ def policy_config(run: Run) -> PolicyConfig:
 
     Runs of older versions did not count them: theirs have the room of the settings.
     Where the environment draws lots, no action is drawn again because it was refused.
-    Whether policies keep to the valid actions is decided in the stage `shield`.
+    Whether policies keep to the valid actions is decided in the stage `shield`; stages
+    that do not need it have no shield.
     """
     config, longest = run.config.policy, run.numbers("pretrain").get("action_tokens", 0)
     deterministic = run.numbers("collect").get("deterministic", True)
-    shield = run.numbers("shield").get("shield", "") if config.shield == AUTO else ""
+    decided = config.shield == AUTO and run.knows("shield")
+    shield = run.numbers("shield").get("shield", "") if decided else ""
     return dataclasses.replace(
         config,
         shield=shield or config.shield,

@@ -47,6 +47,10 @@ class StageView(Run):
         self.path(name)
         super().write_json(name, value)
 
+    def knows(self, stage: str) -> bool:
+        """See Run; whether it needs the stage."""
+        return stage in self._stages
+
     def done(self, stage: str) -> dict[str, Any] | None:
         """See Run; only of stages that it needs.
 

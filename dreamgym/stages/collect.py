@@ -144,7 +144,7 @@ def _from_env(run: Run, env: gymnasium.Env) -> dict[str, Any]:
     numbers = {
         "deterministic": is_deterministic(env),
         "real_transitions": 0,  # they are counted as they are taken
-        # Of the accepted actions that were not taken from the list of valid ones.
+        # Of the expert's actions; without one, of those not taken from the list.
         "listed_actions": listed.json()["mean"],
         "listed_actions_of": listed.count,
     }

@@ -22,18 +22,19 @@ from dreamgym.run.directory import Run
 MANY_INVALID = 0.3
 """Share of invalid actions from which on policies keep to the valid ones."""
 LISTED = 0.99
-"""Share of the accepted actions that must stand in the list for that."""
+"""Share of the expert's actions that must stand in the list for that."""
 ENOUGH_LISTED = 20
-"""Accepted actions below which this share says little."""
+"""Actions below which this share says little."""
 
 
 def body(run: Run) -> dict[str, Any]:
     """Decide on the shield of the run's policies, where the settings leave it open.
 
     They keep to the valid actions of the environment where MANY_INVALID of the actions
-    of `bc` in real dev games are invalid, and the list holds LISTED of the accepted
-    actions that were found without it: a list of mere proposals would forbid what a
-    task needs. The marker holds the `shield`, which `policy_config` reads.
+    of `bc` in real dev games are invalid, and the list holds LISTED of the expert's
+    actions or, without an expert, of the accepted actions that were found without it:
+    a list of mere proposals would forbid what a task needs. The marker holds the
+    `shield`, which `policy_config` reads.
     """
     if run.config.policy.shield != AUTO:
         return {"status": "off"}

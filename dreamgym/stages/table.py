@@ -51,7 +51,7 @@ def _evaluation(policy: str, maker: str, command: str = "evaluate") -> Stage:
         Late(f"{_ROOM}.evaluate", arguments={"policy": policy}),
         cost=Late(f"{_ROOM}.evaluate", "cost", {"policy": policy}),
         about=f"Play the real test games with {policy}",
-        needs=(maker,),
+        needs=(maker, "shield"),
         reads=(
             *("seed", *ENV, "policy", "env.num_envs", "evaluate", *EXPERIENCE),
             *(("planner",) if policy == "planner" else ()),
@@ -217,8 +217,8 @@ STAGES = StageTable(
             command="bc",
             share="select",
         ),
-        _evaluation("untrained", "shield"),
-        _evaluation("bc", "shield"),
+        _evaluation("untrained", "bc"),
+        _evaluation("bc", "bc"),
         Stage(
             "branch",
             Late(f"{_ROOM}.branch"),

@@ -56,9 +56,7 @@ def test_policies_of_many_invalid_actions_keep_to_the_list(
 ):
     run, shield = decide(tmp_path, monkeypatch)
     assert shield == "valid"
-    assert (
-        "50 % of the actions in real dev games are invalid" in capsys.readouterr().err
-    )
+    assert "50 % of the actions of bc in real" in capsys.readouterr().err
     # The games are played anew by the shielded policy.
     assert not run.path("dev_games/bc.jsonl").is_file()
     assert run.path("dev_games/bc-unshielded.jsonl").is_file()
