@@ -107,7 +107,7 @@ def check(
         and inspector.sample is not None
         and REPLAYS not in (findings.faults)
     ):
-        check_copies(player, make, inspector.sample)
+        check_copies(player, make, inspector.sample, played)
         checks.add("copies")
     check_gymnasium(env, findings)
     check_speed(player)

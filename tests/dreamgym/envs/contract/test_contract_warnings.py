@@ -261,6 +261,29 @@ def test_copies_that_share_their_state_are_caught():
     assert checker.check(SharedState(), limit=30).faults == ()
 
 
+class SharedSet(doubles.Corridor):
+    """A corridor that shows where it was, from a set that all copies share."""
+
+    rooms = set()  # noqa: RUF012 - the mistake that is looked for
+
+    def reset(self, **kwargs):
+        self.rooms.clear()
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        self.rooms.add(action)
+        return (f"{obs}\nso far {sorted(self.rooms)}", *rest)
+
+
+def test_state_in_the_class_that_reset_clears_is_caught():
+    report = checker.check(SharedSet(), limit=30, make=SharedSet)
+    assert [f.what for f in report.faults] == [
+        "two copies of the environment disturb each other"
+    ]
+    assert checker.check(SharedSet(), limit=30).faults == ()
+
+
 def test_an_environment_that_may_be_made_once_is_made_once():
     class One(doubles.Corridor):
         max_copies = 1
