@@ -127,6 +127,7 @@ def check_costs(root, policies, *, killed):
     collected += int(steps.read_text()) if steps.is_file() else 0
     assert cost["untrained"] == cost["bc"] == collected
     chosen = marks["warmstart"]["real_transitions"]
+    chosen += marks["shield"].get("real_transitions", 0)
     assert cost["warmstart"] == collected + branches + chosen
     # Replays of the scorecard and the check of the dream come before it is used.
     dreamed = replays + marks["dream_check"].get("real_transitions", 0)
