@@ -424,7 +424,7 @@ def test_a_stage_runs_what_it_needs_first(monkeypatch):
     ]
     monkeypatch.setattr(cli_runs, "STAGES", StageTable(stages))
     assert tiny("bc", "--env", CORRIDOR) == 0
-    assert called == ["collect", "pretrain", "bc"]
+    assert called == ["collect", "pretrain", "bc", "shield"]
     called.clear()
     assert tiny("train") == 0  # the run knows its settings
     assert called == [
@@ -727,9 +727,9 @@ def test_help_and_settings_import_no_jax():
 
 def test_help_of_a_stage_lists_the_groups_that_it_reads(capsys):
     with pytest.raises(SystemExit):
-        run("bc", "--help")
+        run("pretrain", "--help")
     out = capsys.readouterr().out
-    assert "--bc.*           Behaviour cloning" in out
+    assert "--pretrain.*" in out
     assert "--train.*" not in out
 
 

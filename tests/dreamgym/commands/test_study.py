@@ -299,7 +299,7 @@ def test_cells_share_the_stages_they_agree_on(tmp_path, monkeypatch):
     roots = []
     in_dream = ["dream_check", "expert_iteration", "train"]
     trained = ["warmstart", *in_dream]
-    policies = ["bc", "branch", *trained]
+    policies = ["bc", "shield", "branch", *trained]
     fitted = ["pretrain", "ensemble", "fidelity", "reward_model", *policies]
     expected = {
         "all": ["collect", *fitted],
