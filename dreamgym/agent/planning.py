@@ -17,7 +17,7 @@ import numpy as np
 
 from dreamgym.agent.config import PlanConfig, PolicyConfig
 from dreamgym.agent.policy import Policy, Situation, Turn
-from dreamgym.agent.shield import Shield
+from dreamgym.agent.shield import Shield, valid_shield
 from dreamgym.agent.tree_search import Edge, Node, Tree, reward_of
 from dreamgym.envs.base import Step
 from dreamgym.envs.vector import Snapshot
@@ -101,7 +101,14 @@ class PlanningPolicy:
           temperature: of the policy's own action; further ones have at least 1.
         """
         noise = _Noise(keys)
-        first_turns = self.policy.act(situations, keys, temperature=temperature)
+        first_turns = [
+            _kept_to_list(situation, turn)
+            for situation, turn in zip(
+                situations,
+                self.policy.act(situations, keys, temperature=temperature),
+                strict=True,
+            )
+        ]
         rows = [
             i for i in range(len(situations)) for _ in range(self._plan.simulations - 1)
         ]
@@ -116,7 +123,8 @@ class PlanningPolicy:
         )
         candidates = []
         for turn, situation in zip(first_turns, situations, strict=True):
-            turns = [turn, *(next(draws) for _ in range(self._plan.simulations - 1))]
+            others = [next(draws) for _ in range(self._plan.simulations - 1)]
+            turns = [turn, *(_kept_to_list(situation, t) for t in others)]
             usable = self._usable(situation, turns)
             candidates.append(usable or [turn])
         search = _Search(self.policy, self.make_dream, self._plan, noise, temperature)
@@ -154,6 +162,16 @@ def _snapshot(situation: Situation) -> Snapshot:
         situation.state,
         tuple(situation.past_states),
     )
+
+
+def _kept_to_list(situation: Situation, turn: Turn) -> Turn:
+    """Return the turn with the most similar allowed action, if its own is not allowed.
+
+    Else a policy that writes mostly what is not allowed has no candidates to compare.
+    """
+    allowed = sorted(situation.allowed)
+    action = valid_shield(situation.task, situation.state, turn.action, allowed)
+    return turn if action == turn.action else turn._replace(action=action)
 
 
 def _distinct(turns: Sequence[Turn]) -> list[Turn]:

@@ -168,6 +168,15 @@ def test_what_the_state_has_refused_is_no_candidate(method):
     assert chosen(some, where) == ["take coin"]
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_candidates_are_kept_to_the_allowed_actions(method):
+    some = planner(InOrder("go rihgt", "take a coin"), method=method)
+    where = situation(3, 3)
+    assert chosen(some, where) != ["take coin"]  # it never writes it
+    where = where._replace(allowed=frozenset({"take coin", "go right"}))
+    assert chosen(some, where) == ["take coin"]
+
+
 def test_what_was_refused_counts_where_the_environment_draws_lots():
     policy = InOrder("take coin", "go right")
     policy.config = dataclasses.replace(policy.config, max_redraws=0)
