@@ -63,8 +63,9 @@ class PlanningPolicy:
     """A policy that compares its candidate actions in a dream; acts like a `Policy`.
 
     Candidates are the policy's own action and further draws at temperature 1 or more,
-    without those that the present state has refused before. The own action is never
-    overruled by one that was taken in this very state before: whatever the dream
+    without those that the present state has refused before. Where the policy keeps to
+    listed actions, one that is not listed is replaced by the most similar. The own
+    action is never overruled by one that was taken in this very state before: whatever the dream
     promises of it, it has led back here, and would again. With "best-of-n" and "mpc"
     only a strictly better result overrules it.
     """

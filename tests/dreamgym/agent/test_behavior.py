@@ -4,11 +4,13 @@ import collections
 import dataclasses
 
 import numpy as np
+import pytest
 
 from dreamgym.agent import behavior
 from dreamgym.agent.config import CollectConfig
 from tests import doubles
 from tests.ledger import Ledger
+from worldmodel.data.rates import Rate
 from worldmodel.data.records import read_episodes, write_episodes
 
 TASKS = list(doubles.tasks("train")[:10])
@@ -146,6 +148,28 @@ def test_without_an_expert_some_random_players_take_valid_actions_only():
     assert collected_with(**beside, valid_only=1.0) == collected_with(
         **beside, valid_only=0.0
     )
+
+
+class Forgets(doubles.Corridor):
+    """Lists `go left` at the start alone, and takes it everywhere."""
+
+    def valid_actions(self):
+        start = ["go left"] if self.steps == 0 else []
+        return ["go right", "take coin", *start]
+
+
+@pytest.mark.parametrize(("expert", "complete"), [(0.5, True), (0.0, False)])
+def test_a_list_is_judged_by_the_expert_where_there_is_one(expert, complete):
+    # No task needs `go left`. Random players have it from the start, and try it later.
+    tasks = [doubles.task(2, goal, 6) for goal in range(2, 6)]
+    config = CollectConfig(
+        expert_weight=expert, noisy_weight=0.0, random_weight=0.5, valid_only=0.0
+    )
+    listed = Rate()
+    behavior.collect(Forgets(), tasks, 60, config, seed=0, max_steps=9, listed=listed)
+    share = listed.json()["mean"]
+    assert listed.count > 20
+    assert (share == 1.0) if complete else (share < 0.9)
 
 
 def test_what_was_refused_is_not_tried_elsewhere():

@@ -58,10 +58,9 @@ def test_an_expert_without_weight_plays_no_dev_game_either(tmp_path):
     run = Run(
         tmp_path, preset("tiny", {"env.id": "tests.doubles:Corridor"}, collect=alone)
     )
-    numbers = collect.body(run)
+    collect.body(run)
     for name in ("episodes.jsonl", "dev.jsonl"):
         assert {e.source for e in read_episodes(run.path(name))} == {"random"}
-    assert 0 <= numbers["listed_actions"] <= 1
 
 
 class Proposes(doubles.Corridor):
