@@ -65,9 +65,9 @@ class PlanningPolicy:
     Candidates are the policy's own action and further draws at temperature 1 or more,
     without those that the present state has refused before. Where the policy keeps to
     listed actions, one that is not listed is replaced by the most similar. The own
-    action is never overruled by one that was taken in this very state before: whatever the dream
-    promises of it, it has led back here, and would again. With "best-of-n" and "mpc"
-    only a strictly better result overrules it.
+    action is never overruled by one that was taken in this very state before: whatever
+    the dream promises of it, it has led back here, and would again. With "best-of-n"
+    and "mpc" only a strictly better result overrules it.
     """
 
     def __init__(
