@@ -23,21 +23,35 @@ from dreamgym.envs.contract.actions import (
     check_valid_actions,
     checked_actions,
 )
-from dreamgym.envs.contract.copies import check_copies
+from dreamgym.envs.contract.copies import check_copies, check_fork, explain_replays
 from dreamgym.envs.contract.ends import (
     add_steps_after_end,
     check_declared_limit,
+    check_early_limits,
     check_step_after_end,
     is_limit,
     warn_of_end,
 )
-from dreamgym.envs.contract.findings import Findings, Report, difference, report
+from dreamgym.envs.contract.experts import (
+    TASKS,
+    check_hidden,
+    check_lost_plans,
+    play_plans,
+)
+from dreamgym.envs.contract.findings import (
+    REPLAYS,
+    Findings,
+    Report,
+    difference,
+    report,
+)
 from dreamgym.envs.contract.gymnasium_check import check_gymnasium
 from dreamgym.envs.contract.lots import check_global_random
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
-from dreamgym.envs.contract.rewards import check_cumulative
+from dreamgym.envs.contract.rewards import check_cumulative, check_unearned
 from dreamgym.envs.contract.tasks import (
     COMPARED,
+    check_listing,
     check_splits,
     check_task_read,
     check_twins,
@@ -49,9 +63,6 @@ from dreamgym.envs.contract.wins import check_wins
 from worldmodel.data.records import Task
 
 NONSENSE_PLAY = "nonsense"
-
-REPLAYS = "two plays of the same actions differ"
-"""The fault of an environment that draws lots and does not say so."""
 
 POOL = 100
 """Train tasks among which those that are played lie at equal distances."""
@@ -98,20 +109,25 @@ def check(
     inspector.conclude(played)
     if lister is not None:
         check_splits(player, lister)
+        check_listing(player, lister, played)
         checks.add("splits apart")
     elif listed and inspector.deterministic:
         check_twins(player, {s: base.tasks_of(env, name, s, COMPARED) for s in SPLITS})
-    # Where replays differ, copies differ as well.
-    if (
-        make is not None
-        and inspector.sample is not None
-        and REPLAYS not in (findings.faults)
-    ):
-        check_copies(player, make, inspector.sample, played)
-        checks.add("copies")
+    if inspector.differing is not None:  # then copies differ as well
+        if make is not None:
+            explain_replays(player, make, inspector.differing)
+    elif inspector.sample is not None:
+        if base.as_forkable(env) is not None:
+            check_fork(player, inspector.sample)
+            checks.add("fork")
+        if make is not None:
+            check_copies(player, make, inspector.sample, played)
+            checks.add("copies")
     check_gymnasium(env, findings)
     check_speed(player)
-    return report(findings, checks, player.steps, player.resets)
+    return report(
+        findings, checks, player.steps, player.resets, inspector.won_episodes()
+    )
 
 
 class _Inspector:
@@ -124,6 +140,7 @@ class _Inspector:
         self.max_steps = max_steps or declared or 0
         self.deterministic = base.is_deterministic(player.env)
         self.sample: Trace | None = None  # an episode that copies are compared on
+        self.differing: Trace | None = None  # the first of two that should be equal
         self.last_plan: Trace | None = None
         self.expert_traces: list[Trace] = []  # those that reached their end
         self.nonsense_ends: list[tuple[Trace, list[str]]] = []
@@ -133,6 +150,7 @@ class _Inspector:
         self.unplanned: list[Task] = []  # tasks for which the expert has no plan
         self.random: list[Trace] = []
         self.nonsense: list[Trace] = []
+        self.planned: list[Trace] = []  # one plan of the expert for each of many tasks
 
     def inspect(self, task: Task) -> None:
         """Play one task in every way."""
@@ -243,6 +261,7 @@ class _Inspector:
             return first
         self._check_end(second, what)
         if (differs := first_difference(first, second)) is not None:
+            self.differing = self.differing or first
             self.findings.fault(
                 REPLAYS,
                 f"task {task.id!r}, {what}, {differs}",
@@ -284,6 +303,20 @@ class _Inspector:
 
     def conclude(self, tasks: Sequence[Task]) -> None:
         """Add what only several tasks together show."""
+        if not self.broken_expert:
+            chosen = np.linspace(0, len(tasks) - 1, min(len(tasks), TASKS))
+            some = [tasks[int(i)] for i in chosen]
+            episodes = play_plans(self.player, some, self.limit)
+            self.planned = [e.trace for e in episodes]
+            check_hidden(self.findings, episodes, deterministic=self.deterministic)
+            if self.deterministic:
+                check_lost_plans(self.findings, episodes)
+        check_unearned(
+            self.findings, [*self.random, *self.nonsense], self.expert_traces
+        )
+        check_early_limits(
+            self.player, [*self.random, *self.nonsense, *self.planned], self.limit
+        )
         check_wins(
             self.findings,
             self.random,
@@ -306,6 +339,15 @@ class _Inspector:
         check_task_read(player, self.expert_traces, tasks)
         if self.sample is not None:
             check_global_random(player, self.sample)
+
+    def won_episodes(self) -> dict[str, tuple[int, int]]:
+        """Return the episodes that were won and that were played, by who played."""
+        played = {
+            "the expert": self.planned or self.expert_traces,
+            "random play": self.random,
+            "nonsense": self.nonsense,
+        }
+        return {n: (sum(t.won for t in x), len(x)) for n, x in played.items() if x}
 
     def _check_lengths(self, tasks: Sequence[Task]) -> None:
         """Warn of plans that no episode of a run could follow to their end."""

@@ -66,6 +66,32 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
         )
 
 
+def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> None:
+    """Warn of episodes that are truncated before any limit.
+
+    The limit is the declared one; where none is declared, the longest episode that was
+    truncated shows it. `limit` is that of the check itself.
+    """
+    cut = [t for t in traces if t.last.truncated]
+    declared = limits.declared_step_limit(player.env)
+    longest = declared or max((t.length for t in cut), default=0)
+    early = [t for t in cut if t.length < min(longest, limit)]
+    if not early:
+        return
+    shown = (
+        f"max_episode_steps = {longest} is declared"
+        if declared
+        else (f"another only after {longest}")
+    )
+    player.findings.warn(
+        "an episode is truncated before its limit",
+        f"task {early[0].task.id!r}: after {early[0].length} steps, and {shown}; "
+        f"{len(early)} of {len(traces)} episodes",
+        "return terminated=True where the rules end it, won or lost: truncated says "
+        "that it could have gone on",
+    )
+
+
 def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) -> bool:
     """Warn of a limit that terminates, which comes whatever the actions are.
 
@@ -95,7 +121,8 @@ def is_limit(player: Player, trace: Trace, others: Sequence[str], limit: int) ->
 
 def warn_of_end(player: Player, trace: Trace, *, single_turn: bool) -> None:
     """Warn of nonsense that ends an episode."""
-    where = f"task {trace.task.id!r}: {trace.length} nonsense actions"
+    plural = "s" * (trace.length > 1)
+    where = f"task {trace.task.id!r}: {trace.length} nonsense action{plural}"
     if trace.length > 1:
         player.findings.warn(
             "actions that cannot be taken end the episode",

@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+REPLAYS = "two plays of the same actions differ"
+"""The fault of an environment that draws lots and does not say so."""
+
 
 class Finding(NamedTuple):
     """One fault or warning: what is wrong, where, and what to do."""
@@ -41,7 +44,8 @@ class Findings:
 class Report:
     """The result of a check: what was checked, faults and warnings.
 
-    `steps` counts the real steps that the check took, `resets` the real resets.
+    `steps` counts the real steps that the check took, `resets` the real resets;
+    `won` has the episodes that were won and played, by who played.
     """
 
     checks: tuple[str, ...]
@@ -49,6 +53,7 @@ class Report:
     warnings: tuple[Finding, ...]
     steps: int
     resets: int
+    won: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """Return the report as text."""
@@ -58,7 +63,9 @@ class Report:
         head = f"{name} {verdict} the contract: {count} ({real})"
         body = [f"fault: {finding}" for finding in self.faults]
         body += [f"warning: {finding}" for finding in self.warnings]
-        return "\n".join([head, f"checked: {', '.join(self.checks)}", *body])
+        wins = [f"{who} {won} of {played}" for who, (won, played) in self.won.items()]
+        lines = [f"won episodes: {', '.join(wins)}"] * bool(wins)
+        return "\n".join([head, f"checked: {', '.join(self.checks)}", *lines, *body])
 
     def json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -66,6 +73,10 @@ class Report:
             "checks": list(self.checks),
             "steps": self.steps,
             "resets": self.resets,
+            "won": {
+                who: {"won": won, "played": played}
+                for who, (won, played) in self.won.items()
+            },
             "faults": [f._asdict() for f in self.faults],
             "warnings": [f._asdict() for f in self.warnings],
         }
@@ -75,7 +86,13 @@ def _number(findings: tuple[Finding, ...], word: str) -> str:
     return f"{len(findings) or 'no'} {word}{'s' * (len(findings) != 1)}"
 
 
-def report(findings: Findings, checks: set[str], steps: int, resets: int) -> Report:
+def report(
+    findings: Findings,
+    checks: set[str],
+    steps: int,
+    resets: int,
+    won: dict[str, tuple[int, int]],
+) -> Report:
     """Return the report of a check; a finding says how often it occurred."""
 
     def listed(kind: dict[str, Finding]) -> tuple[Finding, ...]:
@@ -92,6 +109,7 @@ def report(findings: Findings, checks: set[str], steps: int, resets: int) -> Rep
         warnings=listed(findings.warnings),
         steps=steps,
         resets=resets,
+        won=won,
     )
 
 

@@ -1,4 +1,4 @@
-"""The part of the contract checker that looks for rewards that are the score so far.
+"""The part of the contract checker that looks for rewards that mislead.
 
 A score pays what a step earns on top of all that was paid before. So an action that
 does nothing pays, after a step, what that step paid and what it pays itself at the
@@ -6,12 +6,42 @@ start of an episode; a reward of its own pays only the latter.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 
 REPEATED = 3
 """Actions that do nothing, which show by themselves that their costs add up."""
+
+
+def check_unearned(
+    findings: Findings, others: Sequence[Trace], planned: Sequence[Trace]
+) -> None:
+    """Warn of an episode that is not won and pays more than a won one of its task.
+
+    Args:
+      others: episodes of random play and of nonsense.
+      planned: episodes of the expert.
+    """
+    best = {t.task.id: _total(t) for t in planned if t.won}
+    paid = [
+        t for t in others if not t.won and _total(t) > best.get(t.task.id, math.inf)
+    ]
+    if not paid:
+        return
+    trace = max(paid, key=_total)
+    findings.warn(
+        "an episode that is not won pays more than the expert's",
+        f"task {trace.task.id!r}: {_total(trace):g} after {trace.length} actions, and "
+        f"the expert's {best[trace.task.id]:g}",
+        "let winning pay most: a policy that is trained on rewards learns to prefer "
+        "the other",
+    )
+
+
+def _total(trace: Trace) -> float:
+    return sum(step.reward for step in trace.steps)
 
 
 def check_cumulative(player: Player, nonsense: Trace, trace: Trace, limit: int) -> None:

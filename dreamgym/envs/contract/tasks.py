@@ -92,6 +92,26 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
     check_twins(player, {s: tasks for s, tasks in splits.items() if s not in copied})
 
 
+def check_listing(player: Player, lister: base.HasTasks, tasks: Sequence[Task]) -> None:
+    """Fault train tasks that are others at the next call: a run lists them anew."""
+    again = player.call("tasks", "tasks('train')", lambda: lister.tasks("train"))
+    listed = [] if again is None else list(again)[: len(tasks)]
+    differing = [
+        (a, b)
+        for a, b in zip(tasks, listed, strict=False)
+        if (a.id, _content(a)) != (b.id, _content(b))
+    ]
+    if differing:
+        a, b = differing[0]
+        player.findings.fault(
+            "tasks('train') lists other tasks when it is called again",
+            f"{a.id!r}: {a.instruction!r:.60}, and then {b.id!r}: "
+            f"{b.instruction!r:.60}",
+            "draw them from a generator with a fixed seed: a run that goes on after an "
+            "interruption lists its tasks anew",
+        )
+
+
 def check_copies_of_tasks(
     player: Player, splits: dict[str, Sequence[Task]]
 ) -> list[str]:

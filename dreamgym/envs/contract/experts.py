@@ -1,0 +1,108 @@
+"""The part of the contract checker that plays the expert's plans of many tasks.
+
+train tasks -> the expert's plan of each, played once -> the tasks that it does not win,
+and the moments at which it acts on what the agent does not see.
+"""
+
+import time
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from dreamgym.envs import base
+from dreamgym.envs.contract.actions import checked_actions
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Player, Trace
+from worldmodel.data.records import Task
+
+TASKS = 30
+"""Tasks whose plans are played, at most."""
+SECONDS = 20.0
+"""After so many seconds no further plan is played."""
+
+
+class PlannedEpisode(NamedTuple):
+    """An expert's plan and its episode, with the instruction that the agent reads."""
+
+    instruction: str
+    plan: list[str]
+    trace: Trace
+
+
+def play_plans(
+    player: Player, tasks: Sequence[Task], limit: int
+) -> list[PlannedEpisode]:
+    """Play the expert's plan of each task once, for at most SECONDS.
+
+    Tasks without a plan, and those whose play ends with a fault, are left out.
+    """
+    expert, episodes = base.as_expert(player.env), list[PlannedEpisode]()
+    deadline = time.monotonic() + SECONDS
+    for task in tasks if expert is not None else ():
+        where = f"task {task.id!r}"
+        start = player.reset(task)
+        if start is None or expert is None or time.monotonic() > deadline:
+            break
+        plan = checked_actions(
+            player.findings,
+            "expert()",
+            player.call("expert", where, expert.expert),
+            where,
+        )
+        if plan is None:
+            break  # a fault, which other tasks would only repeat
+        trace = player.play(task, plan, limit) if plan else None
+        if trace is not None and not trace.broken:
+            instruction = task.instruction or str(start[1].get("instruction", ""))
+            episodes.append(PlannedEpisode(instruction, plan, trace))
+    return episodes
+
+
+def check_lost_plans(findings: Findings, episodes: Sequence[PlannedEpisode]) -> None:
+    """Warn of plans that do not win, where others do.
+
+    An episode that the environment cuts before the plan is through is left out.
+    """
+    played = [
+        e
+        for e in episodes
+        if not (e.trace.last.truncated and e.trace.length <= len(e.plan))
+    ]
+    lost = [e for e in played if not e.trace.won]
+    if not lost or len(lost) == len(played):
+        return
+    trace = lost[0].trace
+    findings.warn(
+        "the expert's plan does not win some tasks",
+        f"{len(lost)} of {len(played)} tasks played; first {trace.task.id!r}, after "
+        f"{trace.length} actions",
+        "mend the plan, or return [] for tasks that it cannot win: a lost episode is "
+        "not imitated, and its real steps are spent",
+    )
+
+
+def check_hidden(
+    findings: Findings, episodes: Sequence[PlannedEpisode], *, deterministic: bool
+) -> None:
+    """Warn of an expert that acts differently where the agent sees the same.
+
+    Agents see the instruction, the states and the actions up to a moment. Where an
+    environment draws lots, only first actions are compared: a plan is made before.
+    """
+    actions: dict[Hashable, dict[str, str]] = {}
+    for instruction, plan, trace in episodes:
+        for i in range(len(trace.actions[: None if deterministic else 1])):
+            seen = tuple(step.observation for step in trace.steps[: i + 1])
+            key = (instruction, seen, *trace.actions[:i])
+            actions.setdefault(key, {}).setdefault(plan[i], trace.task.id)
+    differing = [choices for choices in actions.values() if len(choices) > 1]
+    if not differing:
+        return
+    (one, task), (other, another) = list(differing[0].items())[:2]
+    moments = f"{len(differing)} moment{'s' * (len(differing) > 1)}"
+    findings.warn(
+        "the expert acts differently where the agent sees the same",
+        f"tasks {task!r} and {another!r}: {one!r:.60} and {other!r:.60}, after the "
+        f"same instruction, states and actions; {moments} in {len(episodes)} plans",
+        "let it plan from what the instruction and the states show: what it knows "
+        "besides cannot be imitated; leave it where both actions are equally good",
+    )

@@ -1,0 +1,201 @@
+"""The contract checker over experts of many tasks, forks, listings and odd pay."""
+
+import copy
+import dataclasses
+
+import pytest
+
+from tests import doubles
+from tests.dreamgym.envs.contract.common import checked, named
+
+
+class Forgetful(doubles.Corridor):
+    """Its plan stops short of the coin in some tasks, not in the first ones."""
+
+    def expert(self):
+        plan = super().expert()
+        return plan[:-1] if self.number in (8, 9, 10) else plan
+
+    def reset(self, *, seed=None, options=None):
+        task = (options or {}).get("task") or self.tasks("train")[0]
+        self.number = int(task.options["number"])
+        return super().reset(seed=seed, options=options)
+
+    def tasks(self, split):
+        return [
+            dataclasses.replace(t, options={**t.options, "number": i})
+            for i, t in enumerate(super().tasks(split))
+        ]
+
+
+class Foreseeing(doubles.Corridor):
+    """The agent does not see where the coin is; the expert does."""
+
+    @staticmethod
+    def hide(result):
+        text, *rest = result
+        lines = [line for line in text.splitlines() if "goal" not in line]
+        return ("\n".join(lines), *rest)
+
+    def reset(self, **kwargs):
+        return self.hide(super().reset(**kwargs))
+
+    def step(self, action):
+        return self.hide(super().step(action))
+
+
+class TruncatedLoss(doubles.Corridor):
+    """Calls it a limit where going left at the start loses."""
+
+    max_episode_steps = doubles.STEPS
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if action == "go left" and not terminated:
+            self.open, truncated = False, True
+        return obs, reward, terminated, truncated, info
+
+
+class Paid(doubles.Corridor):
+    """Pays for every step that is not the last: to walk about pays most."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        info = {"success": info["success"], "invalid": info["invalid"]}
+        return obs, reward if terminated else 0.5, terminated, truncated, info
+
+
+class Forked(doubles.Corridor):
+    def fork(self):
+        return copy.deepcopy(self)
+
+
+class Kept(doubles.Corridor):
+    """Keeps its position in a list, which a shallow copy shares."""
+
+    def reset(self, **kwargs):
+        self.walked = [0]
+        obs, info = super().reset(**kwargs)
+        return f"{obs}\n0 steps", info
+
+    def step(self, action):
+        self.walked[0] += 1
+        obs, *rest = super().step(action)
+        return (f"{obs}\n{self.walked[0]} steps", *rest)
+
+
+class ShallowFork(Kept):
+    def fork(self):
+        return copy.copy(self)
+
+
+class ForkOfTheStart(Kept):
+    """Its fork forgets the steps that were taken."""
+
+    def fork(self):
+        other = copy.deepcopy(self)
+        other.walked = [0]
+        return other
+
+
+class BrokenFork(Forked):
+    def fork(self):
+        raise TypeError("cannot pickle a socket")
+
+
+class Drawn(doubles.Corridor):
+    """Lists its tasks in another order at each call."""
+
+    calls = 0
+
+    def tasks(self, split):
+        tasks = super().tasks(split)
+        type(self).calls += split == "train"
+        turn = self.calls % len(tasks)
+        return [*tasks[turn:], *tasks[:turn]] if split == "train" else tasks
+
+
+class LeftOver(doubles.Corridor):
+    """`reset` forgets the steps of the episode before."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, *rest = super().step(action)
+        return (f"{obs}\nstep {self.count}", *rest)
+
+
+def test_a_sound_environment_has_no_warning_and_its_wins_are_counted():
+    report = checked(Forked)
+    assert (report.faults, report.warnings) == ((), ()), report.text("env")
+    assert "fork" in report.checks
+    won, played = report.won["the expert"]
+    assert won == played > 10  # the tasks of the split, not three of them
+    assert f"the expert {won} of {played}, random play" in report.text("env")
+    assert report.json()["won"]["the expert"] == {"won": won, "played": played}
+
+
+def test_plans_that_lose_a_few_tasks_among_many_are_found():
+    report = checked(Forgetful)
+    warning = named(report.warnings, "does not win some tasks")
+    lost, _, played = warning.where.split()[:3]
+    assert 1 <= int(lost) <= 3 < int(played)
+    assert report.faults == ()
+
+
+def test_an_expert_that_sees_more_than_the_agent_is_found():
+    warning = named(checked(Foreseeing).warnings, "acts differently where the agent")
+    assert "'take coin' and 'go right'" in warning.where
+
+
+def test_a_loss_that_is_called_a_limit_is_found():
+    warning = named(checked(TruncatedLoss).warnings, "truncated before its limit")
+    assert "max_episode_steps = " in warning.where
+
+
+def test_without_a_declared_limit_the_longest_episode_is_compared():
+    class Undeclared(TruncatedLoss):
+        max_episode_steps = None
+
+    warning = named(checked(Undeclared).warnings, "truncated before its limit")
+    assert "another only after" in warning.where
+
+
+def test_pay_that_can_be_had_without_winning_is_found():
+    warning = named(checked(Paid).warnings, "pays more than the expert's")
+    assert "let winning pay most" in warning.cure
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        (ShallowFork, "^a fork changes the environment"),
+        (ForkOfTheStart, "^a fork does not go on as its original"),
+        (BrokenFork, "^fork raised TypeError"),
+    ],
+)
+def test_forks_are_compared_with_their_originals(env, what):
+    fault = named(checked(env).faults, what)
+    assert "deepcopy" in fault.cure
+
+
+def test_tasks_that_are_listed_otherwise_at_each_call_are_a_fault():
+    fault = named(checked(Drawn).faults, "lists other tasks when")
+    assert "fixed seed" in fault.cure
+
+
+def test_what_a_reset_leaves_over_is_told_from_lots():
+    fault = named(checked(LeftOver).faults, "two plays of the same actions differ")
+    assert "two fresh copies play it equally" in fault.where
+    assert "in reset" in fault.cure
+    drawing = type("Drawing", (doubles.Corridor,), {"step": _with_lots})
+    fault = named(checked(drawing).faults, "two plays of the same actions differ")
+    assert "deterministic = False" in fault.cure
+
+
+def _with_lots(self, action):
+    import random
+
+    obs, *rest = doubles.Corridor.step(self, action)
+    return (f"{obs}\nlots {random.random()}", *rest)
