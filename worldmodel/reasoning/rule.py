@@ -6,6 +6,7 @@ environment whose states are lines.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence, Set
 
 from worldmodel.data.records import Episode, State, Transition
@@ -18,6 +19,8 @@ MAX_ACTION_WORDS = 6
 """Words of an action that a trace quotes, at most."""
 MAX_LINE_WORDS = 12
 """Words of a line that a trace quotes, at most."""
+MIN_NAME_LETTERS = 3
+"""Letters of a word of an action that may name something; `on` and `to` do not."""
 MAX_ROWS = 3
 """Rows of a grid that a trace quotes, at most; of more it quotes none. The same for the
 lines that hold a name of the action."""
@@ -134,20 +137,26 @@ def _lines_in_action(t: Transition) -> list[str]:
 
 
 def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
-    """Return the lines that hold a name of the action, such as `T25`.
+    """Return the lines that hold a name of the action, such as `T25` or `bowl`.
 
-    What an action does to a thing depends on what the state says of it. Names are
-    spelled with a letter and a digit; a number names the line that begins with it, as
-    `click 5` does. The `status` line is quoted anyway. Of many or long lines there are
-    none.
+    What an action does to a thing depends on what the state says of it. Names are the
+    words but the first, those of one or two letters left out, and whatever is spelled
+    with a digit; a number names the line that begins with it, as `click 5` does. A word
+    that many lines hold names none of them. The `status` line is quoted anyway. Of many
+    or long lines there are none.
     """
-    named = set(words(" ".join(_action_words(t.action))))
-    named = {w for w in named if has_digit(w)}
-    names = {w for w in named if not is_number(w)}
+    action = words(" ".join(_action_words(t.action)))
+    openings = {w for w in action if has_digit(w)}
+    names = {w for w in openings if not is_number(w)}
+    names |= {w for w in action[1:] if w.isalpha() and len(w) >= MIN_NAME_LETTERS}
+    state = t.state[: -1 if status else None]
+    held = [names.intersection(words(line)) for line in state]
+    counts = Counter(w for line_names in held for w in line_names)
     lines = [
         line
-        for line in t.state[: -1 if status else None]
-        if names.intersection(words(line)) or line.partition(" ")[0] in named
+        for line, line_names in zip(state, held, strict=True)
+        if any(counts[w] <= MAX_ROWS for w in line_names)
+        or line.partition(" ")[0] in openings
     ]
     if len(lines) > MAX_ROWS or any(len(x.split()) > MAX_LINE_WORDS for x in lines):
         return []

@@ -62,10 +62,13 @@ def number_text(value: float) -> str:
 
 
 def state_ids(tok: AnyTokenizer, state: State) -> list[int]:
-    """Return `state`, then each line behind the control token of its number."""
+    """Return `state`, then each line behind the control token of its number.
+
+    Markers of an action's arguments stand between the two.
+    """
     out = [tok.control("state")]
-    for i, line in enumerate(state):
-        out += [tok.line(i), *tok.encode(line)]
+    for i, (line, marks) in enumerate(zip(state, tok.line_marks(state), strict=True)):
+        out += [tok.line(i), *marks, *tok.encode(line)]
     return out
 
 

@@ -49,9 +49,12 @@ ARGUMENTS = 12
 """Arguments of an instruction that have markers, at most. The markers are the first
 of the tokens for references."""
 ACTION_PLACES = 4
-"""Names of an action that have references by their place in it, at most. Their tokens
+"""Arguments of an action that have tokens by their place in it, at most. Their tokens
 are the first ones behind those of the markers; a policy, which begins at the weights of
 the experience model and has no action yet, leaves them out."""
+MARKED_LINES = 3
+"""Lines of a state that are marked as those of an action's argument, at most. Where
+more hold it, none is."""
 NUMBERS = 16
 """Numbers of a context that have ranks, at most. Their tokens are the last ones."""
 
@@ -69,17 +72,20 @@ class ReferenceTokenizer:
         references: Mapping[str, int],
         markers: Mapping[str, int],
         ranks: Mapping[str, int] | None = None,
+        line_markers: Mapping[str, int] | None = None,
         *,
         in_context: bool = False,
     ):
         """Create the view from the number of the token of each word.
 
         `ranks` are markers of numbers, which only contexts have: with `in_context`, the
-        numbers stand there behind their ranks and have no references.
+        numbers stand there behind their ranks and have no references. `line_markers`
+        stand before the lines that hold a word (`line_marks`).
         """
         self.base = tokenizer
-        self._arguments = references, markers, ranks
+        self._arguments = references, markers, ranks, line_markers
         tokens = tokenizer.references
+        self._line_markers = {w: tokens[i] for w, i in (line_markers or {}).items()}
         self._ranks = {w: tokens[i] for w, i in (ranks or {}).items() if in_context}
         self._markers = {w: tokens[i] for w, i in markers.items()}
         self._ids = {
@@ -94,6 +100,19 @@ class ReferenceTokenizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
+
+    def line_marks(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the markers of each line: those of the action's arguments it holds.
+
+        An argument that more than MARKED_LINES lines hold marks none.
+        """
+        held = [set(identifiers.words(line)) for line in lines]
+        markers = [
+            (word, token)
+            for word, token in self._line_markers.items()
+            if sum(word in words for words in held) <= MARKED_LINES
+        ]
+        return [[t for word, t in markers if word in words] for words in held]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, with its references and markers."""
@@ -175,10 +194,16 @@ def with_references(
         ][:ARGUMENTS]
         first = ARGUMENTS
     places = {w: i for i, w in enumerate(arguments)}
-    in_action = [
-        w for w in dict.fromkeys(action_words) if w in referable and w not in places
+    action_arguments = [
+        w
+        for i, w in enumerate(dict.fromkeys(action_words))
+        if w in referable or (i and _is_action_argument(rule, w))
     ]
+    in_action = [w for w in action_arguments if w not in places]
     places |= {w: first + i for i, w in enumerate(in_action[:ACTION_PLACES])}
+    line_markers = {
+        w: first + i for i, w in enumerate(action_arguments[:ACTION_PLACES])
+    }
     first += ACTION_PLACES
 
     last = len(tokenizer.references) - NUMBERS
@@ -198,12 +223,17 @@ def with_references(
         },
         {w: i for w, i in places.items() if w not in named},
         ranks,
+        {} if rule.action_template is None else line_markers,
     )
 
 
 def _stays_text(word: str, literals: frozenset[str] | None) -> bool:
     """Return whether a word is written letter by letter, and has no reference."""
     return literals is not None and (word in literals or is_number(word))
+
+
+def _is_action_argument(rule: ReferenceRule, word: str) -> bool:
+    return rule.action_template is not None and word not in rule.action_template
 
 
 def _has_reference(rule: ReferenceRule, word: str) -> bool:
@@ -242,13 +272,18 @@ def reference_rule(
         families.values(),
         lambda e: set(identifiers.words(e.task.instruction)) - template,
     )
-    if not (named or argued):
+    action_template = _action_template(episodes) if markers else frozenset()
+    acted = markers and _most_tasks(
+        families.values(), lambda e: _action_arguments(e) - action_template
+    )
+    if not (named or argued or acted):
         return None
     return ReferenceRule(
         frozenset(form),
         not any(identifiers.computes_numbers(group) for group in families.values()),
         named,
         template if argued else None,
+        action_template if acted else None,
     )
 
 
@@ -285,3 +320,30 @@ def _template(families: Iterable[Sequence[Episode]]) -> frozenset[str]:
             for w in identifiers.words(text)
         }
     return frozenset(template | (instruction_words - visible))
+
+
+def _action_template(episodes: Sequence[Episode]) -> frozenset[str]:
+    """Return the words of actions that are no arguments.
+
+    Those that most different actions with the same first word hold, and those that
+    stand in no state: a marker would tell nothing about them.
+    """
+    actions: dict[str, set[frozenset[str]]] = {}
+    visible = set[str]()
+    for e in episodes:
+        for t in e.transitions:
+            if words := identifiers.words(t.action):
+                actions.setdefault(words[0], set()).add(frozenset(words[1:]))
+            visible |= {w for line in t.state for w in identifiers.words(line)}
+    template, others = set[str](), set[str]()
+    for sets in actions.values():
+        counts = Counter(w for words in sets for w in words)
+        usual = {w for w, n in counts.items() if n >= MAX_TEMPLATE_SHARE * len(sets)}
+        template |= usual
+        others |= counts.keys() - usual
+    return frozenset(template | (others - visible))
+
+
+def _action_arguments(episode: Episode) -> set[str]:
+    """Return the words of an episode's actions but their first ones."""
+    return {w for t in episode.transitions for w in identifiers.words(t.action)[1:]}

@@ -7,7 +7,7 @@ is encoded to.
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,29 +60,32 @@ class ReferenceRule(NamedTuple):
 
     Where data hold `identifiers`, all words have references but the known `words`, and
     numbers only with `numbers`. Words of an instruction outside its `template` are its
-    arguments, which have markers; there are none where it is None.
+    arguments, which have markers; there are none where it is None. The same holds for
+    words of an action outside `action_template`, and for the lines that hold them.
     """
 
     words: frozenset[str]
     numbers: bool
     identifiers: bool = True
     template: frozenset[str] | None = None
+    action_template: frozenset[str] | None = None
 
     @classmethod
     def parse(cls, text: bytes | str) -> "ReferenceRule":
         """Return the rule of a file; files without a template have no markers."""
         raw = json.loads(text)
-        template = raw.get("template")
+        templates = (raw.get(name) for name in ("template", "action_template"))
         return cls(
             frozenset(raw["words"]),
             bool(raw["numbers"]),
             bool(raw.get("identifiers", True)),
-            None if template is None else frozenset(template),
+            *(None if words is None else frozenset(words) for words in templates),
         )
 
     def json(self) -> str:
         """Return the rule as text that `parse` reads."""
-        sets = {"words": self.words, "template": self.template}
+        names = ("words", "template", "action_template")
+        sets = {name: getattr(self, name) for name in names}
         lists = {k: None if v is None else sorted(v) for k, v in sets.items()}
         return json.dumps({**self._asdict(), **lists})
 
@@ -368,6 +371,10 @@ class TextTokenizer:
     def line(self, index: int) -> int:
         """Return the control token of line `index`; lines from the last on share it."""
         return self._control[f"line{min(index, MAX_LINES - 1)}"]
+
+    def line_marks(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the markers of each line: without a context there are none."""
+        return [[] for _ in lines]
 
     def unused_line_mask(self, lines: int) -> np.ndarray:
         """Return bool [V], true for tokens of lines that a state of `lines` lacks."""

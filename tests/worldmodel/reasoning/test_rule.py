@@ -98,15 +98,17 @@ def test_a_long_line_and_action_are_said_in_part():
 @pytest.mark.parametrize(
     ("action", "want"),
     [
-        ("craft 1 stick using 2 bamboo", ["bamboo 4", "stick 0"]),
-        ("craft  4 oak planks using 1 oak log", []),  # `oak logs` is another word
+        ("craft 1 rod using 2 bamboo", ["bamboo 4"]),
+        ("craft  4 oaken planks using 1 log", []),  # `logs` is another word
         ("burn oak logs", ["oak logs 2"]),
-        ("make bamboo 4 and oak", []),  # all of the line is said already
+        ("burn logs", ["oak logs 2"]),
         ("say", []),
+        ("burn in the box", []),  # many lines hold `the`, and `in` is no name
     ],
 )
 def test_lines_that_the_action_names_are_said_again(action, want):
-    state = ("craft 1 stick using 2 bamboo", "bamboo 4", "oak logs 2", "stick 0")
+    many = ("in the", "of the", "at the", "by the")
+    state = (*many, "bamboo 4", "oak logs 2", "stick 0")
     trace = reasoning.explain(helpers.transition(state, action, state))
     start = " ".join([state[-1], *action.split()[:6]])
     assert trace == " ".join([start, *want, "nothing changes"])
@@ -158,7 +160,7 @@ def test_a_lamp_and_a_door_are_explained():
     e = helpers.lamp_and_door()
     got = [reasoning.explain(t) for t in e.transitions]
     assert got == [
-        "the door is shut press lamp on as the change earns 0.5",
+        "the door is shut press lamp the lamp is off on as the change earns 0.5",
         "the door is shut nothing nothing changes",
         "the door is shut pull door open as the change earns 1 and wins",
     ]

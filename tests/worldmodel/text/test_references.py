@@ -9,6 +9,7 @@ from worldmodel.text import prompts
 from worldmodel.text.references import (
     ACTION_PLACES,
     ARGUMENTS,
+    MARKED_LINES,
     NUMBERS,
     ReferenceTokenizer,
     reference_rule,
@@ -191,7 +192,7 @@ def test_there_is_no_rule_where_few_tasks_hold_a_name():
     plain = [helpers.lamp_and_door(f"room-{i}") for i in range(40)]
     assert reference_rule(plain) is None
     named = [trip(i) for i in range(40)]
-    assert reference_rule(named, references=False) is None
+    assert reference_rule(named, references=False, markers=False) is None
     some = [*plain, *(trip(i) for i in range(4))]
     same = [
         e.__class__(
@@ -323,6 +324,79 @@ def test_an_action_that_names_many_things_has_places_for_the_first_ones():
     assert result.encode("T0") == tok.references[ARGUMENTS : ARGUMENTS + 1]
 
 
+ITEMS = ("bowl", "spoon", "apple", "cup")
+
+
+def taking(i: int):
+    """A task without names and arguments; what actions name stands in the state."""
+    item, other = ITEMS[i % 4], ITEMS[(i + 1) % 4]
+    state = (f"table: {item}, {other}", "sink: nothing", "said ok on")
+    task = Task(id=f"k{i}", instruction="tidy", family="kitchen", initial_state=state)
+    actions = (f"take {item}", f"put {item} on sink", "look")
+    return helpers.episode(
+        f"e{i}", task, [helpers.transition(state, a, state) for a in actions]
+    )
+
+
+KITCHEN = [taking(i) for i in range(8)]
+KITCHEN_TOK = TextTokenizer.train(
+    ["table sink bowl spoon apple cup nothing take put"] * 3,
+    400,
+    references=reference_rule(KITCHEN),
+)
+
+
+def test_the_words_in_which_actions_differ_are_their_arguments():
+    rule = KITCHEN_TOK.reference_rule
+    assert rule is not None
+    assert (rule.identifiers, rule.template) == (False, None)
+    assert rule.action_template is not None
+    assert {"on", "sink"} <= rule.action_template  # every put has them
+    assert not set(ITEMS) & rule.action_template
+    assert reference_rule(KITCHEN, markers=False) is None
+
+
+@pytest.mark.parametrize("item", [*ITEMS, "corkscrew"])  # whatever the word
+def test_what_an_action_names_is_marked_with_the_lines_that_hold_it(item):
+    state = (f"table: {item}, plate", "sink: nothing")
+    result = with_references(KITCHEN_TOK, "tidy", state, action=f"take {item}")
+    mark = KITCHEN_TOK.references[0]
+    assert result.line_marks(state) == [[mark], []]
+    assert result.encode(item)[0] == mark
+    ids = prompts.state_ids(result, state)
+    assert ids[1:3] == [KITCHEN_TOK.line(0), mark]
+    assert ids.count(mark) == 2  # before its line and before its word
+    assert result.context_view.line_marks(state) == [[mark], []]
+
+
+def test_lines_are_marked_by_the_place_in_the_action_also_of_known_arguments():
+    rule = RULE._replace(template=frozenset({"book"}), action_template=frozenset())
+    tok = TextTokenizer.train(["book T25 costs 42"], 400, references=rule)
+    state = ("T25 costs 42", "Ada pays", "T68 costs 42")
+    result = with_references(tok, "book T25", state, action="book T25 Ada")
+    first, second = tok.references[ARGUMENTS : ARGUMENTS + 2]
+    assert result.line_marks(state) == [[first], [second], []]
+    assert result.encode("T25") == tok.references[:1]  # as the instruction names it
+
+
+def test_a_word_that_many_lines_hold_marks_none():
+    few = [f"shelf {i}: bowl" for i in range(MARKED_LINES)]
+    result = with_references(KITCHEN_TOK, "tidy", few, action="take bowl")
+    assert all(result.line_marks(few))
+    many = [*few, "floor: bowl"]
+    assert not any(result.line_marks(many))
+
+
+def test_without_an_action_or_a_rule_no_line_is_marked():
+    state = KITCHEN[0].task.initial_state
+    for tok in (KITCHEN_TOK, with_references(KITCHEN_TOK, "tidy", state), PLAIN):
+        assert tok.line_marks(state) == [[]] * len(state)
+    old = RULE._replace(template=frozenset({"book"}))  # of a run before line marks
+    tok = TextTokenizer.train(["book T25 costs 42"], 400, references=old)
+    result = with_references(tok, "", STATE, action="book T25")
+    assert result.line_marks(STATE) == [[], []]
+
+
 @given(st.text(alphabet="studio vault(),.7\n", max_size=30), st.text(max_size=20))
 def test_any_text_round_trips_with_markers(text, other):
     instruction = f"from studio to {other} vault 7"
@@ -331,9 +405,10 @@ def test_any_text_round_trips_with_markers(text, other):
         assert result.decode(result.encode(shown)) == shown
 
 
-def test_a_saved_tokenizer_keeps_its_markers(tmp_path):
-    MARKED.save(tmp_path)
-    assert TextTokenizer.load(tmp_path).reference_rule == MARKED.reference_rule
+@pytest.mark.parametrize("tok", [MARKED, KITCHEN_TOK])
+def test_a_saved_tokenizer_keeps_its_markers(tok, tmp_path):
+    tok.save(tmp_path)
+    assert TextTokenizer.load(tmp_path).reference_rule == tok.reference_rule
     old = '{"words": ["book"], "numbers": true}'
     assert ReferenceRule.parse(old) == ReferenceRule(frozenset({"book"}), True)
 
