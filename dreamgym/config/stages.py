@@ -88,8 +88,8 @@ class PretrainConfig:
     permute_outcomes: bool = False
     """The control that must not help: outcomes are permuted among the actions."""
     argument_markers: bool = True
-    """Whether words of a state that the instruction names as its arguments are
-    marked."""
+    """Whether words of a state that the instruction or the action of a query names as
+    its arguments are marked, and the lines that hold those of the action."""
     references: bool = True
     """Whether tokens stand for the identifiers of a context (names, codes, numbers) by
     their places in it, so that models copy them rather than remember them. A tokenizer

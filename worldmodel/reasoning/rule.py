@@ -6,8 +6,7 @@ environment whose states are lines.
 
 import dataclasses
 import json
-from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 from worldmodel.data.records import Episode, State, Transition
 from worldmodel.text import edits
@@ -67,8 +66,9 @@ def explain(transition: Transition, *, status: bool = True) -> str:
     Only what the change needs is quoted, in one place, because to look it up is hard
     for a small model: the last words of the state where that ends with a `status` line,
     the first words of the action, the lines that the action names, or that hold a name
-    of it, the line from which names and numbers are copied, the changed rows of a grid,
-    and then the new words of the last changed line, the last one first.
+    of it, the changed lines that hold a word of it, the line from which names and
+    numbers are copied, the changed rows of a grid, and then the new words of the last
+    changed line, the last one first.
     """
     t = transition
     script = edits.diff(t.state, t.next_state)
@@ -80,7 +80,11 @@ def explain(transition: Transition, *, status: bool = True) -> str:
         what += " change"
     place = _place(t.state) if status else []
     action = _action_words(t.action)[:MAX_ACTION_WORDS]
-    named = [*_lines_in_action(t), *_lines_with_names(t, status=status)]
+    named = [
+        *_lines_in_action(t),
+        *_lines_with_names(t, status=status),
+        *_changed_lines_in_action(t, script, status=status),
+    ]
     copied = _copied_lines(t, script, known={w for x in named for w in words(x)})
     quoted = dict.fromkeys([*named, *copied, *_changed_rows(t, script)])
     what = " ".join([*place, *action, *quoted, what])
@@ -137,27 +141,51 @@ def _lines_in_action(t: Transition) -> list[str]:
 
 
 def _lines_with_names(t: Transition, *, status: bool) -> list[str]:
-    """Return the lines that hold a name of the action, such as `T25` or `bowl`.
+    """Return the lines that hold a name of the action, such as `T25`.
 
-    What an action does to a thing depends on what the state says of it. Names are the
-    words but the first, those of one or two letters left out, and whatever is spelled
-    with a digit; a number names the line that begins with it, as `click 5` does. A word
-    that many lines hold names none of them. The `status` line is quoted anyway. Of many
-    or long lines there are none.
+    What an action does to a thing depends on what the state says of it. Names are
+    spelled with a letter and a digit; a number names the line that begins with it, as
+    `click 5` does. The `status` line is quoted anyway. Of many or long lines there are
+    none.
     """
-    action = words(" ".join(_action_words(t.action)))
-    openings = {w for w in action if has_digit(w)}
-    names = {w for w in openings if not is_number(w)}
-    names |= {w for w in action[1:] if w.isalpha() and len(w) >= MIN_NAME_LETTERS}
-    state = t.state[: -1 if status else None]
-    held = [names.intersection(words(line)) for line in state]
-    counts = Counter(w for line_names in held for w in line_names)
-    lines = [
+    named = set(words(" ".join(_action_words(t.action))))
+    named = {w for w in named if has_digit(w)}
+    names = {w for w in named if not is_number(w)}
+    return _if_few(
         line
-        for line, line_names in zip(state, held, strict=True)
-        if any(counts[w] <= MAX_ROWS for w in line_names)
-        or line.partition(" ")[0] in openings
-    ]
+        for line in t.state[: -1 if status else None]
+        if names.intersection(words(line)) or line.partition(" ")[0] in named
+    )
+
+
+def _changed_lines_in_action(
+    t: Transition, script: Sequence[edits.Edit], *, status: bool
+) -> list[str]:
+    """Return the changed lines that hold a word of the action, such as `bowl`.
+
+    Which line holds a thing is the hardest part of the change to find, as where the
+    action is `take bowl` and one of several lists has a bowl. Words are all but the
+    first, without those of one or two letters. The `status` line is quoted anyway, and
+    it names the line that begins with a word of it, such as that of a room.
+    """
+    action = words(" ".join(_action_words(t.action)))[1:]
+    names = {w for w in action if len(w) >= MIN_NAME_LETTERS}
+    place = {w for x in _place(t.state) for w in words(x)} if status else set()
+    last = len(t.state) - 1 if status else None
+    lines = [t.state[e.index] for e in script if e.index not in (None, last)]
+    return _if_few(
+        line
+        for line in lines
+        if names.intersection(words(line)) and not place.intersection(words(line)[:1])
+    )
+
+
+def _if_few(lines: Iterable[str]) -> list[str]:
+    """Return the lines; none of more than MAX_ROWS, or of longer ones than are quoted.
+
+    They would not stand near the effect.
+    """
+    lines = list(lines)
     if len(lines) > MAX_ROWS or any(len(x.split()) > MAX_LINE_WORDS for x in lines):
         return []
     return lines
@@ -191,14 +219,11 @@ def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:
     """
     lines = [t.state[e.index] for e in script if e.index is not None]
     openings = [line.partition(" ")[0] for line in lines]
-    rows = [
+    return _if_few(
         line
         for line, opening in zip(lines, openings, strict=True)
         if openings.count(opening) > 1
-    ]
-    if len(rows) > MAX_ROWS or any(len(row.split()) > MAX_LINE_WORDS for row in rows):
-        return []
-    return rows
+    )
 
 
 def _new_words(t: Transition, edit: edits.Edit, max_words: int = 2) -> list[str]:

@@ -27,6 +27,11 @@ place the instruction names it, so a model needs not compare words to see that i
 arrived at what the task is about (entity markers: Baldini Soares et al.,
 arXiv:1906.03158, also without a parser). It stands before the word, so that to write
 the word is to copy what follows the marker elsewhere.
+
+The words in which the actions with one first word differ have markers as well, in the
+queries of the experience model, and each line of the state that holds one begins with
+its marker. To find the line that lists what an action takes is the hardest part of many
+steps: a word points forward, to what follows it, and not back to how its line begins.
 """
 
 from collections import Counter
