@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 
+from worldmodel.data.invalid_actions import is_invalid
 from worldmodel.data.records import Episode
 from worldmodel.text import identifiers
 from worldmodel.text.identifiers import is_identifier, is_number
@@ -330,23 +331,29 @@ def _template(families: Iterable[Sequence[Episode]]) -> frozenset[str]:
 def _action_template(episodes: Sequence[Episode]) -> frozenset[str]:
     """Return the words of actions that are no arguments.
 
-    Those that most different actions with the same first word hold, and those that
-    stand in no state: a marker would tell nothing about them.
+    In the different actions with one first word, those that most of them hold are none.
+    Actions that were invalid do not count, as random players make some of words that do
+    not belong together. Words that stand in no state are no arguments: a marker would
+    tell nothing about them.
     """
     actions: dict[str, set[frozenset[str]]] = {}
     visible = set[str]()
     for e in episodes:
         for t in e.transitions:
-            if words := identifiers.words(t.action):
+            words = identifiers.words(t.action)
+            if words and not is_invalid(t):
                 actions.setdefault(words[0], set()).add(frozenset(words[1:]))
             visible |= {w for line in t.state for w in identifiers.words(line)}
-    template, others = set[str](), set[str]()
+    usual, others = Counter[str](), Counter[str]()
     for sets in actions.values():
-        counts = Counter(w for words in sets for w in words)
-        usual = {w for w, n in counts.items() if n >= MAX_TEMPLATE_SHARE * len(sets)}
-        template |= usual
-        others |= counts.keys() - usual
-    return frozenset(template | (others - visible))
+        for word, n in Counter(w for words in sets for w in words).items():
+            common = n >= MAX_TEMPLATE_SHARE * len(sets)
+            (usual if common else others)[word] += n
+    return frozenset(
+        w
+        for w in usual.keys() | others.keys()
+        if w not in visible or usual[w] >= others[w]
+    )
 
 
 def _action_arguments(episode: Episode) -> set[str]:

@@ -334,7 +334,9 @@ def taking(i: int):
     task = Task(id=f"k{i}", instruction="tidy", family="kitchen", initial_state=state)
     actions = (f"take {item}", f"put {item} on sink", "look")
     return helpers.episode(
-        f"e{i}", task, [helpers.transition(state, a, state) for a in actions]
+        f"e{i}",
+        task,
+        [helpers.transition(state, a, (*state[:2], "done")) for a in actions],
     )
 
 
@@ -353,6 +355,10 @@ def test_the_words_in_which_actions_differ_are_their_arguments():
     assert rule.action_template is not None
     assert {"on", "sink"} <= rule.action_template  # every put has them
     assert not set(ITEMS) & rule.action_template
+    state = KITCHEN[0].task.initial_state  # random players say what no game takes
+    steps = [helpers.transition(state, a, state) for a in ("on bowl", "bowl sink")]
+    noise = helpers.episode("noise", KITCHEN[0].task, steps)
+    assert reference_rule([*KITCHEN, noise]) == rule
     assert reference_rule(KITCHEN, markers=False) is None
 
 
