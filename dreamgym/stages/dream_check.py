@@ -31,9 +31,13 @@ from dreamgym.evaluation.dream_check import (
     scorecard_refusals,
     success_gap,
 )
+from dreamgym.evaluation.evaluate import trajectories
 from dreamgym.run.cost import Cost, Workload
 from dreamgym.run.directory import Run
 from worldmodel.experience.base import ExperienceModel
+
+UNSHIELDED = "dev_games/bc-unshielded.jsonl"
+"""Real dev games of bc without its shield, where the stage shield gave it one."""
 
 
 class Check(NamedTuple):
@@ -64,18 +68,42 @@ def body(run: Run) -> dict[str, Any]:
     if run.config.train.environment == "real":  # the control asks no dream
         return {"real": {} if real is None else dev_metrics(real), "refused": ""}
     experience = load_experience(run, stage="dream_check", scaled=True)
+    comparable = _comparable_games(run, policy, played_as, real)
     with run_chat.experience_session(experience):
-        check = _check(run, policy, real, experience)
+        check = _check(run, policy, comparable, experience)
     c = run.config
     tries = c.dream_check.remedy_share > 0 and not c.dream_check.force
     if check.reasons and tries and can_refit(run):
-        check = _with_remedy(run, policy, real, check)
+        check = _with_remedy(run, policy, comparable, check)
+    if real is not None:
+        check = check._replace(numbers=check.numbers | {"real": dev_metrics(real)})
     forced = c.dream_check.force or c.pretrain.permute_outcomes
     if check.refused:
         outcome = "it is trained there all the same" if forced else "it is not trained"
         print(f"dream_check: {check.refused}: {outcome}", file=sys.stderr)
     refused = {"refused": check.refused, "forced": bool(check.refused) and forced}
     return check.numbers | refused
+
+
+def _comparable_games(
+    run: Run, policy: Policy, name: str, real: Sequence[Trajectory] | None
+) -> Sequence[Trajectory] | None:
+    """Return the real dev games that dreamed ones are compared with, or None.
+
+    A dream lists no valid actions, so that a policy with a shield plays there without
+    it. Without it only bc has played the real games (stage shield).
+    """
+    unshielded = run.path(UNSHIELDED)
+    if real is None or policy.shield is None:
+        return real
+    if name == "bc" and unshielded.is_file():
+        return trajectories(unshielded)
+    print(
+        "dream_check: the policy keeps to the valid actions, which the dream does not "
+        "list: how often it wins is not compared",
+        file=sys.stderr,
+    )
+    return None
 
 
 def _with_remedy(
@@ -124,7 +152,7 @@ def _check(
 def _compare(
     run: Run, real: Sequence[Trajectory], dreamed: Sequence[Trajectory]
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Return the metrics of real games, and where the dreamed ones differ from them."""
+    """Return how dreamed games differ from real ones, and the faults this shows."""
     by_task = {t.episode.task.id: t for t in real}
     pairs = [by_task[t.episode.task.id] for t in dreamed]  # some begin with nothing
     gap = success_gap(pairs, dreamed, seed=run.config.seed)
@@ -132,7 +160,6 @@ def _compare(
     texts = [fault.text for fault in faults]
     metrics, tolerance = dev_metrics(real), run.config.dream_check.max_success_gap
     numbers = {
-        "real": metrics,
         "gap": gap,
         "disagrees": disagrees(gap, tolerance, metrics.get("real_success", 0.0)),
         "faults": texts,

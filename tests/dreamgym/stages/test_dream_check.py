@@ -1,9 +1,11 @@
 """The dream is asked about the policy, mended once, and refused where that fails."""
 
 import contextlib
+import dataclasses
 
 import pytest
 
+from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
 from dreamgym.build import refit as build_refit
 from dreamgym.build.experience import load_experience, remedy_folder
@@ -15,7 +17,7 @@ from dreamgym.stages import collect, dream_check, pretrain
 from dreamgym.stages.table import STAGES
 from tests import doubles, helpers
 from worldmodel.backbone.weights import load_model
-from worldmodel.data.records import read_episodes
+from worldmodel.data.records import read_episodes, write_episodes
 from worldmodel.fitting import supervised
 
 TASKS = doubles.tasks("dev")[:12]
@@ -86,6 +88,32 @@ def test_a_dream_that_agrees_is_left_as_it_is(monkeypatch, run):
     numbers = dream.body()
     assert (numbers["refused"], numbers["forced"], dream.refits) == ("", False, [])
     assert "remedy" not in numbers
+
+
+@pytest.mark.parametrize(
+    ("kept", "unshielded", "refits"),
+    [
+        ("bc", LOST, 0),  # compared without the shield, and there it loses as well
+        ("bc", WON, 1),
+        ("warmstart", WON, 0),  # never played without the shield: not compared
+    ],
+)
+def test_a_shielded_policy_is_compared_without_its_shield(
+    monkeypatch, run, kept, unshielded, refits
+):
+    run.mark("warmstart", {"kept": kept})
+    run.path("dev_games").mkdir()
+    episodes = [t.episode for t in unshielded]
+    write_episodes(run.path("dev_games/bc-unshielded.jsonl"), episodes)
+    dream = Dream(monkeypatch, run, LOST, WON)
+    policy = doubles.policy()
+    config = dataclasses.replace(policy.config, shield="valid")
+    shielded = Policy(policy.model, policy.tokenizer, config)
+    monkeypatch.setattr(dream_check, "load_policy", lambda *_: shielded)
+    numbers = dream.body()
+    assert len(dream.refits) == refits
+    assert numbers["refused"] == ""
+    assert numbers["real"]["real_success"] == 1.0  # what the policy really wins
 
 
 def test_a_dream_that_is_mended_is_trained_in(monkeypatch, run, capsys):
