@@ -196,19 +196,20 @@ def _copied_lines(
 ) -> list[str]:
     """Return the line of the state with most names and numbers of the written lines.
 
-    Names and numbers are spelled with a digit or a capital letter; those of the action,
-    and those that are `known`, need no other line. A long line is not quoted: it would
-    not stand near the effect.
+    Names and numbers are spelled with a digit or a capital letter, which the first word
+    of a line may have without being a name; those of the action, and those that are
+    `known`, need no other line. A long line is not quoted: it would not stand near the
+    effect.
     """
-    new_words = {
-        w for e in script for x in e.lines if isinstance(x, str) for w in words(x)
-    }
-    facts = {w for w in new_words if has_digit(w) or w[0].isupper()}
+    lines = [words(x) for e in script for x in e.lines if isinstance(x, str)]
+    new_words = {w for line in lines for w in line}
+    names = {w for line in lines for w in line[1:] if w[0].isupper()}
+    facts = names | {w for w in new_words if has_digit(w)}
     facts -= {*known, *words(t.action)}
-    lines = [line for line in t.state if len(line.split()) <= MAX_LINE_WORDS]
-    counts = [len(facts.intersection(words(line))) for line in lines]
+    sources = [line for line in t.state if len(line.split()) <= MAX_LINE_WORDS]
+    counts = [len(facts.intersection(words(line))) for line in sources]
     largest = max(counts, default=0)
-    return [lines[counts.index(largest)]] if largest else []
+    return [sources[counts.index(largest)]] if largest else []
 
 
 def _changed_rows(t: Transition, script: Sequence[edits.Edit]) -> list[str]:

@@ -58,7 +58,12 @@ from dreamgym.envs.contract.tasks import (
     check_variations,
     sound_tasks,
 )
-from dreamgym.envs.contract.texts import check_options, check_speed, check_texts
+from dreamgym.envs.contract.texts import (
+    check_memory,
+    check_options,
+    check_speed,
+    check_texts,
+)
 from dreamgym.envs.contract.wins import check_wins
 from worldmodel.data.records import Task
 
@@ -311,11 +316,13 @@ class _Inspector:
             check_hidden(self.findings, episodes, deterministic=self.deterministic)
             if self.deterministic:
                 check_lost_plans(self.findings, episodes)
+        played = [*self.random, *self.nonsense, *self.planned]
+        # Replays that differ are said already.
+        if self.deterministic and self.differing is None:
+            check_memory(self.findings, played)
+        check_early_limits(self.player, played, self.limit)
         check_unearned(
             self.findings, [*self.random, *self.nonsense], self.expert_traces
-        )
-        check_early_limits(
-            self.player, [*self.random, *self.nonsense, *self.planned], self.limit
         )
         check_wins(
             self.findings,

@@ -1,10 +1,12 @@
 """The part of the checker that is about texts, what is written, and time."""
 
 import dataclasses
+import itertools
 import json
+from collections.abc import Sequence
 
-from dreamgym.envs.contract.findings import Findings
-from dreamgym.envs.contract.player import Player, is_json
+from dreamgym.envs.contract.findings import Findings, difference
+from dreamgym.envs.contract.player import Player, Trace, is_json
 from worldmodel.data.records import Task
 
 MAX_CHARACTERS = 4000
@@ -54,6 +56,28 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
                 f"leave out what no action touches; up to {MAX_CHARACTERS} "
                 f"characters and {MAX_LINES} lines are usual",
             )
+
+
+def check_memory(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn where one task answers the same action in the same state in two ways.
+
+    What decides is then in no text: an experience model cannot predict it from the
+    state, and a policy does not see it. For environments that draw no lots.
+    """
+    answers: dict[tuple[str, str, str], str] = {}
+    for trace in traces:
+        for before, step in itertools.pairwise(trace.steps):
+            key = (trace.task.id, before.observation, step.action)
+            answer = answers.setdefault(key, step.observation)
+            if answer != step.observation:
+                findings.warn(
+                    "the state does not show what decides the next one",
+                    f"task {trace.task.id!r}: {step.action!r:.60} leads from one state "
+                    f"to {difference(answer, step.observation)}",
+                    "write it into the state; where earlier replies or lines hold it, "
+                    "wrappers do (RecentReplies, KeepLines of dreamgym.envs.wrappers)",
+                )
+                return
 
 
 def check_speed(player: Player) -> None:

@@ -185,6 +185,29 @@ def test_tasks_that_are_listed_otherwise_at_each_call_are_a_fault():
     assert "fixed seed" in fault.cure
 
 
+def test_a_state_that_hides_what_decides_is_found():
+    class Locked(doubles.Corridor):
+        """The third step opens a door, and no text says how many were taken."""
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return (f"{obs}\ndoor {'open' if self.steps >= 3 else 'shut'}", *rest)
+
+    warning = named(checked(Locked).warnings, "does not show what decides")
+    assert "RecentReplies" in warning.cure
+
+    class Counted(Locked):
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return f"{obs}\n0 steps", info
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return (f"{obs}\n{self.steps} steps", *rest)
+
+    assert checked(Counted).warnings == ()
+
+
 def test_what_a_reset_leaves_over_is_told_from_lots():
     fault = named(checked(LeftOver).faults, "two plays of the same actions differ")
     assert "two fresh copies play it equally" in fault.where

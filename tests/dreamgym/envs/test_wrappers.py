@@ -1,0 +1,179 @@
+"""Wrappers that make states out of raw observations."""
+
+import copy
+
+import pytest
+
+from dreamgym.envs import base, wrappers
+from dreamgym.envs.base import TextEnv
+from dreamgym.envs.contract import checker
+from tests import doubles
+from worldmodel.data.records import Task
+
+
+class Script(TextEnv):
+    """Shows the pages that are given, one after the other."""
+
+    def __init__(self, *pages: str):
+        super().__init__()
+        self.pages, self.number = pages, 0
+
+    def reset(self, *, seed=None, options=None):
+        del options
+        super().reset(seed=seed)
+        self.number = 0
+        return self.pages[0], {"instruction": "read"}
+
+    def step(self, action):
+        del action
+        self.number += 1
+        end = self.number == len(self.pages) - 1
+        return self.pages[self.number], 0.0, end, False, {}
+
+
+class TwoRooms(doubles.Corridor):
+    """The corridor with names of two words, which are joined outside."""
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return f"{obs}\nin living room", info
+
+    def step(self, action):
+        assert "gold_coin" not in action
+        action = {"take gold coin": "take coin"}.get(action, action)
+        obs, *rest = super().step(action)
+        return (f"{obs}\nin living room", *rest)
+
+    def tasks(self, split):
+        return [
+            Task(**{**vars(t), "instruction": "take the gold coin"})
+            for t in super().tasks(split)
+        ]
+
+    def expert(self):
+        return [*super().expert()[:-1], "take gold coin"]
+
+    def valid_actions(self):
+        return ["go left", "go right", "take gold coin"]
+
+
+def play(env, *actions):
+    """The texts of an episode."""
+    texts = [env.reset()[0]]
+    return [*texts, *(env.step(action)[0] for action in actions)]
+
+
+def test_recent_replies_repeat_what_was_answered_before():
+    env = wrappers.RecentReplies(
+        Script("ready", "ready\nx is 4", "ready\nok", "ready\nok", "ready\nbye"), 2
+    )
+    assert play(env, "get x", "put y", "wait", "stop") == [
+        "ready",
+        "ready\nx is 4",  # the newest reply stands in the state itself
+        "earlier get x: x is 4\nready\nok",
+        "earlier get x: x is 4\nearlier put y: ok\nready\nok",
+        "earlier put y: ok\nearlier wait: nothing new\nready\nbye",
+    ]
+    assert play(env, "get x")[1] == "ready\nx is 4"  # a new episode remembers nothing
+
+
+def test_long_replies_are_cut_and_a_count_below_one_is_refused():
+    env = wrappers.RecentReplies(Script("a", f"a\n{'x' * 999}", "b"))
+    *_, last = play(env, "look", "go")
+    assert last.splitlines()[0].startswith("earlier look: xxx")
+    assert len(last.splitlines()[0]) == len("earlier ") + wrappers.MAX_REPLY_CHARACTERS
+    with pytest.raises(ValueError, match="count must be >= 1, got 0"):
+        wrappers.RecentReplies(Script("a"), 0)
+
+
+def test_lines_are_kept_until_one_of_the_same_head_comes():
+    pages = ("hall: door", "cellar: coal", "hall: door open", "hall: door open")
+    env = wrappers.KeepLines(Script(*pages))
+    assert play(env, "down", "up", "wait") == [
+        "hall: door",
+        "last seen hall: door\ncellar: coal",
+        "last seen cellar: coal\nhall: door open",
+        "last seen cellar: coal\nhall: door open",
+    ]
+
+
+def test_only_lines_of_the_given_heads_are_kept():
+    env = wrappers.KeepLines(Script("hall: door\nsaid hi", "cellar"), heads=["hall"])
+    assert play(env, "down")[1] == "last seen hall: door\ncellar"
+    second = wrappers.KeepLines(Script("a b 1", "a c 2"), lambda line: line[:3])
+    assert play(second, "x")[1] == "last seen a b 1\na c 2"
+
+
+def test_long_pages_show_their_top_and_what_is_new():
+    page = [f"row {i}" for i in range(10)]
+    changed = [*page[:7], "row 7 is lit", *page[8:]]
+    env = wrappers.ShortPages(Script("\n".join(page), "\n".join(changed), "short"), 4)
+    first, second, third = play(env, "light", "go")
+    assert first == "row 0\nrow 1\nrow 2\nrow 3\n(6 lines left out)"
+    assert second == (
+        "row 0\nrow 1\n(5 lines left out)\nrow 7 is lit\n(2 lines left out)"
+    )
+    assert third == "short"
+    with pytest.raises(ValueError, match="lines must be >= 2"):
+        wrappers.ShortPages(Script("a"), 1)
+
+
+def test_names_are_joined_wherever_the_agent_meets_them():
+    env = wrappers.JoinedNames(TwoRooms(), ["gold coin", "living room"])
+    task = base.as_tasks(env).tasks("train")[0]
+    assert task.instruction == "take the gold_coin"
+    obs, _ = env.reset(options={"task": task})
+    assert obs.endswith("in living_room")
+    assert env.valid_actions()[-1] == "take gold_coin"
+    plan = env.expert()
+    assert plan[-1] == "take gold_coin"
+    for action in plan:
+        _, reward, terminated, *_ = env.step(action)
+    assert (reward, terminated) == (1.0, True)
+
+
+@pytest.mark.parametrize("name", ["coin", "gold_coin bag"])
+def test_a_name_to_be_joined_has_two_words(name):
+    with pytest.raises(ValueError, match="two words and no underscore"):
+        wrappers.JoinedNames(TwoRooms(), [name])
+
+
+def test_what_the_environment_lacks_the_wrapper_lacks_too():
+    env = wrappers.JoinedNames(Script("a", "b"), ["gold coin"])
+    assert base.as_expert(env) is None
+    assert base.as_tasks(env) is None
+    with pytest.raises(AttributeError, match="no attribute 'expert'"):
+        _ = env.expert
+
+
+class Remembering(wrappers.RecentReplies):
+    def __init__(self):
+        super().__init__(doubles.Corridor())
+
+
+class Kept(wrappers.KeepLines):
+    def __init__(self):
+        super().__init__(Remembering())
+
+
+class Joined(wrappers.JoinedNames):
+    def __init__(self):
+        super().__init__(wrappers.ShortPages(TwoRooms()), ["gold coin", "living room"])
+
+
+@pytest.mark.parametrize("env", [Remembering, Kept, Joined])
+def test_wrapped_environments_keep_the_contract_with_their_capabilities(env):
+    report = checker.check(env(), limit=30, make=env)
+    assert (report.faults, report.warnings) == ((), ()), report.text("env")
+    assert {"expert", "splits apart", "copies", "deterministic"} <= set(report.checks)
+
+
+def test_a_copy_remembers_for_itself():
+    env = Remembering()
+    env.reset(options={"task": doubles.tasks("train")[20]})
+    env.step("go right")
+    other = copy.deepcopy(env)
+    first, second = (x.step("go right")[0] for x in (env, other))
+    assert first == second
+    other.step("take coin")
+    assert env.step("go right")[0].count("take coin") == 0
