@@ -15,6 +15,9 @@ MAX_CHARACTERS = 4000
 MAX_LINES = 60
 """Lines of a first state above which a warning is given."""
 
+ACTIONS_SEEN = 2
+"""Actions before a step that an experience model reads (experience.history)."""
+
 SLOW_STEP = 0.5
 """Seconds of a step above which a warning is given."""
 
@@ -61,13 +64,15 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
 def check_memory(findings: Findings, traces: Sequence[Trace]) -> None:
     """Warn where one task answers the same action in the same state in two ways.
 
-    What decides is then in no text: an experience model cannot predict it from the
-    state, and a policy does not see it. For environments that draw no lots.
+    After the same ACTIONS_SEEN actions before it, too, which models read besides the
+    state. What decides is then in no text: an experience model cannot predict it, and a
+    policy does not see it. For environments that draw no lots.
     """
-    answers: dict[tuple[str, str, str], str] = {}
+    answers: dict[tuple[str, str, tuple[str, ...]], str] = {}
     for trace in traces:
-        for before, step in itertools.pairwise(trace.steps):
-            key = (trace.task.id, before.observation, step.action)
+        for i, (before, step) in enumerate(itertools.pairwise(trace.steps)):
+            actions = tuple(trace.actions[max(i - ACTIONS_SEEN, 0) : i + 1])
+            key = (trace.task.id, before.observation, actions)
             answer = answers.setdefault(key, step.observation)
             if answer != step.observation:
                 findings.warn(

@@ -187,11 +187,11 @@ def test_tasks_that_are_listed_otherwise_at_each_call_are_a_fault():
 
 def test_a_state_that_hides_what_decides_is_found():
     class Locked(doubles.Corridor):
-        """The third step opens a door, and no text says how many were taken."""
+        """Each fourth step opens a door, and no text says how many were taken."""
 
         def step(self, action):
             obs, *rest = super().step(action)
-            return (f"{obs}\ndoor {'open' if self.steps >= 3 else 'shut'}", *rest)
+            return (f"{obs}\ndoor {'shut' if self.steps % 4 else 'open'}", *rest)
 
     warning = named(checked(Locked).warnings, "does not show what decides")
     assert "RecentReplies" in warning.cure
