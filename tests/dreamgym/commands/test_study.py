@@ -189,7 +189,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path):
         ("real_updates", 80),
         ("strangers", 63),
         ("copying", 12),
-        ("sample_efficiency", 195),
+        ("sample_efficiency", 24),
         ("iwm", 36),
         ("grpo", 24),
         ("history", 27),
