@@ -23,6 +23,9 @@ from worldmodel.data.records import Task
 MAX_REPLY_CHARACTERS = 200
 """Characters of a reply that `RecentReplies` repeats, at most."""
 
+_TRANSLATED = ("tasks", "expert", "valid_actions", "variations")
+"""Methods of an environment whose texts `JoinedNames` translates."""
+
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
 
@@ -53,8 +56,9 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
 
     def step(self, action: str) -> Step:
         """See gymnasium.Env."""
-        obs, *rest = self.env.step(action)
-        return ("\n".join(self.change(action, obs.splitlines())), *rest)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        text = "\n".join(self.change(action, obs.splitlines()))
+        return text, reward, terminated, truncated, info
 
 
 class RecentReplies(_TextWrapper):
@@ -220,26 +224,26 @@ class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
 
     def step(self, action: str) -> Step:
         """See gymnasium.Env."""
-        obs, *rest = self.env.step(self.split(action))
-        return (self.join(obs), *rest)
+        obs, reward, terminated, truncated, info = self.env.step(self.split(action))
+        return self.join(obs), reward, terminated, truncated, info
 
     def __getattr__(self, name: str) -> Any:
-        """Return the capability of the environment, with joined names."""
-        translations: dict[str, Callable[..., Any]] = {
-            "tasks": lambda split: self._joined_tasks(
-                base.as_tasks(self.env).tasks(split)
-            ),
-            "expert": lambda: self._joined(base.as_expert(self.env).expert()),
-            "valid_actions": lambda: self._joined(
-                base.as_valid_actions(self.env).valid_actions()
-            ),
-            "variations": lambda task, rng: self._joined_tasks(
-                base.as_variations(self.env).variations(task, rng)
-            ),
-        }
-        if name in translations and base.provider(self.env, name) is not None:
-            return translations[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        """Return the capability of the environment, with joined names.
+
+        Raises:
+          AttributeError: the environment does not have it.
+        """
+        owner = base.provider(self.env, name) if name in _TRANSLATED else None
+        if owner is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        method = getattr(owner, name)
+        if name in ("expert", "valid_actions"):
+            return lambda: self._joined(method())
+        if name == "tasks":
+            return lambda split: self._joined_tasks(method(split))
+        return lambda task, rng: self._joined_tasks(
+            method(_with_texts(task, self.split), rng)
+        )
 
     def _joined(self, actions: Sequence[str]) -> list[str]:
         return [self.join(action) for action in actions]
