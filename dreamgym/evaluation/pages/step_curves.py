@@ -11,6 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib import ticker
 
 from dreamgym.evaluation.report import save
 from dreamgym.evaluation.statistics import rate
@@ -20,6 +21,9 @@ Curves = Mapping[str, Sequence[Played]]
 """By method, one entry for each budget, in their order."""
 Factors = Mapping[str, Sequence[str]]
 """The methods with which a method is compared, by its name."""
+
+TICKS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+"""Multiples of a power of ten at which the axis of real steps is labelled."""
 
 
 def mean_steps(played: Played) -> float:
@@ -115,6 +119,9 @@ def plot(panels: Mapping[str, Curves], path: Path) -> bool:
                 label=name,
             )
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(ticker.LogLocator(subs=TICKS))
+        axis.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+        axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_ylim(0, 1)
         axis.set_title(environment)
         axis.set_xlabel("real steps, everything counted")
