@@ -16,7 +16,7 @@ CLASSES = {
     "keys": "Keys",
     "store": "Store",
     "capitals": "Capitals",
-    "vault": "RememberingVault",
+    "vault": "VaultWithMemory",
 }
 
 

@@ -4,27 +4,33 @@
         def __init__(self):
             super().__init__(MyEnv(), count=3)
 
-An experience model predicts the next state from the present one, and a policy sees
-nothing else but its last actions. What decides must therefore stand in the state. Each
-wrapper adds or shortens lines of the observation; tasks, expert, valid actions and all
-else are those of the environment that it wraps. They can be combined in any order.
+Experience models and policies read the instruction, the present state and the last
+actions. What decides must therefore stand in the state. Each wrapper adds or shortens
+lines of the observation; tasks, expert and valid actions are those of the environment
+that it wraps. Where several are combined, `RecentReplies` comes first, around the
+environment itself, because it records every line that is new to it; then `KeepLines`,
+and `ShortPages` last.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, SupportsFloat
 
 import gymnasium
 
 from dreamgym.envs import base
 from dreamgym.envs.spaces import AnyText
-from worldmodel.data.records import Task
+from dreamgym.envs.tools import ToolEnv
+from worldmodel.data.records import State, Task
 
 MAX_REPLY_CHARACTERS = 200
-"""Characters of a reply that `RecentReplies` repeats, at most."""
+"""Characters of an action, and of its reply, that `RecentReplies` repeats at most."""
 
-_TRANSLATED = ("tasks", "expert", "valid_actions", "variations")
+_TRANSLATED = ("tasks", "expert", "valid_actions", "variations", "render_state")
 """Methods of an environment whose texts `JoinedNames` translates."""
+_TEXTS_OF_INFO = ("instruction", "tools", "tool_schemas", "calls")
+"""What `info` holds at a reset that the agent reads, or is compared with."""
 
 Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
@@ -54,6 +60,10 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
         obs, info = self.env.reset(**kwargs)
         return "\n".join(self.begin(obs.splitlines())), info
 
+    def render_state(self, state: State) -> str:
+        """Return a state as text: the environment does not know the added lines."""
+        return "\n".join(state)
+
     def step(self, action: str) -> Step:
         """See gymnasium.Env."""
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -65,11 +75,22 @@ class RecentReplies(_TextWrapper):
     """Adds the last actions with what the environment answered to each.
 
     For environments whose replies are read once and needed later, such as the value
-    that a tool returned. A reply is the lines that were not there before the action.
+    that a tool returned. The reply of a `ToolEnv` is its line `result ...`, that of
+    other environments the lines that were not there before the action.
     """
 
-    def __init__(self, env: gymnasium.Env, count: int = 4):
-        """Wrap an environment; `count` actions are repeated, the newest last.
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        count: int = 4,
+        is_reply: Callable[[str], bool] | None = None,
+    ):
+        """Wrap an environment.
+
+        Args:
+          count: the actions that are repeated, the newest last.
+          is_reply: says of a line whether it is a reply, whether or not it stood there
+            before.
 
         Raises:
           ValueError: `count` is below 1.
@@ -77,7 +98,9 @@ class RecentReplies(_TextWrapper):
         super().__init__(env)
         if count < 1:
             raise ValueError(f"count must be >= 1, got {count}")
-        self.count = count
+        if is_reply is None and isinstance(env.unwrapped, ToolEnv):
+            is_reply = _is_result
+        self.count, self.is_reply = count, is_reply
         self._before: list[str] = []
         self._replies: list[str] = []
 
@@ -88,12 +111,20 @@ class RecentReplies(_TextWrapper):
 
     def change(self, action: str, lines: list[str]) -> list[str]:
         """See _TextWrapper."""
-        earlier = [f"earlier {reply}" for reply in self._replies[-self.count :]]
-        new = [line for line in lines if line not in self._before]
-        reply = f"{action}: {'; '.join(new) or 'nothing new'}".replace("\n", " ")
+        earlier = [f"earlier {reply}" for reply in self._replies]
+        if self.is_reply is None:
+            new = [line for line in lines if line not in self._before]
+        else:
+            new = [line for line in lines if self.is_reply(line)]
+        texts = (" ".join(action.split()), "; ".join(new) or "nothing new")
+        reply = ": ".join(text[:MAX_REPLY_CHARACTERS] for text in texts)
         self._before = lines
-        self._replies = [*self._replies, reply[:MAX_REPLY_CHARACTERS]][-self.count :]
+        self._replies = [*self._replies, reply][-self.count :]
         return [*earlier, *lines]
+
+
+def _is_result(line: str) -> bool:
+    return line.startswith("result ")
 
 
 class KeepLines(_TextWrapper):
@@ -112,10 +143,16 @@ class KeepLines(_TextWrapper):
         """Wrap an environment.
 
         Args:
-          head: returns what names a line; lines of the same head replace each other.
+          head: returns what names a line; of several lines with the same head, also of
+            one state, the last one is kept.
           heads: the heads of the lines that are kept (None: all).
+
+        Raises:
+          ValueError: `heads` is one text.
         """
         super().__init__(env)
+        if isinstance(heads, str):
+            raise ValueError(f"heads must be a list of texts, got {heads!r}")
         self.head, self.heads = head, None if heads is None else frozenset(heads)
         self._seen: dict[str, str] = {}
 
@@ -138,21 +175,27 @@ class KeepLines(_TextWrapper):
 
 
 class ShortPages(_TextWrapper):
-    """Cuts long observations to their first lines and to those that are new.
+    """Cuts long observations to their first, their last and their new lines.
 
     For pages of which most stays as it is. What is left out is counted in its place.
     """
 
-    def __init__(self, env: gymnasium.Env, lines: int = 40):
+    def __init__(self, env: gymnasium.Env, lines: int = 40, last: int = 3):
         """Wrap an environment; observations of up to `lines` lines stay as they are.
 
+        Args:
+          last: lines at the end that are always shown, where the place and the reply to
+            an action usually stand. They count among the `lines`.
+
         Raises:
-          ValueError: `lines` is below 2.
+          ValueError: `last` is negative, or `lines` not larger than `last` + 1.
         """
         super().__init__(env)
-        if lines < 2:
-            raise ValueError(f"lines must be >= 2, got {lines}")
-        self.lines = lines
+        if last < 0 or lines < last + 2:
+            raise ValueError(
+                f"last must be >= 0 and lines >= last + 2, got {last} and {lines}"
+            )
+        self.lines, self.last = lines, last
         self._before: frozenset[str] = frozenset()
 
     def begin(self, lines: list[str]) -> list[str]:
@@ -166,14 +209,19 @@ class ShortPages(_TextWrapper):
         before, self._before = self._before, frozenset(lines)
         if len(lines) <= self.lines:
             return lines
-        top = self.lines // 2
-        new = [i for i in range(top, len(lines)) if lines[i] not in before]
-        shown = [*range(top), *new][: self.lines]
+        end = len(lines) - self.last
+        top = (self.lines - self.last) // 2
+        new = [i for i in range(top, end) if lines[i] not in before]
+        shown = [*range(top), *new][: self.lines - self.last]
+        shown += range(end, len(lines))
         out: list[str] = []
         for i, following in zip(shown, [*shown[1:], len(lines)], strict=True):
             out.append(lines[i])
-            if (left := following - i - 1) > 0:
-                out.append(f"({left} lines left out)")
+            left = lines[i + 1 : following]
+            if len(left) == 1:  # its count would be no shorter
+                out += left
+            elif left:
+                out.append(f"({len(left)} lines left out)")
         return out
 
 
@@ -203,13 +251,13 @@ class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
     def join(self, text: str) -> str:
         """Return a text with joined names."""
         for name in self.names:
-            text = text.replace(name, name.replace(" ", "_"))
+            text = _replace(text, name, name.replace(" ", "_"))
         return text
 
     def split(self, text: str) -> str:
         """Return a text with the names as the environment writes them."""
         for name in self.names:
-            text = text.replace(name.replace(" ", "_"), name)
+            text = _replace(text, name.replace(" ", "_"), name)
         return text
 
     def reset(self, *, seed=None, options=None) -> tuple[str, dict[str, Any]]:
@@ -218,9 +266,8 @@ class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
         if isinstance(task := given.get("task"), Task):
             given["task"] = _with_texts(task, self.split)
         obs, info = self.env.reset(seed=seed, options=given or options)
-        if isinstance(info.get("instruction"), str):
-            info = info | {"instruction": self.join(info["instruction"])}
-        return self.join(obs), info
+        texts = {k: info[k] for k in _TEXTS_OF_INFO if k in info}
+        return self.join(obs), info | _translated(texts, self.join)
 
     def step(self, action: str) -> Step:
         """See gymnasium.Env."""
@@ -239,17 +286,38 @@ class JoinedNames(gymnasium.Wrapper[str, str, str, str]):
         method = getattr(owner, name)
         if name in ("expert", "valid_actions"):
             return lambda: self._joined(method())
+        if name == "render_state":
+            return lambda state: method(tuple(map(self.split, state)))
         if name == "tasks":
             return lambda split: self._joined_tasks(method(split))
         return lambda task, rng: self._joined_tasks(
             method(_with_texts(task, self.split), rng)
         )
 
-    def _joined(self, actions: Sequence[str]) -> list[str]:
-        return [self.join(action) for action in actions]
+    def _joined(self, actions: Any) -> Any:
+        """Return a list of actions with joined names, other things as they are."""
+        if isinstance(actions, str) or not isinstance(actions, Iterable):
+            return actions  # a mistake, which `dreamgym check` names
+        return [self.join(a) if isinstance(a, str) else a for a in actions]
 
     def _joined_tasks(self, tasks: Iterable[Task]) -> list[Task]:
         return [_with_texts(task, self.join) for task in tasks]
+
+
+def _replace(text: str, old: str, new: str) -> str:
+    """Replace a name where it is no part of a longer word."""
+    return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _: new, text)
+
+
+def _translated(value: Any, translate: Callable[[str], str]) -> Any:
+    """Return plain data with all its texts but the keys translated."""
+    if isinstance(value, str):
+        return translate(value)
+    if isinstance(value, dict):
+        return {k: _translated(x, translate) for k, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_translated(x, translate) for x in value]
+    return value
 
 
 def _with_texts(task: Task, translate: Callable[[str], str]) -> Task:

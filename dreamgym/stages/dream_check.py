@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dreamgym.agent.policy import Policy
 from dreamgym.agent.rollout import Trajectory
+from dreamgym.agent.shield import valid_shield
 from dreamgym.build import chat as run_chat
 from dreamgym.build.costs import dream_cost
 from dreamgym.build.environments import (
@@ -94,8 +95,8 @@ def _comparable_games(
     it. Without it only bc has played the real games (stage shield).
     """
     unshielded = run.path(UNSHIELDED)
-    if real is None or policy.shield is None:
-        return real
+    if real is None or policy.shield is not valid_shield:
+        return real  # another shield acts in the dream as well
     if name == "bc" and unshielded.is_file():
         return trajectories(unshielded)
     print(
@@ -154,7 +155,11 @@ def _compare(
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Return how dreamed games differ from real ones, and the faults this shows."""
     by_task = {t.episode.task.id: t for t in real}
-    pairs = [by_task[t.episode.task.id] for t in dreamed]  # some begin with nothing
+    # Some tasks begin with nothing, and some were not played because a budget ended.
+    dreamed = [t for t in dreamed if t.episode.task.id in by_task]
+    pairs = [by_task[t.episode.task.id] for t in dreamed]
+    if not pairs:
+        return {"disagrees": False}, []
     gap = success_gap(pairs, dreamed, seed=run.config.seed)
     faults = dream_faults(pairs, dreamed)
     texts = [fault.text for fault in faults]

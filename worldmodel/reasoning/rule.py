@@ -6,6 +6,7 @@ environment whose states are lines.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
 from worldmodel.data.records import Episode, State, Transition
@@ -165,12 +166,15 @@ def _changed_lines_in_action(
 
     Which line holds a thing is the hardest part of the change to find, as where the
     action is `take bowl` and one of several lists has a bowl. Words are all but the
-    first, without those of one or two letters. The `status` line is quoted anyway, and
-    it names the line that begins with a word of it, such as that of a room.
+    first, without those of one or two letters. The `status` line is quoted anyway. A
+    line whose first word it holds, such as the name of a room, needs no quote, unless
+    other lines begin with that word as well.
     """
     action = words(" ".join(_action_words(t.action)))[1:]
     names = {w for w in action if len(w) >= MIN_NAME_LETTERS}
     place = {w for x in _place(t.state) for w in words(x)} if status else set()
+    openings = Counter(w for line in t.state for w in words(line)[:1])
+    place = {w for w in place if openings[w] == 1}
     last = len(t.state) - 1 if status else None
     lines = [t.state[e.index] for e in script if e.index not in (None, last)]
     return _if_few(

@@ -30,8 +30,9 @@ the word is to copy what follows the marker elsewhere.
 
 The words in which the actions with one first word differ have markers as well, in the
 queries of the experience model, and each line of the state that holds one begins with
-its marker. To find the line that lists what an action takes is the hardest part of many
-steps: a word points forward, to what follows it, and not back to how its line begins.
+its marker. To find the line that lists what an action takes is the hardest part of
+many steps: a model reads from left to right, and at a word it has passed the beginning
+of the line. A marker at the beginning is what it can look for.
 """
 
 from collections import Counter
@@ -112,6 +113,8 @@ class ReferenceTokenizer:
 
         An argument that more than MARKED_LINES lines hold marks none.
         """
+        if not self._line_markers:
+            return [[] for _ in lines]
         held = [set(identifiers.words(line)) for line in lines]
         markers = [
             (word, token)
@@ -205,11 +208,10 @@ def with_references(
         for i, w in enumerate(dict.fromkeys(action_words))
         if w in referable or (i and _is_action_argument(rule, w))
     ]
-    in_action = [w for w in action_arguments if w not in places]
-    places |= {w: first + i for i, w in enumerate(in_action[:ACTION_PLACES])}
-    line_markers = {
-        w: first + i for i, w in enumerate(action_arguments[:ACTION_PLACES])
-    }
+    if rule.action_template is None:  # of a run before lines were marked
+        action_arguments = [w for w in action_arguments if w not in places]
+    in_action = {w: first + i for i, w in enumerate(action_arguments[:ACTION_PLACES])}
+    places = in_action | places
     first += ACTION_PLACES
 
     last = len(tokenizer.references) - NUMBERS
@@ -229,7 +231,7 @@ def with_references(
         },
         {w: i for w, i in places.items() if w not in named},
         ranks,
-        {} if rule.action_template is None else line_markers,
+        {} if rule.action_template is None else in_action,
     )
 
 
@@ -267,29 +269,29 @@ def reference_rule(
             for w, x in words.items()
             if (len(w) == 1 and not is_number(w)) or not is_identifier(w, x)
         }
-    named = references and _most_tasks(
+    has_identifiers = references and _most_tasks(
         families.values(),
         lambda e: (
             {w for x in identifiers.texts(e) for w in identifiers.words(x)} - form
         ),
     )
     template = _template(families.values()) if markers else None
-    argued = template is not None and _most_tasks(
+    has_arguments = template is not None and _most_tasks(
         families.values(),
         lambda e: set(identifiers.words(e.task.instruction)) - template,
     )
     action_template = _action_template(episodes) if markers else frozenset()
-    acted = markers and _most_tasks(
+    has_action_arguments = markers and _most_tasks(
         families.values(), lambda e: _action_arguments(e) - action_template
     )
-    if not (named or argued or acted):
+    if not (has_identifiers or has_arguments or has_action_arguments):
         return None
     return ReferenceRule(
         frozenset(form),
         not any(identifiers.computes_numbers(group) for group in families.values()),
-        named,
-        template if argued else None,
-        action_template if acted else None,
+        has_identifiers,
+        template if has_arguments else None,
+        action_template if has_action_arguments else None,
     )
 
 
@@ -357,5 +359,10 @@ def _action_template(episodes: Sequence[Episode]) -> frozenset[str]:
 
 
 def _action_arguments(episode: Episode) -> set[str]:
-    """Return the words of an episode's actions but their first ones."""
-    return {w for t in episode.transitions for w in identifiers.words(t.action)[1:]}
+    """Return the words of an episode's valid actions but their first ones."""
+    return {
+        w
+        for t in episode.transitions
+        if not is_invalid(t)
+        for w in identifiers.words(t.action)[1:]
+    }

@@ -122,8 +122,7 @@ def check(
         if make is not None:
             explain_replays(player, make, inspector.differing)
     elif inspector.sample is not None:
-        if base.as_forkable(env) is not None:
-            check_fork(player, inspector.sample)
+        if check_fork(player, inspector.sample):
             checks.add("fork")
         if make is not None:
             check_copies(player, make, inspector.sample, played)
@@ -311,7 +310,7 @@ class _Inspector:
         if not self.broken_expert:
             chosen = np.linspace(0, len(tasks) - 1, min(len(tasks), TASKS))
             some = [tasks[int(i)] for i in chosen]
-            episodes = play_plans(self.player, some, self.limit)
+            episodes = play_plans(self.player, some)
             self.planned = [e.trace for e in episodes]
             check_hidden(self.findings, episodes, deterministic=self.deterministic)
             if self.deterministic:
@@ -321,9 +320,8 @@ class _Inspector:
         if self.deterministic and self.differing is None:
             check_memory(self.findings, played)
         check_early_limits(self.player, played, self.limit)
-        check_unearned(
-            self.findings, [*self.random, *self.nonsense], self.expert_traces
-        )
+        others = [*self.random, *self.nonsense]
+        check_unearned(self.findings, others, self.expert_traces)
         check_wins(
             self.findings,
             self.random,

@@ -13,6 +13,8 @@ from worldmodel.data.records import Task
 
 COMPARED = 20
 """Steps of an episode that are compared, at most."""
+FRESH_COPIES = 5
+"""Copies that must play equally before `reset` is said to leave something over."""
 
 
 def check_copies(
@@ -66,11 +68,8 @@ def check_copies(
             "keep the state of an episode in the instance, not in the class or module",
         )
         break
-    player.steps, player.resets = (
-        player.steps + second.steps,
-        player.resets + second.resets,
-    )
-    other.close()
+    player.add_counts(second)
+    guarded(other, other.close)
 
 
 def explain_replays(
@@ -78,62 +77,66 @@ def explain_replays(
 ) -> None:
     """Say of replays that differ if `reset` leaves something over from before.
 
-    It does where two fresh copies play equally what one copy plays differently.
+    It does where all of FRESH_COPIES play equally what one copy plays differently. A
+    few lots may fall equally by chance, so the other cause is still named.
     """
     if getattr(player.env.unwrapped, "max_copies", 2) < 2:
         return
-    plays = []
-    for _ in range(2):
+    plays: list[Trace | None] = []
+    for _ in range(FRESH_COPIES):
         copy = guarded(player.env, make)
         if isinstance(copy, EnvironmentFailure):
             return
         fresh = Player(copy, Findings())
         plays.append(fresh.play(trace.task, trace.actions, trace.length))
-        player.steps, player.resets = (
-            player.steps + fresh.steps,
-            player.resets + fresh.resets,
-        )
-        copy.close()
-    first, second = plays
-    if first is None or second is None or first_difference(first, second) is not None:
+        player.add_counts(fresh)
+        guarded(copy, copy.close)
+    first, *others = plays
+    if first is None or any(
+        other is None or first_difference(first, other) is not None for other in others
+    ):
         return
     known = player.findings.faults[REPLAYS]
     player.findings.faults[REPLAYS] = known._replace(
-        where=f"{known.where}; two fresh copies play it equally",
-        cure="set everything that belongs to an episode in reset: the second episode "
-        "still has something of the first",
+        where=f"{known.where}; {FRESH_COPIES} fresh copies play it equally",
+        cure="set everything that belongs to an episode in reset, a generator that "
+        f"__init__ makes as well: something of the first is left; {known.cure}",
     )
 
 
-def check_fork(player: Player, sample: Trace) -> None:
+def check_fork(player: Player, sample: Trace) -> bool:
     """Fault a fork that does not go on as its original would, or that changes it.
 
     In the middle of an episode a fork plays nonsense, then the original plays on, then
-    another fork does. Where lots are drawn, nothing is said.
+    another fork does. Returns whether that was compared: not where lots are drawn, or
+    where the environment does not fork.
     """
     env, actions = player.env, sample.actions[:COMPARED]
-    half = len(actions) // 2
-    if not base.is_deterministic(env) or not actions:
-        return
-
-    def fork() -> Player | None:
-        forkable = base.as_forkable(env)
-        other = guarded(env, lambda: None if forkable is None else forkable.fork())
-        if isinstance(other, EnvironmentFailure):
+    forkable, half = base.as_forkable(env), len(actions) // 2
+    if forkable is None or not base.is_deterministic(env) or not actions:
+        return False
+    before = player.play(sample.task, actions[:half], COMPARED)
+    if before is None or before.broken or before.ended:
+        return False
+    where = f"task {sample.task.id!r}, forked after {half} actions"
+    forks: list[Player] = []
+    for _ in range(2):
+        result = guarded(env, forkable.fork)
+        if not isinstance(result, gymnasium.Env):
+            failed = isinstance(result, EnvironmentFailure)
             player.findings.fault(
-                f"fork raised {other.reason} ({other.place})",
-                f"task {sample.task.id!r}, after {half} actions",
+                f"fork raised {result.reason} ({result.place})"
+                if failed
+                else f"fork must return an environment, got {result!r:.40}",
+                where,
                 "return a copy that goes on from this moment, copy.deepcopy(self)",
             )
-        return Player(other, Findings()) if isinstance(other, gymnasium.Env) else None
-
-    before = player.play(sample.task, actions[:half], COMPARED)
-    first, second = fork(), fork()
-    if before is None or before.broken or before.ended or not (first and second):
-        return
+            return True
+        forks.append(Player(result, Findings()))
+    first, second = forks
     first.step(sample.task, NONSENSE, half + 1)
     expected = dataclasses.replace(sample, steps=sample.steps[: len(actions) + 1])
-    for other, what, cure in (
+    for other, what, kind in (
         (player, "a fork changes the environment that it was made of", "deep"),
         (second, "a fork does not go on as its original", "whole"),
     ):
@@ -143,13 +146,16 @@ def check_fork(player: Player, sample: Trace) -> None:
                 break
             steps.append(step)
         played = dataclasses.replace(sample, steps=tuple(steps))
-        if (differs := first_difference(expected, played)) is not None:
+        differs = first_difference(expected, played)
+        if differs is not None:
+            raised = [] if other is player else [*other.findings.faults][:1]
             player.findings.fault(
                 what,
-                f"task {sample.task.id!r}, forked after {half} actions, {differs}",
-                f"make a {cure} copy: copy.deepcopy(self)",
+                "; ".join([where, *(raised or [differs])]),
+                f"make a {kind} copy: copy.deepcopy(self)",
             )
             break
-    for other in (first, second):
-        player.steps += other.steps
-        other.env.close()
+    for other in forks:
+        player.add_counts(other)
+        guarded(other.env, other.env.close)
+    return True

@@ -69,26 +69,29 @@ def check_declared_limit(player: Player, trace: Trace, what: str) -> None:
 def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> None:
     """Warn of episodes that are truncated before any limit.
 
-    The limit is the declared one; where none is declared, the longest episode that was
-    truncated shows it. `limit` is that of the check itself.
+    The limit is the declared one; where none is declared, the longest episode of the
+    same task that was truncated shows it. `limit` is that of the check itself.
     """
     cut = [t for t in traces if t.last.truncated]
     declared = limits.declared_step_limit(player.env)
-    longest = declared or max((t.length for t in cut), default=0)
-    early = [t for t in cut if t.length < min(longest, limit)]
+    longest: dict[str, int] = {}
+    for t in cut:
+        longest[t.task.id] = declared or max(t.length, longest.get(t.task.id, 0))
+    early = [t for t in cut if t.length < min(longest[t.task.id], limit)]
     if not early:
         return
+    first, steps = early[0], longest[early[0].task.id]
     shown = (
-        f"max_episode_steps = {longest} is declared"
+        f"max_episode_steps = {steps} is declared"
         if declared
-        else (f"another only after {longest}")
+        else f"another only after {steps}"
     )
     player.findings.warn(
         "an episode is truncated before its limit",
-        f"task {early[0].task.id!r}: after {early[0].length} steps, and {shown}; "
+        f"task {first.task.id!r}: after {first.length} steps, and {shown}; "
         f"{len(early)} of {len(traces)} episodes",
         "return terminated=True where the rules end it, won or lost: truncated says "
-        "that it could have gone on",
+        "that it could have gone on; or declare the limit that holds",
     )
 
 

@@ -28,12 +28,12 @@ class PlannedEpisode(NamedTuple):
     trace: Trace
 
 
-def play_plans(
-    player: Player, tasks: Sequence[Task], limit: int
-) -> list[PlannedEpisode]:
-    """Play the expert's plan of each task once, for at most SECONDS.
+def play_plans(player: Player, tasks: Sequence[Task]) -> list[PlannedEpisode]:
+    """Play the expert's plan of each task once; none is begun after SECONDS.
 
-    Tasks without a plan, and those whose play ends with a fault, are left out.
+    It is played after the reset in which it was asked for, because where lots are drawn
+    another reset is another start. Tasks without a plan, and those whose play ends with
+    a fault, are left out; the first fault of the expert ends it.
     """
     expert, episodes = base.as_expert(player.env), list[PlannedEpisode]()
     deadline = time.monotonic() + SECONDS
@@ -42,16 +42,12 @@ def play_plans(
         start = player.reset(task)
         if start is None or expert is None or time.monotonic() > deadline:
             break
-        plan = checked_actions(
-            player.findings,
-            "expert()",
-            player.call("expert", where, expert.expert),
-            where,
-        )
+        plan = player.call("expert", where, expert.expert)
+        plan = checked_actions(player.findings, "expert()", plan, where)
         if plan is None:
-            break  # a fault, which other tasks would only repeat
-        trace = player.play(task, plan, limit) if plan else None
-        if trace is not None and not trace.broken:
+            break
+        trace = player.play_on(task, start[0], plan)
+        if plan and not trace.broken:
             instruction = task.instruction or str(start[1].get("instruction", ""))
             episodes.append(PlannedEpisode(instruction, plan, trace))
     return episodes
@@ -104,5 +100,6 @@ def check_hidden(
         f"tasks {task!r} and {another!r}: {one!r:.60} and {other!r:.60}, after the "
         f"same instruction, states and actions; {moments} in {len(episodes)} plans",
         "let it plan from what the instruction and the states show: what it knows "
-        "besides cannot be imitated; leave it where both actions are equally good",
+        "besides cannot be imitated; leave it where both actions are equally good, or "
+        "lead to where it can be seen",
     )

@@ -6,6 +6,7 @@ line that raised and what was expected; the episode ends there, and the check go
 
 import dataclasses
 import inspect
+import itertools
 import json
 import math
 import numbers
@@ -75,6 +76,7 @@ class Played(NamedTuple):
     truncated: bool = False
     success: bool | None = None
     invalid: bool | None = None
+    reveals: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +124,7 @@ def first_difference(first: Trace, second: Trace) -> str | None:
     number, a, b = differ[0] if differ else (first.length, first.last, second.last)
     texts = difference(a.observation, b.observation)
     if a.observation == b.observation:
-        names = "reward, terminated, truncated, success, invalid"
+        names = "reward, terminated, truncated, success, invalid, reveals"
         texts = f"{a[2:]} and then {b[2:]} ({names})"
     moment = f"step {number}, action {a.action!r:.60}" if number else "reset"
     return f"{moment}: {texts}"
@@ -276,11 +278,12 @@ class Player:
         start = self.reset(task, seed)
         if start is None:
             return None
-        steps, number = [Played("", start[0])], 0
-        for action in actions:
-            if number == limit:
-                break
-            number += 1
+        return self.play_on(task, start[0], itertools.islice(actions, limit))
+
+    def play_on(self, task: Task, observation: str, actions: Iterable[Any]) -> Trace:
+        """Play actions after a reset that led to `observation`; see `play`."""
+        steps = [Played("", observation)]
+        for number, action in enumerate(actions, start=1):
             text: Any = action() if callable(action) else action
             step = None if text is None else self.step(task, text, number)
             if step is None:
@@ -289,6 +292,11 @@ class Player:
             if step.terminated or step.truncated:
                 break
         return Trace(task, tuple(steps))
+
+    def add_counts(self, other: "Player") -> None:
+        """Add the real steps and resets of another player to the own ones."""
+        self.steps += other.steps
+        self.resets += other.resets
 
     def step(self, task: Task, action: str, number: int) -> Played | None:
         """Take one action; None with a fault where the answer is not one."""
@@ -308,15 +316,14 @@ class Player:
             return None
         if not self._sound(where, reward, terminated, truncated, info):
             return None
-        success, invalid = info.get("success"), info.get("invalid")
+        flags = (info.get(name) for name in ("success", "invalid", "reveals"))
         return Played(
             action,
             obs,
             float(reward),
             bool(terminated),
             bool(truncated),
-            None if success is None else bool(success),
-            None if invalid is None else bool(invalid),
+            *(None if flag is None else bool(flag) for flag in flags),
         )
 
     def _sound(

@@ -8,6 +8,7 @@ start of an episode; a reward of its own pays only the latter.
 import math
 from collections.abc import Iterator, Sequence
 
+from dreamgym.envs import limits
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 
@@ -20,28 +21,35 @@ def check_unearned(
 ) -> None:
     """Warn of an episode that is not won and pays more than a won one of its task.
 
+    Only so many of its steps count as an episode of a run would have.
+
     Args:
       others: episodes of random play and of nonsense.
       planned: episodes of the expert.
     """
-    best = {t.task.id: _total(t) for t in planned if t.won}
-    paid = [
-        t for t in others if not t.won and _total(t) > best.get(t.task.id, math.inf)
-    ]
-    if not paid:
+    best = {t.task.id: t for t in planned if t.won}
+    for trace in others:
+        won = best.get(trace.task.id)
+        if won is None or trace.won:
+            continue
+        earned = _total(trace, limits.with_margin(won.length))
+        if earned <= _total(won) + 1e-6:
+            continue
+        findings.warn(
+            "an episode that is not won pays more than the expert's",
+            f"task {trace.task.id!r}: {earned:g} after "
+            f"{min(trace.length, limits.with_margin(won.length))} actions, and the "
+            f"expert's {_total(won):g}",
+            "let winning pay most, and let doing nothing cost what a step costs: a "
+            "policy that is trained on rewards learns to prefer the other",
+        )
         return
-    trace = max(paid, key=_total)
-    findings.warn(
-        "an episode that is not won pays more than the expert's",
-        f"task {trace.task.id!r}: {_total(trace):g} after {trace.length} actions, and "
-        f"the expert's {best[trace.task.id]:g}",
-        "let winning pay most: a policy that is trained on rewards learns to prefer "
-        "the other",
+
+
+def _total(trace: Trace, steps: int | None = None) -> float:
+    return sum(
+        step.reward for step in trace.steps[: None if steps is None else steps + 1]
     )
-
-
-def _total(trace: Trace) -> float:
-    return sum(step.reward for step in trace.steps)
 
 
 def check_cumulative(player: Player, nonsense: Trace, trace: Trace, limit: int) -> None:

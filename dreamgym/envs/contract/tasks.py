@@ -93,23 +93,27 @@ def check_splits(player: Player, lister: base.HasTasks) -> None:
 
 
 def check_listing(player: Player, lister: base.HasTasks, tasks: Sequence[Task]) -> None:
-    """Fault train tasks that are others at the next call: a run lists them anew."""
-    again = player.call("tasks", "tasks('train')", lambda: lister.tasks("train"))
-    listed = [] if again is None else list(again)[: len(tasks)]
-    differing = [
-        (a, b)
-        for a, b in zip(tasks, listed, strict=False)
-        if (a.id, _content(a)) != (b.id, _content(b))
-    ]
-    if differing:
-        a, b = differing[0]
-        player.findings.fault(
-            "tasks('train') lists other tasks when it is called again",
-            f"{a.id!r}: {a.instruction!r:.60}, and then {b.id!r}: "
-            f"{b.instruction!r:.60}",
-            "draw them from a generator with a fixed seed: a run that goes on after an "
-            "interruption lists its tasks anew",
-        )
+    """Fault train tasks that differ when they are listed again, as runs do.
+
+    `tasks` are the first ones of the listing before.
+    """
+    where = "tasks('train')"
+    again = player.call("tasks", where, lambda: lister.tasks("train"))
+    listed = None if again is None else sound_tasks(player, where, again)
+    if listed is None:
+        return
+    first = [f"{t.id!r}: {_content(t)}" for t in tasks]
+    second = [f"{t.id!r}: {_content(t)}" for t in listed[: len(tasks)]]
+    if first == second:
+        return
+    pairs = zip(first, [*second, *["nothing"] * len(first)], strict=False)
+    one, other = next((a, b) for a, b in pairs if a != b)
+    player.findings.fault(
+        f"{where} returns different tasks when it is called again",
+        f"{one:.80} and then {other:.80}",
+        "return a list that is drawn with a fixed seed: a run that goes on after an "
+        "interruption lists its tasks anew",
+    )
 
 
 def check_copies_of_tasks(

@@ -66,11 +66,14 @@ def check_memory(findings: Findings, traces: Sequence[Trace]) -> None:
 
     After the same ACTIONS_SEEN actions before it, too, which models read besides the
     state. What decides is then in no text: an experience model cannot predict it, and a
-    policy does not see it. For environments that draw no lots.
+    policy does not see it. For environments that draw no lots. Steps that reveal
+    something, and those at which a limit ends the episode, are left out.
     """
     answers: dict[tuple[str, str, tuple[str, ...]], str] = {}
     for trace in traces:
         for i, (before, step) in enumerate(itertools.pairwise(trace.steps)):
+            if step.reveals or step.truncated:
+                continue
             actions = tuple(trace.actions[max(i - ACTIONS_SEEN, 0) : i + 1])
             key = (trace.task.id, before.observation, actions)
             answer = answers.setdefault(key, step.observation)

@@ -8,6 +8,7 @@ from dreamgym.envs import base, wrappers
 from dreamgym.envs.base import TextEnv
 from dreamgym.envs.contract import checker
 from tests import doubles
+from tests.strangers import tools
 from worldmodel.data.records import Task
 
 
@@ -79,11 +80,32 @@ def test_recent_replies_repeat_what_was_answered_before():
 
 def test_long_replies_are_cut_and_a_count_below_one_is_refused():
     env = wrappers.RecentReplies(Script("a", f"a\n{'x' * 999}", "b"))
-    *_, last = play(env, "look", "go")
-    assert last.splitlines()[0].startswith("earlier look: xxx")
-    assert len(last.splitlines()[0]) == len("earlier ") + wrappers.MAX_REPLY_CHARACTERS
+    *_, last = play(env, "look" * 99, "go")
+    first = last.splitlines()[0]
+    assert first.startswith("earlier looklook")
+    # An action of any length leaves its reply.
+    assert first.count("x") == wrappers.MAX_REPLY_CHARACTERS
+    assert len(first) == len("earlier : ") + 2 * wrappers.MAX_REPLY_CHARACTERS
     with pytest.raises(ValueError, match="count must be >= 1, got 0"):
         wrappers.RecentReplies(Script("a"), 0)
+
+
+def test_a_reply_that_stood_there_before_is_a_reply_all_the_same():
+    env = wrappers.RecentReplies(tools.Store())
+    task = tools.Store().tasks("train")[0]
+    env.reset(options={"task": task})
+    key = task.options["from"]
+    call = tools.Store().call("get", key=key)
+    value = task.options["data"][key]
+    env.step(call)
+    env.step(call)
+    obs, *_ = env.step(call)
+    assert obs.count(f"earlier {call}: result {key} is {value}\n") == 2
+    same = ("key\nresult 4", "key\nresult 4", "key\nresult 4")
+    env = wrappers.RecentReplies(
+        Script(*same), is_reply=lambda line: line.startswith("result")
+    )
+    assert play(env, "get x", "get y")[-1] == "earlier get x: result 4\nkey\nresult 4"
 
 
 def test_lines_are_kept_until_one_of_the_same_head_comes():
@@ -104,18 +126,34 @@ def test_only_lines_of_the_given_heads_are_kept():
     assert play(second, "x")[1] == "last seen a b 1\na c 2"
 
 
-def test_long_pages_show_their_top_and_what_is_new():
+def test_long_pages_show_their_top_their_end_and_what_is_new():
     page = [f"row {i}" for i in range(10)]
-    changed = [*page[:7], "row 7 is lit", *page[8:]]
-    env = wrappers.ShortPages(Script("\n".join(page), "\n".join(changed), "short"), 4)
+    changed = [*page[:5], "row 5 is lit", *page[6:]]
+    env = wrappers.ShortPages(
+        Script("\n".join(page), "\n".join(changed), "short"), 5, last=1
+    )
     first, second, third = play(env, "light", "go")
-    assert first == "row 0\nrow 1\nrow 2\nrow 3\n(6 lines left out)"
+    assert first == "row 0\nrow 1\nrow 2\nrow 3\n(5 lines left out)\nrow 9"
     assert second == (
-        "row 0\nrow 1\n(5 lines left out)\nrow 7 is lit\n(2 lines left out)"
+        "row 0\nrow 1\n(3 lines left out)\nrow 5 is lit\n(3 lines left out)\nrow 9"
     )
     assert third == "short"
-    with pytest.raises(ValueError, match="lines must be >= 2"):
+    one = wrappers.ShortPages(Script("\n".join(page[:6])), 5, last=1)
+    assert play(one) == ["\n".join(page[:6])]  # one line is no longer than its count
+    with pytest.raises(ValueError, match="lines >= last \\+ 2"):
         wrappers.ShortPages(Script("a"), 1)
+    with pytest.raises(ValueError, match="heads must be a list of texts, got 'hall'"):
+        wrappers.KeepLines(Script("a"), heads="hall")
+
+
+def test_joined_names_are_whole_words_in_all_that_an_agent_is_compared_with():
+    env = wrappers.JoinedNames(Script("a"), ["living room"])
+    assert env.split("open living_room_key in living_room") == (
+        "open living_room_key in living room"
+    )
+    assert env.join("living rooms, living room.") == "living rooms, living_room."
+    env.env.reset = lambda **_: ("x", {"calls": [{"args": {"at": "living room"}}]})
+    assert env.reset()[1] == {"calls": [{"args": {"at": "living_room"}}]}
 
 
 def test_names_are_joined_wherever_the_agent_meets_them():
@@ -158,22 +196,43 @@ class Kept(wrappers.KeepLines):
 
 class Joined(wrappers.JoinedNames):
     def __init__(self):
-        super().__init__(wrappers.ShortPages(TwoRooms()), ["gold coin", "living room"])
+        short = wrappers.ShortPages(TwoRooms(), 4, last=2)
+        super().__init__(short, ["gold coin", "living room"])
 
 
-@pytest.mark.parametrize("env", [Remembering, Kept, Joined])
+class Blinking(doubles.Corridor):
+    """Shows where the end is at the beginning alone."""
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        lines = [line for line in obs.splitlines() if not line.startswith("end")]
+        return ("\n".join(lines), *rest)
+
+    def fork(self):
+        return copy.deepcopy(self)
+
+
+class Seen(wrappers.KeepLines):
+    def __init__(self):
+        super().__init__(Blinking())
+
+
+@pytest.mark.parametrize("env", [Remembering, Kept, Joined, Seen])
 def test_wrapped_environments_keep_the_contract_with_their_capabilities(env):
     report = checker.check(env(), limit=30, make=env)
     assert (report.faults, report.warnings) == ((), ()), report.text("env")
     assert {"expert", "splits apart", "copies", "deterministic"} <= set(report.checks)
 
 
-def test_a_copy_remembers_for_itself():
-    env = Remembering()
+def test_a_fork_of_a_wrapped_environment_remembers_for_itself():
+    env = Seen()
     env.reset(options={"task": doubles.tasks("train")[20]})
-    env.step("go right")
-    other = copy.deepcopy(env)
-    first, second = (x.step("go right")[0] for x in (env, other))
+    assert "last seen end" in env.step("go right")[0]
+    fork = base.as_forkable(env).fork()
+    assert isinstance(fork, Seen)
+    first, second = (x.step("go right")[0] for x in (env, fork))
     assert first == second
-    other.step("take coin")
-    assert env.step("go right")[0].count("take coin") == 0
+    assert "last seen end" in second
+    fork.env.close()
+    fork._seen.clear()
+    assert "last seen end" in env.step("go right")[0]

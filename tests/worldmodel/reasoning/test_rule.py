@@ -188,7 +188,7 @@ def test_a_lamp_and_a_door_are_explained():
     e = helpers.lamp_and_door()
     got = [reasoning.explain(t) for t in e.transitions]
     assert got == [
-        "the door is shut press lamp on as the change earns 0.5",
+        "the door is shut press lamp the lamp is off on as the change earns 0.5",
         "the door is shut nothing nothing changes",
         "the door is shut pull door open as the change earns 1 and wins",
     ]

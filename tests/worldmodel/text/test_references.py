@@ -356,7 +356,8 @@ def test_the_words_in_which_actions_differ_are_their_arguments():
     assert {"on", "sink"} <= rule.action_template  # every put has them
     assert not set(ITEMS) & rule.action_template
     state = KITCHEN[0].task.initial_state  # random players say what no game takes
-    steps = [helpers.transition(state, a, state) for a in ("on bowl", "bowl sink")]
+    actions = [f"put {a} {b} table" for a in ITEMS for b in ITEMS]
+    steps = [helpers.transition(state, a, state) for a in actions]
     noise = helpers.episode("noise", KITCHEN[0].task, steps)
     assert reference_rule([*KITCHEN, noise]) == rule
     assert reference_rule(KITCHEN, markers=False) is None
@@ -383,6 +384,7 @@ def test_lines_are_marked_by_the_place_in_the_action_also_of_known_arguments():
     first, second = tok.references[ARGUMENTS : ARGUMENTS + 2]
     assert result.line_marks(state) == [[first], [second], []]
     assert result.encode("T25") == tok.references[:1]  # as the instruction names it
+    assert result.encode("Ada") == [second]  # the mark of its line
 
 
 def test_a_word_that_many_lines_hold_marks_none():

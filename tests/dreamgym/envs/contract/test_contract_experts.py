@@ -28,7 +28,7 @@ class Forgetful(doubles.Corridor):
         ]
 
 
-class Foreseeing(doubles.Corridor):
+class ExpertSeesGoal(doubles.Corridor):
     """The agent does not see where the coin is; the expert does."""
 
     @staticmethod
@@ -98,12 +98,17 @@ class ForkOfTheStart(Kept):
         return other
 
 
+class NoFork(Forked):
+    def fork(self):
+        copy.deepcopy(self)
+
+
 class BrokenFork(Forked):
     def fork(self):
         raise TypeError("cannot pickle a socket")
 
 
-class Drawn(doubles.Corridor):
+class ShuffledTasks(doubles.Corridor):
     """Lists its tasks in another order at each call."""
 
     calls = 0
@@ -113,6 +118,39 @@ class Drawn(doubles.Corridor):
         type(self).calls += split == "train"
         turn = self.calls % len(tasks)
         return [*tasks[turn:], *tasks[:turn]] if split == "train" else tasks
+
+
+class UsedUpTasks(doubles.Corridor):
+    """Hands out its tasks once."""
+
+    calls = 0
+
+    def tasks(self, split):
+        type(self).calls += split == "train"
+        tasks = super().tasks(split)
+        return tasks[:40] if self.calls > 2 and split == "train" else tasks
+
+
+class LitButton(doubles.Corridor):
+    """A start that lots decide; its expert sees what the agent sees."""
+
+    deterministic = False
+
+    def reset(self, **kwargs):
+        _, info = super().reset(**kwargs)
+        self.lit = "go left" if self.np_random.random() < 0.5 else "go right"
+        self.open = True
+        return f"lit {self.lit}", info
+
+    def step(self, action):
+        if not self.open:
+            raise RuntimeError("call reset() first")
+        self.open = False
+        won = action == self.lit
+        return "done", float(won), True, False, {"success": won}
+
+    def expert(self):
+        return [self.lit]
 
 
 class LeftOver(doubles.Corridor):
@@ -145,8 +183,17 @@ def test_plans_that_lose_a_few_tasks_among_many_are_found():
 
 
 def test_an_expert_that_sees_more_than_the_agent_is_found():
-    warning = named(checked(Foreseeing).warnings, "acts differently where the agent")
+    warning = named(
+        checked(ExpertSeesGoal).warnings, "acts differently where the agent"
+    )
     assert "'take coin' and 'go right'" in warning.where
+
+
+def test_an_expert_of_random_starts_is_asked_and_played_after_one_reset():
+    report = checked(LitButton)
+    won, played = report.won["the expert"]
+    assert won == played == 30
+    assert not [w for w in report.warnings if "acts differently" in w.what]
 
 
 def test_a_loss_that_is_called_a_limit_is_found():
@@ -173,6 +220,7 @@ def test_pay_that_can_be_had_without_winning_is_found():
         (ShallowFork, "^a fork changes the environment"),
         (ForkOfTheStart, "^a fork does not go on as its original"),
         (BrokenFork, "^fork raised TypeError"),
+        (NoFork, "^fork must return an environment, got None"),
     ],
 )
 def test_forks_are_compared_with_their_originals(env, what):
@@ -180,8 +228,9 @@ def test_forks_are_compared_with_their_originals(env, what):
     assert "deepcopy" in fault.cure
 
 
-def test_tasks_that_are_listed_otherwise_at_each_call_are_a_fault():
-    fault = named(checked(Drawn).faults, "lists other tasks when")
+@pytest.mark.parametrize("env", [ShuffledTasks, UsedUpTasks])
+def test_tasks_that_are_listed_otherwise_at_each_call_are_a_fault(env):
+    fault = named(checked(env).faults, "returns different tasks when")
     assert "fixed seed" in fault.cure
 
 
@@ -210,11 +259,21 @@ def test_a_state_that_hides_what_decides_is_found():
 
 def test_what_a_reset_leaves_over_is_told_from_lots():
     fault = named(checked(LeftOver).faults, "two plays of the same actions differ")
-    assert "two fresh copies play it equally" in fault.where
+    assert "fresh copies play it equally" in fault.where
     assert "in reset" in fault.cure
+    coin = type("Coin", (doubles.Corridor,), {"step": _with_a_coin})
+    fault = named(checked(coin).faults, "two plays of the same actions differ")
+    assert "fresh copies" not in fault.where
     drawing = type("Drawing", (doubles.Corridor,), {"step": _with_lots})
     fault = named(checked(drawing).faults, "two plays of the same actions differ")
     assert "deterministic = False" in fault.cure
+
+
+def _with_a_coin(self, action):
+    import random
+
+    obs, *rest = doubles.Corridor.step(self, action)
+    return (f"{obs}\ncoin {random.random() < 0.5}", *rest)
 
 
 def _with_lots(self, action):
