@@ -106,14 +106,42 @@ def test_a_shielded_policy_is_compared_without_its_shield(
     episodes = [t.episode for t in unshielded]
     write_episodes(run.path("dev_games/bc-unshielded.jsonl"), episodes)
     dream = Dream(monkeypatch, run, LOST, WON)
-    policy = doubles.policy()
-    config = dataclasses.replace(policy.config, shield="valid")
-    shielded = Policy(policy.model, policy.tokenizer, config)
-    monkeypatch.setattr(dream_check, "load_policy", lambda *_: shielded)
+    replace_policy(monkeypatch, "valid")
     numbers = dream.body()
     assert len(dream.refits) == refits
     assert numbers["refused"] == ""
     assert numbers["real"]["real_success"] == 1.0  # what the policy really wins
+
+
+def replace_policy(monkeypatch, shield):
+    """Let the stage load a policy with a shield."""
+    policy = doubles.policy()
+    config = dataclasses.replace(policy.config, shield=shield)
+    shielded = Policy(policy.model, policy.tokenizer, config)
+    monkeypatch.setattr(dream_check, "load_policy", lambda *_: shielded)
+
+
+def keep_going(task, state, action, valid):
+    """A shield that also acts where nothing is listed."""
+    del task, state, valid
+    return action
+
+
+def test_another_shield_acts_in_the_dream_too_and_is_compared(monkeypatch, run):
+    dream = Dream(monkeypatch, run, LOST, WON)
+    replace_policy(monkeypatch, f"{__name__}:keep_going")
+    assert dream.body()["remedy"]["helped"]
+
+
+def test_only_tasks_that_were_really_played_are_compared(monkeypatch, run):
+    run.mark("warmstart", {"kept": "bc"})
+    run.path("dev_games").mkdir()
+    episodes = [t.episode for t in WON[:8]]  # a budget ended
+    write_episodes(run.path("dev_games/bc-unshielded.jsonl"), episodes)
+    dream = Dream(monkeypatch, run, LOST, WON)
+    replace_policy(monkeypatch, "valid")
+    assert dream.body()["refused"] == ""
+    assert len(dream.refits) == 1
 
 
 def test_a_dream_that_is_mended_is_trained_in(monkeypatch, run, capsys):
