@@ -128,32 +128,32 @@ def _is_result(line: str) -> bool:
 
 
 class KeepLines(_TextWrapper):
-    """Keeps lines that were seen before, until a line with the same head comes.
+    """Keeps lines that were seen before, until a line with the same name comes.
 
     For environments that show only what is near: what was seen elsewhere stands on as
-    `last seen LINE`. A head is by default the first word of a line.
+    `last seen LINE`. The name of a line is by default its first word.
     """
 
     def __init__(
         self,
         env: gymnasium.Env,
-        head: Callable[[str], str] = first_word,
-        heads: Iterable[str] | None = None,
+        name_of: Callable[[str], str] = first_word,
+        names: Iterable[str] | None = None,
     ):
         """Wrap an environment.
 
         Args:
-          head: returns what names a line; of several lines with the same head, also of
+          name_of: returns the name of a line; of several lines with one name, also of
             one state, the last one is kept.
-          heads: the heads of the lines that are kept (None: all).
+          names: the names of the lines that are kept (None: all).
 
         Raises:
-          ValueError: `heads` is one text.
+          ValueError: `names` is one text.
         """
         super().__init__(env)
-        if isinstance(heads, str):
-            raise ValueError(f"heads must be a list of texts, got {heads!r}")
-        self.head, self.heads = head, None if heads is None else frozenset(heads)
+        if isinstance(names, str):
+            raise ValueError(f"names must be a list of texts, got {names!r}")
+        self.name_of, self.names = name_of, None if names is None else frozenset(names)
         self._seen: dict[str, str] = {}
 
     def begin(self, lines: list[str]) -> list[str]:
@@ -164,14 +164,14 @@ class KeepLines(_TextWrapper):
     def change(self, action: str, lines: list[str]) -> list[str]:
         """See _TextWrapper."""
         del action
-        present = {self.head(line): line for line in lines}
-        kept = [x for name, x in self._seen.items() if name not in present]
+        present = {self.name_of(line): line for line in lines}
+        absent = [x for name, x in self._seen.items() if name not in present]
         self._seen |= {
             name: line
             for name, line in present.items()
-            if name and (self.heads is None or name in self.heads)
+            if name and (self.names is None or name in self.names)
         }
-        return [*(f"last seen {line}" for line in kept), *lines]
+        return [*(f"last seen {line}" for line in absent), *lines]
 
 
 class ShortPages(_TextWrapper):
@@ -212,10 +212,10 @@ class ShortPages(_TextWrapper):
         end = len(lines) - self.last
         top = (self.lines - self.last) // 2
         new = [i for i in range(top, end) if lines[i] not in before]
-        shown = [*range(top), *new][: self.lines - self.last]
-        shown += range(end, len(lines))
+        indices = [*range(top), *new][: self.lines - self.last]
+        indices += range(end, len(lines))
         out: list[str] = []
-        for i, following in zip(shown, [*shown[1:], len(lines)], strict=True):
+        for i, following in zip(indices, [*indices[1:], len(lines)], strict=True):
             out.append(lines[i])
             left = lines[i + 1 : following]
             if len(left) == 1:  # its count would be no shorter

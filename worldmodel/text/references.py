@@ -115,13 +115,13 @@ class ReferenceTokenizer:
         """
         if not self._line_markers:
             return [[] for _ in lines]
-        held = [set(identifiers.words(line)) for line in lines]
+        line_words = [set(identifiers.words(line)) for line in lines]
         markers = [
             (word, token)
             for word, token in self._line_markers.items()
-            if sum(word in words for words in held) <= MARKED_LINES
+            if sum(word in words for words in line_words) <= MARKED_LINES
         ]
-        return [[t for word, t in markers if word in words] for words in held]
+        return [[t for word, t in markers if word in words] for words in line_words]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, with its references and markers."""

@@ -309,8 +309,8 @@ class _Inspector:
         """Add what only several tasks together show."""
         if not self.broken_expert:
             chosen = np.linspace(0, len(tasks) - 1, min(len(tasks), TASKS))
-            some = [tasks[int(i)] for i in chosen]
-            episodes = play_plans(self.player, some)
+            subset = [tasks[int(i)] for i in chosen]
+            episodes = play_plans(self.player, subset)
             self.planned = [e.trace for e in episodes]
             check_hidden(self.findings, episodes, deterministic=self.deterministic)
             if self.deterministic:

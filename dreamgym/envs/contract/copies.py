@@ -96,11 +96,11 @@ def explain_replays(
         other is None or first_difference(first, other) is not None for other in others
     ):
         return
-    known = player.findings.faults[REPLAYS]
-    player.findings.faults[REPLAYS] = known._replace(
-        where=f"{known.where}; {FRESH_COPIES} fresh copies play it equally",
+    finding = player.findings.faults[REPLAYS]
+    player.findings.faults[REPLAYS] = finding._replace(
+        where=f"{finding.where}; {FRESH_COPIES} fresh copies play it equally",
         cure="set everything that belongs to an episode in reset, a generator that "
-        f"__init__ makes as well: something of the first is left; {known.cure}",
+        f"__init__ makes as well: something of the first is left; {finding.cure}",
     )
 
 

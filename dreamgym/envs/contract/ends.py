@@ -81,14 +81,14 @@ def check_early_limits(player: Player, traces: Sequence[Trace], limit: int) -> N
     if not early:
         return
     first, steps = early[0], longest[early[0].task.id]
-    shown = (
+    comparison = (
         f"max_episode_steps = {steps} is declared"
         if declared
         else f"another only after {steps}"
     )
     player.findings.warn(
         "an episode is truncated before its limit",
-        f"task {first.task.id!r}: after {first.length} steps, and {shown}; "
+        f"task {first.task.id!r}: after {first.length} steps, and {comparison}; "
         f"{len(early)} of {len(traces)} episodes",
         "return terminated=True where the rules end it, won or lost: truncated says "
         "that it could have gone on; or declare the limit that holds",

@@ -108,7 +108,7 @@ def test_a_reply_that_stood_there_before_is_a_reply_all_the_same():
     assert play(env, "get x", "get y")[-1] == "earlier get x: result 4\nkey\nresult 4"
 
 
-def test_lines_are_kept_until_one_of_the_same_head_comes():
+def test_lines_are_kept_until_one_of_the_same_name_comes():
     pages = ("hall: door", "cellar: coal", "hall: door open", "hall: door open")
     env = wrappers.KeepLines(Script(*pages))
     assert play(env, "down", "up", "wait") == [
@@ -119,8 +119,8 @@ def test_lines_are_kept_until_one_of_the_same_head_comes():
     ]
 
 
-def test_only_lines_of_the_given_heads_are_kept():
-    env = wrappers.KeepLines(Script("hall: door\nsaid hi", "cellar"), heads=["hall"])
+def test_only_lines_of_the_given_names_are_kept():
+    env = wrappers.KeepLines(Script("hall: door\nsaid hi", "cellar"), names=["hall"])
     assert play(env, "down")[1] == "last seen hall: door\ncellar"
     second = wrappers.KeepLines(Script("a b 1", "a c 2"), lambda line: line[:3])
     assert play(second, "x")[1] == "last seen a b 1\na c 2"
@@ -142,8 +142,8 @@ def test_long_pages_show_their_top_their_end_and_what_is_new():
     assert play(one) == ["\n".join(page[:6])]  # one line is no longer than its count
     with pytest.raises(ValueError, match="lines >= last \\+ 2"):
         wrappers.ShortPages(Script("a"), 1)
-    with pytest.raises(ValueError, match="heads must be a list of texts, got 'hall'"):
-        wrappers.KeepLines(Script("a"), heads="hall")
+    with pytest.raises(ValueError, match="names must be a list of texts, got 'hall'"):
+        wrappers.KeepLines(Script("a"), names="hall")
 
 
 def test_joined_names_are_whole_words_in_all_that_an_agent_is_compared_with():
