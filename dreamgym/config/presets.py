@@ -51,7 +51,7 @@ With 32 of them the choice was mostly luck (docs/LOG.md, 2026-11-24)."""
 def tiny() -> RunConfig:
     """62 s on 2 cores, 32 s with a warm compilation cache; proves the machinery.
 
-    It learns next to nothing: success 0 % on 8 games (docs/LOG.md, 2026-11-21).
+    It learns next to nothing: none of its dream's next states is right (README).
     """
     loop: dict[str, Any] = {
         "updates": 1,
@@ -94,7 +94,8 @@ def default() -> RunConfig:
 
     Seeds 0 to 2, 320 games: warmstart 64 to 66 %, expert iteration 78 to 83 %, with a
     plan 86 to 88 %, s2r with a plan 90 to 93 %, real play with 15,300 real steps 75 to
-    82 % (docs/RESULTS.md).
+    82 %. That was before the words of actions were marked; since then seed 0 ended at
+    88 %, and without an expert two seeds at 88 and 96 % (docs/RESULTS.md).
     """
     return RunConfig(
         preset="default",

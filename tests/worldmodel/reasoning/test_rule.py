@@ -142,6 +142,19 @@ def test_a_changed_line_that_the_place_names_is_not_said_again():
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        ("You take it", False),  # the first word of a sentence is no name
+        ("it is for You", True),
+    ],
+)
+def test_a_capital_at_the_beginning_of_a_line_makes_no_name(said, quoted):
+    before = ("You are here", "nothing said")
+    t = helpers.transition(before, "wait", (before[0], said))
+    assert (before[0] in reasoning.explain(t, status=False)) == quoted
+
+
 def test_json_is_not_cut_in_the_middle():
     state = ("flight T25 free", 'result {"price": 42, "from": "Ulm", "to": "Bonn"}')
     action = '{"tool": "book", "args": {"id": "T25", "amount": 27, "deep": [1, 2]}}'
