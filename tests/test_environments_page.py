@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dreamgym import cli
-from dreamgym.envs import base, registry
+from dreamgym.envs import base, new_env, registry
 from dreamgym.envs.contract import checker
 
 PAGE = (Path(__file__).parents[1] / "docs/how-to/environments.md").read_text()
@@ -16,6 +16,7 @@ CLASSES = {
     "keys": "Keys",
     "store": "Store",
     "capitals": "Capitals",
+    "lake": "Lake",
     "vault": "VaultWithMemory",
 }
 
@@ -52,6 +53,13 @@ def test_the_expert_of_an_example_wins_every_task(spec):
             steps = [base.take(env, action) for action in expert.expert()]
             assert steps[-1].success
             assert not any(s.success for s in steps[:-1])
+
+
+@pytest.mark.parametrize("kind", new_env.TEMPLATES)
+def test_a_template_is_an_example_of_the_page(kind):
+    name = new_env.TEMPLATES[kind]
+    _, code = new_env.new_files(name, kind)[f"{name}.py"].split('"""\n', 1)
+    assert code.lstrip("\n") == BLOCKS[name]
 
 
 def test_the_store_has_25_lines_and_the_adapter_40():

@@ -8,7 +8,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("worldmodel", "curriculum", "dreamgym")
-FILES = [p for name in PACKAGES for p in sorted((ROOT / name).rglob("*.py"))]
+FILES = [
+    p
+    for name in PACKAGES
+    for p in sorted((ROOT / name).rglob("*.py"))
+    if p.parent.name != "templates"  # a user's files, written by `dreamgym new-env`
+]
 IDS = [str(p.relative_to(ROOT)) for p in FILES]
 
 DATA = {"worldmodel.data"}

@@ -1,9 +1,10 @@
-"""The command `check` for environments."""
+"""The commands for environments: `check`, `new-env`."""
 
 import argparse
 import contextlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from dreamgym.cli.options import ENV_HELP
@@ -22,8 +23,23 @@ examples:
 """
 
 
+_NEW = """\
+Write an environment that runs, NAME.py, and its tests, test_NAME.py, into the present
+directory. Then put your own rules in its place, method by method; the guide is
+docs/how-to/environments.md."""
+
+_NEW_EXAMPLES = """\
+examples:
+  dreamgym new-env web_shop                    states and actions are text
+  dreamgym new-env crm --kind tools            actions are calls of Python functions
+  dreamgym new-env quiz --kind answer          one question, one answer
+  dreamgym new-env lake --kind gymnasium       around an environment of Gymnasium
+"""
+
+
 def add(commands: Any) -> None:
     """Add the subcommands and the functions they run."""
+    _add_new(commands)
     check = commands.add_parser(
         "check",
         help="Check that an environment keeps its contract",
@@ -50,6 +66,56 @@ def add(commands: Any) -> None:
     )
     option("--json", action="store_true", help="the findings as one JSON object")
     check.set_defaults(body=_check)
+
+
+def _add_new(commands: Any) -> None:
+    new = commands.add_parser(
+        "new-env",
+        help="Write an environment of your own that runs, with tests",
+        description=_NEW,
+        epilog=_NEW_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    new.add_argument("name", metavar="NAME", help="the module, such as web_shop")
+    new.add_argument(
+        "--kind",
+        choices=("text", "tools", "answer", "gymnasium"),
+        default="text",
+        help="what it begins with (text)",
+    )
+    new.add_argument(
+        "--to",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="the directory (the present one)",
+    )
+    new.set_defaults(body=_new)
+
+
+def _new(args: argparse.Namespace) -> int:
+    from dreamgym.envs import new_env
+
+    files = new_env.new_files(args.name, args.kind)
+    paths = {args.to / name: text for name, text in files.items()}
+    for path in paths:
+        if path.exists():
+            raise ValueError(f"{path} exists: choose another name or directory")
+    if (other := new_env.shadowed_module(args.name)) is not None:
+        raise ValueError(
+            f"there is a module {args.name} already ({other}): choose another name"
+        )
+    args.to.mkdir(parents=True, exist_ok=True)
+    for path, text in paths.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
+    spec = f"{args.name}:{new_env.class_name_of(args.name)}"
+    place = "" if args.to == Path() else f"cd {args.to} && "
+    print("It runs as it is. Put your own rules in its place, then:")
+    print(f"  {place}dreamgym check --env {spec}")
+    print(f"  {place}python -m pytest {list(files)[1]}")
+    print(f"  {place}dreamgym quickstart --env {spec} --budget 5000")
+    return 0
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -50,6 +50,7 @@ examples:
   dreamgym compare runs/a runs/b                   runs side by side, and their plot
   dreamgym play runs/a                             play its dream yourself
   dreamgym serve runs/a                            its dream, for other trainers
+  dreamgym new-env web_shop                        begin an environment of your own
   dreamgym check --env my_module:MyEnv             does it keep the contract?
   dreamgym import openai traces.jsonl --to mine.jsonl   recordings as episodes
   dreamgym inspect mine.jsonl                      what is in them, what is wrong

@@ -286,7 +286,8 @@ def begin(
     json.dumps(task.options)
     own_seed = seed_of(task)
     obs, info = env.reset(
-        seed=seed if own_seed is None else own_seed, options={"task": task}
+        seed=seed if own_seed is None else own_seed,
+        options={"task": with_own_options(task)},
     )
     instruction = task.instruction or str(info.get("instruction", ""))
     tools = str(info.get("tools", ""))
@@ -300,6 +301,11 @@ def begin(
     return dataclasses.replace(
         task, instruction=instruction, initial_state=state, options=options
     ), state
+
+
+def with_own_options(task: Task) -> Task:
+    """Return the task with a copy of its options, which an episode may write to."""
+    return dataclasses.replace(task, options=copy.deepcopy(dict(task.options)))
 
 
 def begin_all(env: gymnasium.Env, tasks: Sequence[Task]) -> list[Task]:

@@ -27,6 +27,8 @@ from worldmodel.data.records import State, Task
 MAX_REPLY_CHARACTERS = 200
 """Characters of an action, and of its reply, that `RecentReplies` repeats at most."""
 
+_FORWARDED = ("tasks", "expert", "valid_actions", "variations")
+"""Methods of an environment that its wrappers have, too."""
 _TRANSLATED = ("tasks", "expert", "valid_actions", "variations", "render_state")
 """Methods of an environment whose texts `JoinedNames` translates."""
 _TEXTS_OF_INFO = ("instruction", "tools", "tool_schemas", "calls")
@@ -46,6 +48,17 @@ class _TextWrapper(gymnasium.Wrapper[str, str, str, str]):
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
         self.observation_space = AnyText()  # the lines that are added need room
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a capability of the environment: Gymnasium's wrappers forward none.
+
+        Raises:
+          AttributeError: the environment does not have it.
+        """
+        owner = base.provider(self.env, name) if name in _FORWARDED else None
+        if owner is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(owner, name)
 
     def begin(self, lines: list[str]) -> list[str]:
         """Return the lines of the first state of an episode."""

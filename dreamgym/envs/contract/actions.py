@@ -1,5 +1,6 @@
 """The part of the contract checker about lists of actions and about refused ones."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -8,12 +9,15 @@ from dreamgym.envs import base
 from dreamgym.envs.contract.findings import Findings
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace
 from dreamgym.envs.tools import ToolEnv
+from worldmodel.data.invalid_actions import error_only_change
 from worldmodel.data.records import Task
 
 MAX_VALID_ACTIONS = 500
 """Valid actions above which a warning is given."""
-MANY_REFUSED = 0.7
+MANY_REFUSED = 0.5
 """The share of refused valid actions above which a warning is given."""
+MANY_SILENT = 0.5
+"""The share of nonsense that is not told from a valid action, for a warning."""
 FEW_TRIED = 20
 """Actions of random play below which this share says little."""
 
@@ -100,6 +104,35 @@ def check_random_refused(findings: Findings, traces: Sequence[Trace]) -> None:
         f"random play; most often, {count} times, {action!r:.80}",
         "list only what step() would take now: random players and branches learn "
         "little from refusals (a ToolEnv may define valid_actions() itself)",
+    )
+
+
+def check_nonsense(findings: Findings, traces: Sequence[Trace]) -> None:
+    """Warn where nothing tells that an action could not be taken.
+
+    Neither `info["invalid"]` nor the state: it changes, and no new line names an error.
+    Steps that end an episode are left out, because any text may be an answer there.
+    """
+    steps = [
+        (before.observation.splitlines(), step)
+        for trace in traces
+        for before, step in itertools.pairwise(trace.steps)
+        if not (step.terminated or step.truncated)
+    ]
+    silent = [
+        step
+        for before, step in steps
+        if step.invalid is None
+        and not error_only_change(tuple(before), tuple(step.observation.splitlines()))
+    ]
+    if len(silent) <= MANY_SILENT * len(steps):
+        return
+    findings.warn(
+        "nothing tells that nonsense could not be taken",
+        f"{len(silent)} of {len(steps)} steps; info has no 'invalid', and the state "
+        f"became {silent[0].observation:.100}",
+        "set info['invalid'], and say in the next state why: invalid actions are "
+        "counted, and policies learn to avoid them",
     )
 
 

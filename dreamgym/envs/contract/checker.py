@@ -8,6 +8,7 @@ A fault is what breaks a run or makes it learn something untrue; a warning is wh
 allowed and will hurt.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 import gymnasium
@@ -17,6 +18,7 @@ from dreamgym.envs import base, limits
 from dreamgym.envs.base import SPLITS
 from dreamgym.envs.contract.actions import (
     check_choice,
+    check_nonsense,
     check_random_refused,
     check_refused,
     check_tool_results,
@@ -33,6 +35,7 @@ from dreamgym.envs.contract.ends import (
     warn_of_end,
 )
 from dreamgym.envs.contract.experts import (
+    SECONDS,
     TASKS,
     check_hidden,
     check_lost_plans,
@@ -47,6 +50,7 @@ from dreamgym.envs.contract.findings import (
 )
 from dreamgym.envs.contract.gymnasium_check import check_gymnasium
 from dreamgym.envs.contract.lots import check_global_random
+from dreamgym.envs.contract.memory import check_memory, check_names, check_returns
 from dreamgym.envs.contract.player import NONSENSE, Player, Trace, first_difference
 from dreamgym.envs.contract.rewards import check_cumulative, check_unearned
 from dreamgym.envs.contract.tasks import (
@@ -58,13 +62,9 @@ from dreamgym.envs.contract.tasks import (
     check_variations,
     sound_tasks,
 )
-from dreamgym.envs.contract.texts import (
-    check_memory,
-    check_options,
-    check_speed,
-    check_texts,
-)
+from dreamgym.envs.contract.texts import check_options, check_speed, check_texts
 from dreamgym.envs.contract.wins import check_wins
+from worldmodel.data.hashing import content_seed
 from worldmodel.data.records import Task
 
 NONSENSE_PLAY = "nonsense"
@@ -269,8 +269,8 @@ class _Inspector:
             self.findings.fault(
                 REPLAYS,
                 f"task {task.id!r}, {what}, {differs}",
-                "if the environment draws lots, declare `deterministic = False` in the "
-                "class; else draw from a generator that is seeded by the task at reset",
+                "draw what belongs to a task from a generator that reset seeds by the "
+                "task; where steps draw lots, declare `deterministic = False`",
             )
         return first
 
@@ -278,16 +278,22 @@ class _Inspector:
         """Check a step after the end, where the last play has ended."""
         if not trace.ended:
             return
-        self.checks.add("step after end raises")
+        self.checks.add("step after end")
         where = check_step_after_end(self.player, trace, what)
         if where is not None:
             self.late_steps[what == NONSENSE_PLAY].append(where)
 
     def _play_random(self, task: Task) -> Trace | None:
-        rng, lister = np.random.default_rng(0), base.as_valid_actions(self.env)
+        return self._play_twice(
+            task, [self._chooser(task)] * self.limit, "random actions"
+        )
+
+    def _chooser(self, task: Task) -> Callable[[], str | None]:
+        """Return a function that chooses among the valid actions of the moment."""
+        lister, where = base.as_valid_actions(self.env), f"task {task.id!r}"
+        rng = np.random.default_rng(content_seed(0, "check", task.id))
 
         def choose() -> str | None:
-            where = f"task {task.id!r}"
             if lister is None:
                 return self.player.call(
                     "action_space.sample", where, self.env.action_space.sample
@@ -301,7 +307,21 @@ class _Inspector:
                 return NONSENSE
             return valid[int(rng.integers(len(valid)))]
 
-        return self._play_twice(task, [choose] * self.limit, "random actions")
+        return choose
+
+    def _play_more(self, tasks: Sequence[Task]) -> None:
+        """Play more tasks at random, until one is won: imitation needs an episode."""
+        deadline = time.monotonic() + SECONDS
+        tried = {trace.task.id for trace in self.random}
+        for task in [t for t in tasks if t.id not in tried][:TASKS]:
+            trace = self.player.play(
+                task, [self._chooser(task)] * self.limit, self.limit
+            )
+            if trace is None or trace.broken or time.monotonic() > deadline:
+                return
+            self.random.append(trace)
+            if trace.won:
+                return
 
     # --- all tasks together ---
 
@@ -313,12 +333,16 @@ class _Inspector:
             episodes = play_plans(self.player, subset)
             self.planned = [e.trace for e in episodes]
             check_hidden(self.findings, episodes, deterministic=self.deterministic)
+            check_names(self.findings, episodes)
             if self.deterministic:
                 check_lost_plans(self.findings, episodes)
+        if not any(trace.won for trace in (*self.random, *self.planned)):
+            self._play_more(tasks)
         played = [*self.random, *self.nonsense, *self.planned]
         # Replays that differ are said already.
         if self.deterministic and self.differing is None:
             check_memory(self.findings, played)
+        check_returns(self.findings, played)
         check_early_limits(self.player, played, self.limit)
         others = [*self.random, *self.nonsense]
         check_unearned(self.findings, others, self.expert_traces)
@@ -336,6 +360,7 @@ class _Inspector:
         self._check_lengths(tasks)
         if base.as_valid_actions(self.env) is not None:
             check_random_refused(self.findings, self.random)
+        check_nonsense(self.findings, self.nonsense)
         player, limit = self.player, self.limit
         single = self.max_steps == 1 or bool(self.sample and self.sample.length == 1)
         if not any(is_limit(player, *end, limit) for end in self.nonsense_ends):

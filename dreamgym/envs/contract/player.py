@@ -219,7 +219,11 @@ class Player:
         task_seed = base.seed_of(task)
         seed = seed if task_seed is None else task_seed
         result = self.call(
-            "reset", where, lambda: self.env.reset(seed=seed, options={"task": task})
+            "reset",
+            where,
+            lambda: self.env.reset(
+                seed=seed, options={"task": base.with_own_options(task)}
+            ),
         )
         if result is None:
             return None

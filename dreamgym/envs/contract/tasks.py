@@ -200,6 +200,8 @@ def _starts(player: Player, tasks: Sequence[Task]) -> dict[tuple[str, str, str],
         where = f"task {task.id!r}"
         plan = None if expert is None else player.call("expert", where, expert.expert)
         instruction = task.instruction or str(start[1].get("instruction", ""))
+        if not base.is_deterministic(player.env):
+            instruction += _content(task)  # lots may make two starts equal by chance
         key = (instruction, start[0], str(plan))
         out.setdefault(key, task.id)
     return out

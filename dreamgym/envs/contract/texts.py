@@ -1,12 +1,10 @@
 """The part of the checker that is about texts, what is written, and time."""
 
 import dataclasses
-import itertools
 import json
-from collections.abc import Sequence
 
-from dreamgym.envs.contract.findings import Findings, difference
-from dreamgym.envs.contract.player import Player, Trace, is_json
+from dreamgym.envs.contract.findings import Findings
+from dreamgym.envs.contract.player import Player, is_json
 from worldmodel.data.records import Task
 
 MAX_CHARACTERS = 4000
@@ -14,9 +12,6 @@ MAX_CHARACTERS = 4000
 
 MAX_LINES = 60
 """Lines of a first state above which a warning is given."""
-
-ACTIONS_SEEN = 2
-"""Actions before a step that an experience model reads (experience.history)."""
 
 SLOW_STEP = 0.5
 """Seconds of a step above which a warning is given."""
@@ -59,33 +54,6 @@ def check_texts(findings: Findings, task: Task, obs: str, info: dict) -> None:
                 f"leave out what no action touches; up to {MAX_CHARACTERS} "
                 f"characters and {MAX_LINES} lines are usual",
             )
-
-
-def check_memory(findings: Findings, traces: Sequence[Trace]) -> None:
-    """Warn where one task answers the same action in the same state in two ways.
-
-    After the same ACTIONS_SEEN actions before it, too, which models read besides the
-    state. What decides is then in no text: an experience model cannot predict it, and a
-    policy does not see it. For environments that draw no lots. Steps that reveal
-    something, and those at which a limit ends the episode, are left out.
-    """
-    answers: dict[tuple[str, str, tuple[str, ...]], str] = {}
-    for trace in traces:
-        for i, (before, step) in enumerate(itertools.pairwise(trace.steps)):
-            if step.reveals or step.truncated:
-                continue
-            actions = tuple(trace.actions[max(i - ACTIONS_SEEN, 0) : i + 1])
-            key = (trace.task.id, before.observation, actions)
-            answer = answers.setdefault(key, step.observation)
-            if answer != step.observation:
-                findings.warn(
-                    "the state does not show what decides the next one",
-                    f"task {trace.task.id!r}: {step.action!r:.60} leads from one state "
-                    f"to {difference(answer, step.observation)}",
-                    "write it into the state; where earlier replies or lines hold it, "
-                    "wrappers do (RecentReplies, KeepLines of dreamgym.envs.wrappers)",
-                )
-                return
 
 
 def check_speed(player: Player) -> None:

@@ -51,9 +51,11 @@ def check_wins(
     if not broken_expert and not planned and lost:
         findings.warn(
             "no plan of an expert was played to its end, and no random play won",
-            f"{len(random)} tasks",
-            "give expert(), for some tasks at least: imitation needs won episodes, and "
-            "they may not come by chance",
+            f"random play won 0 of {len(random)} tasks, in up to "
+            f"{max(trace.length for trace in random)} steps each",
+            "imitation needs won episodes: give expert(), for some tasks at least, or "
+            "make tasks that random play wins now and then (shorter ones, or a larger "
+            "max_episode_steps)",
         )
     if won := [trace for trace in nonsense if trace.won]:
         findings.warn(

@@ -14,7 +14,7 @@ from dreamgym.envs.dream import DreamEnv
 from tests import doubles
 from worldmodel.data.records import Task
 
-ALWAYS = {"reset", "step", "deterministic", "truncated", "step after end raises"}
+ALWAYS = {"reset", "step", "deterministic", "truncated", "step after end"}
 HINTS = (
     "there is no valid_actions()",
     "no plan of an expert was played to its end, and no random play won",

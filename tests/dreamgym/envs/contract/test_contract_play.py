@@ -1,0 +1,119 @@
+"""The contract checker over how it plays: at random, with nonsense, with lots."""
+
+import dataclasses
+import re
+
+from dreamgym.envs.contract import checker
+from tests import doubles
+from tests.dreamgym.envs.contract.common import checked, named
+from worldmodel.data.hashing import content_seed
+
+
+class Silent(doubles.Corridor):
+    """It moves on after any action, and says nothing of those that it does not know."""
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return f"{obs}\nclock 0", info
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        info = {"success": info["success"]}
+        return f"{obs}\nclock {self.steps}", reward, terminated, truncated, info
+
+
+class Saying(Silent):
+    def step(self, action):
+        obs, *rest, info = super().step(action)
+        return (obs, *rest, info | {"invalid": action not in self.valid_actions()})
+
+
+def test_nonsense_that_nothing_tells_from_an_action_is_a_warning():
+    finding = named(checked(Silent).warnings, "nothing tells that nonsense")
+    assert "clock 1" in finding.where
+    assert checked(Saying).warnings == ()
+
+
+class Writing(doubles.Corridor):
+    """It writes into the options of its task."""
+
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        if task := (options or {}).get("task"):
+            task.options.clear()
+        return result
+
+
+def test_an_episode_may_write_into_the_options_of_its_task():
+    report = checked(Writing)
+    assert (report.faults, report.warnings) == ((), ())
+
+
+class Rare(doubles.Corridor):
+    """No expert, and one of six tasks can be won."""
+
+    expert = None
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        won = info["success"] and content_seed(0, self.task.id) % 6 == 0
+        info = {"success": won, "invalid": info["invalid"]}
+        return obs, float(won), terminated, truncated, info
+
+    def reset(self, *, seed=None, options=None):
+        self.task = (options or {}).get("task") or self.tasks("train")[0]
+        return super().reset(seed=seed, options=options)
+
+
+class Never(Rare):
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, 0.0, terminated, truncated, info | {"success": False}
+
+
+def test_more_tasks_are_played_at_random_until_one_is_won():
+    assert not [w for w in checked(Rare).warnings if "no random play won" in w.what]
+    finding = named(checked(Never).warnings, "no random play won")
+    assert re.match(r"random play won 0 of 3\d tasks", finding.where)
+
+
+def test_random_play_of_every_task_draws_anew():
+    report = []
+
+    class Logged(doubles.Corridor):
+        def step(self, action):
+            report[-1].append(action)
+            return super().step(action)
+
+        def reset(self, **kwargs):
+            report.append([])
+            return super().reset(**kwargs)
+
+        expert = None
+
+    checker.check(Logged(), limit=30)
+    random = {tuple(a) for a in report if a and checker.NONSENSE not in a}
+    assert len({a[:3] for a in random if len(a) > 2}) > 1
+
+
+class Lucky(doubles.Corridor):
+    """Lots are drawn; dev tasks begin as train tasks do, but are other tasks."""
+
+    deterministic = False
+
+    def tasks(self, split):
+        shown = super().tasks("train")[:12]
+        options = [{**t.options, "target": f"{split}-{i}"} for i, t in enumerate(shown)]
+        return [
+            dataclasses.replace(t, id=f"{split}-{i}", split=split, options=o)
+            for i, (t, o) in enumerate(zip(shown, options, strict=True))
+        ]
+
+
+def test_starts_that_lots_make_equal_are_no_twins():
+    assert not [w for w in checked(Lucky).warnings if "first state" in w.what]
+
+    class Fixed(Lucky):
+        deterministic = True
+
+    assert [w for w in checked(Fixed).warnings if "first state" in w.what]
