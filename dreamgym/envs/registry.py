@@ -1,4 +1,4 @@
-"""Environments by name: a registered id, "module:Class", "gymnasium:ID", or a URL.
+"""Environments by name: an id, "module:Class", "gymnasium:ID", "mcp:FILE", or a URL.
 
 Some ids have tasks that are environments by themselves: "miniwob:login-user".
 
@@ -27,12 +27,15 @@ FAMILIES = {
 }
 """Functions that return the environment of one task of an id: "ID:TASK"."""
 
+MCP = "mcp:"
+"""How the name of an environment begins that is an MCP server with a file of tasks."""
+
 SCHEMES = ("http://", "https://", "ws://", "wss://")
 """How the name of an environment begins that is an OpenEnv server."""
 
 
 def parse_spec(spec: str) -> type[gymnasium.Env]:
-    """Return the class of an id, "module:Class", "gymnasium:ID" or "http://HOST:PORT".
+    """Return the class of a name, as the module lists them.
 
     "miniwob:TASK" is the class of one task of the id "miniwob", and so on.
 
@@ -46,6 +49,8 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
         from dreamgym.envs.remote.env import remote_class
 
         return remote_class(spec)
+    if spec.startswith(MCP):
+        return imported(spec, "dreamgym.envs.mcp.env:mcp_class")(spec)
     suite, _, task = spec.partition(":")
     if task and suite in FAMILIES:
         return imported(spec, FAMILIES[suite])(task)
@@ -53,7 +58,8 @@ def parse_spec(spec: str) -> type[gymnasium.Env]:
     if not target.partition(":")[2]:
         raise ValueError(
             f"unknown environment {spec!r}: expected one of {sorted(ENVIRONMENTS)} "
-            'or "module:Class" or "gymnasium:ID" or the URL of an OpenEnv server'
+            'or "module:Class" or "gymnasium:ID" or "mcp:FILE" or the URL of an '
+            "OpenEnv server"
         )
     factory = imported(spec, target)
     if isinstance(factory, type) and not issubclass(factory, gymnasium.Env):
@@ -101,6 +107,6 @@ def _no_environment(spec: str) -> ValueError:
 
 def _is_users(spec: str) -> bool:
     """Whether a name is that of a class of the user, "module:Class"."""
-    if spec in ENVIRONMENTS or spec.startswith((gymnasium_text.PREFIX, *SCHEMES)):
+    if spec in ENVIRONMENTS or spec.startswith((gymnasium_text.PREFIX, MCP, *SCHEMES)):
         return False
     return spec.partition(":")[0] not in FAMILIES

@@ -1,12 +1,14 @@
-"""The signature of a tool, from the type hints of a Python function.
+"""The signature of a tool, from the type hints of a Python function or a JSON schema.
 
-method -> Signature: its name, types and first line of documentation -> the text that an
-agent reads, the JSON schema, the check of a call's arguments, and arguments in sight.
+method or schema -> Signature: its name, its types, and what it does in one line -> the
+text that an agent reads, the JSON schema, the check of arguments, and likely arguments
 """
 
+import functools
 import inspect
 import itertools
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -26,6 +28,10 @@ TYPES = "str, int, float, bool, None, Literal, list, dict or a union of these"
 """The types that an argument may have."""
 
 
+ANY = str | int | float | bool | list | dict | None
+"""The hint of an argument that may have any value of JSON."""
+
+
 def place_of(method: Callable[..., Any]) -> str:
     """Return a method's class, name, file and line, for messages."""
     name = method.__qualname__.rpartition("<locals>.")[2]
@@ -36,13 +42,28 @@ def place_of(method: Callable[..., Any]) -> str:
 class Signature:
     """A tool's name, its arguments' types, and what it does."""
 
-    def __init__(self, method: Callable[..., Any]):
-        self.name = method.__name__
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        parameters: Mapping[str, inspect.Parameter],
+        hints: Mapping[str, Any],
+    ):
+        """Describe a tool; every parameter has a hint of those that JSON has."""
+        self.name, self.description = name, description
+        self.parameters, self.hints = dict(parameters), dict(hints)
+
+    @classmethod
+    def of_method(cls, method: Callable[..., Any]) -> "Signature":
+        """Return the signature of a method, from its type hints and its docstring.
+
+        Raises:
+          TypeError: an argument has no type, none that JSON has, or no name in a call.
+        """
         doc = inspect.getdoc(method) or ""
-        self.description = doc.split("\n")[0].rstrip(".")
-        self.parameters = dict(list(inspect.signature(method).parameters.items())[1:])
+        parameters = dict(list(inspect.signature(method).parameters.items())[1:])
         hints = typing.get_type_hints(method)
-        for name, parameter in self.parameters.items():
+        for name, parameter in parameters.items():
             if parameter.kind not in (
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 inspect.Parameter.KEYWORD_ONLY,
@@ -55,15 +76,41 @@ class Signature:
                 raise TypeError(
                     f"{place_of(method)}: argument {name!r} needs a type: {TYPES}"
                 )
-        self.hints = {name: hints[name] for name in self.parameters}
-        for name, hint in self.hints.items():
             try:
-                hint_text(hint)
+                hint_text(hints[name])
             except TypeError as error:
                 raise TypeError(
                     f"{place_of(method)}: argument {name!r} needs a type: {TYPES}, "
                     f"{error}"
                 ) from None
+        return cls(
+            method.__name__,
+            doc.split("\n")[0].rstrip("."),
+            parameters,
+            {name: hints[name] for name in parameters},
+        )
+
+    @classmethod
+    def of_schema(
+        cls, name: str, description: str, schema: Mapping[str, Any]
+    ) -> "Signature":
+        """Return the signature of a tool whose arguments a JSON schema describes.
+
+        What the schema says beyond types is left to the tool itself. Arguments that are
+        not required have the default of the schema, or null.
+        """
+        properties, hints = schema.get("properties") or {}, dict[str, Any]()
+        required, parameters = schema.get("required") or [], {}
+        for key in sorted(properties, key=lambda k: k not in required):
+            prop, default = properties[key], inspect.Parameter.empty
+            hints[key] = schema_hint(prop)
+            if key not in required:
+                default = prop.get("default") if isinstance(prop, Mapping) else None
+            parameters[key] = inspect.Parameter(
+                key, inspect.Parameter.KEYWORD_ONLY, default=default
+            )
+        first = description.strip().split("\n")[0].split(". ")[0].rstrip(".")
+        return cls(name, first, parameters, hints)
 
     def __str__(self) -> str:
         parts = [
@@ -133,6 +180,8 @@ def hint_text(hint: Any) -> str:
     Raises:
       TypeError: JSON has no such values.
     """
+    if hint == ANY:
+        return "any"
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -157,6 +206,8 @@ _TYPES = {
 
 def hint_schema(hint: Any) -> dict[str, Any]:
     """Return the JSON schema of a type hint."""
+    if hint == ANY:
+        return {}
     if hint in _TYPES:
         return {"type": _TYPES[hint]}
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -169,6 +220,31 @@ def hint_schema(hint: Any) -> dict[str, Any]:
         return {"type": "array"} | items
     values = {"additionalProperties": hint_schema(parts[1])} if parts else {}
     return {"type": "object"} | values
+
+
+_HINTS = {
+    **{name: hint for hint, name in _TYPES.items()},
+    "array": list,
+    "object": dict,
+}
+
+
+def schema_hint(schema: Any) -> Any:
+    """Return the type hint of a JSON schema; any value where it is of another kind."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    choices = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    if choices and all(isinstance(c, str | int | bool) for c in choices):
+        return Literal[tuple(choices)]  # type: ignore[valid-type]
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        parts = [{**schema, "type": k} for k in kind]
+    if parts:
+        return functools.reduce(operator.or_, map(schema_hint, parts))
+    hint = _HINTS.get(str(kind), ANY)
+    if hint is list and isinstance(schema.get("items"), Mapping):
+        return list[schema_hint(schema["items"])]
+    return hint
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -18,8 +18,9 @@ import functools
 import hashlib
 import json
 import random
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from dreamgym.envs.base import AnyText, TextEnv, as_tasks
 from dreamgym.envs.tool_signatures import Signature, place_of
@@ -71,7 +72,7 @@ class ToolEnv(TextEnv):
     max_episode_steps: int = 16
     step_reward: float | int = 0.0
     """What every step earns beside the rest, refused ones too: below 0 a cost."""
-    tools: ClassVar[Mapping[str, "Signature"]] = {}
+    tools: Mapping[str, "Signature"] = types.MappingProxyType({})
     _task: Task | None = None
     _open = False
 
@@ -86,7 +87,9 @@ class ToolEnv(TextEnv):
                     f"{place_of(method)}: a tool cannot be named {name!r}, which means "
                     "something else in every environment: give the method another name"
                 )
-        cls.tools = {name: Signature(method) for name, method in tools.items()}
+        cls.tools = {
+            name: Signature.of_method(method) for name, method in tools.items()
+        }
 
     @functools.cached_property
     def action_space(self) -> AnyText:
@@ -225,7 +228,11 @@ class ToolEnv(TextEnv):
         if not call.valid_json:
             raise ValueError(f"the arguments of {call.tool} are no JSON object")
         self.tools[call.tool].check(call.arguments)
-        return str(getattr(self, call.tool)(**call.arguments))
+        return str(self.run_tool(call.tool, call.arguments))
+
+    def run_tool(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Return the message of a tool for checked arguments: calls its method."""
+        return getattr(self, name)(**arguments)
 
     def _grade(self, action: str) -> str:
         # Without tools an action that looks like a call is an answer all the same.

@@ -81,14 +81,16 @@ def test_likely_combinations_come_first_and_many_arguments_stay_few():
     def two(self, a: str, b: int): ...
 
     sight = Sight("move X1 Y2 by 3 or 4")
-    found = Signature(two).candidates(sight)
+    found = Signature.of_method(two).candidates(sight)
     assert found[0] == {"a": "X1", "b": 3}
     assert {"a": "Y2", "b": 3} in found[:3]
     assert {"a": "X1", "b": 4} in found[:3]
 
     def six(self, a: str, b: str, c: str, d: str, e: str, f: str, g: int = 1): ...
 
-    many = Signature(six).candidates(Sight(" ".join(f"N{i}" for i in range(20))))
+    many = Signature.of_method(six).candidates(
+        Sight(" ".join(f"N{i}" for i in range(20)))
+    )
     assert 1 < len(many) <= MAX_COMBINATIONS
     assert len({tuple(row.values()) for row in many}) == len(many)
     assert {row["a"] for row in many} == {row["f"] for row in many}

@@ -1,0 +1,1 @@
+"""Any MCP server as a real environment: its tools, and tasks from a file."""

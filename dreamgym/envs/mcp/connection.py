@@ -1,0 +1,223 @@
+"""A session with an MCP server over its standard input and output.
+
+JSON-RPC 2.0, one message a line (modelcontextprotocol.io, transport "stdio"). The
+official Python client is asynchronous, and its two major versions share no interface;
+of the protocol an environment needs four messages: hello, the tools, a call, a ping.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from dreamgym.envs.failures import EnvironmentTimeout
+
+PROTOCOL_VERSION = "2025-06-18"
+START_SECONDS = 120.0
+"""Seconds that a server may take to start: its package may have to be fetched."""
+STOP_SECONDS = 3.0
+"""Seconds after which a server that does not stop is killed."""
+MAX_LINE_BYTES = 8_000_000
+"""Bytes of a message, at most."""
+MAX_RESULT = 20_000
+"""Characters of a result, at most; what is longer is cut, and the result says so."""
+MAX_TOOLS = 1_000
+"""Tools of a server, at most."""
+LOG_VARIABLE = "DREAMGYM_MCP_LOG"
+"""The environment variable that lets the messages of servers through to stderr."""
+
+
+class ToolError(ValueError):
+    """A tool answered with an error: the agent reads it."""
+
+
+class ToolDescription(NamedTuple):
+    """A tool as its server describes it; `schema` is the JSON schema of arguments."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+class McpSession:
+    """One running server."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        step_seconds: float,
+        start_seconds: float = START_SECONDS,
+    ):
+        """Start the server and say hello.
+
+        Raises:
+          ConnectionError: it cannot be started, or does not speak MCP.
+          EnvironmentTimeout: it does not answer in time.
+        """
+        self._name = f"the MCP server {' '.join(command)!r:.120}"
+        self._seconds, self._last_id = step_seconds, 0
+        self._writing = threading.Lock()  # the reader answers the server's requests
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if os.environ.get(LOG_VARIABLE) else subprocess.DEVNULL,
+                env={**os.environ, **env},
+                # Ctrl-C is ours: it may not kill a server in the middle of an episode.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConnectionError(f"{self._name} cannot be started: {error}") from None
+        assert self._process.stdout is not None
+        reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), daemon=True
+        )
+        reader.start()
+        try:
+            self._request(
+                "initialize",
+                {
+                    "protocolVersion": PROTOCOL_VERSION,
+                    "capabilities": {},
+                    "clientInfo": {"name": "dreamgym", "version": "1"},
+                },
+                start_seconds,
+            )
+            self._send({"method": "notifications/initialized"})
+        except ToolError as error:
+            self.close()
+            raise ConnectionError(f"{self._name} refuses: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def tools(self) -> list[ToolDescription]:
+        """Return the tools of the server, of all pages.
+
+        Raises:
+          ConnectionError: the server is gone, or describes its tools in another form.
+        """
+        tools, page = list[ToolDescription](), {}
+        while True:
+            result = self._request("tools/list", page, self._seconds)
+            for row in result.get("tools", ()):
+                if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+                    raise ConnectionError(f"{self._name}: a tool without a name")
+                schema = row.get("inputSchema")
+                tools.append(
+                    ToolDescription(
+                        row["name"],
+                        str(row.get("description") or ""),
+                        schema if isinstance(schema, dict) else {},
+                    )
+                )
+            cursor = result.get("nextCursor")
+            if not cursor or len(tools) > MAX_TOOLS:
+                return tools[:MAX_TOOLS]
+            page = {"cursor": cursor}
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return the text of a tool's result.
+
+        Raises:
+          ToolError: the tool says that the call failed, or the server refuses it.
+          ConnectionError: the server is gone.
+          EnvironmentTimeout: it does not answer in time.
+        """
+        parameters = {"name": name, "arguments": dict(arguments)}
+        result = self._request("tools/call", parameters, self._seconds)
+        content = result.get("content")
+        parts = [p for p in content if isinstance(p, dict)] if content else []
+        texts = [str(p.get("text", f"({p.get('type')})")) for p in parts]
+        text = "\n".join(texts)
+        if len(text) > MAX_RESULT:
+            text = f"{text[:MAX_RESULT]}\n({len(text) - MAX_RESULT} more characters)"
+        if result.get("isError"):
+            raise ToolError(text or "the call failed")
+        return text
+
+    def close(self) -> None:
+        """Stop the server: end its input, and kill it where it stays."""
+        process = self._process
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # type: ignore[union-attr]
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    # --- messages ---
+
+    def _request(
+        self, method: str, parameters: Mapping[str, Any], seconds: float
+    ) -> dict[str, Any]:
+        """Send a request and return its result."""
+        self._last_id += 1
+        self._send({"id": self._last_id, "method": method, "params": parameters})
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                answer = self._answers.get(timeout=max(deadline - time.monotonic(), 0))
+            except queue.Empty:
+                raise EnvironmentTimeout(
+                    f"{self._name} did not answer {method} within {seconds:g} s"
+                ) from None
+            if answer is None:
+                raise self._end()
+            if answer.get("id") != self._last_id:
+                continue  # a late answer to a request that was given up
+            if isinstance(error := answer.get("error"), dict):
+                raise ToolError(str(error.get("message", "refused"))[:MAX_RESULT])
+            result = answer.get("result")
+            if not isinstance(result, dict):
+                raise ConnectionError(f"{self._name}: {method} has no result")
+            return result
+
+    def _end(self) -> ConnectionError:
+        """Return the error of a server that has closed its output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        status = self._process.returncode
+        ended = "closed its output" if status is None else f"ended with status {status}"
+        return ConnectionError(
+            f"{self._name} {ended} ({LOG_VARIABLE}=1 shows its messages)"
+        )
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False) + "\n"
+        assert self._process.stdin is not None
+        try:
+            with self._writing:
+                self._process.stdin.write(line.encode("utf-8", "replace"))
+                self._process.stdin.flush()
+        except (OSError, ValueError):
+            raise self._end() from None
+
+    def _read(self, output: IO[bytes]) -> None:
+        """Collect answers until the output ends; answer the server's own requests."""
+        with contextlib.suppress(OSError, ValueError):
+            while line := output.readline(MAX_LINE_BYTES):
+                with contextlib.suppress(ValueError, RecursionError, ConnectionError):
+                    self._receive(json.loads(line))
+        self._answers.put(None)
+
+    def _receive(self, message: Any) -> None:
+        if not isinstance(message, dict):
+            return
+        if "method" not in message:
+            self._answers.put(message)
+        elif message["method"] == "ping":
+            self._send({"id": message.get("id"), "result": {}})
+        elif "id" in message:  # it wants what we have not offered
+            error = {"code": -32601, "message": "not supported"}
+            self._send({"id": message["id"], "error": error})
